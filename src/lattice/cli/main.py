@@ -1,0 +1,124 @@
+"""Which commands there are, and what happens when one fails; a command's code loads only when it runs."""
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
+
+import click
+
+from lattice import __version__
+from lattice.cli import say
+from lattice.errors import LatticeError
+
+
+class Entry(NamedTuple):
+    target: str  # module:attribute
+    help: str
+
+
+SECTIONS: dict[str, dict[str, Entry]] = {
+    "Start": {
+        "up": Entry("lattice.cli.up:up", "Run everything on this machine: server, store and agents."),
+        "server": Entry("lattice.cli.server:server", "Run one API server of a production installation."),
+        "kubeconfig": Entry("lattice.cli.kubeconfig:kubeconfig", "Print the kubeconfig with which kubectl reaches the server."),
+    },
+    "Objects": {
+        "apply": Entry("lattice.cli.apply:apply", "Create objects, or change them to what the manifests say."),
+        "get": Entry("lattice.cli.get:get", "List objects, or show some of them."),
+        "describe": Entry("lattice.cli.describe:describe", "Show objects at length, with conditions and events."),
+        "delete": Entry("lattice.cli.delete:delete", "Delete objects, and wait until they are gone."),
+        "events": Entry("lattice.cli.events:events", "Show what happened, oldest first."),
+    },
+    "Other": {
+        "crds": Entry("lattice.cli.crds:crds", "Print the kinds as CustomResourceDefinitions, for Kubernetes."),
+        "completion": Entry("lattice.cli.completion:completion", "Print the script that completes commands in a shell."),
+        "version": Entry("lattice.cli.version:version", "Show the version of this program and of the server."),
+    },
+}
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+
+class LazyGroup(click.Group):
+    """Lists its commands from a table and imports only the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry.target.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            ctx.fail(f"there is no command {args[0]!r}{_nearest(args[0])}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, entry.help) for name, entry in section.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list["click.shell_completion.CompletionItem"]:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(name, help=entry.help) for name, entry in COMMANDS.items() if name.startswith(incomplete)]
+
+
+def _nearest(word: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(word, COMMANDS, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
+@click.version_option(__version__, prog_name="lattice", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Lattice decides where services run, explains every decision and prices it.
+
+    \b
+    Examples:
+      lattice up                      start on this machine
+      lattice apply -f shop/          declare what should be
+      lattice get pools,services      see what is
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code says what became of it."""
+    try:
+        with cli.make_context("lattice", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            code = cli.invoke(context)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except LatticeError as e:
+        say.error(e)
+        return e.exit_code
+    except click.exceptions.Exit as e:
+        return e.exit_code
+    except click.ClickException as e:
+        e.show()
+        return e.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more on its way out
+        return 128 + signal.SIGPIPE
+
+
+def run() -> NoReturn:
+    """The program's entry point."""
+    if "_LATTICE_COMPLETE" in os.environ:
+        cli.main(prog_name="lattice", complete_var="_LATTICE_COMPLETE")
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,102 @@
+"""`lattice server`: one API server of a production installation; any number of them share an etcd."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from lattice.settings import BY_NAME, Settings
+
+SERVER_FLAGS = tuple(BY_NAME)
+
+
+def settings_flags(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The flags of these settings, in their order, each with its environment variable."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in reversed(names):
+            setting = BY_NAME[name]
+            switch = setting.default is False
+            option = click.option(
+                f"--{name}",
+                default=setting.default,
+                is_flag=switch,
+                envvar=list(setting.env),
+                show_default=not switch and setting.default != "",
+                show_envvar=True,
+                help=setting.help,
+            )
+            function = option(function)
+        return function
+
+    return decorate
+
+
+@click.command()
+@settings_flags(*SERVER_FLAGS)
+@click.option("--verbose", is_flag=True, help="Log more.")
+def server(verbose: bool, **values: Any) -> None:
+    """Run one API server of a production installation.
+
+    \b
+    Examples:
+      lattice server --store etcd://10.0.0.1:2379,10.0.0.2:2379 --listen 0.0.0.0 --advertise lattice.example
+      lattice server --data-dir /var/lib/lattice
+    """
+    configure_logging(verbose=verbose)
+    asyncio.run(_run(with_etcd_host(Settings(**values))))
+
+
+def with_etcd_host(settings: Settings) -> Settings:
+    """ETCD_HOST and ETCD_PORT name the store when --store does not."""
+    import os
+    from dataclasses import replace
+
+    host = os.environ.get("ETCD_HOST", "")
+    if settings.store or not host:
+        return settings
+    return replace(settings, store=f"etcd://{host}:{os.environ.get('ETCD_PORT', '2379')}")
+
+
+def configure_logging(*, verbose: bool) -> None:
+    """One JSON line per event, to standard error."""
+    import sys
+
+    import structlog
+
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if verbose else logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
+
+async def until_stopped() -> None:
+    """Until Ctrl-C or SIGTERM."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
+
+
+async def _run(settings: Settings) -> None:
+    import structlog
+
+    from lattice.cli.serve import serve
+
+    log = structlog.get_logger()
+    async with serve(settings, fallback_port=False) as running:
+        log.info("serving", url=running.url, store=running.store, kubeconfig=str(running.kubeconfig), instance=running.instance)
+        await until_stopped()
+        log.info("stopping")

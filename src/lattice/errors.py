@@ -1,0 +1,124 @@
+"""Everything that can go wrong, one class per meaning, each with one HTTP status and one exit code.
+
+LatticeError
+├── Malformed 400       the request cannot be read at all
+├── UnknownUser 401     no credentials, or none that we know
+├── Denied 403          we know who asks; they may not
+├── NotFound 404        no such object, namespace or kind
+├── NotAllowed 405      the verb does not exist for this thing
+├── NotAcceptable 406   the answer cannot be given in the asked form
+├── Exists 409          create of something that is there
+├── Conflict 409        someone else was first, or owns the field
+├── Gone 410            the history asked for is compacted away
+├── TooLarge 413        over a stated limit
+├── Unsupported 415     a body in a form we do not read
+├── Invalid 422         read, understood, and wrong; every cause listed
+├── TooMany 429         slow down and come again
+├── Unavailable 503     the store, or the server, cannot answer now
+│   └── Fenced          the writer's leadership term is over
+├── Ahead 504           the revision asked for has not happened yet
+└── Full 507            the disk, or the store's quota, is full; reads go on
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing wrong with one field; `reason` is a Kubernetes cause type such as FieldValueInvalid."""
+
+    field: str
+    message: str
+    reason: str = "FieldValueInvalid"
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}" if self.field else self.message
+
+
+class LatticeError(Exception):
+    """Says what, where, and how to fix it, in that order."""
+
+    status: ClassVar[int] = 500
+    reason: ClassVar[str] = "InternalError"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "", causes: Sequence[Cause] = ()) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.fix = fix
+        self.causes = tuple(causes)
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{head}\n  fix: {self.fix}" if self.fix else head
+
+
+class Malformed(LatticeError):
+    status, reason = 400, "BadRequest"
+
+
+class UnknownUser(LatticeError):
+    status, reason, exit_code = 401, "Unauthorized", 4
+
+
+class Denied(LatticeError):
+    status, reason, exit_code = 403, "Forbidden", 4
+
+
+class NotFound(LatticeError):
+    status, reason = 404, "NotFound"
+
+
+class NotAllowed(LatticeError):
+    status, reason = 405, "MethodNotAllowed"
+
+
+class NotAcceptable(LatticeError):
+    status, reason = 406, "NotAcceptable"
+
+
+class Exists(LatticeError):
+    status, reason = 409, "AlreadyExists"
+
+
+class Conflict(LatticeError):
+    status, reason = 409, "Conflict"
+
+
+class Gone(LatticeError):
+    status, reason = 410, "Expired"
+
+
+class TooLarge(LatticeError):
+    status, reason = 413, "RequestEntityTooLarge"
+
+
+class Unsupported(LatticeError):
+    status, reason = 415, "UnsupportedMediaType"
+
+
+class Invalid(LatticeError):
+    status, reason = 422, "Invalid"
+
+
+class TooMany(LatticeError):
+    status, reason, exit_code = 429, "TooManyRequests", 3
+
+
+class Unavailable(LatticeError):
+    status, reason, exit_code = 503, "ServiceUnavailable", 3
+
+
+class Fenced(Unavailable):
+    reason = "StaleTerm"
+
+
+class Ahead(LatticeError):
+    status, reason = 504, "Timeout"
+
+
+class Full(LatticeError):
+    status, reason, exit_code = 507, "StorageFull", 3

@@ -1,0 +1,126 @@
+"""What all kinds share: how they speak JSON, their metadata, conditions, and how the API presents them."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal, dataclass_transform
+
+import msgspec
+from msgspec import Meta
+
+from lattice.errors import Cause
+
+GROUP = "lattice.dev"
+VERSION = "v1alpha1"
+
+Extra = dict[str, Any]  # JSON whose shape is somebody else's
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))  # what mypy cannot see: subclasses are frozen too
+class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """A piece of a manifest: camelCase outside, snake_case inside, never changed in place."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column of `get`: its head, a JSONPath into the object, its type; priority 1 shows with -o wide only."""
+
+    name: str
+    path: str
+    type: Literal["string", "integer", "number", "boolean", "date"] = "string"
+    priority: int = 0
+    description: str = ""
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """How the API presents a kind."""
+
+    kind: str
+    plural: str
+    group: str = GROUP
+    version: str = VERSION
+    short: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ("lattice",)
+    namespaced: bool = False
+    columns: tuple[Column, ...] = ()
+    has_status: bool = True
+    scale: str = ""  # path of the integer that /scale moves, such as "spec.replicas.min"
+    made: str = ""  # made by Lattice: what a user declares instead. "": a user's own
+    verbs: tuple[str, ...] = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+
+    @property
+    def singular(self) -> str:
+        return self.kind.lower()
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def id(self) -> str:
+        """Its name in the store and in messages: `latticepools.lattice.dev`, `namespaces`."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+class OwnerReference(Part):
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class Metadata(Part):
+    """Standard object metadata. The API keeps it as Kubernetes does; labels and annotations are yours."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
+    managed_fields: tuple[Extra, ...] = ()
+    self_link: str = ""
+
+
+class Condition(Part):
+    """One aspect of the observed state, in Kubernetes' form."""
+
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+    observed_generation: int | None = None
+
+
+LIST_MAP_BY_TYPE = Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]})
+LIST_SET = Meta(extra_json_schema={"x-kubernetes-list-type": "set"})
+LIST_MAP_BY_NAME = Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]})
+
+
+class Status(Part):
+    """What every status says, next to what the kind adds."""
+
+    phase: Annotated[str, Meta(description="One word for people; programs read the conditions.")] = ""
+    observed_generation: Annotated[int, Meta(description="The generation of the spec that this status speaks about.")] | None = None
+    conditions: Annotated[tuple[Condition, ...], LIST_MAP_BY_TYPE, Meta(description="Aspects of the state, one per type.")] = ()
+
+
+class Kind(Part):
+    """An object of the API. Users write `spec`; only Lattice writes `status`."""
+
+    resource: ClassVar[Resource]
+
+    api_version: str
+    kind: str
+    metadata: Metadata
+
+    def problems(self) -> Iterator[Cause]:
+        """What the schema cannot say: ranges across fields, units, contradictions inside this one object."""
+        yield from ()

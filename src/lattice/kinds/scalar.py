@@ -1,0 +1,87 @@
+"""What a bare word in a manifest means: YAML 1.2 core types, with numbers kept exactly as written."""
+
+import re
+from decimal import Decimal
+
+from lattice.errors import Malformed
+
+Scalar = str | int | bool | Decimal | None
+
+_WORDS: dict[str, bool | None] = {
+    "": None, "~": None, "null": None, "Null": None, "NULL": None,
+    "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
+}  # fmt: skip
+NUMBER = re.compile(
+    r"""(?P<int>[-+]?[0-9]+)
+      | (?P<based>0o[0-7]+|0x[0-9a-fA-F]+)
+      | (?P<decimal>[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?)
+      | (?P<endless>[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))""",
+    re.VERBOSE,
+)
+NUMBER_LIKE = re.compile(f"(?:{NUMBER.pattern})$", re.VERBOSE)  # as PyYAML asks for it: match() from the start
+_FIRST = frozenset("+-.0123456789")
+_SHOWN = 24  # characters of a refused number that are repeated to the user
+_MOST_DIGITS = 64  # of a decimal: far beyond any quantity, and cheap to add up
+_MOST_EXPONENT = 307  # what every JSON reader can hold as a double
+
+
+def read(text: str) -> Scalar:
+    """An unquoted YAML scalar; what is not null, a boolean or a number is text."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] not in _FIRST:
+        return text
+    found = NUMBER.fullmatch(text)
+    if found is None:
+        return text
+    match found.lastgroup:
+        case "int":
+            return integer(_without_guessing(text))
+        case "based":
+            return _in_range(int(text, 0), text)
+        case "decimal":
+            return decimal(text)
+    raise endless(text)
+
+
+def integer(text: str) -> int:
+    if len(text) > 20:  # the longest 64-bit integer with its sign; longer ones are slow to even convert
+        raise _too_long(text)
+    return _in_range(int(text), text)
+
+
+def decimal(text: str) -> Decimal:
+    if len(text) > _MOST_DIGITS:
+        raise Malformed(f"the number {_short(text)} has more than {_MOST_DIGITS} characters", fix="round it, or quote it if it is text")
+    number = Decimal(text)
+    if abs(number.adjusted()) > _MOST_EXPONENT:
+        raise Malformed(f"the number {_short(text)} is out of range", fix=f"keep the exponent within ±{_MOST_EXPONENT}")
+    return number
+
+
+def endless(text: str) -> Malformed:
+    return Malformed(f"{text} is not a number we can keep", fix="give a finite number, or leave the field out for no limit")
+
+
+def _without_guessing(text: str) -> str:
+    digits = text.lstrip("+-")
+    if len(digits) > 1 and digits[0] == "0":
+        raise Malformed(
+            f"{_short(text)} is octal to some YAML readers and decimal to others",
+            fix="drop the leading zero, write octal as 0o17, or quote it if it is text",
+        )
+    return text
+
+
+def _in_range(number: int, text: str) -> int:
+    if not -(1 << 63) <= number < 1 << 63:
+        raise _too_long(text)
+    return number
+
+
+def _too_long(text: str) -> Malformed:
+    return Malformed(f"the integer {_short(text)} does not fit in 64 bits", fix="use a smaller number, or quote it if it is text")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

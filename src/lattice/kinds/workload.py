@@ -1,0 +1,120 @@
+"""LatticeWorkload: what is one replica to do, where is it bound, and how is it?"""
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from lattice.errors import Cause
+from lattice.kinds.base import Column, Extra, Kind, Part, Resource, Status
+from lattice.kinds.constraint import Constraints
+from lattice.kinds.container import Container, Disconnect, Quantities, amounts, container_problems, limit_problems, total_amounts
+from lattice.kinds.selector import dns_label_problem
+
+DesiredState = Literal["Running", "Stopped", "Deleted"]
+ActualState = Literal["Pending", "Starting", "Running", "Stopped", "Failed", "Unknown"]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Group(Part):
+    """Workloads that start together or not at all."""
+
+    name: Annotated[str, Meta(min_length=1, description="Name of the group, in this namespace.")]
+    min_member: Annotated[int, Meta(ge=1, description="None of them is bound until so many fit at once.")]
+
+
+class WorkloadSpec(Part):
+    """What one replica runs and what it needs."""
+
+    containers: Annotated[dict[str, Container], Meta(description="Programs, by name.")]
+    service: Annotated[str, Meta(description="LatticeService that it is a replica of; empty for a workload of its own.")] = ""
+    slot: Annotated[int, Meta(ge=0, description="Its place among the replicas of the service; stays when it is replaced.")] = 0
+    desired_state: Annotated[DesiredState, Meta(description="What should become of it; Running by default.")] = "Running"
+    revision: Annotated[str, Meta(pattern="^([0-9a-f]{24})?$", description="First 24 hex digits of the SHA-256 of what it runs.")] = ""
+    cluster: Annotated[str, Meta(description="LatticeCluster whose nodes it may use; empty means any node.")] = ""
+    requests: Annotated[
+        Quantities, Meta(description='Kept free for it by resource name, such as cpu "500m", if its containers do not say.')
+    ] = {}
+    limits: Annotated[Quantities, Meta(description="More than this it never gets.")] = {}
+    priority: Annotated[
+        int, Meta(ge=-1_000_000_000, le=1_000_000_000, description="Higher ones go first and may displace lower ones; 0.")
+    ] = 0
+    group: Annotated[Group, Meta(description="Workloads that it starts together with.")] | None = None
+    constraints: Annotated[Constraints, Meta(description="What besides room decides which nodes it may use.")] = Constraints()
+    disconnect: Annotated[Disconnect, Meta(description="What becomes of it when its node is cut off.")] = Disconnect()
+
+    @property
+    def request_amounts(self) -> dict[str, int]:
+        """Milli-cores, bytes, milli-GPUs and counts: its own requests, else the sum over its containers."""
+        return amounts(self.requests) or total_amounts(self.containers, "requests")
+
+    @property
+    def limit_amounts(self) -> dict[str, int]:
+        return amounts(self.limits) or total_amounts(self.containers, "limits")
+
+
+class Binding(Part):
+    """The node it was given, and by which leader."""
+
+    node: Annotated[str, Meta(description="Name of the LatticeNode.")]
+    uid: Annotated[str, Meta(description="uid of the node: one that came back under the same name is another.")] = ""
+    term: Annotated[int, Meta(ge=0, description="Leadership term that bound it.")] = 0
+
+
+class Retry(Part):
+    """How often it failed and when it is tried again."""
+
+    attempts: Annotated[int, Meta(ge=0, description="Failures so far.")] | None = None
+    max: Annotated[int, Meta(ge=0, description="So many failures end it.")] | None = None
+    next_at: Annotated[str, Meta(description="Not tried again before this time.")] | None = None
+
+
+class WorkloadStatus(Status):
+    """Where it is bound and how it is."""
+
+    binding: Annotated[Binding, Meta(description="The node it was given.")] | None = None
+    actual_state: Annotated[ActualState, Meta(description="What it is doing, as its node says.")] = "Pending"
+    ready: Annotated[bool, Meta(description="Whether it runs and answers its readiness probe.")] | None = None
+    applied_revision: Annotated[str, Meta(description="Revision that its node really runs.")] = ""
+    allocated_ports: Annotated[dict[str, Count], Meta(description="Port numbers on the node, by name of the port.")] = {}
+    retry: Annotated[Retry, Meta(description="How often it failed and when it is tried again.")] | None = None
+    failure_reason: Annotated[str, Meta(description="Why it failed last, as one word such as IMAGE_NOT_FOUND.")] = ""
+    last_action: Annotated[str, Meta(description="What was last done about it.")] = ""
+    last_log: Annotated[str, Meta(description="Last lines that it printed.")] = ""
+    decision: Annotated[Extra, Meta(description="Why this node: the best three, counts per reason, hash of the input; at most 2 KB.")] = {}
+
+
+class LatticeWorkload(Kind):
+    """One replica on one node. Lattice makes them for services; one without a service is yours to make."""
+
+    resource: ClassVar[Resource] = Resource(
+        kind="LatticeWorkload",
+        plural="latticeworkloads",
+        short=("lw",),
+        categories=("lattice", "all"),
+        namespaced=True,
+        made="this workload belongs to a service: change the LatticeService instead, or make a workload of your own without an owner",
+        columns=(
+            Column("Service", ".spec.service"),
+            Column("Desired", ".spec.desiredState"),
+            Column("State", ".status.actualState"),
+            Column("Ready", ".status.ready", "boolean"),
+            Column("Node", ".status.binding.node"),
+            Column("Attempts", ".status.retry.attempts", "integer"),
+            Column("Reason", ".status.failureReason", priority=1),
+            Column("Cluster", ".spec.cluster", priority=1),
+            Column("Revision", ".spec.revision", priority=1),
+        ),
+    )
+
+    spec: WorkloadSpec
+    status: WorkloadStatus = WorkloadStatus()
+
+    def problems(self) -> Iterator[Cause]:
+        spec = self.spec
+        yield from container_problems(spec.containers, "spec.containers")
+        yield from limit_problems(spec.requests, spec.limits, "spec")
+        yield from spec.constraints.problems("spec.constraints")
+        yield from spec.disconnect.problems("spec.disconnect")
+        if spec.group and (wrong := dns_label_problem(spec.group.name)):
+            yield Cause("spec.group.name", wrong)

@@ -1,0 +1,1 @@
+"""The API: verbs over plain values, and one thin edge that speaks HTTP."""

@@ -1,0 +1,199 @@
+"""The edge: HTTP requests become calls, replies become HTTP responses. The only file that knows aiohttp."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from lattice import metrics
+from lattice.errors import LatticeError, Malformed, TooLarge, Unavailable
+from lattice.server import lists, reviews, scale, verbs, watch
+from lattice.server.auth import Tokens, authenticate
+from lattice.server.authority import authorize
+from lattice.server.call import JSON, Call, Reply, Target, User
+from lattice.server.discovery import VIRTUAL
+from lattice.server.documents import Documents
+from lattice.server.options import truthy
+from lattice.server.problem import encode, status_of
+from lattice.server.routes import deed, locate, unknown_path
+from lattice.server.verbs import Api
+
+MAX_BODY = 1 << 20
+REVIEWS = {(each.group, each.plural): each.kind for each in VIRTUAL if each.verbs == ("create",)}
+OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/health"})
+log = structlog.get_logger()
+
+Health = Callable[[], Mapping[str, Any]]
+Verb = Callable[[Api, Call], Awaitable[Reply]]
+
+ON_OBJECT: dict[str, Verb] = {"GET": verbs.get, "PUT": verbs.update, "PATCH": verbs.patch, "DELETE": verbs.delete}
+ON_SCALE: dict[str, Verb] = {"GET": scale.get_scale, "PUT": scale.put_scale, "PATCH": scale.put_scale}
+ON_STATUS: dict[str, Verb] = {"GET": verbs.get, "PUT": verbs.update, "PATCH": verbs.patch}
+NEEDS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+
+
+@dataclass
+class App:
+    api: Api
+    tokens: Tokens
+    documents: Documents
+    health: Health
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        began = time.perf_counter()
+        verb, resource, target = request.method.lower(), "", None
+        try:
+            if request.path in OPEN_PATHS:
+                return _response(await self._health(request.path))
+            user = await authenticate(self.tokens, request.headers, _peer(request))
+            target, verb, answer = self._route(request, user)
+            resource = target.served.resource.id if target else ""
+            reply = await answer
+        except LatticeError as error:
+            reply = _refusal(error, target)
+        except web.HTTPRequestEntityTooLarge:
+            reply = _refusal(TooLarge(f"the body is over {MAX_BODY} bytes", fix="split it"), target)
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception:
+            log.exception("request failed", method=request.method, path=request.path)
+            reply = _refusal(LatticeError("internal error; the server's log has the details"), target)
+        metrics.REQUESTS.labels(verb, resource, reply.status).inc()
+        if verb != "watch":
+            metrics.REQUEST_SECONDS.labels(verb).observe(time.perf_counter() - began)
+        return await self._send(request, reply, watching=verb == "watch")
+
+    def _route(self, request: web.BaseRequest, user: User) -> tuple[Target | None, str, Awaitable[Reply]]:
+        path = request.path
+        parts = path.strip("/").split("/")
+        if path == "/metrics":
+            return None, "get", _metrics()
+        if parts[0] not in {"api", "apis"} or len(parts) < (3 if parts[0] == "api" else 4):
+            if request.method not in {"GET", "HEAD"}:
+                raise unknown_path(path)
+            return None, "get", self.documents.answer(path, request.headers.get("Accept", ""))
+        if (kind := REVIEWS.get((parts[1], parts[-1]))) and request.method == "POST":
+            return None, "create", self._review(request, user, kind)
+        target = locate(self.api.catalog, path)
+        watching = request.method == "GET" and truthy(request.query.get("watch"))
+        wanted = deed(request.method, target, watching=watching)
+        authorize(user, wanted, target.served.resource)
+        return target, wanted.verb, self._act(request, user, target, wanted.verb)
+
+    async def _act(self, request: web.BaseRequest, user: User, target: Target, verb: str) -> Reply:
+        call = Call(
+            request.method,
+            target,
+            user,
+            request.query,
+            await _body(request),
+            request.headers.get("Content-Type", JSON),
+            request.headers.get("Accept", ""),
+            request.headers.get("User-Agent", ""),
+        )
+        return await _verb_for(call, verb)(self.api, call)
+
+    async def _review(self, request: web.BaseRequest, user: User, kind: str) -> Reply:
+        target = Target(next(iter(self.api.catalog)))  # reads the body only: any kind that is not ours to decode would do
+        call = Call("POST", _core_target(self.api) or target, user, {}, await _body(request), request.headers.get("Content-Type", JSON))
+        body, _ = verbs.read_body(call)
+        if not isinstance(body, dict):
+            raise Malformed(f"the body must be a {kind}")
+        return Reply(encode(await reviews.review(self.api.catalog, self.tokens, user, kind, body)), 201)
+
+    async def _health(self, path: str) -> Reply:
+        if path == "/health":
+            return Reply(encode(dict(self.health())))
+        if path == "/readyz":
+            try:
+                await asyncio.wait_for(self.api.store.revision(), 2)
+            except (TimeoutError, LatticeError) as error:
+                raise Unavailable("the store does not answer", fix="see the server's log") from error
+        return Reply(b"ok", content_type="text/plain")
+
+    async def _send(self, request: web.BaseRequest, reply: Reply, *, watching: bool) -> web.StreamResponse:
+        if isinstance(reply.body, bytes):
+            return _response(reply)
+        response = web.StreamResponse(
+            status=reply.status, headers={"Content-Type": reply.content_type, "Cache-Control": "no-cache, private"}
+        )
+        response.enable_chunked_encoding()
+        if watching:
+            metrics.WATCHES.inc()
+        try:
+            await response.prepare(request)
+            await _pour(reply.body, response)
+        finally:
+            if watching:
+                metrics.WATCHES.dec()
+        return response
+
+
+async def _pour(pieces: AsyncIterator[bytes], response: web.StreamResponse) -> None:
+    try:
+        async for piece in pieces:
+            if piece:
+                await response.write(piece)
+        await response.write_eof()
+    except (ConnectionError, RuntimeError):  # the client went away in the middle
+        return
+    finally:
+        await pieces.aclose()  # type: ignore[attr-defined]
+
+
+def _verb_for(call: Call, verb: str) -> Verb:
+    target, resource = call.target, call.target.served.resource
+    if target.subresource:
+        chosen = (ON_SCALE if target.subresource == "scale" else ON_STATUS).get(call.method)
+    elif target.name:
+        chosen = ON_OBJECT.get(call.method)
+    else:
+        chosen = {
+            "list": lists.list_objects,
+            "watch": watch.watch_objects,
+            "create": verbs.create,
+            "deletecollection": lists.delete_collection,
+        }.get(verb)
+        if verb in {"create", "deletecollection"} and resource.namespaced and not target.namespace:
+            chosen = None
+    if chosen is None or (not target.subresource and verb not in resource.verbs):
+        raise verbs.refuse_verb(call)
+    return chosen
+
+
+def _core_target(api: Api) -> Target | None:
+    core = api.catalog.find("", "v1", "namespaces")
+    return Target(core) if core else None
+
+
+async def _metrics() -> Reply:
+    return Reply(await asyncio.to_thread(metrics.exposition), content_type=metrics.MEDIA_TYPE)
+
+
+async def _body(request: web.BaseRequest) -> bytes:
+    if (request.content_length or 0) > MAX_BODY:
+        raise TooLarge(f"the body is {request.content_length} bytes, at most {MAX_BODY} are taken", fix="split it")
+    return await request.read() if request.can_read_body else b""
+
+
+def _peer(request: web.BaseRequest) -> Mapping[str, Any] | None:
+    return request.transport.get_extra_info("peercert") if request.transport else None
+
+
+def _refusal(error: LatticeError, target: Target | None) -> Reply:
+    resource = target.served.resource if target else None
+    return Reply(encode(status_of(error, resource, target.name if target else "")), error.status)
+
+
+def _response(reply: Reply) -> web.Response:
+    assert isinstance(reply.body, bytes)  # noqa: S101 - streams are sent piece by piece
+    response = web.Response(body=reply.body, status=reply.status, headers=reply.headers or None)
+    response.headers["Content-Type"] = reply.content_type
+    for warning in reply.warnings:
+        quoted = warning.replace("\\", "\\\\").replace('"', '\\"')
+        response.headers.add("Warning", f'299 - "{quoted}"')
+    return response

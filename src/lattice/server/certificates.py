@@ -1,0 +1,156 @@
+"""The built-in certificate authority: who the server is, and client certificates that say who its users are."""
+
+import ipaddress
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+CA_LIFE = timedelta(days=3650)
+LEAF_LIFE = timedelta(days=365)
+RENEW_BEFORE = timedelta(days=30)
+SLACK = timedelta(minutes=5)  # clocks differ
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its private key, PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    def issue_client(self, user: str, groups: Sequence[str], life: timedelta = LEAF_LIFE) -> Pair:
+        """A client certificate: CN is the user, each O a group."""
+        names = [x509.NameAttribute(NameOID.COMMON_NAME, user), *(x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups)]
+        return self._issue(x509.Name(names), ExtendedKeyUsageOID.CLIENT_AUTH, [], life)
+
+    def issue_server(self, hosts: Sequence[str]) -> Pair:
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lattice-server")])
+        return self._issue(name, ExtendedKeyUsageOID.SERVER_AUTH, [_alternative(host) for host in hosts], LEAF_LIFE)
+
+    def _issue(self, name: x509.Name, usage: x509.ObjectIdentifier, hosts: Sequence[x509.GeneralName], life: timedelta) -> Pair:
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = (
+            _builder(name, self.certificate.subject, key.public_key(), life)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(sign=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
+        )
+        if hosts:
+            builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+        return Pair(builder.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), _key_pem(key))
+
+
+def new_authority() -> tuple[Authority, Pair]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lattice-ca")])
+    certificate = (
+        _builder(name, name, key.public_key(), CA_LIFE)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(sign=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return Authority(certificate, key), Pair(certificate.public_bytes(serialization.Encoding.PEM), _key_pem(key))
+
+
+def load_authority(pair: Pair) -> Authority:
+    key = serialization.load_pem_private_key(pair.key, password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise TypeError("the key of the certificate authority is not an elliptic curve key")
+    return Authority(x509.load_pem_x509_certificate(pair.certificate), key)
+
+
+def open_server_pair(authority: Authority, folder: Path, hosts: Sequence[str]) -> tuple[Path, Path]:
+    """The files of the server's certificate: kept while it names every host and is not about to end."""
+    certificate, key = folder / "server.crt", folder / "server.key"
+    if not (certificate.exists() and key.exists() and _serves(certificate.read_bytes(), authority, hosts)):
+        pair = authority.issue_server(hosts)
+        write_private(key, pair.key)
+        write_private(certificate, pair.certificate)
+    return certificate, key
+
+
+def _serves(pem: bytes, authority: Authority, hosts: Sequence[str]) -> bool:
+    found = x509.load_pem_x509_certificate(pem)
+    if found.issuer != authority.certificate.subject or found.not_valid_after_utc - datetime.now(UTC) < RENEW_BEFORE:
+        return False
+    try:
+        found.verify_directly_issued_by(authority.certificate)
+    except ValueError:
+        return False
+    named = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return {_alternative(host) for host in hosts} <= set(named)
+
+
+def own_hosts(listen: str) -> list[str]:
+    """The names this machine answers to."""
+    names = ["localhost", "127.0.0.1", "::1", socket.gethostname()]
+    return list(dict.fromkeys([*names, *([listen] if listen not in {"", "0.0.0.0", "::"} else [])]))  # noqa: S104 - compared, not bound
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """For the owner's eyes only, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_name(f"{path.name}.new")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, life: timedelta) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - SLACK)
+        .not_valid_after(now + life)
+    )
+
+
+def _usage(*, sign: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not sign,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=sign,
+        crl_sign=sign,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())

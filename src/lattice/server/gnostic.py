@@ -1,0 +1,200 @@
+"""The OpenAPI v2 document in gnostic's protobuf form, the only one that kubectl up to 1.27 and Argo CD accept.
+
+Field numbers are those of google/gnostic's openapiv2/OpenAPIv2.proto.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+MEDIA_TYPE: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+
+Json = Mapping[str, Any]
+Writer = Callable[[int, Any], bytes]
+
+
+def encode_v2(document: Json) -> bytes:
+    """The document as openapi.v2.Document; a key that the format has no place for is an error, never lost."""
+    return _message("Document", document)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _block(number: int, data: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _text(number: int, value: str) -> bytes:
+    return _block(number, value.encode()) if value else b""
+
+
+def _texts(number: int, values: list[str]) -> bytes:
+    return b"".join(_block(number, value.encode()) for value in values)
+
+
+def _bool(number: int, value: bool) -> bytes:
+    return _varint(number << 3) + b"\x01" if value else b""
+
+
+def _int(number: int, value: int) -> bytes:
+    return _varint(number << 3) + _varint(value & (1 << 64) - 1) if value else b""
+
+
+def _double(number: int, value: float) -> bytes:
+    return _varint(number << 3 | 1) + struct.pack("<d", value) if value else b""
+
+
+def _any(number: int, value: Any) -> bytes:
+    """Any.yaml: JSON is YAML, and what clients parse this text with reads YAML."""
+    return _block(number, _text(2, json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n"))
+
+
+def _anys(number: int, values: list[Any]) -> bytes:
+    return b"".join(_any(number, value) for value in values)
+
+
+def _one(name: str) -> Writer:
+    return lambda number, value: _block(number, _message(name, value))
+
+
+def _many(name: str) -> Writer:
+    return lambda number, values: b"".join(_block(number, _message(name, value)) for value in values)
+
+
+def _named(number: int, inside: Callable[[Any], bytes], values: Json) -> bytes:
+    """A map, which gnostic writes as an ordered list of name and value."""
+    return b"".join(_block(number, _text(1, name) + _block(2, inside(value))) for name, value in values.items())
+
+
+def _schemas(number: int, values: Json) -> bytes:
+    return _block(number, _named(1, lambda value: _message("Schema", value), values))
+
+
+def _type(number: int, value: str | list[str]) -> bytes:
+    return _block(number, _texts(1, [value] if isinstance(value, str) else value))
+
+
+def _items(number: int, value: Json) -> bytes:
+    return _block(number, _block(1, _message("Schema", value)))
+
+
+def _additional(number: int, value: Json | bool) -> bytes:
+    return _block(number, _varint(2 << 3) + bytes([value]) if isinstance(value, bool) else _block(1, _message("Schema", value)))
+
+
+def _paths(number: int, values: Json) -> bytes:
+    return _block(number, _named(2, lambda value: _message("PathItem", value), values))
+
+
+def _parameters(number: int, values: list[Json]) -> bytes:
+    return b"".join(_block(number, _block(1, _parameter(value))) for value in values)
+
+
+def _parameter(value: Json) -> bytes:
+    if value["in"] == "body":
+        return _block(1, _message("BodyParameter", value))
+    number, name = {"query": (3, "QueryParameter"), "path": (4, "PathParameter")}[value["in"]]
+    return _block(2, _block(number, _message(name, value)))
+
+
+def _responses(number: int, values: Json) -> bytes:
+    return _block(number, _named(1, lambda value: _block(1, _message("Response", value)), values))
+
+
+def _response_schema(number: int, value: Json) -> bytes:
+    return _block(number, _block(1, _message("Schema", value)))
+
+
+def _numbered(first: int, *fields: tuple[str, Writer]) -> dict[str, tuple[int, Writer]]:
+    return {name: (first + index, write) for index, (name, write) in enumerate(fields)}
+
+
+# A value's own limits, in this order in every message that has them, starting at `maximum`.
+_LIMITS = (
+    ("maximum", _double), ("exclusiveMaximum", _bool), ("minimum", _double), ("exclusiveMinimum", _bool), ("maxLength", _int),
+    ("minLength", _int), ("pattern", _text), ("maxItems", _int), ("minItems", _int), ("uniqueItems", _bool),
+)  # fmt: skip
+_PLACE = (("required", _bool), ("in", _text), ("description", _text), ("name", _text))
+_METHODS = ("get", "put", "post", "delete", "options", "head", "patch")
+
+_EXTENSIONS = "x-"  # the entry that takes whatever starts with it
+_MESSAGES: Final[dict[str, dict[str, tuple[int, Writer]]]] = {
+    "Document": {
+        "swagger": (1, _text),
+        "info": (2, _one("Info")),
+        "host": (3, _text),
+        "basePath": (4, _text),
+        "schemes": (5, _texts),
+        "consumes": (6, _texts),
+        "produces": (7, _texts),
+        "paths": (8, _paths),
+        "definitions": (9, _schemas),
+        _EXTENSIONS: (16, _any),
+    },
+    "Info": {"title": (1, _text), "version": (2, _text), "description": (3, _text), _EXTENSIONS: (7, _any)},
+    "PathItem": {
+        **{method: (number, _one("Operation")) for number, method in enumerate(_METHODS, 2)},
+        "parameters": (9, _parameters),
+        _EXTENSIONS: (10, _any),
+    },
+    "Operation": {
+        "tags": (1, _texts),
+        "summary": (2, _text),
+        "description": (3, _text),
+        "operationId": (5, _text),
+        "produces": (6, _texts),
+        "consumes": (7, _texts),
+        "parameters": (8, _parameters),
+        "responses": (9, _responses),
+        "schemes": (10, _texts),
+        "deprecated": (11, _bool),
+        _EXTENSIONS: (13, _any),
+    },
+    "BodyParameter": {
+        **_numbered(1, ("description", _text), ("name", _text), ("in", _text), ("required", _bool), ("schema", _one("Schema"))),
+        _EXTENSIONS: (6, _any),
+    },
+    "QueryParameter": {
+        **_numbered(1, *_PLACE, ("allowEmptyValue", _bool), ("type", _text), ("format", _text)),
+        **_numbered(10, ("default", _any), *_LIMITS, ("enum", _anys), ("multipleOf", _double)),
+        _EXTENSIONS: (23, _any),
+    },
+    "PathParameter": {
+        **_numbered(1, *_PLACE, ("type", _text), ("format", _text)),
+        **_numbered(9, ("default", _any), *_LIMITS, ("enum", _anys), ("multipleOf", _double)),
+        _EXTENSIONS: (22, _any),
+    },
+    "Response": {"description": (1, _text), "schema": (2, _response_schema), _EXTENSIONS: (5, _any)},
+    "Schema": {
+        **_numbered(1, ("$ref", _text), ("format", _text), ("title", _text), ("description", _text), ("default", _any)),
+        **_numbered(6, ("multipleOf", _double), *_LIMITS, ("maxProperties", _int), ("minProperties", _int)),
+        **_numbered(19, ("required", _texts), ("enum", _anys), ("additionalProperties", _additional), ("type", _type)),
+        **_numbered(23, ("items", _items), ("allOf", _many("Schema")), ("properties", _schemas)),
+        "readOnly": (27, _bool),
+        _EXTENSIONS: (31, _any),
+    },
+}
+
+
+def _message(name: str, value: Json) -> bytes:
+    return b"".join(_written(name, value))
+
+
+def _written(name: str, value: Json) -> Iterator[bytes]:
+    table = _MESSAGES[name]
+    for key, item in value.items():
+        if key in table:
+            number, write = table[key]
+            yield write(number, item)
+        elif key.startswith(_EXTENSIONS):
+            yield _block(table[_EXTENSIONS][0], _text(1, key) + _any(2, item))
+        else:
+            raise ValueError(f"OpenAPI v2 has no place for {key!r} in a {name}")

@@ -1,0 +1,189 @@
+"""Lists: consistent at one revision, in pages or streamed whole, filtered by label and field."""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from lattice.errors import Ahead, Cause, Gone, Malformed
+from lattice.kinds.stored import Object, labels_of, splice, unpack
+from lattice.server.call import Call, Reply
+from lattice.server.catalog import Served
+from lattice.server.options import ReadOptions, delete_options, read_options
+from lattice.server.problem import encode
+from lattice.server.represent import form_of, represent_list
+from lattice.server.verbs import Api, delete_entry, read_delete_options
+from lattice.store.protocol import Clash, Entry, Key
+
+CHUNK = 500  # entries read, and encoded, at a time: other requests go in between
+TOO_LARGE = Cause("", "Too large resource version", "ResourceVersionTooLarge")
+
+
+class Token(msgspec.Struct, array_like=True):
+    """Where a list goes on: at the same revision, after this path."""
+
+    resource: str
+    revision: int
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which entries of a resource are meant."""
+
+    served: Served
+    namespace: str
+    options: ReadOptions
+
+    @property
+    def everything(self) -> bool:
+        return not self.options.selects
+
+    def takes(self, key: Key, value: bytes) -> bool:
+        if self.namespace and key.namespace != self.namespace:
+            return False
+        if not self.options.selects:
+            return True
+        fields = self.options.fields
+        if fields.name and fields.name != key.name:
+            return False
+        if self.options.labels.requirements and not self.options.labels.matches(labels_of(value)):
+            return False
+        return not fields.demands or fields.matches(unpack(value, 0))
+
+
+def selection(call: Call, options: ReadOptions) -> Selection:
+    options.fields.refuse_unsupported(call.target.served.resource)
+    return Selection(call.target.served, call.target.namespace, options)
+
+
+async def list_objects(api: Api, call: Call) -> Reply:
+    options = read_options(call.query)
+    wanted = selection(call, options)
+    start = _start(wanted, options)
+    if not options.limit and form_of(call.accept).plain:
+        return await _whole(api, wanted, start)
+    entries, revision, token = await _page(api, wanted, start)
+    metadata: dict[str, Any] = {"resourceVersion": str(revision)} | ({"continue": token} if token else {})
+    if form_of(call.accept).plain:
+        return Reply(b"".join([_opening(wanted.served, metadata), _items(wanted.served, entries), b"]}"]))
+    return represent_list(api, call, (_decoded(entry) for entry in entries), metadata)
+
+
+def _decoded(entry: Entry) -> Object:
+    return unpack(entry.value, entry.revision)
+
+
+def _start(wanted: Selection, options: ReadOptions) -> Token:
+    identifier = wanted.served.resource.id
+    if options.token:
+        token = _read_token(options.token)
+        if token.resource != f"{identifier}/{wanted.namespace}":
+            raise Malformed("continue key is not valid: it belongs to another list", where="continue", fix="start the list again")
+        return token
+    exact = int(options.revision) if options.revision and options.match == "Exact" else 0
+    return Token(f"{identifier}/{wanted.namespace}", exact, "")
+
+
+def _read_token(text: str) -> Token:
+    try:
+        return msgspec.json.decode(urlsafe_b64decode(text.encode()), type=Token)
+    except (ValueError, msgspec.DecodeError) as error:
+        raise Malformed("continue key is not valid", where="continue", fix="start the list again") from error
+
+
+def _write_token(token: Token) -> str:
+    return urlsafe_b64encode(msgspec.json.encode(token)).decode()
+
+
+async def _first(api: Api, wanted: Selection, start: Token, limit: int) -> tuple[list[Entry], int, bool]:
+    """The first chunk tells the revision that the rest is read at."""
+    store = api.store_of(wanted.served)
+    try:
+        page = await store.list(
+            wanted.served.resource.id, wanted.namespace or None, limit=limit, after=start.after, revision=start.revision
+        )
+    except Gone as gone:
+        if start.after:
+            raise Gone(
+                "The provided continue parameter is too old to display a consistent list result", fix="start the list again"
+            ) from gone
+        raise
+    demand_fresh(wanted.options, page.revision)
+    return page.entries, page.revision, page.more
+
+
+def demand_fresh(options: ReadOptions, have: int) -> None:
+    """NotOlderThan, spoken or not: a revision that has not happened yet cannot be shown."""
+    wanted = int(options.revision or 0)
+    if wanted > have:
+        raise Ahead(f"Too large resource version: {wanted}, current: {have}", causes=[TOO_LARGE])
+
+
+async def _page(api: Api, wanted: Selection, start: Token) -> tuple[list[Entry], int, str]:
+    """Up to `limit` matching entries, and the token for the rest."""
+    limit = wanted.options.limit
+    taken: list[Entry] = []
+    entries, revision, more = await _first(api, wanted, start, limit or CHUNK)
+    while True:
+        for position, entry in enumerate(entries):
+            if wanted.takes(entry.key, entry.value):
+                taken.append(entry)
+                if limit and len(taken) == limit:
+                    rest = more or position < len(entries) - 1
+                    return taken, revision, _write_token(Token(start.resource, revision, entry.key.path)) if rest else ""
+        if not more:
+            return taken, revision, ""
+        entries, revision, more = await _first(api, wanted, Token(start.resource, revision, entries[-1].key.path), CHUNK)
+
+
+async def _whole(api: Api, wanted: Selection, start: Token) -> Reply:
+    """Everything, as stored bytes; a long list is streamed so that nobody else waits for it."""
+    entries, revision, more = await _first(api, wanted, start, CHUNK)
+    opening = _opening(wanted.served, {"resourceVersion": str(revision)})
+    taken = entries if wanted.everything else [entry for entry in entries if wanted.takes(entry.key, entry.value)]
+    if not more:
+        return Reply(b"".join([opening, _items(wanted.served, taken), b"]}"]))
+    return Reply(_stream(api, wanted, opening, taken, Token(start.resource, revision, entries[-1].key.path)))
+
+
+async def _stream(api: Api, wanted: Selection, opening: bytes, first: list[Entry], rest: Token) -> AsyncIterator[bytes]:
+    yield opening + _items(wanted.served, first)
+    begun, more = bool(first), True
+    while more:
+        entries, _, more = await _first(api, wanted, rest, CHUNK)
+        taken = entries if wanted.everything else [entry for entry in entries if wanted.takes(entry.key, entry.value)]
+        if taken:
+            yield (b"," if begun else b"") + _items(wanted.served, taken)
+            begun = True
+        if entries:
+            rest = Token(rest.resource, rest.revision, entries[-1].key.path)
+    yield b"]}"
+
+
+def _opening(served: Served, metadata: dict[str, Any]) -> bytes:
+    resource = served.resource
+    return encode({"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": metadata})[:-1] + b',"items":['
+
+
+def _items(served: Served, entries: list[Entry]) -> bytes:
+    return b",".join([splice(entry.value, served.head, entry.revision) for entry in entries])
+
+
+async def delete_collection(api: Api, call: Call) -> Reply:
+    """Delete every matching object; answers with what was there."""
+    options = read_options(call.query)
+    how = delete_options(call.query, read_delete_options(call))
+    wanted = selection(call, options)
+    entries, revision, _ = await _page(api, wanted, _start(wanted, options))
+    for entry in entries:
+        found: Entry | None = entry
+        while found is not None:
+            try:
+                await delete_entry(api, call, found, how)
+                break
+            except Clash:
+                found = await api.store.get(entry.key)
+    return represent_list(api, call, (_decoded(entry) for entry in entries), {"resourceVersion": str(revision)})

@@ -1,0 +1,54 @@
+"""An error as the Status object that Kubernetes clients read."""
+
+from typing import Any
+
+import msgspec
+
+from lattice.errors import Ahead, Conflict, Gone, Invalid, LatticeError, TooMany
+from lattice.kinds.base import Resource
+
+encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+def status_of(error: LatticeError, resource: Resource | None = None, name: str = "") -> dict[str, Any]:
+    """The Status body of an error about an object (or about nothing in particular)."""
+    details: dict[str, Any] = {}
+    if resource is not None:
+        kind = resource.kind if isinstance(error, Invalid) else resource.plural
+        details = {"name": name, "group": resource.group, "kind": kind}
+        details = {key: value for key, value in details.items() if value}
+    if causes := [{"reason": c.reason, "message": c.message, "field": c.field} for c in _causes(error)]:
+        details["causes"] = causes
+    if isinstance(error, TooMany | Ahead):
+        details["retryAfterSeconds"] = 1
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message_of(error, resource, name),
+        "reason": error.reason,
+        "details": details,
+        "code": error.status,
+    }
+
+
+def _causes(error: LatticeError) -> tuple[Any, ...]:
+    return error.causes
+
+
+def message_of(error: LatticeError, resource: Resource | None, name: str) -> str:
+    """One line: what, where, and the fix. Invalid objects read as kubectl's users know them."""
+    if isinstance(error, Invalid) and error.causes and resource is not None:
+        listed = "; ".join(str(cause) for cause in error.causes)
+        listed = f"[{listed}]" if len(error.causes) > 1 else listed
+        kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+        return f'{kind} "{name}" is invalid: {listed}'
+    head = f"{error.where}: {error.what}" if error.where and not isinstance(error, Conflict | Gone) else error.what
+    return f"{head} (fix: {error.fix})" if error.fix else head
+
+
+def success(resource: Resource, name: str, uid: str) -> dict[str, Any]:
+    """What a delete answers when the object is gone."""
+    details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": uid}
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": {k: v for k, v in details.items() if v}}

@@ -1,0 +1,78 @@
+"""The /scale part of an object: one number, moved without touching the rest."""
+
+from typing import Any
+
+from lattice.errors import Cause, Invalid, Malformed
+from lattice.kinds.body import parse_json
+from lattice.kinds.stored import Object, unpack
+from lattice.server import admission
+from lattice.server.call import Call, Reply
+from lattice.server.options import write_options
+from lattice.server.problem import encode
+from lattice.server.verbs import ATTEMPTS, PATCHES, Api, Draft, existing, read_body, write
+from lattice.store.protocol import Clash, Entry
+
+
+async def get_scale(api: Api, call: Call) -> Reply:
+    return Reply(encode(_scale(call, await existing(api, call))))
+
+
+async def put_scale(api: Api, call: Call) -> Reply:
+    """PUT and PATCH alike: what counts in the end is spec.replicas."""
+    options = write_options(call.query, "UpdateOptions" if call.method == "PUT" else "PatchOptions", call.agent)
+    for _ in range(ATTEMPTS):
+        old = await existing(api, call)
+        wanted = _wanted(call, old)
+        given = (wanted.get("metadata") or {}).get("resourceVersion")
+        if given and given != str(old.revision):
+            raise admission.stale(call.target.served, call.target.name)
+        new = _moved(call, unpack(old.value, old.revision), wanted)
+        try:
+            await write(api, Draft(call, options, old, new))
+        except Clash:
+            continue
+        return await get_scale(api, call) if not options.dry_run else Reply(encode(wanted))
+    raise admission.stale(call.target.served, call.target.name)
+
+
+def _wanted(call: Call, old: Entry) -> Object:
+    if call.method == "PUT":
+        wanted, _ = read_body(call)
+    else:
+        change = PATCHES.get(call.content_type.partition(";")[0].strip())
+        if change is None:
+            raise Malformed("a scale takes a merge patch or a JSON patch", fix="set Content-Type: application/merge-patch+json")
+        wanted = change(_scale(call, old), parse_json(call.body).value)
+    if not isinstance(wanted, dict):
+        raise Malformed("the body must be a Scale object")
+    return wanted
+
+
+def _moved(call: Call, obj: Object, wanted: Object) -> Object:
+    count = (wanted.get("spec") or {}).get("replicas", 0)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise Invalid("is invalid", causes=[Cause("spec.replicas", f"Invalid value: {count}: must be a whole number, 0 or more")])
+    return _replaced(obj, call.target.served.resource.scale.split("."), count)
+
+
+def _replaced(obj: Object, path: list[str], value: int) -> Object:
+    first, *rest = path
+    inner: Any = value if not rest else _replaced(obj.get(first) or {}, rest, value)
+    return {**obj, first: inner}
+
+
+def _scale(call: Call, entry: Entry) -> Object:
+    obj = unpack(entry.value, entry.revision)
+    metadata = obj["metadata"]
+    wanted: Any = obj
+    for part in call.target.served.resource.scale.split("."):
+        wanted = wanted.get(part) if isinstance(wanted, dict) else None
+    kept = {name: metadata[name] for name in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp") if name in metadata}
+    running = (obj.get("status") or {}).get("replicas", 0)
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": kept,
+        "spec": {"replicas": wanted or 0},
+        "status": {"replicas": running},
+    }

@@ -1,0 +1,1 @@
+"""Where kinds live: one protocol, one adapter per backend, and what is built on it."""

@@ -1,0 +1,179 @@
+"""A copy of one resource, fed by a watch: what controllers and the scheduler read instead of asking the store."""
+
+import asyncio
+import gc
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from lattice.clock import Clock
+from lattice.errors import Gone, Unavailable
+from lattice.store.protocol import Change, Entry, Key, Store, Watch
+
+PAGE = 500
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # seconds between attempts to reach the store
+GLANCE = 0.02  # seconds between looks at a progress that moves without a change of ours
+
+T = TypeVar("T")
+Told = Callable[[Change], None]
+Index = Callable[[T], Iterable[str]]
+
+
+@dataclass
+class Cache(Generic[T]):
+    """`run` keeps it current; everything else reads. Callbacks come after the copy has changed, and must not wait."""
+
+    store: Store
+    resource: str
+    decode: Callable[[Entry], T]
+    clock: Clock
+    rng: random.Random
+    indexes: Mapping[str, Index[T]] = field(default_factory=dict)
+    freeze: bool = True  # long-lived copies are not worth walking through in every garbage collection
+
+    def __post_init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._values: dict[str, T] = {}
+        self._namespaces: dict[str, dict[str, None]] = {}
+        self._indexed: dict[str, dict[str, dict[str, None]]] = {name: {} for name in self.indexes}
+        self._told: list[Told] = []
+        self._listed = 0
+        self._watch: Watch | None = None
+        self._moved: asyncio.Event = asyncio.Event()
+
+    @property
+    def revision(self) -> int:
+        """Everything up to this revision is in the copy; 0 before the first list."""
+        return self._listed if self._watch is None else max(self._listed, self._watch.progress)
+
+    def get(self, path: str) -> T | None:
+        return self._values.get(path)
+
+    def entry(self, path: str) -> Entry | None:
+        return self._entries.get(path)
+
+    def all(self, namespace: str | None = None) -> list[T]:
+        """In no particular order."""
+        if namespace is None:
+            return list(self._values.values())
+        return [self._values[path] for path in self._namespaces.get(namespace, ())]
+
+    def by(self, index: str, word: str) -> list[T]:
+        """Those for which an index function named this word."""
+        return [self._values[path] for path in self._indexed[index].get(word, ())]
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def on_change(self, told: Told) -> Callable[[], None]:
+        """Hear of every change, also those found by listing again. Returns how to stop."""
+        self._told.append(told)
+        return lambda: self._told.remove(told)
+
+    def on_key(self, told: Callable[[Key], None]) -> Callable[[], None]:
+        """Hear which object changed, not how."""
+        return self.on_change(lambda change: told(change.key))
+
+    async def wait_for(self, revision: int = 1) -> None:
+        """Until the copy includes a revision; without one, until it is filled."""
+        while self.revision < revision:
+            self._moved.clear()
+            waiting = asyncio.ensure_future(self._moved.wait())
+            glance = asyncio.ensure_future(self.clock.sleep(GLANCE))
+            await asyncio.wait({waiting, glance}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            glance.cancel()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        pause = FIRST_PAUSE
+        is_listed = False
+        while True:
+            try:
+                if not is_listed:
+                    await self._list()
+                    is_listed = True
+                pause = FIRST_PAUSE
+                await self._follow()
+            except Gone:
+                is_listed = False
+            except Unavailable:
+                await self.clock.sleep(pause * (0.5 + self.rng.random() / 2))
+                pause = min(LONGEST_PAUSE, pause * 2)
+
+    async def _list(self) -> None:
+        found: dict[str, Entry] = {}
+        page = await self.store.list(self.resource, limit=PAGE)
+        while True:
+            found.update((entry.key.path, entry) for entry in page.entries)
+            if not page.more:
+                break
+            page = await self.store.list(self.resource, limit=PAGE, after=page.entries[-1].key.path, revision=page.revision)
+        is_first = self._listed == 0
+        self._adopt(found, page.revision)
+        if is_first and self.freeze:
+            gc.collect()
+            gc.freeze()
+
+    def _adopt(self, found: Mapping[str, Entry], revision: int) -> None:
+        """Replace the copy by a list, telling the difference as changes."""
+        vanished = [entry for path, entry in self._entries.items() if path not in found]
+        changes = [Change(revision, entry.key, None, entry) for entry in vanished]
+        for path, entry in found.items():
+            known = self._entries.get(path)
+            if known is None or known.revision != entry.revision:
+                changes.append(Change(entry.revision, entry.key, entry.value, known))
+        for change in changes:
+            self._apply(change)
+        self._listed = revision
+        self._moved.set()
+        self._tell(changes)
+
+    async def _follow(self) -> None:
+        self._watch = await self.store.watch(self.resource, self._listed)
+        try:
+            while True:
+                batches = await self._watch.next()
+                changes = [change for batch in batches for change in batch.changes]
+                for change in changes:
+                    self._apply(change)
+                self._moved.set()
+                self._tell(changes)
+        finally:
+            self._listed = self.revision
+            self._watch.close()
+            self._watch = None
+
+    def _tell(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            for told in tuple(self._told):
+                told(change)
+
+    def _apply(self, change: Change) -> None:
+        path, namespace = change.key.path, change.key.namespace
+        self._unindex(path)
+        if change.value is None:
+            self._entries.pop(path, None)
+            self._values.pop(path, None)
+            self._namespaces.get(namespace, {}).pop(path, None)
+            return
+        entry = Entry(change.key, change.value, change.revision)
+        value = self.decode(entry)
+        self._entries[path] = entry
+        self._values[path] = value
+        self._namespaces.setdefault(namespace, {})[path] = None
+        for name, words_of in self.indexes.items():
+            for word in words_of(value):
+                self._indexed[name].setdefault(word, {})[path] = None
+
+    def _unindex(self, path: str) -> None:
+        old = self._values.get(path)
+        if old is None:
+            return
+        for name, words_of in self.indexes.items():
+            for word in words_of(old):
+                paths = self._indexed[name].get(word, {})
+                paths.pop(path, None)
+                if not paths:
+                    self._indexed[name].pop(word, None)

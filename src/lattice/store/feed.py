@@ -1,0 +1,215 @@
+"""What changed lately: the recent changes of each resource, handed to every watcher in this process."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from lattice.errors import Gone
+from lattice.store.protocol import Batch, Change
+
+WINDOW = 10_000  # changes kept per resource; a watcher further behind is told Gone
+HANDFUL = 1_000  # batches handed out at once, so that a watcher catching up lets others run
+
+
+class History(Protocol):
+    """Changes older than the feed remembers."""
+
+    async def read(self, after: int) -> tuple[Sequence[Batch], int]:
+        """Some batches after a revision, and the revision up to which nothing is missing. Raises Gone if compacted."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Feed:
+    """The ring of one resource: every change after `floor`, up to `head`. Watchers are positions in it."""
+
+    def __init__(self, floor: int, window: int = WINDOW) -> None:
+        self.floor = floor
+        self.head = floor
+        self.gap: Gone | None = None
+        self._window = window
+        self._ring: list[Batch] = []
+        self._left = 0  # batches that have left the ring: position p is _ring[p - _left]
+        self._changes = 0
+        self._waiting: dict[Subscription, asyncio.Future[bool]] = {}
+
+    @property
+    def end(self) -> int:
+        return self._left + len(self._ring)
+
+    def publish(self, batch: Batch) -> None:
+        self._ring.append(batch)
+        self.head = batch.revision
+        self._changes += len(batch.changes)
+        if self._changes > self._window + self._window // 4:  # trimmed in slices: dropping one by one would move the list each time
+            self._trim()
+        self._wake_all()
+
+    def open_gap(self, gap: Gone) -> None:
+        """Changes were missed: every watcher must list again."""
+        self.gap = gap
+        self._wake_all()
+
+    def subscribe(self, after: int, history: History | None = None) -> "Subscription":
+        """Everything after a revision; older than the floor needs a history to read it from."""
+        return Subscription(self, after, history)
+
+    def position_after(self, revision: int) -> int:
+        low, high = 0, len(self._ring)
+        while low < high:
+            middle = (low + high) // 2
+            if self._ring[middle].revision <= revision:
+                low = middle + 1
+            else:
+                high = middle
+        return self._left + low
+
+    def read(self, position: int) -> list[Batch]:
+        if position < self._left:
+            raise Gone(
+                f"the watch fell more than {self._window} changes behind", fix="list again and go on from there; read watches faster"
+            )
+        return self._ring[position - self._left : position - self._left + HANDFUL]
+
+    async def wait(self, waiter: "Subscription", timeout: float | None) -> bool:
+        """True when something may have come, False after `timeout` seconds."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+        self._waiting[waiter] = future
+        timer = None if timeout is None else loop.call_later(timeout, _settle, future, False)
+        try:
+            return await future
+        finally:
+            if self._waiting.get(waiter) is future:
+                del self._waiting[waiter]
+            if timer is not None:
+                timer.cancel()
+
+    def wake(self, waiter: "Subscription") -> None:
+        if (future := self._waiting.pop(waiter, None)) is not None:
+            _settle(future, True)
+
+    def _wake_all(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            _settle(future, True)
+
+    def _trim(self) -> None:
+        count = 0
+        while self._changes > self._window and count < len(self._ring) - 1:
+            self._changes -= len(self._ring[count].changes)
+            count += 1
+        self.floor = self._ring[count - 1].revision
+        del self._ring[:count]
+        self._left += count
+
+
+def _settle(future: asyncio.Future[bool], value: bool) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+class Subscription:
+    """One watcher of a feed: a protocol.Watch. Reads the history first where the feed does not reach back far enough."""
+
+    def __init__(self, feed: Feed, after: int, history: History | None = None) -> None:
+        self._feed = feed
+        self._after = after
+        self._history = history
+        self._position = feed.position_after(after)
+        self._closed = False
+
+    @property
+    def progress(self) -> int:
+        is_caught_up = self._history is None and self._position == self._feed.end and self._feed.gap is None
+        return max(self._after, self._feed.head) if is_caught_up else self._after
+
+    @property
+    def behind(self) -> int:
+        """Batches published and not yet taken."""
+        return self._feed.end - self._position
+
+    async def next(self, timeout: float | None = None) -> Sequence[Batch]:
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        while not self._closed:
+            left = None if deadline is None else max(0.0, deadline - loop.time())
+            if self._history is not None:
+                batches, in_time = await self._look_back(self._history, left)
+            else:
+                batches, in_time = self._take(), True
+                if not batches:
+                    in_time = await self._feed.wait(self, left)
+            if batches or not in_time:
+                return batches
+        return ()
+
+    def close(self) -> None:
+        self._closed = True
+        self._feed.wake(self)
+        self._leave_history()
+
+    def _take(self) -> Sequence[Batch]:
+        if self._feed.gap is not None:
+            raise self._feed.gap
+        batches = self._feed.read(self._position)
+        self._position += len(batches)
+        while batches and batches[0].revision <= self._after:  # the list this watch goes on from was newer than the feed
+            del batches[0]
+        if batches:
+            self._after = batches[-1].revision
+        return batches
+
+    async def _look_back(self, history: History, timeout: float | None) -> tuple[Sequence[Batch], bool]:
+        if self._after >= self._feed.floor:
+            self._leave_history()
+            self._position = self._feed.position_after(self._after)
+            return (), True
+        try:
+            batches, self._after = await asyncio.wait_for(history.read(self._after), timeout)
+        except TimeoutError:
+            return (), False
+        return batches, True
+
+    def _leave_history(self) -> None:
+        if self._history is not None:
+            self._history.close()
+            self._history = None
+
+
+class Feeds:
+    """One feed per resource, all at the same head: what one commit did is published to each resource it touched."""
+
+    def __init__(self, revision: int, window: int = WINDOW) -> None:
+        self.head = revision
+        self._window = window
+        self._feeds: dict[str, Feed] = {}
+
+    def of(self, resource: str) -> Feed:
+        feed = self._feeds.get(resource)
+        if feed is None:
+            feed = self._feeds[resource] = Feed(self.head, self._window)
+        return feed
+
+    def publish(self, revision: int, changes: Sequence[Change]) -> None:
+        """All changes of one commit, perhaps none: then only the head moves."""
+        if len(changes) == 1:
+            self.of(changes[0].key.resource).publish(Batch(revision, (changes[0],)))
+        elif changes:
+            for resource in dict.fromkeys(change.key.resource for change in changes):
+                self.of(resource).publish(Batch(revision, tuple(c for c in changes if c.key.resource == resource)))
+        self.head = revision
+        for feed in self._feeds.values():
+            feed.head = revision
+
+    def subscribe(self, resource: str, after: int, history: Callable[[], History]) -> Subscription:
+        feed = self.of(resource)
+        return feed.subscribe(after, history() if after < feed.floor else None)
+
+    def restart(self, revision: int, gap: Gone) -> None:
+        """Changes were missed: every watcher is told, and new ones begin at `revision`."""
+        feeds, self._feeds = self._feeds, {}
+        self.head = revision
+        for feed in feeds.values():
+            feed.open_gap(gap)

@@ -1,0 +1,212 @@
+"""A store in memory: the oracle of the contract suite and the simulator's store. Time is the clock it is given."""
+
+import itertools
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from lattice.clock import Clock
+from lattice.store.feed import WINDOW, Feeds, History
+from lattice.store.protocol import (
+    ABSENT,
+    REQUEST_TTL,
+    Batch,
+    Change,
+    Check,
+    Entry,
+    Key,
+    Page,
+    Put,
+    Term,
+    Watch,
+    Write,
+    ahead,
+    compacted,
+    fenced,
+    refuse_clash,
+    refuse_malformed,
+    unborn,
+)
+
+
+@dataclass
+class _Shelf:
+    """The objects of one resource, in path order."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    paths: list[str] = field(default_factory=list)
+
+    def put(self, entry: Entry) -> None:
+        path = entry.key.path
+        if path not in self.entries:
+            insort(self.paths, path)
+        self.entries[path] = entry
+
+    def remove(self, path: str) -> None:
+        del self.entries[path]
+        del self.paths[bisect_left(self.paths, path)]
+
+
+@dataclass
+class _Lease:
+    term: Term
+    ttl: float
+    ends: float
+
+
+class MemoryStore:
+    def __init__(self, clock: Clock, window: int = WINDOW) -> None:
+        self._clock = clock
+        self._shelves: dict[str, _Shelf] = {}
+        self._revision = 1
+        self._compacted = 0
+        self._log: list[Change] = []
+        self._requests: dict[str, tuple[int, float]] = {}  # id -> first revision, when to forget; oldest first
+        self._terms: dict[str, int] = {}
+        self._leases: dict[str, _Lease] = {}
+        self._feeds = Feeds(1, window)
+
+    async def get(self, key: Key) -> Entry | None:
+        return self._shelf(key.resource).entries.get(key.path)
+
+    async def list(self, resource: str, namespace: str | None = None, *, limit: int = 0, after: str = "", revision: int = 0) -> Page:
+        if revision > self._revision:
+            raise ahead(revision, self._revision)
+        at = revision or self._revision
+        if at < self._compacted:
+            raise compacted(at, self._compacted)
+        shelf = self._shelf(resource) if at == self._revision else self._shelf_at(resource, at)
+        start = bisect_right(shelf.paths, after) if after else 0
+        end = len(shelf.paths)
+        if namespace is not None:
+            start = max(start, bisect_left(shelf.paths, f"{namespace}/"))
+            end = bisect_left(shelf.paths, f"{namespace}0")  # "0" follows "/"
+        stop = min(end, start + limit) if limit else end
+        return Page([shelf.entries[path] for path in shelf.paths[start:stop]], at, stop < end)
+
+    async def watch(self, resource: str, after: int) -> Watch:
+        after = max(after, 1)  # an empty store is at revision 1
+        if after > self._revision:
+            raise unborn(after, self._revision)
+        if after < self._compacted:
+            raise compacted(after, self._compacted)
+        return self._feeds.subscribe(resource, after, lambda: _Past(self, resource))
+
+    async def commit(
+        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+    ) -> int:
+        refuse_malformed(writes, checks)
+        self._forget_requests()
+        if request_id is not None and request_id in self._requests:
+            return self._requests[request_id][0]
+        if fence is not None and self._terms.get(fence.role, 0) != fence.number:
+            raise fenced(fence, self._terms.get(fence.role, 0))
+        refuse_clash(writes, checks, self._revision_of)
+        self._revision += 1
+        changes = [self._apply(write) for write in writes]
+        self._log += changes
+        if request_id is not None:
+            self._requests[request_id] = (self._revision, self._clock.monotonic() + REQUEST_TTL)
+        self._feeds.publish(self._revision, changes)
+        return self._revision
+
+    async def revision(self) -> int:
+        return self._revision
+
+    async def compact(self, revision: int) -> None:
+        if revision > self._revision:
+            raise ahead(revision, self._revision)
+        if revision > self._compacted:
+            self._compacted = revision
+            del self._log[: self._log_position(revision)]
+
+    async def campaign(self, role: str, holder: str, ttl: float) -> Term | None:
+        now = self._clock.monotonic()
+        lease = self._leases.get(role)
+        if lease is not None and now < lease.ends and lease.term.holder != holder:
+            return None
+        number = self._terms[role] = self._terms.get(role, 0) + 1
+        term = Term(role, number, holder)
+        self._leases[role] = _Lease(term, ttl, now + ttl)
+        return term
+
+    async def renew(self, term: Term) -> bool:
+        lease = self._leases.get(term.role)
+        now = self._clock.monotonic()
+        if lease is None or lease.term.number != term.number or now >= lease.ends:
+            return False
+        lease.ends = now + lease.ttl
+        return True
+
+    async def resign(self, term: Term) -> None:
+        lease = self._leases.get(term.role)
+        if lease is not None and lease.term.number == term.number:
+            del self._leases[term.role]
+
+    async def close(self) -> None:
+        return None
+
+    def changes_after(self, resource: str, revision: int) -> Iterable[Change]:
+        return (change for change in itertools.islice(self._log, self._log_position(revision), None) if change.key.resource == resource)
+
+    @property
+    def horizon(self) -> int:
+        return self._compacted
+
+    def _shelf(self, resource: str) -> _Shelf:
+        return self._shelves.setdefault(resource, _Shelf())
+
+    def _revision_of(self, key: Key) -> int:
+        entry = self._shelf(key.resource).entries.get(key.path)
+        return ABSENT if entry is None else entry.revision
+
+    def _apply(self, write: Write) -> Change:
+        shelf = self._shelf(write.key.resource)
+        previous = shelf.entries.get(write.key.path)
+        if isinstance(write, Put):
+            shelf.put(Entry(write.key, write.value, self._revision))
+            return Change(self._revision, write.key, write.value, previous)
+        shelf.remove(write.key.path)
+        return Change(self._revision, write.key, None, previous)
+
+    def _shelf_at(self, resource: str, revision: int) -> _Shelf:
+        entries = dict(self._shelf(resource).entries)
+        seen: set[str] = set()
+        for change in self.changes_after(resource, revision):
+            path = change.key.path
+            if path in seen:
+                continue
+            seen.add(path)
+            entries.pop(path, None)
+            if change.previous is not None:
+                entries[path] = change.previous
+        return _Shelf(entries, sorted(entries))
+
+    def _log_position(self, revision: int) -> int:
+        return bisect_right(self._log, revision, key=lambda change: change.revision)
+
+    def _forget_requests(self) -> None:
+        now = self._clock.monotonic()
+        while self._requests:
+            oldest = next(iter(self._requests))
+            if self._requests[oldest][1] > now:
+                return
+            del self._requests[oldest]
+
+
+class _Past(History):
+    """The log, for a watch from further back than the feed's window."""
+
+    def __init__(self, store: MemoryStore, resource: str) -> None:
+        self._store = store
+        self._resource = resource
+
+    async def read(self, after: int) -> tuple[Sequence[Batch], int]:
+        if after < self._store.horizon:
+            raise compacted(after, self._store.horizon)
+        grouped = itertools.groupby(self._store.changes_after(self._resource, after), key=lambda change: change.revision)
+        batches = [Batch(revision, tuple(changes)) for revision, changes in grouped]
+        return batches, await self._store.revision()
+
+    def close(self) -> None:
+        return None

@@ -1,0 +1,32 @@
+"""Commands run as a user runs them: arguments in, exit code and both streams out."""
+
+from typing import NamedTuple
+
+import pytest
+from tiny import running_tiny
+
+from lattice.cli.main import main
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with running_tiny(tmp_path) as running:
+        monkeypatch.setenv("LATTICE_KUBECONFIG", running.kubeconfig)
+        yield running
+
+
+@pytest.fixture
+def lattice(capsys):
+    def ran(*arguments):
+        code = main(arguments)
+        out, err = capsys.readouterr()
+        return Ran(code, out, err)
+
+    return ran

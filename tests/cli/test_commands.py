@@ -1,0 +1,354 @@
+"""What each command sends, prints and exits with."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+POOLS = "/apis/lattice.dev/v1alpha1/latticepools"
+SERVICES = "/apis/lattice.dev/v1alpha1/namespaces/default/latticeservices"
+
+
+def a_pool(name="us-east", size=3, **labels):
+    metadata = {"name": name} | ({"labels": labels} if labels else {})
+    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticePool", "metadata": metadata, "spec": {"size": size}}
+
+
+def a_service(name="api", namespace="default"):
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService", "metadata": metadata, "spec": {"size": 1}}
+
+
+def write(folder, name, *objects):
+    (folder / name).write_text("---\n".join(json.dumps(o, indent=2) + "\n" for o in objects))
+    return str(folder / name)
+
+
+def test_apply_says_created_unchanged_configured(server, lattice, tmp_path):
+    file = write(tmp_path, "pool.yaml", a_pool())
+    assert lattice("apply", "-f", file) == (0, "latticepool.lattice.dev/us-east created\n", "")
+    assert lattice("apply", "-f", file).out == "latticepool.lattice.dev/us-east unchanged\n"
+    write(tmp_path, "pool.yaml", a_pool(size=4))
+    assert lattice("apply", "-f", file).out == "latticepool.lattice.dev/us-east configured\n"
+    assert server.log[-1] == ("PATCH", f"{POOLS}/us-east", {"fieldManager": "lattice", "fieldValidation": "Strict"})
+
+
+def test_apply_of_a_folder_sends_namespaces_first_and_sums_up(server, lattice, tmp_path):
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    write(folder, "1.yaml", a_pool(), a_service())
+    write(folder, "2.json", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+    write(folder, "readme.txt", a_pool("ignored"))
+    ran = lattice("apply", "-f", str(folder))
+    assert ran.out.splitlines() == [
+        "namespace/shop created",
+        "latticepool.lattice.dev/us-east created",
+        "latticeservice.lattice.dev/api created",
+    ]
+    assert ran.err == "3 created\n"
+
+
+def test_a_mistake_in_any_file_sends_nothing(server, lattice, tmp_path):
+    good = write(tmp_path, "a.yaml", a_pool())
+    (tmp_path / "b.yaml").write_text("kind: LatticePool\nkind: LatticePool\n")
+    ran = lattice("apply", "-f", good, "-f", str(tmp_path / "b.yaml"))
+    assert ran == (1, "", f'error: {tmp_path}/b.yaml:2: the key "kind" is given twice, first on line 1\n  fix: keep one of them\n')
+    assert server.log == []
+
+
+@pytest.mark.parametrize(
+    ("manifest", "problem"),
+    [
+        pytest.param("kind: LatticePool\n", "f.yaml:1: apiVersion is missing", id="no apiVersion"),
+        pytest.param(
+            "apiVersion: v1\n\nkind: Pod\nmetadata: {name: a}\n", "f.yaml:3: there is no kind 'Pod' in v1", id="a kind we do not have"
+        ),
+        pytest.param("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  labels: {}\n", "f.yaml:3: metadata.name is missing", id="no name"),
+        pytest.param(
+            "apiVersion: v1\nkind: LatticePool\nmetadata: {name: a}\n", "there is no LatticePool in v1", id="the wrong apiVersion"
+        ),
+        pytest.param("# nothing\n", "f.yaml: there is no manifest here", id="an empty file"),
+    ],
+)
+def test_apply_refuses_before_it_asks(server, lattice, tmp_path, manifest, problem):
+    (tmp_path / "f.yaml").write_text(manifest)
+    ran = lattice("apply", "-f", "f.yaml")
+    assert ran.code == 1
+    assert problem in ran.err
+    assert server.log == []
+
+
+def test_a_refusal_names_file_and_line_of_every_field_and_the_rest_goes_on(server, lattice, tmp_path):
+    causes = [{"field": "spec.size", "message": "must be 0 or more, got -5", "reason": "FieldValueInvalid"}]
+    status = {"reason": "Invalid", "message": "LatticePool us-east is invalid: spec.size: must be ...", "details": {"causes": causes}}
+    server.answers["PATCH", f"{POOLS}/us-east"] = [(422, [], status)]
+    write(tmp_path, "p.yaml", a_pool(size=-5), a_pool("eu-west"))
+    ran = lattice("apply", "-f", "p.yaml")
+    assert ran.code == 1
+    assert ran.out == "latticepool.lattice.dev/eu-west created\n"
+    assert "error: p.yaml:1: latticepool.lattice.dev/us-east is invalid\n  p.yaml:8: spec.size: must be 0 or more, got -5\n" in ran.err
+    assert ran.err.endswith("1 created, 1 failed\n")
+
+
+def test_dry_runs_change_nothing(server, lattice, tmp_path):
+    file = write(tmp_path, "p.yaml", a_pool())
+    assert lattice("apply", "--dry-run", "-f", file).out == "latticepool.lattice.dev/us-east created (server dry run)\n"
+    assert server.log[-1][2]["dryRun"] == "All"
+    assert server.objects == {}
+
+
+def test_manifests_can_be_checked_without_a_server(lattice, tmp_path, monkeypatch):
+    monkeypatch.delenv("LATTICE_KUBECONFIG", raising=False)
+    monkeypatch.chdir(tmp_path)
+    value = a_pool()
+    value["spec"] = {"provider": {"type": "aws", "region": "us-east-1"}, "capacity": {"maxNodes": 3}}
+    write(tmp_path, "p.yaml", value)
+    assert lattice("apply", "--dry-run=client", "-f", "p.yaml") == (0, "latticepool.lattice.dev/us-east checked (dry run)\n", "")
+    value["spec"]["capacity"]["maxNodes"] = -3
+    write(tmp_path, "p.yaml", value)
+    ran = lattice("apply", "--dry-run=client", "-f", "p.yaml")
+    assert ran.code == 1
+    assert "error: p.yaml:1: latticepool.lattice.dev/us-east is invalid\n  p.yaml:13: spec.capacity.maxNodes: " in ran.err
+
+
+def test_objects_go_to_the_namespace_asked_for(server, lattice, tmp_path):
+    value = a_service()
+    del value["metadata"]["namespace"]
+    file = write(tmp_path, "s.yaml", value)
+    lattice("apply", "-f", file, "-n", "shop")
+    assert list(server.objects) == ["/apis/lattice.dev/v1alpha1/namespaces/shop/latticeservices/api"]
+    file = write(tmp_path, "s.yaml", a_service(namespace="other"))
+    assert "is in namespace other, but -n says shop" in lattice("apply", "-f", file, "-n", "shop").err
+
+
+def test_warnings_of_the_server_are_shown(server, lattice, tmp_path):
+    server.answers["PATCH", f"{POOLS}/us-east"] = [(201, [("Warning", '299 - "unknown field \\"spec.x\\""')], a_pool())]
+    assert lattice("apply", "-f", write(tmp_path, "p.yaml", a_pool())).err == 'Warning: unknown field "spec.x"\n'
+
+
+def test_get_draws_the_servers_table(server, lattice):
+    server.put(f"{POOLS}/us-east", a_pool(env="prod"))
+    server.put(f"{POOLS}/b", a_pool("b", 12))
+    assert lattice("get", "pools").out == "NAME      SIZE\nb         12\nus-east   3\n"
+    assert lattice("get", "pools", "-o", "wide", "--no-headers").out == "b         12   -\nus-east   3    -\n"
+    assert lattice("get", "lp", "--show-labels", "-l", "env=prod").out == "NAME      SIZE   LABELS\nus-east   3      env=prod\n"
+    assert lattice("get", "pools", "--sort-by=.spec.size").out.splitlines()[1:] == ["us-east   3", "b         12"]
+    assert lattice("get", "pool/b").out == "NAME   SIZE\nb      12\n"
+
+
+def test_get_pages_through_long_lists(server, lattice):
+    for i in range(7):
+        server.put(f"{POOLS}/p{i}", a_pool(f"p{i}"))
+    assert len(lattice("get", "pools", "--no-headers", "--chunk-size=3").out.splitlines()) == 7
+    assert [q.get("continue") for _, _, q in server.log] == [None, "3", "6"]
+
+
+def test_get_of_several_kinds_and_namespaces(server, lattice):
+    server.put(f"{POOLS}/us-east", a_pool())
+    server.put(f"{SERVICES}/api", a_service())
+    ran = lattice("get", "pools,services", "-A")
+    assert ran.out == (
+        "NAME                              SIZE\nlatticepool.lattice.dev/us-east   3\n\n"
+        "NAMESPACE   NAME                             SIZE\ndefault     latticeservice.lattice.dev/api   1\n"
+    )
+
+
+def test_get_of_nothing_is_no_error(server, lattice):
+    assert lattice("get", "services") == (0, "", "No resources found in default namespace.\n")
+    assert lattice("get", "pools") == (0, "", "No resources found\n")
+    ran = lattice("get", "pool", "nope")
+    assert (ran.code, ran.err) == (1, 'error: latticepools "nope" not found\n  fix: `lattice get latticepools` lists what there is\n')
+    assert lattice("get", "pool", "nope", "--ignore-not-found") == (0, "", "")
+
+
+def test_get_in_other_forms(server, lattice):
+    server.put(f"{POOLS}/us-east", a_pool())
+    assert lattice("get", "pools", "-o", "name").out == "latticepool.lattice.dev/us-east\n"
+    assert lattice("get", "pools", "-o", "jsonpath={.items[*].spec.size}").out == "3"
+    shown = json.loads(lattice("get", "pool", "us-east", "-o=json").out)
+    assert shown["spec"] == {"size": 3}
+    assert "managedFields" not in shown["metadata"]
+    assert "managedFields" in lattice("get", "pool", "us-east", "-o", "yaml", "--show-managed-fields").out
+    assert lattice("get", "pools", "-o", "yaml").out.startswith("apiVersion: v1\nitems:\n- apiVersion: lattice.dev/v1alpha1\n")
+
+
+def test_what_get_shows_as_yaml_can_be_applied_again(server, lattice, tmp_path):
+    server.put(f"{POOLS}/us-east", a_pool())
+    (tmp_path / "again.yaml").write_text(lattice("get", "pools", "-o", "yaml").out)
+    assert lattice("apply", "-f", "again.yaml").out == "latticepool.lattice.dev/us-east unchanged\n"
+
+
+def start(server, *arguments):
+    environment = {**os.environ, "LATTICE_KUBECONFIG": server.kubeconfig}
+    environment.pop("PYTHONUNBUFFERED", None)  # Python loses the rest of a partial write then, and with it the error
+    command = [sys.executable, "-m", "lattice.cli.main", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+@pytest.mark.parametrize("cut", [pytest.param(False, id="on one stream"), pytest.param(True, id="after every connection breaks")])
+def test_watching_shows_every_change(server, cut):
+    server.cut_watches = cut
+    server.put(f"{POOLS}/a", a_pool("a", 1))
+    process = start(server, "get", "pools", "-w")
+    guard = threading.Timer(30, process.kill)
+    guard.start()
+    try:
+        assert [process.stdout.readline() for _ in range(2)] == ["NAME   SIZE\n", "a      1\n"]
+        server.put(f"{POOLS}/a", a_pool("a", 2))
+        assert process.stdout.readline() == "a      2\n"
+        server.put(f"{POOLS}/b", a_pool("b", 3))
+        assert process.stdout.readline() == "b      3\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        assert "Traceback" not in process.stderr.read()
+    finally:
+        guard.cancel()
+        process.kill()
+        process.communicate()
+
+
+def test_a_watch_that_fell_behind_lists_again_and_shows_what_is_new(server):
+    server.put(f"{POOLS}/a", a_pool("a", 1))
+    gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
+    listed = {"metadata": {"resourceVersion": "1"}, "columnDefinitions": [{"name": "Name"}], "rows": []}
+    server.answers["GET", POOLS] = [(200, [], listed), (200, [], gone)]
+    process = start(server, "get", "pools", "-w")
+    guard = threading.Timer(30, process.kill)
+    guard.start()
+    try:
+        assert process.stdout.readline() == "NAME   SIZE\n"
+        assert process.stdout.readline() == "a      1\n"
+    finally:
+        guard.cancel()
+        process.kill()
+        process.communicate()
+
+
+def test_a_reader_that_leaves_is_no_error(server):
+    for i in range(3000):
+        server.objects[f"{POOLS}/p{i}"] = {**a_pool(f"p{i}" + "x" * 60), "metadata": {"name": f"p{i}" + "x" * 60}}
+    process = start(server, "get", "pools", "-o", "yaml")
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(30) == 141
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+def test_delete_waits_until_it_is_gone(server, lattice):
+    server.put(f"{POOLS}/a", a_pool("a"))
+    assert lattice("delete", "pool", "a") == (0, 'latticepool.lattice.dev "a" deleted\n', "")
+    assert [method for method, _, _ in server.log] == ["DELETE", "GET"]
+    assert lattice("delete", "pool", "a").code == 1
+    assert lattice("delete", "pool", "a", "--ignore-not-found") == (0, "", "")
+
+
+def test_delete_by_rule_by_manifest_and_not_really(server, lattice, tmp_path):
+    server.put(f"{POOLS}/a", a_pool("a", env="x"))
+    server.put(f"{POOLS}/b", a_pool("b", env="y"))
+    assert lattice("delete", "pools", "-l", "env=x", "--dry-run").out == 'latticepool.lattice.dev "a" deleted (server dry run)\n'
+    assert lattice("delete", "pools", "-l", "env=x", "--wait=false", "-o", "name").out == "latticepool.lattice.dev/a\n"
+    assert lattice("delete", "-f", write(tmp_path, "b.yaml", a_pool("b"))).out == 'latticepool.lattice.dev "b" deleted\n'
+    assert lattice("delete", "pools", "--all") == (0, "", "No resources found\n")
+    assert server.objects == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        pytest.param(["delete"], "nothing to delete is named", id="delete of nothing"),
+        pytest.param(["delete", "pools"], "which ones?", id="delete of a kind without names"),
+        pytest.param(["delete", "pools", "a", "--all"], "a name cannot go with -l or --all", id="delete by name and rule"),
+        pytest.param(["get", "pools", "a", "-l", "x=y"], "a name cannot go with a selector", id="get by name and selector"),
+        pytest.param(["get", "pools,nodes", "-w"], "only one kind", id="watch of two kinds"),
+        pytest.param(["get", "pools", "a/b"], "'pools' is not kind/name", id="two ways of naming at once"),
+        pytest.param(["events", "--for", "pools"], "'pools' is not kind/name", id="events for a kind"),
+        pytest.param(["events", "--types", "Odd"], "there is no event type 'Odd'", id="an unknown type of event"),
+    ],
+)
+def test_contradictions_are_refused_before_anything_is_asked(server, lattice, arguments, problem):
+    ran = lattice(*arguments)
+    assert ran.code == 1
+    assert problem in ran.err
+    assert "fix:" in ran.err
+    assert server.log == []
+
+
+def test_a_refusal_to_delete_goes_on_with_the_rest(server, lattice):
+    server.put(f"{POOLS}/b", a_pool("b"))
+    server.answers["DELETE", f"{POOLS}/a"] = [(403, [], {"reason": "Forbidden", "message": "you may not"})]
+    ran = lattice("delete", "pools", "a", "b")
+    assert ran.code == 4
+    assert ran.out == 'latticepool.lattice.dev "b" deleted\n'
+
+
+def an_event(name, reason, last, **more):
+    about = {"kind": "LatticePool", "name": "us-east", "uid": more.pop("uid", "u")}
+    metadata = {"name": name, "namespace": "default", "uid": name}
+    return {
+        "metadata": metadata,
+        "involvedObject": about,
+        "reason": reason,
+        "type": "Normal",
+        "message": "it\x1b[31m did",
+        "lastTimestamp": last,
+        **more,
+    }
+
+
+def test_events_come_oldest_first_and_cannot_steer_the_terminal(server, lattice):
+    base = "/api/v1/namespaces/default/events"
+    server.put(f"{base}/2", an_event("2", "Later", "2026-11-15T07:50:00Z", count=3, firstTimestamp="2026-11-15T07:40:00Z"))
+    server.put(f"{base}/1", an_event("1", "Sooner", "2026-11-15T07:41:00Z", type="Warning"))
+    lines = lattice("events", "--for", "pool/us-east").out.splitlines()
+    assert lines[0].split("  ")[0] == "LAST SEEN"
+    assert ["Sooner" in lines[1], "Later" in lines[2], "x3 over" in lines[2]] == [True] * 3
+    assert "it?[31m did" in lines[1]
+    assert len(lattice("events", "--types", "warning").out.splitlines()) == 2
+    assert lattice("events", "--for", "pool/other").err == "No events found\n"
+    assert json.loads(lattice("events", "-o", "json").out)["items"][0]["reason"] == "Sooner"
+
+
+def test_describe_tells_all(server, lattice):
+    conditions = [{"type": "Ready", "status": "True", "reason": "Up", "message": "all well", "lastTransitionTime": "2026-11-15T07:40:00Z"}]
+    spec = {
+        "maxNodes": 3,
+        "nodeClasses": ["small", "large"],
+        "budget": {"maxMonthlyCost": 10.5},
+        "rules": [{"a": 1, "b": 2}],
+        "note": "x\ny",
+    }
+    server.put(f"{POOLS}/us-east", {**a_pool(env="prod", team="a"), "spec": spec, "status": {"phase": "Ready", "conditions": conditions}})
+    uid = server.objects[f"{POOLS}/us-east"]["metadata"]["uid"]
+    server.put("/api/v1/namespaces/default/events/1", an_event("1", "Grew", "2026-11-15T07:41:00Z", uid=uid))
+    text = lattice("describe", "pool", "us-east").out
+    assert text.startswith("Name:         us-east\nLabels:       env=prod\n              team=a\nAnnotations:  <none>\n")
+    assert "Spec:\n  maxNodes:  3\n  nodeClasses:  small, large\n  budget:\n    maxMonthlyCost:  10.5\n" in text
+    assert "  rules:\n    - a:  1\n      b:  2\n  note:\n    x\n    y\nStatus:\n  phase:  Ready\nConditions:\n  Type    Status" in text
+    assert "Events:\n  Type     Reason   Age" in text
+    assert "Grew" in text
+    assert lattice("describe", "pool", "nope").code == 1
+
+
+def test_version(server, lattice):
+    assert lattice("version").out.splitlines()[1] == "Server Version: v1.33.0+lattice"
+    assert list(json.loads(lattice("version", "--client", "-o", "json").out)) == ["clientVersion"]
+
+
+def test_crds_need_no_server_and_are_the_same_every_time(lattice, monkeypatch):
+    monkeypatch.delenv("LATTICE_KUBECONFIG", raising=False)
+    first = lattice("crds").out
+    assert first == lattice("crds").out
+    names = lattice("crds", "-o", "name").out.splitlines()
+    assert names == sorted(names)
+    assert "customresourcedefinition.apiextensions.k8s.io/latticepools.lattice.dev" in names
+    assert lattice("crds", "pools", "-o", "name").out.count("\n") == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(lattice, shell):
+    assert "_LATTICE_COMPLETE" in lattice("completion", shell).out

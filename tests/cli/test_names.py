@@ -1,0 +1,87 @@
+"""Which kind a word means."""
+
+import pytest
+
+from lattice.cli.names import address, full_name, names
+from lattice.errors import Malformed, NotFound
+
+
+def ids(*words):
+    return [(t.resource.id, t.name) for t in names().targets(words)]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        *[(w, "latticepools.lattice.dev") for w in ("pools", "pool", "lp", "latticepools", "LatticePool", "latticepools.lattice.dev")],
+        *[(w, "latticeservices.lattice.dev") for w in ("services", "service", "lsvc", "latticeservices.v1alpha1.lattice.dev")],
+        *[(w, "services") for w in ("svc", "services.v1.")],
+        *[(w, "latticenodes.lattice.dev") for w in ("nodes", "node", "ln")],
+        *[(w, "latticeworkloads.lattice.dev") for w in ("workloads", "lw")],
+        *[(w, "latticeclusters.lattice.dev") for w in ("clusters", "lc")],
+        *[(w, "latticeplacementpolicies.lattice.dev") for w in ("policies", "policy", "lpp")],
+        *[(w, "latticenodeclasses.lattice.dev") for w in ("nodeclasses", "classes", "class", "lnc")],
+        *[(w, "cloudinfrastructures.lattice.dev") for w in ("clouds", "cloud", "ci")],
+        *[(w, "staticinfrastructures.lattice.dev") for w in ("datacenters", "statics", "si")],
+        *[(w, "latticeagreements.lattice.dev") for w in ("agreements", "la")],
+        *[(w, "automationrules.lattice.dev") for w in ("rules", "ar")],
+        *[(w, "namespaces") for w in ("ns", "namespace")],
+        *[(w, "configmaps") for w in ("cm", "ConfigMaps")],
+        ("secrets", "secrets"),
+        ("events", "events"),
+        ("leases", "leases.coordination.k8s.io"),
+        ("crds", "customresourcedefinitions.apiextensions.k8s.io"),
+    ],
+)
+def test_words(word, meant):
+    assert ids(word) == [(meant, "")]
+
+
+def test_ways_to_name_objects():
+    assert ids("pools", "a", "b") == [("latticepools.lattice.dev", "a"), ("latticepools.lattice.dev", "b")]
+    assert ids("pool/a", "service/b") == [("latticepools.lattice.dev", "a"), ("latticeservices.lattice.dev", "b")]
+    assert ids("pools,nodes,lp") == [("latticepools.lattice.dev", ""), ("latticenodes.lattice.dev", "")]
+
+
+def test_categories_mean_all_our_kinds():
+    ours = {identity for identity, _ in ids("lattice")}
+    assert {"latticepools.lattice.dev", "latticeservices.lattice.dev"} <= ours
+    assert "secrets" not in ours
+    assert ours <= {identity for identity, _ in ids("all")}
+
+
+@pytest.mark.parametrize(
+    ("word", "fix"),
+    [
+        pytest.param("poolz", "did you mean pools?", id="a slip of the finger"),
+        pytest.param("latticeservicees", "did you mean services?", id="a slip in a long name"),
+        pytest.param("zzzzzz", "one of: pools, ", id="nothing near"),
+    ],
+)
+def test_unknown_words_get_the_nearest(word, fix):
+    with pytest.raises(NotFound) as raised:
+        names().resolve(word)
+    assert raised.value.what == f"there is no kind {word!r}"
+    assert fix in raised.value.fix
+
+
+@pytest.mark.parametrize("words", [(), ("pool/",), ("/a",), ("pool/a/b",), ("all/x",), ("pool/a", "pools")])
+def test_confused_words_are_refused(words):
+    with pytest.raises(Malformed):
+        names().targets(words)
+
+
+def test_addresses():
+    pool, service = (names().resolve(w)[0] for w in ("pools", "services"))
+    assert address(pool, "ignored", "us-east") == "/apis/lattice.dev/v1alpha1/latticepools/us-east"
+    assert address(service, "shop", "a/../b") == "/apis/lattice.dev/v1alpha1/namespaces/shop/latticeservices/a%2F..%2Fb"
+    assert address(service) == "/apis/lattice.dev/v1alpha1/latticeservices"
+    assert address(names().resolve("secrets")[0], "shop") == "/api/v1/namespaces/shop/secrets"
+    assert [full_name(pool), full_name(names().resolve("ns")[0])] == ["latticepool.lattice.dev", "namespace"]
+
+
+def test_kinds_of_manifests():
+    assert names().named("lattice.dev/v1alpha1", "LatticePool").plural == "latticepools"
+    assert names().named("v1", "Service").id == "services"
+    with pytest.raises(NotFound, match="did you mean LatticePool"):
+        names().named("lattice.dev/v1alpha1", "LatticePol")

@@ -1,0 +1,78 @@
+"""A real etcd on this machine, for tests."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def etcd_program() -> str:
+    """In CI a missing etcd is a failure; on a laptop the tests that need one are skipped, and say so."""
+    program = shutil.which("etcd")
+    if program is None and os.environ.get("CI"):
+        pytest.fail("etcd is not installed: the contract suite must run on it in CI")
+    if program is None:
+        pytest.skip("etcd is not installed: `apt-get install etcd-server` runs this on it too")
+    return program
+
+
+class EtcdServer:
+    """One member, which can be stopped and started again on its data."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.port = free_port()
+        self.endpoint = f"127.0.0.1:{self.port}"
+        self._folder = folder
+        self._options = options
+        self._peer = f"http://127.0.0.1:{free_port()}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        client = f"http://{self.endpoint}"
+        command = [etcd_program(), "--data-dir", str(self._folder / "data"), "--name", "test", "--logger", "zap", "--log-level", "error"]
+        command += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", self._peer]
+        command += ["--initial-advertise-peer-urls", self._peer, "--initial-cluster", f"test={self._peer}", *self._options]
+        with (self._folder / "etcd.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._wait_until_it_answers()
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def url(self, prefix: str) -> str:
+        return f"etcd://{self.endpoint}/{prefix}"
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                    return
+            except OSError:
+                time.sleep(0.05)
+        raise AssertionError(f"etcd did not start; see {self._folder / 'etcd.log'}")
+
+
+@contextmanager
+def running_etcd(folder: Path, *options: str) -> Iterator[EtcdServer]:
+    server = EtcdServer(folder, *options)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

@@ -1,0 +1,479 @@
+"""Server-side apply and managedFields behave as on a Kubernetes API server."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lattice.errors import Cause, Conflict, Malformed
+from lattice.server import fieldset
+from lattice.server.apply import Entry, Manager, entries_of, server_side_apply, track_update
+from lattice.server.fieldset import compile_types, format_path, paths
+
+TEXT = {"type": "string"}
+ITEM = {"type": "object", "properties": {"name": TEXT, "value": TEXT, "note": TEXT}}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "spec": {
+            "type": "object",
+            "properties": {
+                "image": TEXT,
+                "class": TEXT,
+                "replicas": {"type": "object", "properties": {"min": {"type": "integer"}, "max": {"type": "integer"}}},
+                "env": {"type": "object", "additionalProperties": TEXT},
+                "containers": {"type": "object", "additionalProperties": ITEM},
+                "args": {"type": "array", "items": TEXT},
+                "zones": {"type": "array", "items": TEXT, "x-kubernetes-list-type": "set"},
+                "items": {"type": "array", "items": ITEM, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+                "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+            },
+        },
+        "status": {"type": "object", "properties": {"phase": TEXT}},
+    },
+}
+TYPES = compile_types(SCHEMA)
+VERSION = "lattice.dev/v1alpha1"
+NOW, LATER = "2026-01-01T00:00:00Z", "2026-02-02T00:00:00Z"
+
+
+def thing(spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    out = {"apiVersion": VERSION, "kind": "Thing", "metadata": {"name": "a", **metadata}}
+    return out if spec is None else {**out, "spec": spec}
+
+
+def updater(name: str = "edit", subresource: str = "") -> Manager:
+    return Manager(name, "Update", VERSION, subresource)
+
+
+def apply(live: dict[str, Any] | None, applied: dict[str, Any], by: str = "ann", *, force: bool = False, now: str = NOW) -> dict[str, Any]:
+    """Server-side apply that also checks that nobody's input changed."""
+    before = copy.deepcopy((live, applied))
+    out = server_side_apply(live, applied, TYPES, Manager(by, "Apply", VERSION), force=force, now=now)
+    assert (live, applied) == before
+    return out
+
+
+def update(live: dict[str, Any] | None, new: dict[str, Any], by: str = "edit", *, subresource: str = "", now: str = NOW) -> dict[str, Any]:
+    """`new` as stored after an Update, with its books."""
+    before = copy.deepcopy((live, new))
+    entries = track_update(live, new, TYPES, updater(by, subresource), now)
+    assert (live, new) == before
+    return {**new, "metadata": {**new["metadata"], "managedFields": entries}}
+
+
+def with_spec(live: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {**live, "spec": {**live["spec"], **spec}}
+
+
+def owners(obj: dict[str, Any]) -> dict[str, list[str]]:
+    """manager -> what it owns, as Kubernetes prints paths."""
+    return {entry["manager"]: [format_path(path) for path in paths(entry["fieldsV1"])] for entry in entries_of(obj)}
+
+
+def test_a_create_by_apply_takes_the_object_and_opens_books() -> None:
+    out = apply(None, thing({"image": "x"}, labels={"a": "b"}))
+    assert out["spec"] == {"image": "x"}
+    assert out["metadata"]["name"] == "a"
+    assert entries_of(out) == [
+        {
+            "manager": "ann",
+            "operation": "Apply",
+            "apiVersion": VERSION,
+            "time": NOW,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:metadata": {"f:labels": {"f:a": {}}}, "f:spec": {"f:image": {}}},
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        pytest.param({"image": "a", "class": "c"}, {"image": "b"}, {"image": "b"}, id="a field no longer applied vanishes"),
+        pytest.param({"image": "a", "replicas": {"min": 1}}, {"image": "a"}, {"image": "a"}, id="a map whose fields all go goes too"),
+        pytest.param({"env": {"A": "1", "B": "2"}}, {"env": {"B": "2"}}, {"env": {"B": "2"}}, id="a key of a map goes alone"),
+        pytest.param({"zones": ["a", "b"]}, {"zones": ["b", "c"]}, {"zones": ["b", "c"]}, id="values of a set come and go"),
+        pytest.param(
+            {"items": [{"name": "x", "value": "1"}, {"name": "y"}]},
+            {"items": [{"name": "y"}]},
+            {"items": [{"name": "y"}]},
+            id="an item goes whole",
+        ),
+        pytest.param(
+            {"items": [{"name": "x", "value": "1"}]},
+            {"items": [{"name": "x"}]},
+            {"items": [{"name": "x"}]},
+            id="a field of an item goes alone",
+        ),
+        pytest.param({"args": ["a", "b"]}, {"args": ["c"]}, {"args": ["c"]}, id="an atomic list is replaced"),
+        pytest.param(
+            {"free": {"a": {"b": 1, "c": 2}}},
+            {"free": {"a": {"c": 3}, "d": [1]}},
+            {"free": {"a": {"c": 3}, "d": [1]}},
+            id="free-form maps merge",
+        ),
+        pytest.param(
+            {"containers": {"m": {"value": "1"}, "n": {"value": "2"}}},
+            {"containers": {"m": {"value": "1"}}},
+            {"containers": {"m": {"value": "1"}}},
+            id="a free key goes with its map",
+        ),
+    ],
+)
+def test_what_a_manager_stops_applying(first: dict[str, Any], second: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert apply(apply(None, thing(first)), thing(second))["spec"] == expected
+
+
+def test_fields_of_others_survive_what_i_stop_applying() -> None:
+    live = apply(apply(None, thing({"image": "a", "class": "c"})), thing({"class": "c", "env": {"A": "1"}}), "bob")
+    out = apply(live, thing({"image": "a"}))
+    assert out["spec"] == {"image": "a", "class": "c", "env": {"A": "1"}}
+    assert owners(out) == {"ann": [".spec.image"], "bob": [".spec.class", ".spec.env.A"]}
+
+
+def test_a_default_inside_a_map_goes_with_the_map_that_nobody_wants() -> None:
+    live = apply(None, thing({"image": "a", "replicas": {"min": 1}}))
+    defaulted = with_spec(live, replicas={"min": 1, "max": 9})
+    assert apply(defaulted, thing({"image": "a"}))["spec"] == {"image": "a"}
+
+
+def test_an_unowned_field_stays_while_its_map_is_wanted() -> None:
+    live = apply(None, thing({"replicas": {"min": 1}, "image": "a"}))
+    defaulted = with_spec(live, **{"class": "default"})
+    assert apply(defaulted, thing({"image": "a"}))["spec"] == {"image": "a", "class": "default"}
+
+
+def test_an_item_goes_although_somebody_edited_a_field_of_it() -> None:
+    live = apply(None, thing({"items": [{"name": "x", "value": "1"}, {"name": "y"}]}))
+    edited = update(live, with_spec(live, items=[{"name": "x", "value": "1", "note": "hi"}, {"name": "y"}]))
+    out = apply(edited, thing({"items": [{"name": "y"}]}))
+    assert out["spec"]["items"] == [{"name": "y"}]
+    assert list(owners(out)) == ["ann"]
+
+
+def test_an_item_shared_with_another_applier_stays() -> None:
+    live = apply(apply(None, thing({"items": [{"name": "x", "value": "1"}]})), thing({"items": [{"name": "x", "note": "n"}]}), "bob")
+    assert apply(live, thing({"image": "i"}))["spec"] == {"items": [{"name": "x", "note": "n"}], "image": "i"}
+
+
+@pytest.mark.parametrize(
+    ("live", "applied", "merged"),
+    [
+        pytest.param(["a", "b", "c"], ["c", "a"], ["c", "a", "b"], id="the order applied wins"),
+        pytest.param(["x", "a", "y"], ["b", "a"], ["x", "b", "a", "y"], id="items of others keep their neighbours"),
+        pytest.param([], ["a"], ["a"], id="an empty list takes all"),
+    ],
+)
+def test_order_of_merged_lists(live: list[str], applied: list[str], merged: list[str]) -> None:
+    made = update(None, thing({"zones": live, "items": [{"name": name} for name in live]}))
+    out = apply(made, thing({"zones": applied, "items": [{"name": name} for name in applied]}))
+    assert out["spec"] == {"zones": merged, "items": [{"name": name} for name in merged]}
+
+
+def test_equal_values_share_ownership_and_outlive_one_owner() -> None:
+    live = apply(apply(None, thing({"image": "a"})), thing({"image": "a"}), "bob")
+    assert owners(live) == {"ann": [".spec.image"], "bob": [".spec.image"]}
+    out = apply(live, thing())
+    assert out["spec"] == {"image": "a"}
+    assert owners(out) == {"bob": [".spec.image"]}
+
+
+def test_a_conflict_names_the_field_and_the_manager() -> None:
+    live = update(None, thing({"replicas": {"min": 1}}), "kubectl-edit")
+    with pytest.raises(Conflict) as caught:
+        apply(live, thing({"replicas": {"min": 2}}))
+    who = 'conflict with "kubectl-edit" using lattice.dev/v1alpha1'
+    assert str(caught.value) == f"Apply failed with 1 conflict: {who}: .spec.replicas.min"
+    assert caught.value.causes == (Cause(".spec.replicas.min", who, "FieldManagerConflict"),)
+
+
+def test_many_conflicts_are_listed_by_manager() -> None:
+    live = apply(apply(None, thing({"image": "a", "class": "c"}), "bob"), thing({"items": [{"name": "x", "value": "1"}]}), "cat")
+    with pytest.raises(Conflict) as caught:
+        apply(live, thing({"image": "b", "class": "d", "items": [{"name": "x", "value": "2"}]}))
+    assert str(caught.value) == (
+        'Apply failed with 3 conflicts: conflicts with "bob":\n- .spec.class\n- .spec.image\n'
+        'conflicts with "cat":\n- .spec.items[name="x"].value'
+    )
+    assert [cause.message for cause in caught.value.causes] == ['conflict with "bob"'] * 2 + ['conflict with "cat"']
+
+
+def test_a_conflict_with_a_subresource_says_so() -> None:
+    live = update(None, thing({"image": "a"}))
+    scaled = update(live, with_spec(live, replicas={"min": 3}), "kubectl", subresource="scale")
+    with pytest.raises(Conflict, match=r'conflict with "kubectl" with subresource "scale" using lattice\.dev/v1alpha1'):
+        apply(scaled, thing({"replicas": {"min": 2}}))
+
+
+def test_force_takes_ownership_away() -> None:
+    live = apply(None, thing({"image": "a", "class": "c"}), "bob")
+    out = apply(live, thing({"image": "b"}), force=True)
+    assert out["spec"] == {"image": "b", "class": "c"}
+    assert owners(out) == {"ann": [".spec.image"], "bob": [".spec.class"]}
+
+
+def test_the_same_name_applies_and_updates_as_two_managers() -> None:
+    live = update(None, thing({"image": "a"}), "ann")
+    with pytest.raises(Conflict, match='"ann" using'):
+        apply(live, thing({"image": "b"}), "ann")
+
+
+def test_an_applier_stays_itself_in_another_version() -> None:
+    live = apply(None, thing({"image": "a", "class": "c"}))
+    newer = Manager("ann", "Apply", "lattice.dev/v1beta1")
+    out = server_side_apply(live, thing({"image": "a"}), TYPES, newer, force=False, now=LATER)
+    assert out["spec"] == {"image": "a"}
+    assert [(entry["apiVersion"], entry["time"]) for entry in entries_of(out)] == [("lattice.dev/v1beta1", LATER)]
+
+
+def test_applying_the_same_again_changes_not_even_the_time() -> None:
+    live = apply(None, thing({"image": "a", "zones": ["z"]}, labels={"a": "b"}))
+    assert apply(live, thing({"image": "a", "zones": ["z"]}, labels={"a": "b"}), now=LATER) == live
+
+
+def test_a_manager_that_owns_nothing_has_no_entry() -> None:
+    out = apply(apply(None, thing({"image": "a"})), thing(), now=LATER)
+    assert "managedFields" not in out["metadata"]
+    assert "spec" not in out
+
+
+def test_an_object_without_books_belongs_to_before_first_apply() -> None:
+    live = thing({"image": "a", "class": "c"})
+    with pytest.raises(Conflict, match='conflict with "before-first-apply" using'):
+        apply(live, thing({"image": "b"}))
+    assert owners(apply(live, thing({"image": "a"})))["before-first-apply"] == [".spec", ".spec.class", ".spec.image"]
+
+
+def test_the_servers_own_metadata_is_not_applied_over_a_live_object() -> None:
+    live = update(None, thing({"image": "a"}, uid="u1", resourceVersion="7", creationTimestamp=NOW))
+    out = apply(live, thing({"image": "a"}, uid="forged", creationTimestamp=None, generation=99, managedFields=None))
+    kept = {name: value for name, value in out["metadata"].items() if name != "managedFields"}
+    assert kept == {"name": "a", "uid": "u1", "resourceVersion": "7", "creationTimestamp": NOW}
+
+
+def test_null_leaves_what_others_put_into_a_map() -> None:
+    live = update(None, thing({"env": {"A": "1"}, "zones": ["z"]}))
+    assert apply(live, thing({"env": None, "zones": None}))["spec"] == {"env": {"A": "1"}, "zones": ["z"]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        pytest.param({"nope": 1}, ".spec.nope: field not declared in schema", id="an unknown field"),
+        pytest.param(
+            {"items": [{"name": "x", "odd": 1}]}, '.spec.items[name="x"].odd: field not declared', id="an unknown field of an item"
+        ),
+        pytest.param({"zones": "a"}, '.spec.zones: expected list, got "a"', id="text for a list"),
+        pytest.param({"replicas": 3}, ".spec.replicas: expected map, got 3", id="a number for a map"),
+        pytest.param({"items": [{"value": "x"}]}, r".spec.items[0]: element must have the key field(s) name", id="an item without its key"),
+        pytest.param({"zones": ["a", "a"]}, '.spec.zones: duplicate entries for key [="a"]', id="a value twice"),
+        pytest.param({"items": [{"name": "x"}, {"name": "x"}]}, '.spec.items: duplicate entries for key [name="x"]', id="an item twice"),
+    ],
+)
+def test_apply_never_prunes_but_refuses(spec: dict[str, Any], message: str) -> None:
+    with pytest.raises(Malformed) as caught:
+        apply(None, thing(spec))
+    assert message in str(caught.value)
+
+
+def test_a_create_owns_all_it_brings() -> None:
+    out = update(None, thing({"image": "a", "replicas": {"min": 1}}, labels={"a": "b"}))
+    assert owners(out) == {
+        "edit": [".metadata.labels", ".metadata.labels.a", ".spec", ".spec.image", ".spec.replicas", ".spec.replicas.min"],
+    }
+
+
+def test_an_update_takes_what_it_changes_from_the_others() -> None:
+    live = apply(None, thing({"image": "a", "class": "c", "env": {"A": "1", "B": "2"}}))
+    out = update(live, with_spec(live, image="b", env={"B": "2", "C": "3"}), now=LATER)
+    assert owners(out) == {"ann": [".spec.class", ".spec.env.B"], "edit": [".spec.env.C", ".spec.image"]}
+    assert [entry["time"] for entry in entries_of(out)] == [NOW, LATER]
+
+
+def test_a_manager_left_with_nothing_leaves_the_books() -> None:
+    live = apply(None, thing({"image": "a"}))
+    assert list(owners(update(live, with_spec(live, image="b")))) == ["edit"]
+
+
+def test_each_subresource_keeps_its_own_entry() -> None:
+    live = update(None, thing({"image": "a"}))
+    out = update(live, {**live, "status": {"phase": "Up"}}, subresource="status")
+    assert [(entry["manager"], entry.get("subresource")) for entry in entries_of(out)] == [("edit", None), ("edit", "status")]
+
+
+def test_a_removal_alone_takes_nothing_and_keeps_the_time() -> None:
+    live = update(None, thing({"image": "a", "class": "c"}))
+    out = update(live, thing({"image": "a"}), now=LATER)
+    assert owners(out) == {"edit": [".spec", ".spec.image"]}
+    assert entries_of(out)[0]["time"] == NOW
+
+
+def test_no_change_gives_the_very_same_list() -> None:
+    live = update(None, thing({"image": "a"}))
+    assert track_update(live, copy.deepcopy(live), TYPES, updater("other"), LATER) is entries_of(live)
+    assert track_update(live, thing({"image": "a"}), TYPES, updater("other"), LATER) is entries_of(live)
+
+
+def test_an_update_of_an_object_without_books_opens_none() -> None:
+    assert track_update(thing({"image": "a"}), thing({"image": "b"}), TYPES, updater(), NOW) == []
+
+
+def entry(**over: Any) -> Entry:
+    books = {"manager": "m", "operation": "Apply", "apiVersion": VERSION, "time": NOW, "fieldsType": "FieldsV1"}
+    return {**books, "fieldsV1": {"f:spec": {"f:image": {}}}, **over}
+
+
+@pytest.mark.parametrize(
+    ("given_books", "managers"),
+    [
+        pytest.param([entry(manager="mine")], ["mine"], id="books the client wrote replace the old"),
+        pytest.param([], [], id="an empty list wipes"),
+        pytest.param([{}], [], id="a list of one empty entry wipes"),
+        pytest.param(None, ["edit"], id="no books keep the old"),
+        pytest.param("junk", ["edit"], id="text keeps the old"),
+        pytest.param(7, ["edit"], id="a number keeps the old"),
+        pytest.param([entry(operation="Steal")], ["edit"], id="an unknown operation keeps the old"),
+        pytest.param([entry(fieldsType="V9")], ["edit"], id="an unknown fields type keeps the old"),
+        pytest.param([entry(fieldsV1={"q:x": {}})], ["edit"], id="unreadable fields keep the old"),
+        pytest.param([entry(apiVersion="")], ["edit"], id="a missing version keeps the old"),
+        pytest.param([entry(time=3)], ["edit"], id="a time that is no text keeps the old"),
+        pytest.param([entry(), "x"], ["edit"], id="one bad entry spoils all"),
+    ],
+)
+def test_books_written_by_the_client(given_books: Any, managers: list[str]) -> None:
+    live = update(None, thing({"image": "a"}))
+    new = {**live, "metadata": {**live["metadata"], "managedFields": given_books}}
+    assert [each["manager"] for each in track_update(live, new, TYPES, updater("other"), LATER)] == managers
+
+
+def test_books_sent_through_a_subresource_do_not_count() -> None:
+    live = update(None, thing({"image": "a"}))
+    new = {**live, "metadata": {**live["metadata"], "managedFields": [entry(manager="mine")]}}
+    assert track_update(live, new, TYPES, updater("other", "status"), LATER) == entries_of(live)
+
+
+def test_migration_from_client_side_apply_moves_the_fields_to_the_applier() -> None:
+    made = update(None, thing({"image": "a", "class": "c"}), "kubectl-client-side-apply")
+    moved = [{**entries_of(made)[0], "manager": "kubectl", "operation": "Apply"}]
+    live = update(made, {**made, "metadata": {**made["metadata"], "managedFields": moved}}, "kubectl")
+    assert apply(live, thing({"image": "b"}), "kubectl")["spec"] == {"image": "b"}
+
+
+def test_the_oldest_updaters_fold_into_one() -> None:
+    live = update(None, thing({"env": {}}), "m00", now="2026-01-01T00:00:00Z")
+    for i in range(1, 15):
+        env = {**live["spec"]["env"], f"K{i:02}": "x"}
+        live = update(live, with_spec(live, env=env), f"m{i:02}", now=f"2026-01-01T00:00:{i:02}Z")
+    assert len(entries_of(live)) == 10
+    assert entries_of(live)[0]["manager"] == "ancient-changes"
+    union: fieldset.FieldSet = {}
+    for each in entries_of(live):
+        union = fieldset.union(union, each["fieldsV1"])
+    assert union == fieldset.present(live, TYPES)
+
+
+names = st.sampled_from(["a", "b", "c"])
+texts = st.sampled_from(["1", "2"])
+items = st.fixed_dictionaries({}, optional={"value": texts, "note": texts})
+item_lists = st.dictionaries(names, items, max_size=3).map(lambda by_name: [{"name": name, **rest} for name, rest in by_name.items()])
+free = st.recursive(
+    st.one_of(st.integers(0, 2), texts), lambda inner: st.dictionaries(names, inner, max_size=2) | st.lists(inner, max_size=2)
+)
+specs = st.fixed_dictionaries(
+    {},
+    optional={
+        "image": texts,
+        "class": texts,
+        "replicas": st.fixed_dictionaries({}, optional={"min": st.integers(0, 2), "max": st.integers(0, 2)}),
+        "env": st.dictionaries(names, texts, max_size=3),
+        "containers": st.dictionaries(names, items, max_size=2),
+        "args": st.lists(texts, max_size=2),
+        "zones": st.lists(names, unique=True, max_size=3),
+        "items": item_lists,
+        "free": st.dictionaries(names, free, max_size=2),
+    },
+)
+things = st.builds(lambda spec, labels: thing(spec, labels=labels), specs, st.dictionaries(names, texts, max_size=2))
+
+
+@given(things, things, things)
+def test_applying_twice_is_applying_once(made: dict[str, Any], first: dict[str, Any], second: dict[str, Any]) -> None:
+    live = apply(update(None, made), first, force=True)
+    once = apply(live, second, force=True, now=LATER)
+    assert apply(once, second, now="2026-03-03T00:00:00Z") == once
+
+
+@given(things, things)
+def test_after_force_the_applier_owns_all_it_applied_and_never_conflicts(made: dict[str, Any], applied: dict[str, Any]) -> None:
+    out = apply(update(None, made), applied, force=True)
+    mine = next((each["fieldsV1"] for each in entries_of(out) if each["operation"] == "Apply"), {})
+    assert mine == fieldset.owned(applied, TYPES)
+    merged = fieldset.present(out, TYPES)
+    assert all(fieldset.contains(merged, path) for path in paths(mine))
+    apply(out, applied)
+
+
+@given(things, things, things)
+def test_nobody_owns_what_is_not_there(made: dict[str, Any], applied: dict[str, Any], new: dict[str, Any]) -> None:
+    live = apply(update(None, made), applied, force=True)
+    out = update(live, new)
+    there = fieldset.present(out, TYPES)
+    for each in entries_of(out):
+        assert fieldset.difference(each["fieldsV1"], there) == {}
+        assert each["fieldsV1"]
+
+
+@given(things, things)
+def test_what_an_update_did_not_touch_keeps_its_owner(made: dict[str, Any], new: dict[str, Any]) -> None:
+    live = update(None, made, "first")
+    out = update(live, new, "second")
+    union: fieldset.FieldSet = {}
+    for each in entries_of(out):
+        union = fieldset.union(union, each["fieldsV1"])
+    assert union == fieldset.present(new, TYPES)
+
+
+@given(things)
+def test_tracking_no_change_gives_an_equal_list(made: dict[str, Any]) -> None:
+    live = update(None, made)
+    assert track_update(live, copy.deepcopy(live), TYPES, updater("other"), LATER) == entries_of(live)
+
+
+@given(things, things, st.booleans())
+def test_managers_of_disjoint_fields_never_meet(one: dict[str, Any], two: dict[str, Any], again: bool) -> None:
+    mine = thing({k: v for k, v in one["spec"].items() if k in ("image", "env", "items", "free")})
+    theirs = thing({k: v for k, v in two["spec"].items() if k not in mine["spec"]}, labels=two["metadata"]["labels"])
+    out = apply(apply(None, mine), theirs, "bob")
+    if again:
+        out = apply(out, mine)
+    assert out["spec"] == {**mine["spec"], **theirs["spec"]}
+    expected = {by: fieldset.owned(obj, TYPES) for by, obj in (("ann", mine), ("bob", theirs))}
+    assert {each["manager"]: each["fieldsV1"] for each in entries_of(out)} == {by: fields for by, fields in expected.items() if fields}
+
+
+def item_label(item: Any) -> str:
+    return f'k:{{"name":"{item["name"]}"}}' if isinstance(item, dict) else ""
+
+
+def value_at(obj: Any, path: fieldset.Path) -> Any:
+    """The value under a path, the slow way; LookupError if there is none."""
+    for label in path:
+        if label.startswith("f:"):
+            obj = obj[label[2:]]
+        else:
+            obj = next((item for item in obj if label in (f"v:{fieldset.json_text(item)}", item_label(item))), None)
+    return obj
+
+
+@given(things, things)
+def test_changes_are_the_paths_that_came_went_or_hold_another_leaf(old: dict[str, Any], new: dict[str, Any]) -> None:
+    taken, gone = (frozenset(paths(each)) for each in fieldset.changes(old, new, TYPES))
+    before, after = (frozenset(paths(fieldset.present(each, TYPES))) for each in (old, new))
+    leaves = {path for path in before & after if not any(other[: len(path)] == path for other in (before | after) - {path})}
+    changed = {path for path in leaves if value_at(old, path) != value_at(new, path)}
+    turned = {path for path in before & after if isinstance(value_at(old, path), dict) != isinstance(value_at(new, path), dict)}
+    assert taken == (after - before) | changed | turned
+    assert gone == before - after
