@@ -1,0 +1,67 @@
+# Chores. `make` lists them. Everything is set up in .venv and .tools, nothing outside this folder is touched.
+PYTHON ?= python3
+UV_VERSION := 0.13.7
+BIN := .venv/bin
+UV := .tools/uv/bin/uv
+DATA_DIR ?= .lattice
+export PATH := $(CURDIR)/.tools/etcd/usr/bin:$(PATH)
+unexport PYTHONDONTWRITEBYTECODE
+
+.DEFAULT_GOAL := help
+.PHONY: help install up run test check prove bench docs contract e2e clean
+
+help:  ## list the chores
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+install: .venv/.ready  ## set up what running needs
+
+up: .venv/.ready  ## set up, run Lattice here and apply examples/quickstart
+	@$(BIN)/lattice up --data-dir $(DATA_DIR) --apply examples/quickstart
+
+run: up  ## the same as up
+
+test: .venv/.ready-dev tools  ## set up and run the tests
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not prove"
+
+check: .venv/.ready-dev  ## format, lint, types, import rules, sizes
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+prove: .venv/.ready-dev tools  ## the long proofs: kills, 20,000-operation contract, every kubectl
+	LATTICE_ALL_KUBECTLS=1 $(BIN)/python -m pytest -m prove -s --timeout 3000
+
+contract: .venv/.ready-dev tools  ## the store contract only
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not prove" tests/contract
+
+e2e: .venv/.ready-dev tools  ## real servers, kubectl and foreign clients only
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not prove" tests/e2e
+
+bench: .venv/.ready-dev tools  ## measure speed and memory; prints a table and stores it in bench/results
+	$(BIN)/python -m bench
+
+docs: .venv/.ready  ## write docs/reference anew from the code
+	$(BIN)/python -m docs.build
+
+clean:  ## remove what was set up here (not the state in .lattice)
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+
+$(UV):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Lattice needs Python 3.11 or newer, this is " + sys.version.split()[0])'
+	$(PYTHON) -m venv .tools/uv
+	.tools/uv/bin/python -m pip install -q uv==$(UV_VERSION)
+
+.venv/.ready: $(UV) pyproject.toml uv.lock
+	$(UV) sync -q --frozen --no-dev --inexact --compile-bytecode --python $(PYTHON)
+	@$(BIN)/python -m compileall -q src
+	@touch $@
+
+.venv/.ready-dev: $(UV) pyproject.toml uv.lock
+	$(UV) sync -q --frozen --compile-bytecode --python $(PYTHON)
+	@$(BIN)/python -m compileall -q src
+	@touch .venv/.ready $@
+
+.PHONY: tools
+tools:
+	@bash .ci/tools

@@ -50,6 +50,7 @@ class LatticeError(Exception):
         self.where = where
         self.fix = fix
         self.causes = tuple(causes)
+        self.subject = ""  # name of the object it is about, where the address does not tell: of one that is to be created
 
     def __str__(self) -> str:
         head = f"{self.where}: {self.what}" if self.where else self.what

@@ -1,5 +1,6 @@
 """What each command sends, prints and exits with."""
 
+import io
 import json
 import os
 import signal
@@ -123,6 +124,19 @@ def test_objects_go_to_the_namespace_asked_for(server, lattice, tmp_path):
     assert list(server.objects) == ["/apis/lattice.dev/v1alpha1/namespaces/shop/latticeservices/api"]
     file = write(tmp_path, "s.yaml", a_service(namespace="other"))
     assert "is in namespace other, but -n says shop" in lattice("apply", "-f", file, "-n", "shop").err
+
+
+def test_manifests_come_from_addresses_folders_below_and_standard_input(server, lattice, tmp_path, monkeypatch):
+    server.answers["GET", "/pool.yaml"] = [(200, [], a_pool("far"))]
+    assert lattice("apply", "-f", f"{server.url}/pool.yaml").out == "latticepool.lattice.dev/far created\n"
+    ran = lattice("apply", "-f", f"{server.url}/missing")
+    assert (ran.code, "cannot be fetched: Not Found" in ran.err) == (3, True)
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    write(tmp_path / "a" / "b", "deep.yml", a_pool("deep"))
+    assert "-R looks in folders below too" in lattice("apply", "-f", "a").err
+    assert lattice("apply", "-R", "-f", "a", "-o", "name").out == "latticepool.lattice.dev/deep\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(json.dumps(a_pool("piped")).encode())))
+    assert json.loads(lattice("apply", "-f", "-", "-o", "json").out)["metadata"]["name"] == "piped"
 
 
 def test_warnings_of_the_server_are_shown(server, lattice, tmp_path):
@@ -332,6 +346,13 @@ def test_describe_tells_all(server, lattice):
     assert "Events:\n  Type     Reason   Age" in text
     assert "Grew" in text
     assert lattice("describe", "pool", "nope").code == 1
+
+
+def test_describe_keeps_secrets(server, lattice):
+    server.put("/api/v1/namespaces/default/secrets/key", {"kind": "Secret", "metadata": {"name": "key"}, "data": {"token": "aHVudGVyMg=="}})
+    text = lattice("describe", "secret", "key").out
+    assert "Data:\n  token:  7 bytes\n" in text
+    assert "aHVudGVyMg" not in text
 
 
 def test_version(server, lattice):

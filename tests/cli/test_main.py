@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import subprocess
 import sys
 
@@ -127,6 +128,28 @@ def test_where_the_server_comes_from_in_order(tmp_path, monkeypatch):
     assert find_server(None, None, everything).url == "https://near:1"
     monkeypatch.chdir(tmp_path)
     assert find_server(None, None, everything).url == "https://kube:1"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_what_others_leave_in_shared_folders_is_not_followed(tmp_path, monkeypatch):
+    (tmp_path / ".lattice").mkdir()
+    (tmp_path / ".lattice" / "kubeconfig").write_text(a_kubeconfig("https://trap:1"))
+    os.chown(tmp_path / ".lattice" / "kubeconfig", 65534, 65534)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Unavailable, match="no server known here"):
+        find_server(None, None, {})
+
+
+def test_a_shell_is_offered_commands_flags_and_kinds():
+    def offered(*words):
+        environment = {**os.environ, "_LATTICE_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+        ran = subprocess.run([sys.executable, "-m", "lattice.cli.main"], capture_output=True, text=True, check=False, env=environment)
+        return [line.partition(",")[2] for line in ran.stdout.splitlines()]
+
+    assert offered("lattice", "de") == ["describe", "delete"]
+    assert offered("lattice", "get", "poo") == ["pools"]
+    assert offered("lattice", "get", "pools,nodec") == ["pools,nodeclasses"]
+    assert "--sort-by" in offered("lattice", "get", "--so")
 
 
 def test_a_kubeconfig_is_read_whole(tmp_path):

@@ -31,7 +31,8 @@ def etcd_program() -> str:
 class EtcdServer:
     """One member, which can be stopped and started again on its data."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, scheme: str = "http") -> None:
+        self._scheme = scheme
         self.port = free_port()
         self.endpoint = f"127.0.0.1:{self.port}"
         self._folder = folder
@@ -40,7 +41,7 @@ class EtcdServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        client = f"http://{self.endpoint}"
+        client = f"{self._scheme}://{self.endpoint}"
         command = [etcd_program(), "--data-dir", str(self._folder / "data"), "--name", "test", "--logger", "zap", "--log-level", "error"]
         command += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", self._peer]
         command += ["--initial-advertise-peer-urls", self._peer, "--initial-cluster", f"test={self._peer}", *self._options]

@@ -2,12 +2,17 @@
 
 import asyncio
 import contextlib
+import random
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from contract.conftest import OpenStore
+from lattice.clock import SystemClock
 from lattice.errors import Ahead, Fenced, Gone, LatticeError, Malformed, TooLarge
+from lattice.store.cache import Cache
 from lattice.store.protocol import ABSENT, MAX_BYTES, Batch, Check, Clash, Delete, Key, Page, Put, Store, Term, Watch
 
 POOLS = "latticepools.lattice.dev"
@@ -466,3 +471,28 @@ def test_a_page_is_one_state_while_others_write(open_store: OpenStore) -> None:
         assert all(len({change.value for change in batch.changes}) == 1 for batch in await take(watch, 60))
 
     run(open_store, scenario)
+
+
+def test_a_cache_on_any_store_is_complete_up_to_its_revision(open_store: OpenStore) -> None:
+    async def scenario(store: Store) -> None:
+        await store.commit([Put(pod(f"a/{i:03}"), b"0") for i in range(50)])
+        cache: Cache[bytes] = Cache(store, PODS, lambda entry: entry.value, SystemClock(), random.Random(1), freeze=False)  # noqa: S311
+        task = asyncio.ensure_future(cache.run())
+        for number in range(1, 5):
+            mine = await store.commit([Put(pod(f"a/{i:03}"), b"%d" % number) for i in range(0, 50, 5)] + [Delete(pod(f"a/{number:03}"))])
+            await cache.wait_for(mine)
+            listed = await store.list(PODS, revision=mine)
+            assert {entry.key.path: entry.value for entry in listed.entries} == {e.key.path: cache.get(e.key.path) for e in listed.entries}
+            assert len(cache) == len(listed.entries)
+            other = await store.commit([Put(pool("other"), b"")])
+            await cache.wait_for(other)
+            await store.commit([Put(pod(f"a/{number:03}"), b"back")])
+        task.cancel()
+
+    run(open_store, scenario)
+
+
+def test_stores_without_etcd_do_not_load_grpc() -> None:
+    modules = ", ".join(f"lattice.store.{name}" for name in ("memory", "sqlite", "cache", "leader"))
+    script = f"import sys, {modules}; assert 'grpc' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=30)

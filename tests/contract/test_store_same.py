@@ -102,28 +102,26 @@ commits = st.builds(
     st.one_of(st.none(), st.none(), numbers),
     st.one_of(st.none(), st.none(), st.sampled_from(["r1", "r2", "r3"])),
 )
-operations: st.SearchStrategy[Operation] = st.one_of(
-    commits,
-    commits,
-    commits,
-    commits,
-    st.builds(Get, keys),
-    st.builds(
-        List,
-        st.sampled_from(RESOURCES),
-        st.sampled_from([None, None, "", "a", "b", "none"]),
-        st.integers(0, 3),
-        st.sampled_from(["", "", *PATHS]),
-        st.one_of(st.none(), times),
-    ),
-    st.builds(Open, st.sampled_from(RESOURCES), times),
-    st.builds(Read, numbers),
-    st.builds(Read, numbers),
-    st.builds(Compact, times),
-    st.builds(Campaign, st.sampled_from(ROLES), st.sampled_from(HOLDERS)),
-    st.builds(Keep, numbers, st.booleans()),
-    st.integers(0, 400).map(lambda n: Reopen() if n % 8 == 0 else Get(Key("pods", "a", "one"))),
+lists = st.builds(
+    List,
+    st.sampled_from(RESOURCES),
+    st.sampled_from([None, None, "", "a", "b", "none"]),
+    st.integers(0, 3),
+    st.sampled_from(["", "", *PATHS]),
+    st.one_of(st.none(), times),
 )
+SHARES: list[tuple[int, st.SearchStrategy[Operation]]] = [
+    (40, commits),
+    (15, lists),
+    (15, st.builds(Read, numbers)),
+    (8, st.builds(Open, st.sampled_from(RESOURCES), times)),
+    (6, st.builds(Get, keys)),
+    (6, st.builds(Campaign, st.sampled_from(ROLES), st.sampled_from(HOLDERS))),
+    (5, st.builds(Keep, numbers, st.booleans())),
+    (3, st.builds(Compact, times)),
+    (2, st.just(Reopen())),
+]
+operations = st.sampled_from([kind for share, kind in SHARES for _ in range(share)]).flatmap(lambda kind: kind)
 
 
 @dataclass
@@ -194,7 +192,8 @@ class Trial:
                 page = await side.store.list(resource, namespace, limit=limit, after=after, revision=revision)
                 return told_page(side, page, at is not None)
             case Compact(at):
-                return await side.store.compact(await side.revision(at % len(side.revisions) if at != NOWHERE else at))
+                await side.store.compact(await side.revision(at % len(side.revisions) if at != NOWHERE else at))
+                return None
             case Open(resource, after):
                 return await open_watch(side, resource, after)
             case Read(number):
@@ -248,7 +247,10 @@ async def keep(side: Side, number: int, resign: bool) -> object:
     if not side.terms:
         return "no term"
     term = side.terms[number % len(side.terms)]
-    return await side.store.resign(term) if resign else await side.store.renew(term)
+    if not resign:
+        return await side.store.renew(term)
+    await side.store.resign(term)
+    return None
 
 
 async def drain(watch: Watch, until: int) -> Sequence[Batch]:

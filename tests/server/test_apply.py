@@ -51,7 +51,7 @@ def updater(name: str = "edit", subresource: str = "") -> Manager:
 def apply(live: dict[str, Any] | None, applied: dict[str, Any], by: str = "ann", *, force: bool = False, now: str = NOW) -> dict[str, Any]:
     """Server-side apply that also checks that nobody's input changed."""
     before = copy.deepcopy((live, applied))
-    out = server_side_apply(live, applied, TYPES, Manager(by, "Apply", VERSION), force=force, now=now)
+    out = server_side_apply(live, applied, TYPES, Manager(by, "Apply", VERSION, force=force), now)
     assert (live, applied) == before
     return out
 
@@ -224,7 +224,7 @@ def test_the_same_name_applies_and_updates_as_two_managers() -> None:
 def test_an_applier_stays_itself_in_another_version() -> None:
     live = apply(None, thing({"image": "a", "class": "c"}))
     newer = Manager("ann", "Apply", "lattice.dev/v1beta1")
-    out = server_side_apply(live, thing({"image": "a"}), TYPES, newer, force=False, now=LATER)
+    out = server_side_apply(live, thing({"image": "a"}), TYPES, newer, LATER)
     assert out["spec"] == {"image": "a"}
     assert [(entry["apiVersion"], entry["time"]) for entry in entries_of(out)] == [("lattice.dev/v1beta1", LATER)]
 

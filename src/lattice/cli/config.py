@@ -34,14 +34,21 @@ def find_server(kubeconfig: str | None = None, context: str | None = None, envir
     if address := environment.get("LATTICE_ADDR"):
         return _from_environment(address, environment)
     for path in _near(Path.cwd(), environment):
-        if path.is_file():
-            return read_kubeconfig(path, context)
+        return read_kubeconfig(path, context)
     raise Unavailable("no server known here", fix="start one with `lattice up`, or name one with --kubeconfig or LATTICE_ADDR")
 
 
 def _near(here: Path, environment: Mapping[str, str]) -> Iterator[Path]:
-    yield from (folder / LOCAL for folder in (here, *here.parents))
-    yield from (Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part)
+    yield from (folder / LOCAL for folder in (here, *here.parents) if _is_ours(folder / LOCAL))
+    yield from (Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part and Path(part).is_file())
+
+
+def _is_ours(path: Path) -> bool:
+    """What somebody else left in a shared folder must not choose whom we talk to."""
+    try:
+        return path.is_file() and path.stat().st_uid in (os.getuid(), 0)
+    except OSError:
+        return False
 
 
 def _from_environment(address: str, environment: Mapping[str, str]) -> Server:

@@ -76,9 +76,14 @@ def described(value: dict[str, Any], now: datetime) -> Iterator[str]:
         yield _field("Owner", f"{owner.get('kind')}/{owner.get('name')}")
     for name, inner in value.items():
         if name not in _STANDARD:
-            yield from _section(name, inner)
+            yield from _section(name, _sizes(inner) if value.get("kind") == "Secret" and isinstance(inner, dict) else inner)
     yield from _section("status", {k: v for k, v in status.items() if k != "conditions"}) if status else ()
     yield from _conditions(status.get("conditions") or [], now)
+
+
+def _sizes(secret: dict[str, Any]) -> dict[str, str]:
+    """A secret is not for the screen."""
+    return {key: f"{len(str(encoded).rstrip('=')) * 3 // 4} bytes" for key, encoded in secret.items()}
 
 
 def _field(name: str, value: Any) -> str:

@@ -23,16 +23,17 @@ class Follower:
 
     def changes(self, revision: str) -> Iterator[tuple[str, Any]]:
         """Type and object of each change, for ever."""
-        pause = 0.0
+        pause, told = 0.0, False
         while True:
             try:
                 for kind, value in self._stream(revision):
-                    pause, revision = 0.0, revision_of(value) or revision
+                    pause, told, revision = 0.0, False, revision_of(value) or revision
                     if kind != "BOOKMARK":
                         yield kind, value
             except Unavailable as e:
-                if not pause:
+                if not told:
                     say.warning(f"{e.what}; trying again")
+                told = True
             pause = min(max(pause * 2, _SHORTEST), _LONGEST)
             self.sleep(pause)
 

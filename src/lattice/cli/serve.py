@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import gc
 import os
 import random
 import secrets
@@ -11,6 +12,7 @@ import ssl
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,12 @@ from aiohttp import web
 
 from lattice import metrics
 from lattice.clock import Clock, SystemClock, stamp
+from lattice.controllers.garbage import Garbage
 from lattice.errors import Conflict, LatticeError, Unavailable
 from lattice.kinds import KINDS
 from lattice.kinds.core import CustomResourceDefinition
 from lattice.kinds.stored import pack
+from lattice.server.api import Api
 from lattice.server.app import MAX_BODY, App
 from lattice.server.auth import Tokens
 from lattice.server.authority import ADMINS
@@ -30,11 +34,10 @@ from lattice.server.bootstrap import bootstrap
 from lattice.server.catalog import Catalog
 from lattice.server.certificates import Authority, open_server_pair, own_hosts, write_private
 from lattice.server.documents import Documents
-from lattice.server.verbs import Api
 from lattice.settings import Settings
 from lattice.store.leader import Election
 from lattice.store.memory import MemoryStore
-from lattice.store.protocol import Put, Store, Term
+from lattice.store.protocol import Key, Put, Store, Term
 
 ROLE = "controllers"
 ADMIN = "lattice-admin"
@@ -94,6 +97,8 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
             asyncio.create_task(running.election.run()),
             asyncio.create_task(_compact(running, store, clock, settings.history)),
         }
+        gc.collect()
+        gc.freeze()  # what stays for ever need not be walked through in every collection: those pauses are everybody's
         yield running
 
 
@@ -141,8 +146,6 @@ async def _fixed(documents: Documents, clock: Clock) -> Store:
     """Our own CRDs, readable like any object, written by nobody."""
     store = MemoryStore(clock)
     resource = CustomResourceDefinition.resource
-    from lattice.store.protocol import Key
-
     for each in documents.crds(stamp(clock.now())):
         await store.commit([Put(Key(resource.id, "", each["metadata"]["name"]), pack(resource, each))])
     return store
@@ -206,9 +209,8 @@ def _control(running: Running, store: Store, clock: Clock, settings: Settings) -
     def won(term: Term) -> None:
         metrics.LEADER.set(1)
         log.info("leading", role=term.role, term=term.number)
-        from lattice.controllers.garbage import Garbage
 
-        garbage = Garbage(store, clock, KINDS, term, settings.event_ttl)
+        garbage = Garbage(store, clock, KINDS, term, timedelta(seconds=settings.event_ttl))
         acting[term.number] = asyncio.create_task(_guarded(garbage.run(), "garbage"))
 
     def lost(term: Term) -> None:

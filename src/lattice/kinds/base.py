@@ -91,12 +91,12 @@ class Metadata(Part):
 class Condition(Part):
     """One aspect of the observed state, in Kubernetes' form."""
 
-    type: str
-    status: Literal["True", "False", "Unknown"]
-    reason: str = ""
-    message: str = ""
-    last_transition_time: str | None = None
-    observed_generation: int | None = None
+    type: Annotated[str, Meta(description="Which aspect, such as Ready.")]
+    status: Annotated[Literal["True", "False", "Unknown"], Meta(description="Whether it holds.")]
+    reason: Annotated[str, Meta(description="One word for programs: why it holds or not.")] = ""
+    message: Annotated[str, Meta(description="A sentence for people.")] = ""
+    last_transition_time: Annotated[str, Meta(description="When status last changed.")] | None = None
+    observed_generation: Annotated[int, Meta(description="The generation of the object that this was said of.")] | None = None
 
 
 LIST_MAP_BY_TYPE = Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]})

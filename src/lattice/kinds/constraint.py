@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.base import LIST_MAP_BY_NAME, Part
+from lattice.kinds.base import LIST_MAP_BY_NAME, LIST_SET, Part
 from lattice.kinds.selector import LabelSelector, Requirement, key_problem, label_problems, value_problem
 
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
@@ -73,10 +73,15 @@ class Spread(Part):
         Literal["DoNotSchedule", "ScheduleAnyway"],
         Meta(description="DoNotSchedule (the default) makes it a demand, ScheduleAnyway a preference."),
     ] = "DoNotSchedule"
+    selector: Annotated[LabelSelector, Meta(description="Which workloads are counted; absent means those of the same service.")] | None = (
+        None
+    )
 
     def problems(self, path: str) -> Iterator[Cause]:
         if wrong := key_problem(self.topology_key):
             yield Cause(f"{path}.topologyKey", wrong)
+        if self.selector:
+            yield from self.selector.problems(f"{path}.selector")
 
 
 class NodeTerm(Part):
@@ -168,6 +173,13 @@ class Volume(Part):
     region: Annotated[str, Meta(description="Region that the volume lives in, if no zone is known.")] = ""
 
 
+class MachineImage(Part):
+    """Which images of the machine will do."""
+
+    pattern: Annotated[str, Meta(description="What its name must look like; * stands for anything, as in CML-2.9.*.")] = ""
+    min_version: Annotated[str, Meta(pattern=r"^([0-9]+(\.[0-9]+)*)?$", description="Lowest version, the number in the image's name.")] = ""
+
+
 class Constraints(Part):
     """Everything besides room that decides which nodes a workload may use."""
 
@@ -176,6 +188,11 @@ class Constraints(Part):
     tolerations: Annotated[tuple[Toleration, ...], Meta(description="Taints that it puts up with.")] = ()
     spread: Annotated[tuple[Spread, ...], Meta(description="How evenly replicas of the same service are laid out.")] = ()
     volumes: Annotated[tuple[Volume, ...], LIST_MAP_BY_NAME, Meta(description="Volumes that tie it to a zone.")] = ()
+    gpu_models: Annotated[tuple[str, ...], LIST_SET, Meta(description="GPU models that will do; none named means any.")] = ()
+    licences: Annotated[
+        tuple[str, ...], LIST_SET, Meta(description="Licences of which the node must hold one; none named means none needed.")
+    ] = ()
+    machine_image: Annotated[MachineImage, Meta(description="Which machine images will do.")] | None = None
 
     def problems(self, path: str) -> Iterator[Cause]:
         yield from label_problems(self.node_selector, f"{path}.nodeSelector")

@@ -13,6 +13,7 @@ from lattice.kinds.selector import dns_label_problem, key_problem
 from lattice.kinds.structural import join
 
 Quantities = dict[str, Quantity]
+BYTES = frozenset({"memory", "storage", "disk", "ephemeral-storage"})  # and hugepages of any size
 ABANDONED_AFTER_MS = 120_000  # a silent node's replicas are replaced after this; a strict single copy must be dead before
 
 
@@ -20,7 +21,7 @@ def parse_resource(name: str) -> Callable[[Quantity], int]:
     """How amounts of a resource are read: cpu and gpu in thousandths, memory and storage in bytes, anything else counted."""
     if name in ("cpu", "gpu"):
         return parse_cores
-    return parse_bytes if name in ("memory", "storage") else parse_count
+    return parse_bytes if name in BYTES or name.startswith("hugepages-") else parse_count
 
 
 def amounts(quantities: Mapping[str, Quantity]) -> dict[str, int]:

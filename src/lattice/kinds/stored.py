@@ -4,32 +4,29 @@ The revision of an object is the store's to give, so it is not in the bytes. Eve
 its kind, `{"apiVersion":…,"kind":…,"metadata":{`, so that putting the revision in is one splice, not a decode.
 """
 
-from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 from lattice.kinds.base import Resource
+from lattice.kinds.body import decode_stored, encode
 
 Object = dict[str, Any]
 
-_encode = msgspec.json.Encoder(decimal_format="number").encode
-_decode = msgspec.json.Decoder(float_hook=Decimal).decode
-
 
 def head(resource: Resource) -> bytes:
-    return _encode({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}})[:-2]
+    return encode({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}})[:-2]
 
 
 def pack(resource: Resource, obj: Object) -> bytes:
     """The stored form. metadata must hold at least a name."""
     metadata = {name: value for name, value in obj["metadata"].items() if name not in {"resourceVersion", "selfLink"}}
     rest = {name: value for name, value in obj.items() if name not in {"apiVersion", "kind", "metadata"}}
-    return _encode({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **rest})
+    return encode({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **rest})
 
 
 def unpack(value: bytes, revision: int) -> Object:
-    obj: Object = _decode(value)
+    obj: Object = decode_stored(value)
     obj["metadata"]["resourceVersion"] = str(revision)
     return obj
 

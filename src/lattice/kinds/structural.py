@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-import msgspec
-
 from lattice.errors import Cause
+from lattice.kinds.body import encode
 from lattice.kinds.schema import Schema
 
-_JSON = msgspec.json.Encoder(decimal_format="number")
 INT64 = range(-(1 << 63), 1 << 63)
 SHOWN = 80  # characters of an offending value that a message repeats
 
@@ -23,6 +21,7 @@ Walk = Callable[[Any, str, "Findings"], Any]  # value, its path, where to report
 class Findings:
     """What a walk met: fields the schema does not know (dropped from the result) and values it refuses."""
 
+    defaulting: bool = True
     unknown: list[str] = field(default_factory=list)
     causes: list[Cause] = field(default_factory=list)
 
@@ -36,7 +35,7 @@ class Findings:
 
 def shown(value: Any) -> str:
     """A value as JSON, short enough for a message."""
-    text = _JSON.encode(value).decode()
+    text = encode(value).decode()
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
@@ -219,7 +218,7 @@ def _record(schema: Schema) -> Walk:
             elif each is not None:  # an explicit null is the same as saying nothing
                 kept[name] = known(each, f"{path}.{name}" if path else name, out)
         for name, default in defaults.items():
-            if name not in kept:
+            if out.defaulting and name not in kept:
                 kept[name] = deepcopy(default)
         for name in required:
             if name not in kept:

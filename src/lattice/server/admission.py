@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from lattice.errors import Cause, Conflict, Denied, Invalid, Malformed
-from lattice.kinds.lifecycle import Object
+from lattice.kinds.base import GROUP
 from lattice.kinds.metadata import admit_metadata
+from lattice.kinds.stored import Object
 from lattice.kinds.structural import Findings
 from lattice.server.catalog import Served
 from lattice.server.options import Validation
@@ -28,6 +29,8 @@ def demand_identity(served: Served, obj: Any, namespace: str, name: str) -> Obje
     resource = served.resource
     if not isinstance(obj, dict):
         raise Malformed(f"the body must be a {resource.kind} object", fix="send a JSON object with apiVersion, kind and metadata")
+    if resource.group != GROUP:  # Kubernetes lets its own kinds go unnamed, where the address says them: kopf posts events so
+        obj = {**obj, "apiVersion": obj.get("apiVersion") or resource.api_version, "kind": obj.get("kind") or resource.kind}
     api_version, kind = obj.get("apiVersion"), obj.get("kind")
     if not kind or not isinstance(kind, str):
         raise Malformed("Object 'Kind' is missing in the body", where="kind", fix=f'add kind: "{resource.kind}"')
@@ -107,6 +110,8 @@ def _problems(served: Served, obj: Object) -> list[Cause]:
 def complete(served: Served, obj: Object, old: Object | None) -> Object:
     """What the API adds to the few core kinds by itself, as their users expect."""
     match served.resource.id:
+        case "latticeservices.lattice.dev" if old is None:
+            return {**obj, "status": {"phase": "Pending"}}
         case "namespaces" if old is None:
             return {**obj, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
         case "secrets":

@@ -11,16 +11,17 @@ from aiohttp import web
 
 from lattice import metrics
 from lattice.errors import LatticeError, Malformed, TooLarge, Unavailable
+from lattice.kinds.body import encode
 from lattice.server import lists, reviews, scale, verbs, watch
+from lattice.server.api import Api
 from lattice.server.auth import Tokens, authenticate
-from lattice.server.authority import authorize
+from lattice.server.authority import Deed, authorize
 from lattice.server.call import JSON, Call, Reply, Target, User
 from lattice.server.discovery import VIRTUAL
 from lattice.server.documents import Documents
 from lattice.server.options import truthy
-from lattice.server.problem import encode, status_of
+from lattice.server.problem import status_of
 from lattice.server.routes import deed, locate, unknown_path
-from lattice.server.verbs import Api
 
 MAX_BODY = 1 << 20
 REVIEWS = {(each.group, each.plural): each.kind for each in VIRTUAL if each.verbs == ("create",)}
@@ -81,10 +82,10 @@ class App:
         target = locate(self.api.catalog, path)
         watching = request.method == "GET" and truthy(request.query.get("watch"))
         wanted = deed(request.method, target, watching=watching)
-        authorize(user, wanted, target.served.resource)
-        return target, wanted.verb, self._act(request, user, target, wanted.verb)
+        return target, wanted.verb, self._act(request, user, target, wanted)
 
-    async def _act(self, request: web.BaseRequest, user: User, target: Target, verb: str) -> Reply:
+    async def _act(self, request: web.BaseRequest, user: User, target: Target, wanted: Deed) -> Reply:
+        authorize(user, wanted, target.served.resource)
         call = Call(
             request.method,
             target,
@@ -95,7 +96,7 @@ class App:
             request.headers.get("Accept", ""),
             request.headers.get("User-Agent", ""),
         )
-        return await _verb_for(call, verb)(self.api, call)
+        return await _verb_for(call, wanted.verb)(self.api, call)
 
     async def _review(self, request: web.BaseRequest, user: User, kind: str) -> Reply:
         target = Target(next(iter(self.api.catalog)))  # reads the body only: any kind that is not ours to decode would do
@@ -186,7 +187,7 @@ def _peer(request: web.BaseRequest) -> Mapping[str, Any] | None:
 
 def _refusal(error: LatticeError, target: Target | None) -> Reply:
     resource = target.served.resource if target else None
-    return Reply(encode(status_of(error, resource, target.name if target else "")), error.status)
+    return Reply(encode(status_of(error, resource, (target.name if target else "") or error.subject)), error.status)
 
 
 def _response(reply: Reply) -> web.Response:

@@ -27,6 +27,7 @@ class Manager:
     operation: Literal["Apply", "Update"]
     api_version: str
     subresource: str = ""
+    force: bool = False  # take fields that others own, where an apply changes them
 
     def entry(self, fields: FieldSet, now: str) -> Entry:
         out = {"manager": self.name, "operation": self.operation, "apiVersion": self.api_version, "time": now}
@@ -124,7 +125,7 @@ def _settle(entries: list[Entry]) -> list[Entry]:
     return entries
 
 
-def server_side_apply(live: Object | None, applied: Object, types: TypeNode, manager: Manager, *, force: bool, now: str) -> Object:
+def server_side_apply(live: Object | None, applied: Object, types: TypeNode, manager: Manager, now: str) -> Object:
     """The object after `manager` declared `applied`, its full intent, over `live` (None: a create), managedFields included.
 
     Malformed if `applied` does not have the shape of its type, Conflict if it changes what others own and may not force. The server's own
@@ -142,7 +143,7 @@ def server_side_apply(live: Object | None, applied: Object, types: TypeNode, man
     if before is not None:
         merged = _prune(merged, before["fieldsV1"], _kept(mine, others), types)
     taken, gone = fieldset.changes(live or {}, merged, types)
-    if not force:
+    if not manager.force:
         _refuse_conflicts(others, taken)
     rest = [_with_fields(entry, left) for entry in others if (left := difference(difference(entry["fieldsV1"], taken), gone))]
     if before is not None and merged == live and before["fieldsV1"] == mine and before["apiVersion"] == manager.api_version:

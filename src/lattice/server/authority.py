@@ -94,10 +94,9 @@ def refuse_owned(user: User, resource: Resource, *objects: Object | None) -> Non
 
 def _owner(obj: Object) -> str:
     spec = obj.get("spec")
-    declared = spec.get("owner") if isinstance(spec, dict) else None
-    if declared:
-        name = declared.get("name", "") if isinstance(declared, dict) else declared
-        return f"latticeservice {name}"
+    service = spec.get("service") if isinstance(spec, dict) else None
+    if service:
+        return f"latticeservice {service}"
     for reference in obj["metadata"].get("ownerReferences") or ():
         if isinstance(reference, dict) and reference.get("kind") == "LatticeService":
             return f"latticeservice {reference.get('name', '')}"

@@ -9,10 +9,10 @@ from typing import Any
 from lattice import __version__
 from lattice.errors import NotFound
 from lattice.kinds.base import GROUP
+from lattice.kinds.body import encode
 from lattice.server import crds, discovery, gnostic, openapi
 from lattice.server.call import JSON, Reply
 from lattice.server.catalog import Catalog
-from lattice.server.problem import encode
 from lattice.server.routes import unknown_path
 
 Document = dict[str, Any]
@@ -25,7 +25,7 @@ class Documents:
         self._resources = discovery.served(resource for resource, _ in self._kinds)
 
     async def answer(self, path: str, accept: str) -> Reply:
-        if path == "/version":
+        if path.rstrip("/") == "/version":  # kr8s asks with the slash
             return Reply(encode(discovery.version_document(__version__)))
         if path.startswith("/openapi/"):
             return await asyncio.to_thread(self._openapi, path, accept)  # tens of milliseconds, the first time

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from lattice.kinds.stored import splice
 from lattice.server.catalog import Served
-from lattice.store.protocol import Change, Entry
+from lattice.store.protocol import Change
 
 FRAMES = 4096  # lines kept for the other watchers of the same changes
 
@@ -19,8 +19,7 @@ class Frames:
         identity = (served.resource.id, change.revision, change.key.path, kind)
         line = self.known.get(identity)
         if line is None:
-            value = change.value if change.value is not None else previous_of(change).value
-            line = b'{"type":"%b","object":%b}\n' % (kind.encode(), splice(value, served.head, change.revision))
+            line = b'{"type":"%b","object":%b}\n' % (kind.encode(), splice(shown(kind, change), served.head, change.revision))
             if len(self.known) >= FRAMES:
                 for old in list(self.known)[: FRAMES // 2]:
                     del self.known[old]
@@ -28,6 +27,8 @@ class Frames:
         return line
 
 
-def previous_of(change: Change) -> Entry:
-    assert change.previous is not None, change  # noqa: S101 - a change without a new value had an old one
-    return change.previous
+def shown(kind: str, change: Change) -> bytes:
+    """What a deletion shows is the last that the watcher could see: it may live on, outside the selector."""
+    value = change.previous.value if kind == "DELETED" and change.previous is not None else change.value
+    assert value is not None, change  # noqa: S101 - a change without a new value had an old one
+    return value

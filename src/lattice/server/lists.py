@@ -1,5 +1,6 @@
 """Lists: consistent at one revision, in pages or streamed whole, filtered by label and field."""
 
+import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -8,16 +9,19 @@ from typing import Any
 import msgspec
 
 from lattice.errors import Ahead, Cause, Gone, Malformed
+from lattice.kinds.body import encode
 from lattice.kinds.stored import Object, labels_of, splice, unpack
+from lattice.server.api import Api
 from lattice.server.call import Call, Reply
 from lattice.server.catalog import Served
 from lattice.server.options import ReadOptions, delete_options, read_options
-from lattice.server.problem import encode
-from lattice.server.represent import form_of, represent_list
-from lattice.server.verbs import Api, delete_entry, read_delete_options
+from lattice.server.represent import form_of, rendering, represent_list
+from lattice.server.table import rows, table
+from lattice.server.verbs import delete_entry, read_delete_options
 from lattice.store.protocol import Clash, Entry, Key
 
 CHUNK = 500  # entries read, and encoded, at a time: other requests go in between
+ROWS = 50  # of a table made at a time: a few milliseconds
 TOO_LARGE = Cause("", "Too large resource version", "ResourceVersionTooLarge")
 
 
@@ -69,7 +73,20 @@ async def list_objects(api: Api, call: Call) -> Reply:
     metadata: dict[str, Any] = {"resourceVersion": str(revision)} | ({"continue": token} if token else {})
     if form_of(call.accept).plain:
         return Reply(b"".join([_opening(wanted.served, metadata), _items(wanted.served, entries), b"]}"]))
+    if form_of(call.accept).kind == "table":
+        return await _table(api, call, entries, metadata)
     return represent_list(api, call, (_decoded(entry) for entry in entries), metadata)
+
+
+async def _table(api: Api, call: Call, entries: list[Entry], metadata: dict[str, Any]) -> Reply:
+    """Rows are made a few at a time: other requests go in between, and there is never much garbage at once."""
+    how = rendering(api, call)
+    parts: list[bytes] = []
+    for start in range(0, len(entries), ROWS):
+        parts.append(encode(rows(how, map(_decoded, entries[start : start + ROWS])))[1:-1])
+        await asyncio.sleep(0)
+    opening = encode(table(how, (), metadata)).removesuffix(b"]}")
+    return Reply(b"".join([opening, b",".join(parts), b"]}"]))
 
 
 def _decoded(entry: Entry) -> Object:

@@ -12,6 +12,7 @@ Query = Mapping[str, str]
 Validation = Literal["Strict", "Warn", "Ignore"]
 
 EVERYTHING = LabelSelector()
+ANY = FieldSelector()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class DeleteOptions:
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     labels: LabelSelector = EVERYTHING
-    fields: FieldSelector = FieldSelector()
+    fields: FieldSelector = ANY
     limit: int = 0
     token: str = ""
     revision: str = ""
@@ -64,7 +65,7 @@ def write_options(query: Query, kind: str, agent: str) -> WriteOptions:
     if len(manager) > 128 or not manager.isprintable():
         causes.append(Cause("fieldManager", f"Invalid value: {manager!r}: must be printable and have 128 characters or fewer"))
     if causes:
-        raise _invalid(kind, causes)
+        raise invalid_options(kind, causes)
     return WriteOptions(query.get("dryRun") == "All", validation, manager or "unknown", truthy(query.get("force")))  # type: ignore[arg-type]
 
 
@@ -76,7 +77,7 @@ def delete_options(query: Query, body: Mapping[str, Any]) -> DeleteOptions:
     if policy not in {"Background", "Foreground", "Orphan"}:
         causes.append(_unsupported("propagationPolicy", policy, ("Orphan", "Background", "Foreground")))
     if causes:
-        raise _invalid("DeleteOptions", causes)
+        raise invalid_options("DeleteOptions", causes)
     demands = body.get("preconditions") or {}
     return DeleteOptions(dry_run == "All", policy, demands.get("uid") or "", demands.get("resourceVersion") or "")
 
@@ -149,7 +150,7 @@ def _refuse_odd_reads(options: ReadOptions, asked_initial: bool) -> None:
             )
         )
     if causes:
-        raise _invalid("ListOptions", causes)
+        raise invalid_options("ListOptions", causes)
 
 
 def _is_revision(text: str) -> bool:
@@ -172,6 +173,5 @@ def _unsupported(field: str, value: object, choices: tuple[str, ...]) -> Cause:
     return Cause(field, f'Unsupported value: "{value}": supported values: {listed}', "FieldValueNotSupported")
 
 
-def _invalid(kind: str, causes: list[Cause]) -> Invalid:
-    listed = "; ".join(str(cause) for cause in causes)
-    return Invalid(f"{kind}.meta.k8s.io is invalid: {listed}", causes=causes)
+def invalid_options(kind: str, causes: list[Cause]) -> Invalid:
+    return Invalid("is invalid", where=f"{kind}.meta.k8s.io", causes=causes)

@@ -2,18 +2,18 @@
 
 from typing import Any
 
-import msgspec
-
-from lattice.errors import Ahead, Conflict, Gone, Invalid, LatticeError, TooMany
+from lattice.errors import Ahead, Cause, Conflict, Gone, Invalid, LatticeError, TooMany
 from lattice.kinds.base import Resource
 
-encode = msgspec.json.Encoder(decimal_format="number").encode
+OPTIONS_GROUP = "meta.k8s.io"
 
 
 def status_of(error: LatticeError, resource: Resource | None = None, name: str = "") -> dict[str, Any]:
     """The Status body of an error about an object (or about nothing in particular)."""
     details: dict[str, Any] = {}
-    if resource is not None:
+    if options := _options(error):
+        details = {"group": OPTIONS_GROUP, "kind": options}
+    elif resource is not None:
         kind = resource.kind if isinstance(error, Invalid) else resource.plural
         details = {"name": name, "group": resource.group, "kind": kind}
         details = {key: value for key, value in details.items() if value}
@@ -33,8 +33,15 @@ def status_of(error: LatticeError, resource: Resource | None = None, name: str =
     }
 
 
-def _causes(error: LatticeError) -> tuple[Any, ...]:
-    return error.causes
+def _options(error: LatticeError) -> str:
+    """CreateOptions and its like, if the error is about how something was asked and not about an object."""
+    kind, _, group = error.where.partition(".")
+    return kind if group == OPTIONS_GROUP else ""
+
+
+def _causes(error: LatticeError) -> tuple[Cause, ...]:
+    """kubectl shows nothing of an Invalid but its causes: one without any would be a riddle."""
+    return (Cause(error.where, error.what),) if isinstance(error, Invalid) and not error.causes else error.causes
 
 
 def message_of(error: LatticeError, resource: Resource | None, name: str) -> str:
@@ -42,7 +49,8 @@ def message_of(error: LatticeError, resource: Resource | None, name: str) -> str
     if isinstance(error, Invalid) and error.causes and resource is not None:
         listed = "; ".join(str(cause) for cause in error.causes)
         listed = f"[{listed}]" if len(error.causes) > 1 else listed
-        kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+        kind = error.where if _options(error) else f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+        name = "" if _options(error) else name
         return f'{kind} "{name}" is invalid: {listed}'
     head = f"{error.where}: {error.what}" if error.where and not isinstance(error, Conflict | Gone) else error.what
     return f"{head} (fix: {error.fix})" if error.fix else head

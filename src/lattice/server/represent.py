@@ -3,19 +3,17 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from lattice.errors import NotAcceptable
+from lattice.kinds.body import encode
 from lattice.kinds.stored import Object, unpack
+from lattice.server.api import Api
 from lattice.server.call import JSON, Call, Reply
-from lattice.server.problem import encode
 from lattice.server.table import Rendering, table
 from lattice.store.protocol import Entry
-
-if TYPE_CHECKING:
-    from lattice.server.verbs import Api
 
 META_VERSIONS = frozenset({"v1", "v1beta1"})
 
@@ -60,7 +58,7 @@ def partial(obj: Object, version: str) -> Object:
     return {"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{version}", "metadata": obj["metadata"]}
 
 
-def represent(api: "Api", call: Call, entry: Entry) -> Reply:
+def represent(api: Api, call: Call, entry: Entry) -> Reply:
     """One object in the asked form."""
     form = form_of(call.accept)
     obj = unpack(entry.value, entry.revision)
@@ -73,7 +71,7 @@ def represent(api: "Api", call: Call, entry: Entry) -> Reply:
     return Reply(encode(body))
 
 
-def represent_list(api: "Api", call: Call, objects: Iterable[Object], metadata: dict[str, Any]) -> Reply:
+def represent_list(api: Api, call: Call, objects: Iterable[Object], metadata: dict[str, Any]) -> Reply:
     form, resource = form_of(call.accept), call.target.served.resource
     if form.kind == "table":
         return Reply(encode(table(rendering(api, call), objects, metadata)))
@@ -86,7 +84,7 @@ def represent_list(api: "Api", call: Call, objects: Iterable[Object], metadata: 
     return Reply(yaml_of(whole), content_type=form.content_type) if form.kind == "yaml" else Reply(encode(whole))
 
 
-def rendering(api: "Api", call: Call) -> Rendering:
+def rendering(api: Api, call: Call) -> Rendering:
     form = form_of(call.accept)
     return Rendering(call.target.served.resource, api.clock.now(), call.query.get("includeObject", "Metadata"), form.version)
 

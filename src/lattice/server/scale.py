@@ -3,13 +3,14 @@
 from typing import Any
 
 from lattice.errors import Cause, Invalid, Malformed
-from lattice.kinds.body import parse_json
+from lattice.kinds.body import encode, parse_json
 from lattice.kinds.stored import Object, unpack
 from lattice.server import admission
+from lattice.server.api import Api
 from lattice.server.call import Call, Reply
 from lattice.server.options import write_options
-from lattice.server.problem import encode
-from lattice.server.verbs import ATTEMPTS, PATCHES, Api, Draft, existing, read_body, write
+from lattice.server.verbs import PATCHES, existing, read_body
+from lattice.server.write import ATTEMPTS, Draft, write
 from lattice.store.protocol import Clash, Entry
 
 

@@ -31,8 +31,13 @@ def table(how: Rendering, objects: Iterable[Object], metadata: dict[str, Any], *
         "apiVersion": f"meta.k8s.io/{how.version}",
         "metadata": metadata,
         "columnDefinitions": [_definition(column) for column, _ in columns] if heads else None,
-        "rows": [{"cells": [cell(obj, how.now) for _, cell in columns], "object": _included(obj, how)} for obj in objects],
+        "rows": rows(how, objects),
     }
+
+
+def rows(how: Rendering, objects: Iterable[Object]) -> list[dict[str, Any]]:
+    columns = columns_of(how.resource)
+    return [{"cells": [cell(obj, how.now) for _, cell in columns], "object": _included(obj, how)} for obj in objects]
 
 
 def _included(obj: Object, how: Rendering) -> Any:

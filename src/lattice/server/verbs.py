@@ -1,68 +1,34 @@
 """What the API can do to an object: get, create, update, patch, apply, delete. Functions over plain values."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from lattice.clock import Clock, stamp
-from lattice.errors import Cause, Denied, Exists, Invalid, LatticeError, Malformed, NotAllowed, NotFound, Unsupported
+from lattice.errors import Cause, Exists, Invalid, LatticeError, Malformed, NotAllowed, NotFound, Unsupported
 from lattice.kinds import manifest
-from lattice.kinds.body import parse_json
-from lattice.kinds.lifecycle import FOREGROUND, ORPHAN, Object, born, doomed, is_gone, revised, same
-from lattice.kinds.stored import pack, splice, unpack
+from lattice.kinds.body import encode, parse_json
+from lattice.kinds.lifecycle import FOREGROUND, ORPHAN, doomed, is_gone, same
+from lattice.kinds.stored import Object, pack, splice, unpack
 from lattice.kinds.structural import Findings
 from lattice.server import admission, protobuf
-from lattice.server.apply import Manager, server_side_apply, track_update
+from lattice.server.api import Api
+from lattice.server.apply import Manager, server_side_apply
 from lattice.server.authority import refuse_owned
 from lattice.server.call import Call, Reply
-from lattice.server.catalog import Catalog, Served
-from lattice.server.frames import Frames
-from lattice.server.options import DeleteOptions, WriteOptions, delete_options, write_options
+from lattice.server.catalog import Served
+from lattice.server.options import DeleteOptions, delete_options, invalid_options, write_options
 from lattice.server.patch import json_patch, merge_patch, strategic_merge_patch
-from lattice.server.problem import encode, success
+from lattice.server.problem import success
 from lattice.server.represent import form_of, represent
-from lattice.store.protocol import ABSENT, Check, Clash, Delete, Entry, Key, Put, Store
+from lattice.server.write import ATTEMPTS, Draft, undeclared, write
+from lattice.store.protocol import Clash, Delete, Entry, Put
 
-ATTEMPTS = 5  # a patch that lost a race is computed again on the newer object this often
 APPLY = "application/apply-patch+yaml"
 PATCHES: dict[str, Callable[[Any, Any], Any]] = {
     "application/merge-patch+json": merge_patch,
     "application/json-patch+json": json_patch,
     "application/strategic-merge-patch+json": strategic_merge_patch,
 }
-
-
-@dataclass
-class Api:
-    """What verbs need of the world."""
-
-    store: Store
-    catalog: Catalog
-    clock: Clock
-    new_uid: Callable[[], str]
-    new_suffix: Callable[[], str]
-    fixed: Mapping[str, Store] = field(default_factory=dict)  # resource -> store of what is served but never written here
-    frames: Frames = field(default_factory=Frames)
-    namespaces: dict[str, int] = field(default_factory=dict)  # name -> revision last seen; the commit checks it
-
-    def store_of(self, served: Served) -> Store:
-        return self.fixed.get(served.resource.id, self.store)
-
-    def now(self) -> str:
-        return stamp(self.clock.now())
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A write on its way: what is there, what is wanted, and under which options."""
-
-    call: Call
-    options: WriteOptions
-    old: Entry | None
-    new: Object
-    operation: str = "Update"  # of the field manager
-    duplicates: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()  # fields an apply named that do not exist: always refused
 
 
 async def get(api: Api, call: Call) -> Reply:
@@ -91,7 +57,11 @@ async def create(api: Api, call: Call) -> Reply:
     body = admission.demand_identity(target.served, parsed, target.namespace, "")
     if body["metadata"].get("resourceVersion"):
         raise Malformed("resourceVersion should not be set on objects to be created", where="metadata.resourceVersion", fix="leave it out")
-    return await write(api, Draft(call, options, None, body, duplicates=duplicates))
+    try:
+        return await write(api, Draft(call, options, None, body, duplicates=duplicates))
+    except LatticeError as error:
+        error.subject = str(body["metadata"].get("name") or body["metadata"].get("generateName") or "")
+        raise
 
 
 async def update(api: Api, call: Call) -> Reply:
@@ -116,7 +86,7 @@ async def patch(api: Api, call: Call) -> Reply:
     change = PATCHES.get(kind)
     resource = call.target.served.resource
     if change is None or (change is strategic_merge_patch and resource.group):
-        known = ", ".join([*PATCHES][: 3 if not resource.group else 2] + [APPLY])
+        known = ", ".join([*[*PATCHES][: 2 if resource.group else 3], APPLY])
         raise Unsupported(
             f"the body of the request was in an unknown format - accepted media types include: {known}",
             fix="with kubectl patch, add --type=merge" if change else "set the Content-Type header",
@@ -147,27 +117,35 @@ async def apply(api: Api, call: Call) -> Reply:
     """Server-side apply: creates what is not there."""
     if not call.query.get("fieldManager"):
         cause = Cause("fieldManager", "Required value: is required for apply patch", "FieldValueRequired")
-        raise Invalid(f"PatchOptions.meta.k8s.io is invalid: {cause}", causes=[cause])
+        raise invalid_options("PatchOptions", [cause])
     options = write_options(call.query, "PatchOptions", call.agent)
     target = call.target
-    applied, duplicates = read_applied(call)
-    applied = admission.demand_identity(target.served, applied, target.namespace, target.name)
-    applied, unknown = known_fields(call, applied)
-    manager = Manager(options.manager, "Apply", target.served.resource.api_version, target.subresource)
+    parsed, duplicates = read_applied(call)
+    applied = known_fields(call, admission.demand_identity(target.served, parsed, target.namespace, target.name))
+    manager = Manager(options.manager, "Apply", target.served.resource.api_version, target.subresource, options.force)
     for attempt in range(ATTEMPTS):
         old = await api.store.get(target.served.key(target.namespace, target.name))
-        if old is None and (target.subresource or applied["metadata"].get("resourceVersion")):
-            raise absent(target.served, target.name)
-        live = None if old is None else unpack(old.value, old.revision)
-        if live and applied["metadata"].get("resourceVersion") not in (None, "", str(old.revision if old else 0)):
-            raise admission.stale(target.served, target.name)
-        new = server_side_apply(live, applied, target.served.types, manager, force=options.force, now=api.now())
+        new = applied_to(api, call, old, applied, manager)
         try:
-            return await write(api, Draft(call, options, old, new, "Apply", duplicates, unknown))
+            return await write(api, Draft(call, options, old, new, "Apply", duplicates, applied.unknown))
         except (Clash, Exists):
             if attempt == ATTEMPTS - 1:
                 raise admission.stale(target.served, target.name) from None
     raise AssertionError("the last attempt returns or raises")
+
+
+def applied_to(api: Api, call: Call, old: Entry | None, applied: "Applied", manager: Manager) -> Object:
+    target, given = call.target, applied.obj["metadata"].get("resourceVersion")
+    if old is None and (target.subresource or given):
+        raise absent(target.served, target.name)
+    if old is not None and given not in (None, "", str(old.revision)):
+        raise admission.stale(target.served, target.name)
+    live = None if old is None else unpack(old.value, old.revision)
+    try:
+        return server_side_apply(live, applied.obj, target.served.types, manager, api.now())
+    except Malformed as error:
+        causes = [*undeclared(applied.unknown), *applied.wrong]
+        raise Invalid("is invalid", causes=causes or error.causes) from error
 
 
 def read_applied(call: Call) -> tuple[Any, tuple[str, ...]]:
@@ -181,142 +159,26 @@ def read_applied(call: Call) -> tuple[Any, tuple[str, ...]]:
     return documents[0].value, ()
 
 
-def known_fields(call: Call, applied: Object) -> tuple[Object, tuple[str, ...]]:
-    """What the applied object says, and which of its fields do not exist. Without /status, its status is not looked at."""
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What an apply says, without the fields that do not exist, and what is wrong with it by itself."""
+
+    obj: Object
+    unknown: tuple[str, ...]
+    wrong: tuple[Cause, ...]
+
+
+def known_fields(call: Call, applied: Object) -> Applied:
+    """Without /status, the status of what is applied is not looked at."""
     if applied["metadata"].get("managedFields"):
         raise Malformed("metadata.managedFields must be nil", where="metadata.managedFields", fix="leave it out of what you apply")
-    if not call.target.subresource:
-        applied = {name: value for name, value in applied.items() if name != "status" or not call.target.served.resource.has_status}
-    found = Findings()
     served = call.target.served
+    if not call.target.subresource and served.resource.has_status:
+        applied = {name: value for name, value in applied.items() if name != "status"}
+    found = Findings(defaulting=False)
     kept: Object = served.walk({**applied, "metadata": {}}, "", found)
-    wrong_shape = bool(found.causes)
-    body = {name: applied[name] if wrong_shape else kept[name] for name in applied if name in kept}
-    return {**body, "metadata": applied["metadata"]}, tuple(found.unknown)
-
-
-async def write(api: Api, draft: Draft) -> Reply:
-    """The one road of every create and change: admit, complete, account, compare, commit."""
-    call, served = draft.call, draft.call.target.served
-    status = call.target.subresource == "status"
-    old = None if draft.old is None else unpack(draft.old.value, draft.old.revision)
-    refuse_owned(call.user, served.resource, old, draft.new)
-    admitted = _admit(draft, old, status)
-    new = born(admitted.obj, uid=api.new_uid(), now=api.now()) if old is None else revised(old, admitted.obj, status=status)
-    new = admission.complete(served, new, old)
-    if old is None and not new["metadata"].get("name"):
-        new["metadata"]["name"] = new["metadata"]["generateName"] + api.new_suffix()
-    _account(api, draft, old, new)
-    if old is not None and draft.old is not None and same(old, new):
-        return _answer(api, call, draft.old, 200, admitted.warnings)
-    entry = await _commit(api, draft, new)
-    return _answer(api, call, entry, 201 if old is None else 200, admitted.warnings)
-
-
-def _admit(draft: Draft, old: Object | None, status: bool) -> admission.Admitted:
-    served = draft.call.target.served
-    new = draft.new
-    if old is not None and status:
-        new = {**old, "metadata": new["metadata"], "status": new.get("status") or {}}
-    elif served.resource.has_status:
-        kept = (old or {}).get("status")
-        new = {name: value for name, value in new.items() if name != "status"} | ({"status": kept} if kept else {})
-    validation = draft.options.validation if draft.operation == "Update" else "Strict"
-    try:
-        admitted = admission.admit(served, new, validation, draft.duplicates)
-    except LatticeError as error:
-        raise _with_unknown(draft, error) from error
-    if draft.unknown:
-        raise _with_unknown(draft, None)
-    return admitted
-
-
-def _with_unknown(draft: Draft, error: LatticeError | None) -> LatticeError:
-    """An apply names fields that do not exist: all of them are told, together with everything else."""
-    if not draft.unknown:
-        return error or AssertionError  # type: ignore[return-value]
-    causes = [Cause(path, "field not declared in schema") for path in draft.unknown]
-    return Invalid("is invalid", causes=[*causes, *(error.causes if error else ())])
-
-
-def _account(api: Api, draft: Draft, old: Object | None, new: Object) -> None:
-    """managedFields: who wrote what."""
-    target = draft.call.target
-    if draft.operation == "Apply":
-        return
-    manager = Manager(draft.options.manager, "Update", target.served.resource.api_version, target.subresource)
-    entries = track_update(old, new, target.served.types, manager, api.now())
-    new["metadata"] = {name: value for name, value in new["metadata"].items() if name != "managedFields"}
-    if entries:
-        new["metadata"]["managedFields"] = entries
-
-
-async def _commit(api: Api, draft: Draft, new: Object) -> Entry:
-    target = draft.call.target
-    served, name = target.served, new["metadata"]["name"]
-    key = served.key(target.namespace, name)
-    value = pack(served.resource, new)
-    if draft.options.dry_run:
-        return await _rehearse(api, draft, Entry(key, value, draft.old.revision if draft.old else 0))
-    if draft.old is not None:
-        revision = await _replace(api, key, draft.old, new, value)
-    else:
-        revision = await _insert(api, served, key, value)
-    return Entry(key, value, revision)
-
-
-async def _rehearse(api: Api, draft: Draft, entry: Entry) -> Entry:
-    """A dry run refuses what the commit would refuse, and writes nothing."""
-    if draft.old is None:
-        if draft.call.target.namespace:
-            await demand_namespace(api, draft.call.target.namespace)
-        if await api.store.get(entry.key) is not None:
-            raise _exists(draft.call.target.served, entry.key.name)
-    return entry
-
-
-async def _replace(api: Api, key: Key, old: Entry, new: Object, value: bytes) -> int:
-    if is_gone(new):  # its last finalizer went: so does it
-        return await api.store.commit([Delete(key, old.revision)])
-    return await api.store.commit([Put(key, value, old.revision)])
-
-
-async def _insert(api: Api, served: Served, key: Key, value: bytes) -> int:
-    """Create, in a namespace that is there and stays: its revision is checked by the same commit."""
-    for _ in range(ATTEMPTS):
-        checks = []
-        if key.namespace:
-            home = Key("namespaces", "", key.namespace)
-            checks = [Check(home, api.namespaces.get(key.namespace) or await demand_namespace(api, key.namespace))]
-        try:
-            return await api.store.commit([Put(key, value, ABSENT)], checks=checks)
-        except Clash as clash:
-            if clash.key == key:
-                raise _exists(served, key.name) from clash
-            api.namespaces.pop(key.namespace, None)
-    raise Denied(f'namespaces "{key.namespace}" keeps changing', fix="try again")
-
-
-def _exists(served: Served, name: str) -> Exists:
-    return Exists(f'{served.resource.id} "{name}" already exists')
-
-
-async def demand_namespace(api: Api, name: str) -> int:
-    """The revision of a namespace that can take new objects."""
-    entry = await api.store.get(Key("namespaces", "", name))
-    if entry is None:
-        raise NotFound(f'namespaces "{name}" not found', fix=f"create it: kubectl create namespace {name}")
-    if unpack(entry.value, entry.revision)["metadata"].get("deletionTimestamp"):
-        raise Denied(f'unable to create new content in namespace "{name}" because it is being terminated', fix="use another namespace")
-    api.namespaces[name] = entry.revision
-    return entry.revision
-
-
-def _answer(api: Api, call: Call, entry: Entry, status: int, warnings: tuple[str, ...]) -> Reply:
-    if form_of(call.accept).plain:
-        return Reply(splice(entry.value, call.target.served.head, entry.revision), status, warnings=warnings)
-    reply = represent(api, call, entry)
-    return Reply(reply.body, status, reply.content_type, warnings)
+    wrong = tuple(cause for cause in found.causes if cause.reason != "FieldValueRequired")  # it may be part of a whole
+    return Applied({**kept, "metadata": applied["metadata"]}, tuple(found.unknown), wrong)
 
 
 def read_body(call: Call) -> tuple[Any, tuple[str, ...]]:

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from lattice.errors import Gone, LatticeError
+from lattice.kinds.body import encode
 from lattice.kinds.stored import Object, splice, unpack
+from lattice.server.api import Api
 from lattice.server.call import Call, Reply
-from lattice.server.frames import previous_of
+from lattice.server.frames import shown
 from lattice.server.lists import Selection, demand_fresh, selection
 from lattice.server.options import ReadOptions, read_options
-from lattice.server.problem import encode, status_of
+from lattice.server.problem import status_of
 from lattice.server.represent import Form, form_of, partial, rendering
 from lattice.server.table import table
-from lattice.server.verbs import Api
 from lattice.store.protocol import Batch, Change, Entry, Watch
 
 BOOKMARK_EVERY = 60.0  # seconds
@@ -41,8 +42,7 @@ class Stream:
             return b""
         if self.form.plain:
             return self.api.frames.line(self.wanted.served, kind, change)
-        value = change.value if change.value is not None else previous_of(change).value
-        return self.event(kind, unpack(value, change.revision))
+        return self.event(kind, unpack(shown(kind, change), change.revision))
 
     def _kind(self, change: Change) -> str:
         """What happened, as seen through the selector: leaving it is a deletion, entering it an addition."""

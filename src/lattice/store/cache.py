@@ -39,6 +39,7 @@ class Cache(Generic[T]):
         self._indexed: dict[str, dict[str, dict[str, None]]] = {name: {} for name in self.indexes}
         self._told: list[Told] = []
         self._listed = 0
+        self._pause = FIRST_PAUSE
         self._watch: Watch | None = None
         self._moved: asyncio.Event = asyncio.Event()
 
@@ -87,20 +88,18 @@ class Cache(Generic[T]):
 
     async def run(self) -> None:
         """Until cancelled."""
-        pause = FIRST_PAUSE
         is_listed = False
         while True:
             try:
                 if not is_listed:
                     await self._list()
                     is_listed = True
-                pause = FIRST_PAUSE
                 await self._follow()
             except Gone:
                 is_listed = False
             except Unavailable:
-                await self.clock.sleep(pause * (0.5 + self.rng.random() / 2))
-                pause = min(LONGEST_PAUSE, pause * 2)
+                self._pause = min(LONGEST_PAUSE, self._pause * 2)
+            await self.clock.sleep(self._pause * (0.5 + self.rng.random() / 2))
 
     async def _list(self) -> None:
         found: dict[str, Entry] = {}
@@ -132,6 +131,7 @@ class Cache(Generic[T]):
 
     async def _follow(self) -> None:
         self._watch = await self.store.watch(self.resource, self._listed)
+        self._pause = FIRST_PAUSE
         try:
             while True:
                 batches = await self._watch.next()

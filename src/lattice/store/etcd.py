@@ -262,7 +262,15 @@ class EtcdStore:
                 start = after if 0 < newest - after <= SMALL_GAP else newest
                 self._feeds = Feeds(start, self._window)
                 self._tasks = [asyncio.ensure_future(self._share(self._feeds)), asyncio.ensure_future(self._hurry(self._feeds))]
+                self._tasks[0].add_done_callback(self._stop_following)
             return self._feeds
+
+    def _stop_following(self, task: "asyncio.Task[None]") -> None:
+        """The shared watch never ends by itself; if it did, nobody may wait for it in vain."""
+        feeds, self._feeds = self._feeds, None
+        if feeds is not None:
+            why = "closed" if task.cancelled() else f"broken: {task.exception()!r}"
+            feeds.restart(feeds.head, Gone(f"the watch on etcd is {why}", fix="list again and go on from there"))
 
     async def _share(self, feeds: Feeds) -> None:
         while True:

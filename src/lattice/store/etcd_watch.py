@@ -18,6 +18,7 @@ from lattice.store.feed import Feed, History
 from lattice.store.protocol import Batch, Change, Entry, Key
 
 MOST_PATIENCE = 2.0  # seconds between attempts to follow again
+SILENCE = 0.1  # seconds after which a watcher that catches up asks for a sign of where it is; etcd starts old watches in 0.1 s
 UNREAD = 5_000  # batches of the past read ahead of a watcher that catches up
 
 Publish = Callable[[int, Sequence[Change]], None]
@@ -160,7 +161,7 @@ class CatchUp(History):
         self._task = asyncio.ensure_future(self._run(stream))
 
     async def read(self, after: int) -> tuple[Sequence[Batch], int]:
-        batches = await self._past.next(0.2)
+        batches = await self._past.next(SILENCE)
         if self._past.behind < UNREAD:
             self._room.set()
         if not batches and self._past.progress <= after:

@@ -117,13 +117,15 @@ class Subscription:
         self._feed = feed
         self._after = after
         self._history = history
+        self._reading: asyncio.Future[tuple[Sequence[Batch], int]] | None = None
         self._position = feed.position_after(after)
         self._closed = False
 
     @property
     def progress(self) -> int:
-        is_caught_up = self._history is None and self._position == self._feed.end and self._feed.gap is None
-        return max(self._after, self._feed.head) if is_caught_up else self._after
+        if self._history is None and self._position == self._feed.end and self._feed.gap is None:
+            self._after = max(self._after, self._feed.head)  # kept, so that it never goes back
+        return self._after
 
     @property
     def behind(self) -> int:
@@ -166,13 +168,19 @@ class Subscription:
             self._leave_history()
             self._position = self._feed.position_after(self._after)
             return (), True
-        try:
-            batches, self._after = await asyncio.wait_for(history.read(self._after), timeout)
-        except TimeoutError:
-            return (), False
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(history.read(self._after))
+        done, _ = await asyncio.wait({self._reading}, timeout=timeout)
+        if not done:
+            return (), False  # the next call waits for the same read: short timeouts must not starve it
+        reading, self._reading = self._reading, None
+        batches, self._after = reading.result()
         return batches, True
 
     def _leave_history(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
         if self._history is not None:
             self._history.close()
             self._history = None

@@ -157,7 +157,7 @@ class Store(Protocol):
         ...
 
     async def compact(self, revision: int) -> None:
-        """Forget history up to and including `revision`: watches and lists from there say Gone. Current state stays."""
+        """Forget history before `revision`: watches and lists from before it say Gone, from it on they work. Current state stays."""
         ...
 
     async def campaign(self, role: str, holder: str, ttl: float) -> Term | None:

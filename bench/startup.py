@@ -1,0 +1,25 @@
+"""How soon is something on the screen, and how soon does a server answer?"""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench.report import Report
+from bench.scale import Scale
+from tests.servers import running_server
+
+LATTICE = Path(sys.executable).with_name("lattice")
+
+
+def measure(report: Report, scale: Scale, folder: Path) -> None:
+    seconds = []
+    for _ in range(scale.starts):
+        began = time.perf_counter()
+        subprocess.run([LATTICE, "--help"], stdout=subprocess.DEVNULL, check=True)
+        seconds.append(time.perf_counter() - began)
+    report.add(f"lattice --help, best of {scale.starts}", min(seconds) * 1000, "ms", at_most=150)
+    for what in ("first start of lattice up, until it answers", "second start on the same data"):
+        began = time.perf_counter()
+        with running_server(folder / "data"):
+            report.add(what, (time.perf_counter() - began) * 1000, "ms")

@@ -1,0 +1,45 @@
+"""`python -m docs.build`: is the reference what the code says? Writes it anew; with --check only says so."""
+
+import sys
+from pathlib import Path
+
+from docs.pages import PAGES
+
+REFERENCE = Path(__file__).parent / "reference"
+NOTE = "<!-- Made from the code by `make docs`; do not edit. -->"
+
+
+def rendered() -> dict[Path, str]:
+    return {REFERENCE / f"{name}.md": "\n\n".join([NOTE, *page()]) + "\n" for name, page in PAGES.items()}
+
+
+def outdated() -> list[Path]:
+    """Pages that differ from the code, and pages that nothing makes any more."""
+    wanted = rendered()
+    differing = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    return sorted([*differing, *(path for path in REFERENCE.glob("*.md") if path not in wanted)])
+
+
+def write() -> None:
+    REFERENCE.mkdir(exist_ok=True)
+    for stale in outdated():
+        stale.unlink(missing_ok=True)
+    for path, text in rendered().items():
+        path.write_text(text)
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        sys.stderr.write("usage: python -m docs.build [--check]\n")
+        return 2
+    stale = [str(path.relative_to(REFERENCE.parent.parent)) for path in outdated()]
+    if arguments:
+        sys.stdout.writelines(f"{path} differs from the code; run `make docs`\n" for path in stale)
+        return 1 if stale else 0
+    write()
+    sys.stdout.writelines(f"{path} written\n" for path in stale)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,181 @@
+"""The pages of the reference, each from the one table in the code that it is about."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import click
+from prometheus_client.metrics_core import Metric
+
+from docs.fields import fields
+from lattice import metrics, settings
+from lattice.cli.main import SECTIONS, cli
+from lattice.cli.names import Names
+from lattice.errors import LatticeError
+from lattice.kinds import KINDS
+from lattice.kinds.base import Kind, Resource
+from lattice.kinds.schema import structural_schema
+from lattice.server.authority import USERS_MAY
+
+WIDTH = 100  # columns of help texts, whatever terminal this runs in
+NAMES = Names(kind.resource for kind in KINDS)
+WRITTEN_BY_HAND = {"apiVersion", "kind", "metadata"}  # the same in every kind: said once, atop the page
+
+
+def kinds() -> Iterator[str]:
+    yield "# Kinds"
+    yield (
+        "Every object has `apiVersion`, `kind` and `metadata`, as in Kubernetes. `[]` stands for each item of a list, "
+        "`{name}` for each key of a map. `kubectl explain KIND.spec.FIELD` shows the same in a terminal."
+    )
+    yield table(("kind", "short", "scope", "written by"), (_summary(kind.resource) for kind in KINDS))
+    for kind in KINDS:
+        yield from _kind(kind)
+
+
+def _summary(resource: Resource) -> tuple[str, ...]:
+    short = ", ".join(f"`{name}`" for name in resource.short)
+    return f"[{resource.kind}](#{resource.kind.lower()})", short, _scope(resource), _writer(resource)
+
+
+def _scope(resource: Resource) -> str:
+    return "namespace" if resource.namespaced else "cluster"
+
+
+def _writer(resource: Resource) -> str:
+    if "create" not in resource.verbs:
+        return "nobody"
+    if not resource.made:
+        return "users"
+    return "Lattice; users without an owner" if "create" in USERS_MAY.get(resource.id, ()) else "Lattice"
+
+
+def _kind(kind: type[Kind]) -> Iterator[str]:
+    resource, schema = kind.resource, structural_schema(kind)
+    yield f"## {resource.kind}"
+    yield schema.get("description", "")
+    yield "\n".join(_facts(resource))
+    if resource.columns:
+        rows = ((c.name, f"`{c.path}`", "`-o wide`" if c.priority else "always", c.description) for c in resource.columns)
+        yield f"### Columns of {resource.kind}"
+        yield table(("column", "from", "shown", ""), rows)
+    yield f"### Fields of {resource.kind}"
+    listed = (field for field in fields(schema) if field.path not in WRITTEN_BY_HAND)
+    rows = ((f"`{f.path}`", f.type, "yes" if f.required else "", f.description) for f in listed)
+    yield table(("field", "type", "required", "meaning"), rows)
+
+
+def _facts(resource: Resource) -> Iterator[str]:
+    names = [resource.plural, resource.singular, *resource.short]
+    said = [word for word, meant in NAMES.words.items() if meant == resource and "." not in word and word not in names]
+    yield f"- Manifest: `apiVersion: {resource.api_version}`, `kind: {resource.kind}`"
+    yield f"- Names: {', '.join(f'`{name}`' for name in names)}"
+    if said:
+        yield f"- In `lattice` also: {', '.join(f'`{word}`' for word in said)}"
+    yield f"- Scope: {_scope(resource)}"
+    yield f"- Verbs: {', '.join(resource.verbs)}"
+    if resource.scale:
+        yield f"- `scale` moves `{resource.scale}`"
+    if resource.made:
+        yield f"- Made by Lattice: {resource.made}"
+
+
+def commands() -> Iterator[str]:
+    yield "# Commands"
+    yield "What `--help` says."
+    root = click.Context(cli, info_name="lattice", terminal_width=WIDTH, max_content_width=WIDTH)
+    yield "## lattice"
+    yield fenced(cli.get_help(root))
+    for section in SECTIONS.values():
+        for name in section:
+            command = cli.get_command(root, name)
+            assert command is not None  # noqa: S101 - listed in the table that it is looked up in
+            context = click.Context(command, info_name=name, parent=root, terminal_width=WIDTH, max_content_width=WIDTH)
+            yield f"## lattice {name}"
+            yield fenced(command.get_help(context))
+
+
+def settings_page() -> Iterator[str]:
+    yield "# Settings"
+    yield (
+        "Settings of `lattice server`; `lattice up --help` lists those that it shares. A flag wins over its environment variable, "
+        "that over the default. `ETCD_HOST` and `ETCD_PORT` name the store of `lattice server` when nothing else does."
+    )
+    for setting in settings.SETTINGS:
+        yield f"## {setting.name}"
+        yield setting.help
+        flag, variables = f"`--{setting.name}`", ", ".join(f"`{name}`" for name in setting.env)
+        yield f"- Flag: {flag}\n- Environment: {variables}\n- Default: {_default(setting.default)}"
+
+
+def _default(value: object) -> str:
+    if value is False:
+        return "off"
+    return f"`{value}`" if value != "" else "empty"
+
+
+def metrics_page() -> Iterator[str]:
+    yield "# Metrics"
+    yield "`GET /metrics` answers them in Prometheus' text form, to any user that the server knows."
+    found = {metric.name: metric for metric in metrics.REGISTRY.collect()}
+    for metric in sorted(found.values(), key=metric_name):
+        yield f"## {metric_name(metric)}"
+        yield metric.documentation
+        labels = ", ".join(f"`{label}`" for label in label_names()[metric.name])
+        yield f"- Type: {metric.type}\n- Labels: {labels or 'none'}"
+
+
+def metric_name(metric: Metric) -> str:
+    """As it is scraped: the client library leaves the ending of a counter out."""
+    return f"{metric.name}_total" if metric.type == "counter" else metric.name
+
+
+def label_names() -> dict[str, tuple[str, ...]]:
+    collectors = (each for each in vars(metrics).values() if hasattr(each, "_labelnames"))
+    return {each.describe()[0].name: tuple(each._labelnames) for each in collectors}
+
+
+def errors() -> Iterator[str]:
+    yield "# Errors"
+    yield (
+        "An error says what is wrong, where, and how to fix it. The API answers it as a Kubernetes `Status` with this code and reason; "
+        "a command that meets it ends with this exit code. A wrong command line ends with 2."
+    )
+    listed = list(error_tree(LatticeError))
+    yield table(("error", "HTTP status", "reason", "exit code"), (_error_row(each) for each in listed))
+    for each in listed:
+        yield f"## {each.__name__}"
+        yield f"- HTTP status: {each.status}\n- Reason: `{each.reason}`\n- Exit code: {each.exit_code}\n- Means: {meaning(each)}"
+
+
+def _error_row(error: type[LatticeError]) -> tuple[str, ...]:
+    return f"[{error.__name__}](#{error.__name__.lower()})", str(error.status), f"`{error.reason}`", str(error.exit_code)
+
+
+def error_tree(error: type[LatticeError]) -> Iterator[type[LatticeError]]:
+    """Those of errors.py, parents first; a store's own refinement of one is told apart by nobody outside."""
+    if error.__module__ == LatticeError.__module__:
+        yield error
+        for child in sorted(error.__subclasses__(), key=lambda each: (each.status, each.__name__)):
+            yield from error_tree(child)
+
+
+def meaning(error: type[LatticeError]) -> str:
+    """The error's line in the tree drawn atop errors.py."""
+    import lattice.errors as drawn
+
+    for line in (drawn.__doc__ or "").splitlines():
+        words = line.strip("│├└─ ").split(maxsplit=1)
+        if len(words) == 2 and words[0] == error.__name__:
+            return words[1].removeprefix(str(error.status)).strip()
+    return "something that nobody foresaw; the server's log has the details"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def fenced(text: str) -> str:
+    return f"```text\n{text.rstrip()}\n```"
+
+
+PAGES = {"kinds": kinds, "commands": commands, "settings": settings_page, "metrics": metrics_page, "errors": errors}

@@ -1,0 +1,1 @@
+"""Filter, score, pick over a table of candidates; knows no kind."""

@@ -1,0 +1,165 @@
+"""decide(ask, table, profile): which candidate, which is next best, and why not each of the others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lattice.engine.plugin import Ask, Filter, Profile, Reason, Score
+from lattice.engine.table import Flags, Floats, Rows, Some, Table
+
+NOWHERE = -1
+RULED_OUT = np.float32(-np.inf)
+REMEMBERED = 256  # shapes whose answers are kept up to date instead of made anew
+SIGHTINGS = 4096  # shapes remembered as seen once, which earns a place among those
+
+
+@dataclass(slots=True)
+class Decision:
+    """What was decided, valid until the table changes; `freeze` to keep it longer."""
+
+    ask: Ask
+    table: Table
+    profile: Profile
+    chosen: int
+    runner_up: int
+    totals: Floats  # summed weighted scores; -inf where ruled out
+    reasons: dict[Reason, Flags]
+
+    @property
+    def fits(self) -> bool:
+        return self.chosen != NOWHERE
+
+    @property
+    def name(self) -> str:
+        return self.table.names[self.chosen] if self.fits else ""
+
+    def freeze(self) -> "Decision":
+        kept = {reason: mask.copy() for reason, mask in self.reasons.items()}
+        return Decision(self.ask, self.table, self.profile, self.chosen, self.runner_up, self.totals.copy(), kept)
+
+
+class _Plan:
+    """The plugins of a profile that have something to say about a shape, by how far their answers reach."""
+
+    __slots__ = ("near_filters", "near_scores", "weight", "wide_filters", "wide_scores")
+
+    def __init__(self, ask: Ask, profile: Profile) -> None:
+        filters = [each for each in profile.filters if each.applies(ask)]
+        scores = [(each, np.float32(weight)) for each, weight in profile.scores if weight and each.applies(ask)]
+        self.near_filters: Sequence[Filter] = [each for each in filters if each.scope == "row"]
+        self.wide_filters: Sequence[Filter] = [each for each in filters if each.scope != "row"]
+        self.near_scores: Sequence[tuple[Score, np.float32]] = [each for each in scores if each[0].scope == "row"]
+        self.wide_scores: Sequence[tuple[Score, np.float32]] = [each for each in scores if each[0].scope != "row"]
+        self.weight = float(sum(weight for _, weight in scores))
+
+
+class State:
+    """What is known of one shape: totals and reasons by row-scoped plugins, kept up to date row by row."""
+
+    __slots__ = ("fixed_version", "plan", "reasons", "totals", "version")
+
+    def __init__(self, plan: _Plan) -> None:
+        self.plan = plan
+        self.version = self.fixed_version = -1
+        self.totals: Floats = np.empty(0, np.float32)
+        self.reasons: dict[Reason, Flags] = {}
+
+    def refresh(self, ask: Ask, table: Table) -> None:
+        if self.fixed_version == table.fixed_version and self.version == table.version:
+            return
+        changed = table.changed_since(self.version) if self.fixed_version == table.fixed_version else None
+        if changed is None or len(changed) * 4 > table.count:
+            self._look_at_all(ask, table)
+        elif changed:
+            self._look_again(ask, table, changed)
+        self.version, self.fixed_version = table.version, table.fixed_version
+
+    def _look_at_all(self, ask: Ask, table: Table) -> None:
+        self.totals, self.reasons = evaluate(ask, table, self.plan.near_filters, self.plan.near_scores)
+        self.totals = self.totals.copy()  # it was a buffer of the table's
+        np.copyto(self.totals, RULED_OUT, where=table.memo("dead", _dead))
+
+    def _look_again(self, ask: Ask, table: Table, changed: list[int]) -> None:
+        rows = np.array(changed, np.intp)
+        totals, reasons = evaluate(ask, Some(table, rows), self.plan.near_filters, self.plan.near_scores)
+        totals[~table.column("alive")[rows]] = RULED_OUT
+        self.totals[rows] = totals
+        for reason, mask in reasons.items():
+            self.reasons[reason][rows] = mask
+
+
+def _dead(table: Table) -> Flags:
+    dead: Flags = ~table.column("alive")
+    return dead
+
+
+def evaluate(
+    ask: Ask, rows: Rows, filters: Sequence[Filter], scores: Sequence[tuple[Score, np.float32]]
+) -> tuple[Floats, dict[Reason, Flags]]:
+    """Totals (-inf where ruled out) and reasons, by these plugins."""
+    reasons: dict[Reason, Flags] = {}
+    for each in filters:
+        reasons.update(each.filter(ask, rows))
+    totals = rows.floats()
+    totals.fill(0)
+    for score, weight in scores:
+        values = score.score(ask, rows)
+        totals += np.multiply(values, weight, out=values)
+    for mask in reasons.values():
+        np.copyto(totals, RULED_OUT, where=mask)
+    return totals, reasons
+
+
+def state_of(ask: Ask, table: Table, profile: Profile) -> State:
+    """What is remembered of this shape; a shape seen for the first time is not worth remembering yet."""
+    key = (profile, ask.shape)
+    state = table.states.get(key)
+    if isinstance(state, State):
+        return state
+    fresh = State(_Plan(ask, profile))
+    if len(table.states) > SIGHTINGS:
+        _forget(table)
+    if state is None:
+        table.states[key] = fresh.plan  # seen once
+        return fresh
+    fresh.plan = state
+    table.states[key] = fresh
+    return fresh
+
+
+def _forget(table: Table) -> None:
+    kept = [(key, state) for key, state in table.states.items() if isinstance(state, State)]
+    table.states.clear()
+    table.states.update(kept[-REMEMBERED // 2 :])
+
+
+def decide(ask: Ask, table: Table, profile: Profile) -> Decision:
+    """Every candidate filtered, every one that is left scored, the best taken; ties go by the table's fixed order."""
+    state = state_of(ask, table, profile)
+    state.refresh(ask, table)
+    plan, totals, reasons = state.plan, state.totals, state.reasons
+    if plan.wide_filters or plan.wide_scores:
+        wide, more = evaluate(ask, table, plan.wide_filters, plan.wide_scores)
+        totals = np.add(wide, totals, out=wide)
+        reasons = {**reasons, **more}
+    chosen = best(table, totals)
+    runner_up = NOWHERE
+    if chosen != NOWHERE:
+        kept, totals[chosen] = totals[chosen], RULED_OUT
+        runner_up = best(table, totals)
+        totals[chosen] = kept
+    return Decision(ask, table, profile, chosen, runner_up, totals, reasons)
+
+
+def best(table: Table, totals: Floats) -> int:
+    """The row with the highest total; among equals the one that comes first in the fixed order."""
+    if not len(totals):
+        return NOWHERE
+    first = int(totals.argmax())
+    if totals[first] == RULED_OUT:
+        return NOWHERE
+    if table.in_order:
+        return first
+    equal = np.flatnonzero(totals == totals[first])
+    return first if len(equal) == 1 else int(equal[table.column("rank")[equal].argmin()])

@@ -1,0 +1,95 @@
+"""The two extension points, Filter and Score, and what they are asked."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+from lattice.engine.table import Flags, Floats, Rows, Table
+
+# What an answer for a row depends on: that row alone; the other things in its topology domain too; or anything in the table.
+Scope = Literal["row", "domain", "table"]
+
+
+class Ask(Protocol):
+    """Something to place. Equal shapes get equal answers: `shape` holds everything that plugins look at."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> Hashable: ...
+
+    @property
+    def needs(self) -> tuple[tuple[int, int], ...]:
+        """(resource, amount) for everything asked for, in the table's numbers; amounts above zero."""
+        ...
+
+
+class Reason(Protocol):
+    """Why a row is ruled out. A value: equal reasons are the same reason. Its words are made when somebody asks."""
+
+    @property
+    def plugin(self) -> str: ...
+
+    def summary(self) -> str:
+        """After a count: 7 *without 2 gpu free*."""
+        ...
+
+    def detail(self, table: Table, row: int) -> "Shortfall":
+        """For one row, in numbers and units where there are any."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Need, have, missing, as people read them; "" where a reason has no numbers."""
+
+    what: str
+    need: str = ""
+    have: str = ""
+    missing: str = ""
+
+    def __str__(self) -> str:
+        if not self.need:
+            return self.what
+        numbers = f"need {self.need}, have {self.have}"
+        return f"{self.what}: {numbers}, missing {self.missing}" if self.missing else f"{self.what}: {numbers}"
+
+
+Rejections = Mapping[Reason, Flags]  # reason -> which rows; for one ask always the same reasons, whichever rows are looked at
+
+
+class Filter(Protocol):
+    name: ClassVar[str]
+    scope: ClassVar[Scope]
+
+    def applies(self, ask: Ask) -> bool:
+        """Could it rule out anything for this ask? False: it is not called."""
+        ...
+
+    def filter(self, ask: Ask, rows: Rows) -> Rejections: ...
+
+
+class Score(Protocol):
+    name: ClassVar[str]
+    scope: ClassVar[Scope]
+
+    def applies(self, ask: Ask) -> bool: ...
+
+    def score(self, ask: Ask, rows: Rows) -> Floats:
+        """0 worst to 1 best, one per row. Only + - * / and comparisons, so that a row's score never depends on its neighbours."""
+        ...
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Which plugins, with what weights. Compared by identity: make one and keep it."""
+
+    name: str
+    filters: tuple[Filter, ...]
+    scores: tuple[tuple[Score, float], ...]
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other

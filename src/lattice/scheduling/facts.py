@@ -1,0 +1,59 @@
+"""What is known of one node: its manifest, read once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from lattice.kinds.constraint import Taint
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.quantity import micros
+
+PRICE_LABEL = "lattice.dev/price-per-hour"
+DRAINING_TAINT = "lattice.dev/draining"
+TOPOLOGY = ("region", "zone", "provider", "pool", "cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    name: str
+    totals: Mapping[str, int]  # allocatable by resource: milli-cores, bytes, counts
+    labels: Mapping[str, str] = field(default_factory=dict)  # its own, and what it is by topology: node, zone, region …
+    taints: tuple[Taint, ...] = ()
+    gpus: tuple[tuple[str, int], ...] = ()  # (model, thousandths free of what we do not place ourselves)
+    ready: bool = True
+    cordoned: bool = False
+    draining: bool = False
+    runtimes: frozenset[str] = frozenset()  # empty: not said, so anything goes
+    licences: frozenset[str] = frozenset()
+    image: str = ""
+    ports: tuple[int, int] | None = None  # first and last that may be given out
+    price: int = 0  # micro-dollars an hour
+
+
+def facts_of(node: LatticeNode) -> NodeFacts:
+    spec, status = node.spec, node.status
+    own = {name: getattr(spec, name) for name in TOPOLOGY if getattr(spec, name)}
+    conditions = {condition.type: condition.status for condition in status.conditions}
+    return NodeFacts(
+        name=node.metadata.name,
+        totals={name: amount for name, amount in allocatable(node).items() if name != "gpu"},
+        labels={**node.metadata.labels, **own, "node": node.metadata.name},
+        taints=spec.taints,
+        gpus=tuple((gpu.model, gpu.milli_free) for gpu in status.gpus),
+        ready=conditions.get("Ready", "True") == "True",
+        cordoned=spec.unschedulable,
+        draining=status.phase == "Draining" or any(taint.key == DRAINING_TAINT for taint in spec.taints),
+        runtimes=frozenset(status.runtimes),
+        licences=frozenset(spec.licences),
+        image=spec.machine_image,
+        ports=(status.port_range.first, status.port_range.last) if status.port_range else None,
+        price=micros(Decimal(node.metadata.labels[PRICE_LABEL])) if PRICE_LABEL in node.metadata.labels else 0,
+    )
+
+
+def allocatable(node: LatticeNode) -> dict[str, int]:
+    """What it says it gives, else capacity less reserved, never below nothing."""
+    status = node.status
+    if status.allocatable:
+        return {name: max(0, amount) for name, amount in status.allocatable.items()}
+    return {name: max(0, amount - status.reserved.get(name, 0)) for name, amount in status.capacity.items()}

@@ -1,0 +1,260 @@
+"""The nodes as a table: what is on each, what is assumed to be soon, and how that changes."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lattice.engine.table import Table, tie_rank
+from lattice.errors import Conflict, NotFound
+from lattice.kinds.constraint import WorkloadTerm
+from lattice.kinds.selector import LabelSelector
+from lattice.kinds.workload import LatticeWorkload
+from lattice.scheduling.ask import PORTS, SLOTS, Demands, WorkloadAsk, demands_of
+from lattice.scheduling.facts import NodeFacts
+from lattice.scheduling.gpus import Gpus
+from lattice.scheduling.tally import Tally
+
+Codes = NDArray[np.int32]
+NO_LIMIT = 1 << 62  # a node that does not say how much of a countable thing it takes
+ALL_PORTS = (30000, 32767)  # given out where a node names no range
+EVERYTHING = LabelSelector()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A workload on a node: assumed until its binding is durable."""
+
+    ask: WorkloadAsk
+    row: int
+    state: Literal["assumed", "bound"]
+    gpus: tuple[int, ...] = ()  # which ones
+    ports: tuple[int, ...] = ()
+
+
+class NodeTable(Table):
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(("cpu", "memory", SLOTS, PORTS), seed)
+        self.facts: list[NodeFacts | None] = []
+        self.placements: dict[str, Placement] = {}
+        self.on_row: list[dict[str, Placement]] = []
+        self.gpus = Gpus(self)
+        for name in ("unready", "cordoned", "draining"):
+            self.add_column(name, np.bool_)
+        self.add_column("price", np.int64)
+        self._host_ports: list[dict[tuple[int, str], int]] = []
+        self._tallies: dict[object, Tally] = {}
+        self._concerned: dict[object, tuple[Tally, ...]] = {}  # by what a workload is, which tallies count it
+        self._repulsed: dict[tuple[str, WorkloadTerm], Tally] = {}  # terms of placed workloads that keep others away, by term
+        self._shapes: dict[Demands, int] = {}  # a number for each kind of demand, cheaper to look up than the demand itself
+        self._codes: dict[str, tuple[int, Codes, list[str]]] = {}
+
+    # --- nodes ---
+
+    def load(self, nodes: Iterable[NodeFacts]) -> None:
+        """Many at once, in tie order, which makes deciding faster than adding them one by one as they come."""
+        for facts in sorted(nodes, key=lambda each: tie_rank(self.seed, each.name)):
+            self.put(facts)
+
+    def put(self, facts: NodeFacts) -> int:
+        """Add a node, or change it; what is on it stays."""
+        totals = {SLOTS: NO_LIMIT, **facts.totals}
+        first, last = facts.ports or ALL_PORTS
+        totals.setdefault(PORTS, last - first + 1)
+        row = self.row_of.get(facts.name)
+        if row is None:
+            row = self.add(facts.name, totals)
+            if row == len(self.facts):
+                self.facts.append(None)
+                self.on_row.append({})
+                self._host_ports.append({})
+        else:
+            self.resize(facts.name, totals)
+        self.facts[row] = facts
+        for column, value in (
+            ("unready", not facts.ready),
+            ("cordoned", facts.cordoned),
+            ("draining", facts.draining),
+            ("price", facts.price),
+        ):
+            self.set(row, column, value)
+        self.gpus.put(row, facts.gpus)
+        return row
+
+    def drop(self, name: str) -> list[Placement]:
+        """The node is gone; so is what was on it, which is returned."""
+        if name not in self.row_of:
+            raise NotFound(f"no node {name}")
+        row = self.row_of[name]
+        lost = list(self.on_row[row].values())
+        for placement in lost:
+            self.forget(placement.ask.name)
+        self.gpus.put(row, ())
+        self.facts[row] = None
+        self.remove(name)
+        return lost
+
+    def codes(self, key: str) -> Codes:
+        """For each row the number of its domain under a topology key (`node`, `zone`, any label key); -1: it has none."""
+        return self._coded(key)[1]
+
+    def domain_count(self, key: str) -> int:
+        return len(self._coded(key)[2])
+
+    def domain_names(self, key: str) -> list[str]:
+        return self._coded(key)[2]
+
+    def _coded(self, key: str) -> tuple[int, Codes, list[str]]:
+        kept = self._codes.get(key)
+        if kept is None or kept[0] != self.fixed_version:
+            numbers: dict[str, int] = {}
+            codes = np.full(self.count, -1, np.int32)
+            for row, facts in enumerate(self.facts):
+                value = facts.labels.get(key) if facts else None
+                if value is not None:
+                    codes[row] = numbers.setdefault(value, len(numbers))
+            kept = self._codes[key] = (self.fixed_version, codes, list(numbers))
+        return kept
+
+    # --- workloads ---
+
+    def ask(self, workload: LatticeWorkload) -> WorkloadAsk:
+        group = workload.spec.group
+        name = f"{workload.metadata.namespace or 'default'}/{workload.metadata.name}"
+        asked = self.asked(name, demands_of(workload), workload.spec.priority)
+        return replace(asked, group=f"{asked.demands.namespace}/{group.name}", min_member=group.min_member) if group else asked
+
+    def asked(self, name: str, demands: Demands, priority: int = 0) -> WorkloadAsk:
+        counted = [*demands.requests, (SLOTS, 1)]
+        if demands.ports:
+            counted.append((PORTS, demands.ports))
+        needs = tuple((self.add_resource(resource), amount) for resource, amount in counted)
+        shape = self._shapes.setdefault(demands, len(self._shapes))
+        return WorkloadAsk(name, demands, shape, needs, priority, labels=dict(demands.labels))
+
+    def assume(self, ask: WorkloadAsk, row: int) -> Placement:
+        """It will be there; deciding goes on as if it were."""
+        if ask.name in self.placements:
+            where = self.names[self.placements[ask.name].row]
+            raise Conflict(f"is on node {where} already", where=ask.name, fix="forget it first")
+        demands = ask.demands
+        gpus = self.gpus.take(row, demands.gpu) if demands.gpu else ()
+        placement = Placement(ask, row, "assumed", gpus)
+        for port in demands.host_ports:
+            self._host_ports[row][port] = self._host_ports[row].get(port, 0) + 1
+        self._enter(placement)
+        self.take(row, ask.needs)
+        return placement
+
+    def commit(self, name: str) -> Placement:
+        """Its binding is durable."""
+        placement = self._placed(name)
+        if placement.state != "bound":
+            placement = replace(placement, state="bound")
+            self.placements[name] = self.on_row[placement.row][name] = placement
+        return placement
+
+    def forget(self, name: str) -> Placement:
+        """It is not, or no longer, there. Forgetting twice is an error; see `rollback` in bind.py for the forgiving form."""
+        placement = self._placed(name)
+        row, ask = placement.row, placement.ask
+        if ask.demands.gpu:
+            self.gpus.give_back(row, ask.demands.gpu, placement.gpus)
+        for port in ask.demands.host_ports:
+            left = self._host_ports[row][port] - 1
+            if left:
+                self._host_ports[row][port] = left
+            else:
+                del self._host_ports[row][port]
+        self._leave(placement)
+        self.take(row, [(resource, -amount) for resource, amount in ask.needs])
+        return placement
+
+    def _placed(self, name: str) -> Placement:
+        placement = self.placements.get(name)
+        if placement is None:
+            raise NotFound(f"no workload {name} on any node")
+        return placement
+
+    def host_ports_in_use(self, row: int) -> Mapping[tuple[int, str], int]:
+        return self._host_ports[row]
+
+    @contextmanager
+    def what_if(self) -> Iterator[None]:
+        """Place and forget freely inside: on the way out everything placed is as it was. Nothing is copied."""
+        before = dict(self.placements)
+        try:
+            yield
+        finally:
+            now = dict(self.placements)
+            for name, placement in now.items():
+                if before.get(name) is not placement:
+                    self.forget(name)
+            for name, placement in before.items():
+                if now.get(name) is not placement:
+                    self._restore(placement)
+
+    def _restore(self, placement: Placement) -> None:
+        again = self.assume(placement.ask, placement.row)
+        if again.gpus != placement.gpus:
+            self.gpus.swap(placement.row, placement.ask.demands.gpu, again.gpus, placement.gpus)
+        self.placements[placement.ask.name] = self.on_row[placement.row][placement.ask.name] = placement
+
+    # --- who is near whom ---
+
+    def tally(self, namespace: str, selector: LabelSelector, service: str = "") -> Tally:
+        """Counts of the matching workloads, from now on kept up to date."""
+        key = (namespace, selector, service)
+        tally = self._tallies.get(key)
+        if tally is None:
+            tally = self._tallies[key] = Tally(namespace, selector, service)
+            self._concerned.clear()
+            for placement in self.placements.values():
+                demands = placement.ask.demands
+                if tally.matches(demands.namespace, demands.service, placement.ask.labels):
+                    tally.add(self, placement.row, 1)
+        return tally
+
+    def repulsed_by(self, ask: WorkloadAsk) -> list[tuple[WorkloadTerm, Tally]]:
+        """Terms of placed workloads that keep this one away, each with where its carriers are."""
+        found = []
+        for (namespace, term), tally in self._repulsed.items():
+            if namespace == ask.demands.namespace and term.selector.matches(ask.labels):
+                found.append((term, tally))
+        return found
+
+    def _enter(self, placement: Placement) -> None:
+        name = placement.ask.name
+        self.placements[name] = self.on_row[placement.row][name] = placement
+        self._count(placement, 1)
+
+    def _leave(self, placement: Placement) -> None:
+        name = placement.ask.name
+        del self.placements[name], self.on_row[placement.row][name]
+        self._count(placement, -1)
+
+    def _count(self, placement: Placement, change: int) -> None:
+        demands = placement.ask.demands
+        for tally in self._tallies_for(placement.ask):
+            tally.add(self, placement.row, change)
+        for term in demands.far:
+            carriers = self._repulsed.get((demands.namespace, term))
+            if carriers is None:
+                carriers = self._repulsed[demands.namespace, term] = Tally(demands.namespace, EVERYTHING)
+            carriers.add(self, placement.row, change)
+
+    def _tallies_for(self, ask: WorkloadAsk) -> tuple[Tally, ...]:
+        if not self._tallies:
+            return ()
+        demands = ask.demands
+        what = (demands.namespace, demands.service, demands.labels)
+        known = self._concerned.get(what)
+        if known is None:
+            if len(self._concerned) > 100_000:
+                self._concerned.clear()
+            found = (each for each in self._tallies.values() if each.matches(demands.namespace, demands.service, ask.labels))
+            known = self._concerned[what] = tuple(found)
+        return known

@@ -1,0 +1,104 @@
+"""The client on the wire: TLS both ways, connections that break, answers that are not ours."""
+
+import os
+import ssl
+import tempfile
+from dataclasses import replace
+
+import pytest
+
+from lattice.cli.client import Client, Request
+from lattice.cli.config import Server
+from lattice.errors import LatticeError, Unavailable
+from lattice.server.certificates import new_authority
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return new_authority()[0]
+
+
+@pytest.fixture
+def secure(server, authority, tmp_path):
+    """The tiny server behind TLS, for clients with a certificate only; its certificate names `lattice.test`."""
+    pair = authority.issue_server(["lattice.test"])
+    (tmp_path / "server.pem").write_bytes(pair.certificate + pair.key)
+    (tmp_path / "ca.pem").write_bytes(authority.pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem")
+    context.load_verify_locations(tmp_path / "ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    client = authority.issue_client("me", ["lattice:admins"])
+    return Server(
+        server.url.replace("http:", "https:"),
+        authority=authority.pem.decode(),
+        certificate=client.certificate.decode(),
+        key=client.key.decode(),
+        name="lattice.test",
+    )
+
+
+def test_both_sides_show_certificates_and_no_key_stays_on_disk(secure):
+    before = set(os.listdir(tempfile.gettempdir()))
+    client = Client(secure, timeout=5)
+    assert client.get("/version")["gitVersion"] == "v1.33.0+lattice"
+    assert not [name for name in set(os.listdir(tempfile.gettempdir())) - before if name.startswith("lattice-")]
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        pytest.param({"name": ""}, "shows a certificate that we do not trust", id="a name that the certificate does not have"),
+        pytest.param({"authority": new_authority()[0].pem.decode()}, "shows a certificate that we do not trust", id="another authority"),
+        pytest.param({"certificate": "", "key": ""}, "", id="no certificate of our own"),
+    ],
+)
+def test_strangers_are_not_trusted_either_way(secure, change, problem):
+    with pytest.raises(Unavailable) as raised:
+        Client(replace(secure, **change), timeout=5).get("/version")
+    assert problem in raised.value.what
+    assert raised.value.fix
+
+
+def test_one_connection_serves_many_requests_and_is_renewed_when_it_breaks(server):
+    client = Client(Server(server.url), timeout=5)
+    client.get("/version")
+    first = client._kept
+    client.get("/version")
+    assert client._kept is first
+    first.sock.shutdown(2)
+    assert client.get("/version")
+    assert client._kept is not first
+    client.close()
+
+
+def test_a_deletion_is_not_sent_twice_by_itself(server):
+    client = Client(Server(server.url), timeout=5)
+    client.get("/version")
+    client._kept.sock.shutdown(2)
+    with pytest.raises(Unavailable, match=r"the connection to .* broke"):
+        client.send(Request("DELETE", "/apis/x/v1/things/a"))
+
+
+def test_an_answer_that_is_not_ours(server):
+    server.answers["GET", "/version"] = [(502, [], "<html>")]
+    with pytest.raises(Unavailable, match="the server answered 502 to /version"):
+        Client(Server(server.url), timeout=5).get("/version")
+
+
+def test_silence_ends_with_the_timeout(server):
+    server.shutdown()  # still accepts, never answers
+    with pytest.raises(LatticeError, match="gave no answer in time"):
+        Client(Server(server.url), timeout=0.05).get("/version")
+
+
+def test_a_list_that_outlives_history_is_read_again_whole(server):
+    path = "/apis/x/v1/things"
+    for i in range(5):
+        server.put(f"{path}/{i}", {"metadata": {"name": str(i)}})
+    first = {"metadata": {"continue": "2", "resourceVersion": "1"}, "items": [{}, {}]}
+    server.answers["GET", path] = [(200, [], first), (410, [], {"reason": "Expired", "message": "too old"})]
+    pages = Client(Server(server.url), timeout=5).pages(path, {"limit": "2"})
+    assert [len(page["items"]) for page in pages] == [5]

@@ -1,0 +1,75 @@
+"""Who owns whom: decided on values."""
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from lattice.controllers.owners import Item, Owner, Verdict, is_blocked, judge
+from lattice.kinds.lifecycle import FOREGROUND, ORPHAN
+from lattice.store.protocol import Key
+
+
+def item(name: str, *owners: Owner, finalizers: tuple[str, ...] = (), dying: bool = False) -> Item:
+    return Item(Key("configmaps", "a", name), f"uid-{name}", owners, finalizers, dying)
+
+
+def owner(name: str, *, uid: str = "", blocks: bool = True) -> Owner:
+    return Owner(Key("configmaps", "a", name), uid or f"uid-{name}", blocks)
+
+
+STRANGER = Owner(None, "uid-stranger", True)
+LEAVING = {"finalizers": (FOREGROUND,), "dying": True}
+
+
+@pytest.mark.parametrize(
+    ("owners", "present", "verdict"),
+    [
+        pytest.param([], [], Verdict(), id="an object without owners stays"),
+        pytest.param([owner("x")], [item("x")], Verdict(), id="an object whose owner is there stays"),
+        pytest.param([owner("x")], [], Verdict(remove=True), id="an object whose only owner is gone goes"),
+        pytest.param([owner("x", uid="older")], [item("x")], Verdict(remove=True), id="an owner made anew is another owner"),
+        pytest.param(
+            [owner("x"), owner("y")], [item("x")], Verdict(shed=frozenset({"uid-y"})), id="one owner is enough, the other is shed"
+        ),
+        pytest.param([STRANGER], [], Verdict(), id="owners of unknown kinds are left alone"),
+        pytest.param([STRANGER, owner("y")], [], Verdict(shed=frozenset({"uid-y"})), id="an owner of unknown kind keeps the object"),
+        pytest.param([owner("x")], [item("x", **LEAVING)], Verdict(remove=True, is_awaited=True), id="an owner that waits counts as gone"),
+        pytest.param([owner("x")], [item("x", dying=True, finalizers=("a/b",))], Verdict(), id="an owner held by others is still there"),
+        pytest.param([owner("x")], [item("x", dying=True, finalizers=(ORPHAN,))], Verdict(), id="an owner that orphans is still there"),
+    ],
+)
+def test_what_owners_mean(owners: list[Owner], present: list[Item], verdict: Verdict) -> None:
+    assert judge(item("me", *owners), {each.key: each for each in present}.get) == verdict
+
+
+def test_what_is_being_deleted_is_not_judged_again() -> None:
+    assert judge(item("me", owner("x"), dying=True, finalizers=("a/b",)), lambda _: None) == Verdict()
+
+
+@pytest.mark.parametrize(
+    ("others", "blocked"),
+    [
+        pytest.param([], False, id="nothing depends on it"),
+        pytest.param([item("d", owner("me"))], True, id="a blocking dependent blocks"),
+        pytest.param([item("d", owner("me", blocks=False))], False, id="a dependent that does not care does not"),
+        pytest.param([item("d", owner("me"), **LEAVING), item("e", owner("d"))], True, id="nor may it go before a dependent that waits"),
+        pytest.param([item("d", owner("me"), owner("e"), **LEAVING), item("e", owner("d"), **LEAVING)], True, id="others in a circle"),
+    ],
+)
+def test_what_blocks(others: list[Item], blocked: bool) -> None:
+    assert is_blocked(item("me", **LEAVING), _dependents([*others])) is blocked
+
+
+def test_those_that_wait_for_each_other_in_a_circle_do_not_block() -> None:
+    first, second, third = item("a", owner("c"), **LEAVING), item("b", owner("a"), **LEAVING), item("c", owner("b"), **LEAVING)
+    assert not is_blocked(first, _dependents([first, second, third]))
+
+
+def test_an_object_that_owns_itself_does_not_block_itself() -> None:
+    itself = item("a", owner("a"), **LEAVING)
+    assert not is_blocked(itself, _dependents([itself]))
+
+
+def _dependents(items: Iterable[Item]) -> Callable[[str], list[Item]]:
+    everything = list(items)
+    return lambda uid: [each for each in everything if any(o.uid == uid for o in each.owners)]

@@ -1,0 +1,17 @@
+"""The kubectl scenario, in the order in which it is typed."""
+
+from kubectl_steps import apply, change, core, declare, delete, discover, look, made, people, status, watch
+
+STEPS = (
+    *discover.STEPS,
+    *declare.STEPS,
+    *look.STEPS,
+    *change.STEPS,
+    *status.STEPS,
+    *watch.STEPS,
+    *apply.STEPS,
+    *core.STEPS,
+    *people.STEPS,
+    *made.STEPS,
+    *delete.STEPS,
+)
