@@ -17,12 +17,14 @@ MAY_IMPORT = {
     "metrics": "",
     "settings": "errors",
     "kinds": "errors",
+    "engine": "errors",
+    "scheduling": "errors kinds engine",
     "store": "errors kinds clock metrics",
-    "controllers": "errors kinds store clock metrics settings",
-    "server": "errors kinds store clock metrics settings",
+    "controllers": "errors kinds engine scheduling store clock metrics settings",
+    "server": "errors kinds engine scheduling store clock metrics settings",
     "cli": "*",
 }
-PURE = {"kinds"}
+PURE = {"kinds", "engine", "scheduling"}
 IMPURE = {"asyncio", "time", "random", "os", "logging", "socket", "ssl", "threading", "subprocess"}
 IMPURE |= {"apsw", "sqlite3", "grpc", "aiohttp", "structlog"}
 ADAPTERS = {"memory", "sqlite", "etcd"}  # of the store: siblings that do not know one another

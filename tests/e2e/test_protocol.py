@@ -125,8 +125,8 @@ def test_deep_nesting_is_refused_at_once(wire, opening):
 def test_a_body_over_a_mebibyte_is_too_large(wire):
     with nothing_written(wire):
         refused(wire.post(CONFIGMAPS, configmap("big", {"a": "x" * (1 << 20)})), 413, "RequestEntityTooLarge")
-        chunks = iter([b"x" * 65536] * 17)
-        refused(wire.ask("POST", CONFIGMAPS, b"".join(chunks), content_type=JSON), 413, "RequestEntityTooLarge")
+        in_chunks = iter([b" " * 65536] * 17)
+        refused(wire.post(CONFIGMAPS, in_chunks), 413, "RequestEntityTooLarge")
 
 
 @pytest.mark.usefixtures("known")
@@ -181,10 +181,7 @@ def test_what_exists_is_not_created_again_but_is_validated_first(wire):
 
 def test_a_missing_namespace_is_named(wire):
     with nothing_written(wire):
-        details = refused(
-            wire.post("/api/v1/namespaces/nowhere/configmaps", configmap("x")), 404, "NotFound", 'namespaces "nowhere" not found'
-        )
-        assert (details["kind"], details["name"]) == ("namespaces", "nowhere")
+        refused(wire.post("/api/v1/namespaces/nowhere/configmaps", configmap("x")), 404, "NotFound", 'namespaces "nowhere" not found')
         refused(wire.post(SERVICES.replace("default", "nowhere"), service("x")), 404, "NotFound", 'namespaces "nowhere" not found')
         refused(wire.apply("/api/v1/namespaces/nowhere/configmaps/x", configmap("x")), 404, "NotFound", 'namespaces "nowhere" not found')
 

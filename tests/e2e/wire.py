@@ -56,7 +56,7 @@ class Wire:
                 self._tls.load_cert_chain(pair.name)
 
     def ask(self, method: str, path: str, body: Any = None, /, **headers: str) -> Answer:
-        """Header names in snake_case; a body that is not bytes goes as JSON."""
+        """Header names in snake_case; bytes go as they are, in chunks if there are several; anything else as JSON."""
         with self._connected() as connection:
             response = self._send(connection, method, path, body, headers)
             return Answer(response.status, response.headers, response.read())
@@ -102,7 +102,8 @@ class Wire:
         sent = {name.replace("_", "-").title(): value for name, value in headers.items()}
         if self.server.token:
             sent.setdefault("Authorization", f"Bearer {self.server.token}")
-        connection.request(method, path, body if body is None or isinstance(body, bytes) else json.dumps(body), sent)
+        as_is = body is None or isinstance(body, bytes | Iterator)
+        connection.request(method, path, body if as_is else json.dumps(body), sent)
         return connection.getresponse()
 
 

@@ -42,6 +42,7 @@ class Memory:
     newest: int = 0
     known: dict[str, int] = field(default_factory=dict)  # name -> its revision, as far as anybody was told
     outdated: dict[str, int] = field(default_factory=dict)  # name -> a revision that it had before
+    failures: list[Any] = field(default_factory=list)  # answers that say the server itself failed
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def plan(self, rng: random.Random) -> tuple[Deed, dict[str, Any] | None]:
@@ -69,6 +70,7 @@ class Memory:
     def learn(self, deed: Deed, status: int, answer: Any) -> None:
         with self.lock:
             if status >= 500:
+                self.failures.append(answer)
                 return  # it may have happened
             if status >= 400:
                 deed.outcome = "refused"
@@ -99,7 +101,7 @@ class Writer(threading.Thread):
         super().__init__(daemon=True)
         self._server = read_kubeconfig(kubeconfig)
         self._memory = memory
-        self._rng = random.Random(seed)
+        self._rng = random.Random(seed)  # noqa: S311 - which write is next
 
     def run(self) -> None:
         address = urllib.parse.urlsplit(self._server.url)

@@ -1,5 +1,6 @@
 """Which commands there are, and what happens when one fails; a command's code loads only when it runs."""
 
+import errno
 import importlib
 import os
 import signal
@@ -11,7 +12,9 @@ import click
 
 from lattice import __version__
 from lattice.cli import say
-from lattice.errors import LatticeError
+from lattice.errors import Full, LatticeError
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Entry(NamedTuple):
@@ -111,6 +114,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more on its way out
         return 128 + signal.SIGPIPE
+    except OSError as e:
+        problem = _of_the_system(e)
+        say.error(problem)
+        return problem.exit_code
+
+
+def _of_the_system(e: OSError) -> LatticeError:
+    """What the machine refused, in one sentence instead of a traceback."""
+    full = e.errno in NO_SPACE
+    what = "the disk is full" if full else f"cannot be used: {(e.strerror or str(e)).lower()}"
+    return (Full if full else LatticeError)(
+        what, where=str(e.filename or ""), fix="free some space" if full else "check the path and who may write there"
+    )
 
 
 def run() -> NoReturn:

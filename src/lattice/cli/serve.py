@@ -22,7 +22,7 @@ from aiohttp import web
 from lattice import metrics
 from lattice.clock import Clock, SystemClock, stamp
 from lattice.controllers.garbage import Garbage
-from lattice.errors import Conflict, LatticeError, Unavailable
+from lattice.errors import Conflict, Full, LatticeError, Unavailable
 from lattice.kinds import KINDS
 from lattice.kinds.core import CustomResourceDefinition
 from lattice.kinds.stored import pack
@@ -132,14 +132,26 @@ def _claimed(folder: Path) -> Any:
 
 async def _open_store(settings: Settings, folder: Path, clock: Clock) -> Store:
     if not settings.store:
-        from lattice.store.sqlite import SqliteStore
-
-        return await SqliteStore.open(folder / "state.db", clock)
+        return await _open_file(folder / "state.db", clock)
     if settings.store.startswith("etcd://"):
         from lattice.store.etcd import EtcdStore
 
         return await EtcdStore.open(settings.store, clock, settings.allow_etcd_that_loses_writes)
     raise Unavailable(f"no such store: {settings.store}", where="--store", fix="leave it out for SQLite, or give etcd://HOST:PORT")
+
+
+async def _open_file(path: Path, clock: Clock) -> Store:
+    import apsw
+
+    from lattice.store.sqlite import SqliteStore
+
+    try:
+        return await SqliteStore.open(path, clock)
+    except apsw.FullError as error:
+        raise Full("the disk is full", where=str(path), fix="free some space") from error
+    except apsw.Error as error:
+        fix = "see whether the disk is sound; put a copy of the file back, or choose another --data-dir"
+        raise Unavailable(f"SQLite cannot use this file: {error}", where=str(path), fix=fix) from error
 
 
 async def _fixed(documents: Documents, clock: Clock) -> Store:

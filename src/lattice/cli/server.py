@@ -23,6 +23,7 @@ def settings_flags(*names: str) -> Callable[[Callable[..., Any]], Callable[..., 
             option = click.option(
                 f"--{name}",
                 default=setting.default,
+                type=click.IntRange(0, 65535) if name == "port" else None,
                 is_flag=switch,
                 envvar=list(setting.env),
                 show_default=not switch and setting.default != "",

@@ -1,11 +1,12 @@
 """`lattice up`: everything on this machine, in one process, and the next three things to try."""
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
@@ -63,11 +64,21 @@ class _logging_to:  # noqa: N801 - reads as a phrase where it is used
         import structlog
 
         configure_logging(verbose=False)
-        self._file = self._path.open("a", buffering=1)
-        structlog.configure(logger_factory=structlog.PrintLoggerFactory(self._file))
+        self._file = self._path.open("a")
+        structlog.configure(logger_factory=structlog.WriteLoggerFactory(cast("TextIO", self)))
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+    def write(self, line: str) -> None:
+        """A full disk must not stop what only wanted to tell something."""
+        with contextlib.suppress(OSError):
+            self._file.write(line)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.flush()
 
 
 def _greet(running: "Running", settings: Settings) -> None:

@@ -24,6 +24,11 @@ class Ask(Protocol):
         """(resource, amount) for everything asked for, in the table's numbers; amounts above zero."""
         ...
 
+    @property
+    def is_additive(self) -> bool:
+        """Does placing it change its row in nothing but these amounts? Else equal asks cannot be looked at together."""
+        ...
+
 
 class Reason(Protocol):
     """Why a row is ruled out. A value: equal reasons are the same reason. Its words are made when somebody asks."""

@@ -76,6 +76,10 @@ class WorkloadAsk:
     min_member: int = 0
     labels: Mapping[str, str] = field(default_factory=dict, compare=False)
 
+    @property
+    def is_additive(self) -> bool:
+        return self.demands.gpu is None and not self.demands.host_ports
+
 
 def demands_of(workload: LatticeWorkload) -> Demands:
     spec, constraints = workload.spec, workload.spec.constraints

@@ -71,14 +71,17 @@ def write_options(query: Query, kind: str, agent: str) -> WriteOptions:
 
 def delete_options(query: Query, body: Mapping[str, Any]) -> DeleteOptions:
     """From the body, completed by the query, as clients send either."""
+    demands = body.get("preconditions") or {}
+    for name, value, shape in (("dryRun", body.get("dryRun") or [], list), ("preconditions", demands, dict)):
+        if not isinstance(value, shape):
+            raise Malformed(f"must be {'a list' if shape is list else 'an object'}", where=name, fix="send DeleteOptions, or no body")
     dry_run = (body.get("dryRun") or [query.get("dryRun")])[0]
     policy = body.get("propagationPolicy") or query.get("propagationPolicy") or _orphan(body.get("orphanDependents"), query)
     causes = [*_dry_run_problem(dry_run)]
-    if policy not in {"Background", "Foreground", "Orphan"}:
+    if policy not in ("Background", "Foreground", "Orphan"):
         causes.append(_unsupported("propagationPolicy", policy, ("Orphan", "Background", "Foreground")))
     if causes:
         raise invalid_options("DeleteOptions", causes)
-    demands = body.get("preconditions") or {}
     return DeleteOptions(dry_run == "All", policy, demands.get("uid") or "", demands.get("resourceVersion") or "")
 
 

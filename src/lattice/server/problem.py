@@ -41,7 +41,7 @@ def _options(error: LatticeError) -> str:
 
 def _causes(error: LatticeError) -> tuple[Cause, ...]:
     """kubectl shows nothing of an Invalid but its causes: one without any would be a riddle."""
-    return (Cause(error.where, error.what),) if isinstance(error, Invalid) and not error.causes else error.causes
+    return (Cause(error.where or "request", error.what),) if isinstance(error, Invalid) and not error.causes else error.causes
 
 
 def message_of(error: LatticeError, resource: Resource | None, name: str) -> str:

@@ -24,7 +24,10 @@ async def review(catalog: Catalog, tokens: Tokens, user: User, kind: str, body: 
             status = _access(catalog, user, spec)
         case "SubjectAccessReview":
             _demand_admin(user, kind)
-            other = User(spec.get("user") or "", frozenset(spec.get("groups") or ()))
+            groups = spec.get("groups") or []
+            if not isinstance(groups, list):
+                raise Malformed("must be a list of names", where="spec.groups")
+            other = User(str(spec.get("user") or ""), frozenset(str(group) for group in groups))
             status = _access(catalog, other, spec)
         case "SelfSubjectRulesReview":
             status = _rules(catalog, user)
@@ -33,7 +36,7 @@ async def review(catalog: Catalog, tokens: Tokens, user: User, kind: str, body: 
             status = await _token(tokens, spec)
         case _:
             raise Malformed(f"no such review: {kind}")
-    return {**body, "metadata": body.get("metadata") or {"creationTimestamp": None}, "status": status}
+    return {**body, "kind": kind, "metadata": body.get("metadata") or {"creationTimestamp": None}, "status": status}
 
 
 def _demand_admin(user: User, kind: str) -> None:
@@ -46,10 +49,10 @@ def _info(user: User) -> Review:
 
 
 def _access(catalog: Catalog, user: User, spec: Review) -> Review:
-    if about := spec.get("nonResourceAttributes"):
+    if about := _attributes(spec, "nonResourceAttributes"):
         allowed = about.get("verb") == "get" or bool(user.groups & {ADMINS, SYSTEM})
         return {"allowed": allowed, "reason": "reading is open to every known user" if allowed else "paths are read-only"}
-    about = spec.get("resourceAttributes") or {}
+    about = _attributes(spec, "resourceAttributes")
     asked = Deed(
         about.get("verb", ""),
         about.get("group", ""),
@@ -60,6 +63,13 @@ def _access(catalog: Catalog, user: User, spec: Review) -> Review:
     )
     verdict = _verdict(catalog, user, asked)
     return {"allowed": verdict.allowed, "reason": verdict.why} | ({} if verdict.allowed else {"denied": False})
+
+
+def _attributes(spec: Review, name: str) -> dict[str, str]:
+    found = spec.get(name) or {}
+    if not isinstance(found, dict):
+        raise Malformed("must be an object", where=f"spec.{name}")
+    return {key: str(value or "") for key, value in found.items()}
 
 
 def _verdict(catalog: Catalog, user: User, asked: Deed) -> Verdict:

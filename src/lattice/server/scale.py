@@ -44,13 +44,16 @@ def _wanted(call: Call, old: Entry) -> Object:
         if change is None:
             raise Malformed("a scale takes a merge patch or a JSON patch", fix="set Content-Type: application/merge-patch+json")
         wanted = change(_scale(call, old), parse_json(call.body).value)
-    if not isinstance(wanted, dict):
+    if not isinstance(wanted, dict) or not isinstance(wanted.get("metadata") or {}, dict):
         raise Malformed("the body must be a Scale object")
     return wanted
 
 
 def _moved(call: Call, obj: Object, wanted: Object) -> Object:
-    count = (wanted.get("spec") or {}).get("replicas", 0)
+    spec = wanted.get("spec")
+    if not isinstance(spec, dict):
+        raise Malformed("a Scale needs a spec", where="spec", fix='send {"spec": {"replicas": N}}')
+    count = spec.get("replicas", 0)  # Go clients leave a zero out
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise Invalid("is invalid", causes=[Cause("spec.replicas", f"Invalid value: {count}: must be a whole number, 0 or more")])
     return _replaced(obj, call.target.served.resource.scale.split("."), count)

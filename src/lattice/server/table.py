@@ -75,7 +75,7 @@ def _cell(resource: Resource, column: Column) -> Cell:
         return COMPUTED[resource.id, column.name]
     find = compile_path(column.path).find
     if column.type == "date":
-        return lambda obj, now: age(_first(find(obj)), now)
+        return lambda obj, now: age(found[0], now) if (found := find(obj)) else None
     if column.type in {"integer", "number", "boolean"}:
         return lambda obj, now: _first(find(obj))
     return lambda obj, now: ",".join(_text(value) for value in find(obj))

@@ -5,14 +5,28 @@ from kubectl_steps.step import Step
 MANAGERS = """-o jsonpath='{range .metadata.managedFields[*]}{.manager}/{.operation} {end}'"""
 
 STEPS = (
-    Step("apply on the server creates", "kubectl apply --server-side -f applied.yaml", out=r"\Alatticepool\.lattice\.dev/ssa serverside-applied\n\Z"),
+    Step(
+        "apply on the server creates",
+        "kubectl apply --server-side -f applied.yaml",
+        out=r"\Alatticepool\.lattice\.dev/ssa serverside-applied\n\Z",
+    ),
     Step(
         "and notes who owns what",
         "kubectl get lp ssa -o yaml --show-managed-fields",
-        out=(r"^    manager: kubectl$", r"^    operation: Apply$", r"^        f:capacity:\n          f:maxCores: \{\}\n          f:maxNodes: \{\}$"),
+        out=(
+            r"^    manager: kubectl$",
+            r"^    operation: Apply$",
+            r"^        f:capacity:\n          f:maxCores: \{\}\n          f:maxNodes: \{\}$",
+        ),
         since=(1, 21),
     ),
-    Step("managed fields are hidden unless asked for", "kubectl get lp ssa -o yaml", but="managedFields", out=r"^kind: LatticePool$", since=(1, 21)),
+    Step(
+        "managed fields are hidden unless asked for",
+        "kubectl get lp ssa -o yaml",
+        but="managedFields",
+        out=r"^kind: LatticePool$",
+        since=(1, 21),
+    ),
     Step(
         "apply on the server again changes nothing",
         "kubectl get lp ssa -o jsonpath='{.metadata.resourceVersion} ' && kubectl apply --server-side -f applied.yaml >/dev/null "
@@ -31,7 +45,11 @@ STEPS = (
         "kubectl apply --server-side -f applied-2.yaml >/dev/null && kubectl get lp ssa -o jsonpath='{.spec.capacity}'",
         out=r'\A\{"maxNodes":6\}\Z',
     ),
-    Step("somebody else scales by hand", """kubectl patch lp ssa --type=merge -p '{"spec":{"capacity":{"maxNodes":7}}}'""", out=r"ssa patched$"),
+    Step(
+        "somebody else scales by hand",
+        """kubectl patch lp ssa --type=merge -p '{"spec":{"capacity":{"maxNodes":7}}}'""",
+        out=r"ssa patched$",
+    ),
     Step(
         "a field that somebody else owns is a conflict",
         "kubectl apply --server-side -f applied-2.yaml",

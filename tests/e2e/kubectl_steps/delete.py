@@ -13,16 +13,33 @@ def owned(name: str, owner: str) -> str:
 
 
 STEPS = (
-    Step("a dry run deletes nothing", "kubectl delete lsvc db --dry-run=server && kubectl get lsvc db -o name", out=r'"db" deleted.*\(server dry run\).*\nlatticeservice\.lattice\.dev/db\n\Z'),
+    Step(
+        "a dry run deletes nothing",
+        "kubectl delete lsvc db --dry-run=server && kubectl get lsvc db -o name",
+        out=r'"db" deleted.*\(server dry run\).*\nlatticeservice\.lattice\.dev/db\n\Z',
+    ),
     Step("delete one", "kubectl delete lsvc db", out=r'\Alatticeservice\.lattice\.dev "db" deleted( from default namespace)?\n\Z'),
     Step("and it is gone", "kubectl get lsvc db", rc=1, err=r'\(NotFound\): latticeservices\.lattice\.dev "db" not found$'),
-    Step("delete what is gone", "kubectl delete lsvc db", rc=1, err=r'^Error from server \(NotFound\): latticeservices\.lattice\.dev "db" not found$'),
+    Step(
+        "delete what is gone",
+        "kubectl delete lsvc db",
+        rc=1,
+        err=r'^Error from server \(NotFound\): latticeservices\.lattice\.dev "db" not found$',
+    ),
     Step("delete what is gone, and do not mind", "kubectl delete lsvc db --ignore-not-found", out=r"\A\Z"),
     Step("delete by file", "kubectl delete -f rule.yaml", out=r'\Aautomationrule\.lattice\.dev "sleeper" deleted\n\Z'),
     Step("delete by selector", "kubectl delete lp -l made=yes", out=r'\A(latticepool\.lattice\.dev "made-[a-z0-9]{5}" deleted\n){2}\Z'),
-    Step("the others are still there", "kubectl get lp east west -o name", out=r"\Alatticepool\.lattice\.dev/east\nlatticepool\.lattice\.dev/west\n\Z"),
+    Step(
+        "the others are still there",
+        "kubectl get lp east west -o name",
+        out=r"\Alatticepool\.lattice\.dev/east\nlatticepool\.lattice\.dev/west\n\Z",
+    ),
     Step("delete by path", "kubectl delete --raw /apis/lattice.dev/v1alpha1/latticepools/odd", out=r'"status":\s*"Success"'),
-    Step("delete by path and selector", "kubectl delete --raw '/api/v1/namespaces/default/configmaps?labelSelector=set%3Dpages' >/dev/null && kubectl get cm -l set=pages", err=r"^No resources found in default namespace\.$"),
+    Step(
+        "delete by path and selector",
+        "kubectl delete --raw '/api/v1/namespaces/default/configmaps?labelSelector=set%3Dpages' >/dev/null && kubectl get cm -l set=pages",
+        err=r"^No resources found in default namespace\.$",
+    ),
     Step(
         "delete if it is still the one I mean",
         """printf '{"preconditions":{"uid":"00000000-0000-0000-0000-000000000000"}}' | kubectl delete --raw /apis/lattice.dev/v1alpha1/latticepools/east -f -""",
@@ -30,14 +47,24 @@ STEPS = (
         err=r"\(Conflict\): .*the UID in the precondition \(00000000-.*does not match the UID in record",
     ),
     Step("an object with a finalizer", "kubectl create -f held.yaml", out=r"^configmap/held created$"),
-    Step("is only marked by a delete", "kubectl delete cm held --wait=false && kubectl get cm held -o jsonpath='{.metadata.deletionTimestamp} {.metadata.generation}'", out=r'"held" deleted.*\n\d{4}-\S+Z'),
+    Step(
+        "is only marked by a delete",
+        "kubectl delete cm held --wait=false && kubectl get cm held -o jsonpath='{.metadata.deletionTimestamp} {.metadata.generation}'",
+        out=r'"held" deleted.*\n\d{4}-\S+Z',
+    ),
     Step(
         "takes no new finalizer then",
         """kubectl patch cm held --type=merge -p '{"metadata":{"finalizers":["example.com/hold","example.com/more"]}}'""",
         rc=1,
         err=r"metadata\.finalizers: Forbidden: no new finalizers can be added if the object is being deleted",
     ),
-    Step("is waited for in vain", "kubectl delete cm held --timeout=1s", rc=1, out=r'"held" deleted', err=r"timed out waiting for the condition on configmaps/held"),
+    Step(
+        "is waited for in vain",
+        "kubectl delete cm held --timeout=1s",
+        rc=1,
+        out=r'"held" deleted',
+        err=r"timed out waiting for the condition on configmaps/held",
+    ),
     Step(
         "and goes with its last finalizer",
         """(kubectl patch cm held --type=merge -p '{"metadata":{"finalizers":null}}' >/dev/null &); kubectl delete cm held --timeout=10s --ignore-not-found; kubectl get cm held""",
@@ -68,7 +95,22 @@ STEPS = (
     ),
     Step("a service in a namespace of its own", "kubectl apply -n t1 -f service.yaml", out=r"^latticeservice\.lattice\.dev/api created$"),
     Step("a namespace takes its contents along", "kubectl delete ns t1 --timeout=30s", out=r'\Anamespace "t1" deleted\n\Z'),
-    Step("and is gone with them", "kubectl get lsvc,secret,cm -n t1; kubectl get ns t1", rc=1, err=(r"^No resources found in t1 namespace\.$", r'\(NotFound\): namespaces "t1" not found$')),
-    Step("delete all of a kind", "kubectl delete lp --all && kubectl get lp", out=r'^latticepool\.lattice\.dev "east" deleted$', err=r"^No resources found$"),
-    Step("delete everything in a namespace", "kubectl delete all --all && kubectl get all", out=r'^latticeservice\.lattice\.dev "api" deleted', err=r"^No resources found in default namespace\.$"),
+    Step(
+        "and is gone with them",
+        "kubectl get lsvc,secret,cm -n t1; kubectl get ns t1",
+        rc=1,
+        err=(r"^No resources found in t1 namespace\.$", r'\(NotFound\): namespaces "t1" not found$'),
+    ),
+    Step(
+        "delete all of a kind",
+        "kubectl delete lp --all && kubectl get lp",
+        out=r'^latticepool\.lattice\.dev "east" deleted$',
+        err=r"^No resources found$",
+    ),
+    Step(
+        "delete everything in a namespace",
+        "kubectl delete all --all && kubectl get all",
+        out=r'^latticeservice\.lattice\.dev "api" deleted',
+        err=r"^No resources found in default namespace\.$",
+    ),
 )

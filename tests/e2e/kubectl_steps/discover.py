@@ -19,7 +19,7 @@ PLURALS = tuple(plural for plural, _ in KINDS.values())
 
 EXPLAINED = tuple(
     Step(
-        f"explain tells what a {kind} is and what its spec holds",
+        f"explain tells what {kind} is and what its spec holds",
         f"kubectl explain {plural}.spec",
         out=(rf"^KIND:\s+{kind}$", r"^VERSION:\s+(lattice\.dev/)?v1alpha1$", rf"^ +{field}\t<\S+>", r"^ {3,5}\S.*\w"),
     )
@@ -66,12 +66,20 @@ STEPS = (
         "kubectl api-resources --api-group=lattice.dev -o name | sort | tr '\\n' ' '",
         out=r"\A" + " ".join(rf"{plural}\.lattice\.dev" for plural in sorted(PLURALS)) + r" \Z",
     ),
-    Step("api-resources knows what is in no namespace", "kubectl api-resources --namespaced=false", out=r"^namespaces\s+ns\s", but="secrets"),
+    Step(
+        "api-resources knows what is in no namespace", "kubectl api-resources --namespaced=false", out=r"^namespaces\s+ns\s", but="secrets"
+    ),
     Step("cluster-info finds the server", "kubectl cluster-info", out=r"control plane.* is running at .*https://127\.0\.0\.1:\d+"),
     Step("the server says that it is ready", "kubectl get --raw /readyz", out=r"\Aok\Z"),
     Step("the server says that it lives", "kubectl get --raw /livez", out=r"\Aok\Z"),
-    Step("the group document names the preferred version", "kubectl get --raw /apis/lattice.dev", out=r'"preferredVersion":\s*\{[^}]*"v1alpha1"'),
-    Step("an unknown path is not found", "kubectl get --raw /apis/nope.dev/v1", rc=1, err=r"^Error from server \(NotFound\): .*nope\.dev/v1"),
+    Step(
+        "the group document names the preferred version",
+        "kubectl get --raw /apis/lattice.dev",
+        out=r'"preferredVersion":\s*\{[^}]*"v1alpha1"',
+    ),
+    Step(
+        "an unknown path is not found", "kubectl get --raw /apis/nope.dev/v1", rc=1, err=r"^Error from server \(NotFound\): .*nope\.dev/v1"
+    ),
     Step(
         "an unknown kind is told by kubectl itself",
         "kubectl get gizmos",
@@ -79,9 +87,20 @@ STEPS = (
         err=r"^error: the server doesn't have a resource type \"gizmos\"$",
     ),
     Step(
+        "what runs on nodes of Kubernetes is not here",
+        "kubectl get pods",
+        rc=1,
+        err=r"^error: the server doesn't have a resource type \"pods\"$",
+    ),
+    Step(
         "explain opens with the kind's own sentence",
         "kubectl explain latticepool",
-        out=(r"^KIND:\s+LatticePool$", r"Capacity and budget in one region of one provider\.", r"^ +spec\t<\S+> -required-", r"^ +status\t<"),
+        out=(
+            r"^KIND:\s+LatticePool$",
+            r"Capacity and budget in one region of one provider\.",
+            r"^ +spec\t<\S+> -required-",
+            r"^ +status\t<",
+        ),
     ),
     Step(
         "explain goes down to a field inside a map",

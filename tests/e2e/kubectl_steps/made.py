@@ -23,16 +23,28 @@ STEPS = (
         rc=1,
         err=r"\(Forbidden\): .*agreements follow from services: list each other under spec\.resources",
     ),
-    Step("Lattice makes a cluster", "kubectl create -f cluster.yaml", out=r"\Alatticecluster\.lattice\.dev/east-7 created\n\Z", who="system"),
+    Step(
+        "Lattice makes a cluster", "kubectl create -f cluster.yaml", out=r"\Alatticecluster\.lattice\.dev/east-7 created\n\Z", who="system"
+    ),
     Step(
         "people see it",
         "kubectl get lc east-7",
         out=(r"\ANAME\s+POOL\s+REGION\s+NODES\s+READY\s+SERVICES\s+COST/H\s+PHASE\s+AGE\n", r"^east-7\s+east\s.*\d+s$"),
         who="viewer",
     ),
-    Step("people do not change it", """kubectl patch lc east-7 --type=merge -p '{"spec":{"maxNodes":9}}'""", rc=1, err=r"\(Forbidden\): .*latticeclusters are made by Lattice only"),
+    Step(
+        "people do not change it",
+        """kubectl patch lc east-7 --type=merge -p '{"spec":{"maxNodes":9}}'""",
+        rc=1,
+        err=r"\(Forbidden\): .*latticeclusters are made by Lattice only",
+    ),
     Step("people do not delete it", "kubectl delete lc east-7", rc=1, err=r"\(Forbidden\): .*latticeclusters are made by Lattice only"),
-    Step("people do not delete all of them", "kubectl delete lc --all", rc=1, err=r"\(Forbidden\): .*latticeclusters are made by Lattice only"),
+    Step(
+        "people do not delete all of them",
+        "kubectl delete lc --all",
+        rc=1,
+        err=r"\(Forbidden\): .*latticeclusters are made by Lattice only",
+    ),
     Step(
         "a workload that belongs to a service is its service's",
         "printf 'apiVersion: lattice.dev/v1alpha1\\nkind: LatticeWorkload\\nmetadata:\\n  name: api-0\\n  ownerReferences: "
@@ -46,5 +58,17 @@ STEPS = (
         "constraints: {nodeSelector: {no: such}}}\\n' | kubectl create --validate=false -f -",
         out=r"^latticeworkload\.lattice\.dev/own created$",
     ),
+    Step(
+        "Lattice registers a node",
+        "printf 'apiVersion: lattice.dev/v1alpha1\\nkind: LatticeNode\\nmetadata: {name: n1}\\nspec: {}\\n' | kubectl create -f -",
+        out=r"^latticenode\.lattice\.dev/n1 created$",
+        who="system",
+    ),
+    Step(
+        "people close a node",
+        """kubectl patch ln n1 --type=merge -p '{"spec":{"unschedulable":true}}' -o jsonpath='{.spec.unschedulable}'""",
+        out=r"\Atrue\Z",
+    ),
+    Step("people remove a node", "kubectl delete ln n1 --wait=false", out=r'^latticenode\.lattice\.dev "n1" deleted'),
     Step("Lattice deletes the cluster", "kubectl delete lc east-7", out=r'^latticecluster\.lattice\.dev "east-7" deleted', who="system"),
 )

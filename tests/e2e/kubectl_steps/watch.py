@@ -46,7 +46,11 @@ STEPS = (
         rc=1,
         err=r"^Error from server \((Expired|Gone)\): .*999999999",
     ),
-    Step("a watch ends when it was told to", "kubectl get --raw '/api/v1/namespaces?watch=true&timeoutSeconds=1'", out=r'^\{"type":"ADDED","object":\{.*"name":"default"'),
+    Step(
+        "a watch ends when it was told to",
+        "kubectl get --raw '/api/v1/namespaces?watch=true&timeoutSeconds=1'",
+        out=r'^\{"type":"ADDED","object":\{.*"name":"default"',
+    ),
     Step(
         "a watch may begin with what is there and say where that ends",
         "kubectl get --raw '/api/v1/namespaces?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1'",

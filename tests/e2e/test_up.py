@@ -1,0 +1,153 @@
+"""`lattice up` as people meet it: the first start, the next one, Ctrl-C, a taken port, a full disk."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from servers import LATTICE, Server, running_server, start
+from wire import CONFIGMAPS, Wire, configmap, refused
+
+pytestmark = [pytest.mark.xdist_group("up"), pytest.mark.timeout(90)]
+
+BIG = {"text": "x" * 100_000}
+
+
+def _said(server: Server) -> str:
+    """Everything after the first line, once it has ended."""
+    assert server.process.stdout is not None
+    with server.process.stdout as out:
+        return out.read()
+
+
+def test_the_first_start_says_where_and_what_next(tmp_path: Path) -> None:
+    server = start(tmp_path)
+    assert re.fullmatch(r"https://127\.0\.0\.1:\d+", server.url)
+    assert Wire(server.kubeconfig).get("/version").status == 200
+    assert server.stop(signal.SIGINT) == 0
+    said = _said(server)
+    for words in (
+        f"state       {tmp_path}/state.db",
+        f"kubeconfig  {server.kubeconfig}",
+        "Ctrl-C stops it.",
+        "stopping; the state stays in",
+    ):
+        assert words in said
+    assert len(re.findall(r"^  (?:lattice|kubectl) .+", said, re.MULTILINE)) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_it_stops_cleanly_while_somebody_watches(number: int, tmp_path: Path) -> None:
+    server = start(tmp_path)
+    with Wire(server.kubeconfig).watching(CONFIGMAPS):
+        began = time.monotonic()
+        assert server.stop(number) == 0
+        assert time.monotonic() - began < 5
+    assert "Traceback" not in _said(server) + (tmp_path / "server.log").read_text()
+
+
+def test_the_next_start_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
+    server = start(tmp_path)
+    assert Wire(server.kubeconfig).post(CONFIGMAPS, configmap("kept", {"a": "1"})).status == 201
+    before = Wire(server.kubeconfig).revision
+    assert server.stop() == 0
+    server.kubeconfig.write_text("this: is: not\n- a kubeconfig")
+    process = subprocess.Popen([*LATTICE, "up", "--data-dir", str(tmp_path), "--port", "0"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("Lattice is back up at https://")
+    while "Ctrl-C stops it." not in process.stdout.readline():
+        pass
+    again = Server(process, "", server.kubeconfig, tmp_path)
+    wire = Wire(again.kubeconfig)  # written anew
+    assert wire.get(f"{CONFIGMAPS}/kept").value["data"] == {"a": "1"}
+    assert wire.revision >= before
+    assert again.stop() == 0
+    _said(server), _said(again)
+
+
+def test_a_second_one_on_the_same_data_names_the_first(tmp_path: Path) -> None:
+    with running_server(tmp_path) as first:
+        command = [*LATTICE, "up", "--data-dir", str(tmp_path), "--port", "0"]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert second.returncode == 1
+        expected = f"{tmp_path}: a server is already running on this data folder (process {first.process.pid}) at {first.url}"
+        assert expected in second.stderr
+        assert "fix: use it, stop it first, or choose another --data-dir" in second.stderr
+        assert Wire(first.kubeconfig).get("/version").status == 200
+
+
+def test_a_taken_port_leads_to_another_one(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        server = start(tmp_path, "--port", str(taken))
+        assert Wire(server.kubeconfig).get("/version").status == 200
+        assert not server.url.endswith(f":{taken}")
+        assert server.stop() == 0
+        assert f"(port {taken} was taken)" in _said(server)
+
+
+def test_apply_applies_once_it_runs(tmp_path: Path) -> None:
+    manifest = tmp_path / "hello.yaml"
+    manifest.write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hello, namespace: default}\ndata: {a: '1'}\n")
+    server = start(tmp_path / "data", "--apply", str(manifest))
+    deadline = time.monotonic() + 20
+    while (answer := Wire(server.kubeconfig).get(f"{CONFIGMAPS}/hello")).status == 404 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert answer.value["data"] == {"a": "1"}
+    assert server.stop() == 0
+    assert "configmap/hello created" in _said(server)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Four megabytes. In CI this must work; elsewhere it needs somebody who may mount."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True, text=True, check=False)
+    if done.returncode and os.environ.get("CI"):
+        pytest.fail(f"CI must be able to mount a small disk: {done.stderr}")
+    if done.returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_refuses_writes_says_so_and_goes_on_reading(small_disk: Path) -> None:
+    with running_server(small_disk / "data") as server:
+        wire, kept = Wire(server.kubeconfig), []
+        ballast = small_disk / "ballast"
+        ballast.write_bytes(b"0" * 2_000_000)
+        while (answer := wire.post(CONFIGMAPS, configmap(f"big-{len(kept)}", BIG))).status == 201:
+            kept.append(f"big-{len(kept)}")
+            assert len(kept) < 100
+        refused(answer, 507, "StorageFull", "the disk is full", "fix: free some space")
+        assert wire.get(CONFIGMAPS).names == sorted(kept)
+        refused(wire.post(CONFIGMAPS, configmap("still-full", BIG)), 507, "StorageFull")
+        ballast.unlink()
+        deadline = time.monotonic() + 5
+        while (answer := wire.post(CONFIGMAPS, configmap("after", BIG))).status == 507 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert answer.status == 201
+        assert wire.get(CONFIGMAPS).names == sorted([*kept, "after"])
+        assert server.stop() == 0
+
+
+def test_on_a_full_disk_it_stops_cleanly_and_starts_again_or_says_why_not(small_disk: Path) -> None:
+    server = start(small_disk / "data")
+    with (small_disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+        while True:
+            ballast.write(b"0" * 4096)
+    refused(Wire(server.kubeconfig).post(CONFIGMAPS, configmap("big", BIG)), 507, "StorageFull")
+    assert server.stop() == 0
+    assert "Traceback" not in _said(server)
+    again = subprocess.run(
+        [*LATTICE, "up", "--data-dir", str(small_disk / "data")], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert again.returncode == 3
+    assert "the disk is full" in again.stderr
