@@ -9,14 +9,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from kubectls import Kubectl
 from kubectl_steps.step import Outcome, Step, found, listed
+from kubectls import Kubectl
 from servers import Server
 
 MANIFESTS = Path(__file__).parent / "manifests"
 PATIENCE = 30.0  # seconds for a command
 ROUNDS = 12  # changes made for a watcher to see
 ROUND = 0.8  # seconds that a watcher gets to report a change
+QUIET = 0.2  # seconds of silence after which it has said what there is to say
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def _read(process: "subprocess.Popen[str]", seconds: float, step: Step, before: 
     assert process.stdout is not None
     said, deadline = "", time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0 and not _complete(step, before + said):
-        if not select.select([process.stdout], [], [], left)[0]:
+        if not select.select([process.stdout], [], [], min(left, QUIET) if said else left)[0]:
             break
         piece = os.read(process.stdout.fileno(), 65536).decode()
         if not piece:

@@ -336,3 +336,61 @@ def test_a_method_that_makes_no_sense_there_is_not_allowed(wire, robot, method, 
 def test_a_path_that_leads_nowhere_is_not_found(wire, path):
     for method in ("GET", "POST", "DELETE"):
         refused(wire.ask(method, path), 404, "NotFound", "could not find the requested resource")
+
+
+REVIEW = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("DELETE", f"{CONFIGMAPS}/known", 5),
+        ("DELETE", f"{CONFIGMAPS}/known", {"dryRun": "All"}),
+        ("DELETE", f"{CONFIGMAPS}/known", {"dryRun": 5}),
+        ("DELETE", f"{CONFIGMAPS}/known", {"preconditions": 5}),
+        ("DELETE", f"{CONFIGMAPS}/known", {"propagationPolicy": ["Orphan"]}),
+        ("POST", REVIEW, 5),
+        ("POST", REVIEW, {"spec": 5}),
+        ("POST", REVIEW, {"spec": {"groups": 5}}),
+        ("POST", REVIEW, {"spec": {"resourceAttributes": 5}}),
+        ("POST", REVIEW, {"spec": {"nonResourceAttributes": 5}}),
+        ("PUT", f"{SERVICES}/scaled/scale", 5),
+        ("PUT", f"{SERVICES}/scaled/scale", {}),
+        ("PUT", f"{SERVICES}/scaled/scale", {"spec": 5}),
+        ("PUT", f"{SERVICES}/scaled/scale", {"metadata": 5, "spec": {"replicas": 1}}),
+        ("PUT", f"{SERVICES}/scaled/scale", {"spec": {"replicas": "many"}}),
+        ("PUT", f"{SERVICES}/scaled/scale", {"spec": {"replicas": -1}}),
+        ("PUT", f"{SERVICES}/scaled/scale", {"spec": {"replicas": True}}),
+    ],
+    ids=str,
+)
+def test_odd_shapes_are_refused_by_their_fault_and_not_by_ours(wire, method, path, body):
+    wire.post(SERVICES, service("scaled", 3))
+    answer = wire.ask(method, path, body, content_type=JSON)
+    refused(answer, answer.status, "BadRequest" if answer.status == 400 else "Invalid")
+    assert wire.get(f"{CONFIGMAPS}/known").status == 200
+    assert wire.get(f"{SERVICES}/scaled/scale").value["spec"] == {"replicas": 3}
+
+
+def test_scale_moves_one_number(wire):
+    wire.post(SERVICES, service("moved", 3))
+    scale = wire.get(f"{SERVICES}/moved/scale").value
+    assert (scale["kind"], scale["apiVersion"], scale["spec"]) == ("Scale", "autoscaling/v1", {"replicas": 3})
+    assert wire.ask("PUT", f"{SERVICES}/moved/scale", {**scale, "spec": {"replicas": 5}}).value["spec"] == {"replicas": 5}
+    assert wire.patch(f"{SERVICES}/moved/scale", {"spec": {"replicas": 0}}).value["spec"] == {"replicas": 0}
+    assert wire.get(f"{SERVICES}/moved").value["spec"]["replicas"] == {"min": 0, "max": 9}
+    refused(wire.ask("PUT", f"{SERVICES}/moved/scale", scale), 409, "Conflict")
+
+
+def test_a_generated_name_has_room_for_its_suffix(wire):
+    name = wire.post(CONFIGMAPS, {"metadata": {"generateName": "x" * 250}}).value["metadata"]["name"]
+    assert (len(name), name[:58]) == (63, "x" * 58)
+    refused(wire.post(CONFIGMAPS, {"metadata": {"generateName": "UPPER-"}}), 422, "Invalid")
+
+
+@pytest.mark.parametrize("body", [configmap("bare"), {"metadata": {"name": "bare"}}], ids=["named", "unnamed"])
+def test_kubernetes_own_kinds_need_not_say_what_they_are(wire, body):
+    """kopf posts its events without apiVersion and kind; the address says both."""
+    made = wire.post(f"{CONFIGMAPS}?dryRun=All", body)
+    assert (made.status, made.value["kind"], made.value["apiVersion"]) == (201, "ConfigMap", "v1")

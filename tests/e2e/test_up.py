@@ -151,3 +151,24 @@ def test_on_a_full_disk_it_stops_cleanly_and_starts_again_or_says_why_not(small_
     )
     assert again.returncode == 3
     assert "the disk is full" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "code", "words"),
+    [
+        pytest.param("good", ["--port", "99999"], 2, "99999 is not in the range", id="no such port"),
+        pytest.param("file", [], 1, "file: cannot be used: file exists", id="the data folder is a file"),
+        pytest.param("junk", [], 3, "state.db: SQLite cannot use this file: file is not a database", id="the state is damaged"),
+        pytest.param("good", ["--store", "redis://x"], 3, "no such store: redis://x", id="no such store"),
+        pytest.param("good", ["--listen", "192.0.2.1"], 3, "cannot listen on 192.0.2.1", id="not our address"),
+    ],
+)
+def test_what_cannot_start_says_why(name: str, flags: list[str], code: int, words: str, tmp_path: Path) -> None:
+    (tmp_path / "junk").mkdir()
+    (tmp_path / "junk" / "state.db").write_bytes(b"not a database, " * 512)
+    (tmp_path / "file").touch()
+    command = [*LATTICE, "up", "--data-dir", str(tmp_path / name), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

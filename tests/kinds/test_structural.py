@@ -56,7 +56,9 @@ def walked(**spec: Any) -> tuple[dict[str, Any], Findings]:
 @pytest.mark.parametrize(
     ("spec", "complaint"),
     [
-        pytest.param({"color": "blue"}, 'spec.color: Unsupported value: "blue": supported values: "green", "red"', id="a word not in the list"),
+        pytest.param(
+            {"color": "blue"}, 'spec.color: Unsupported value: "blue": supported values: "green", "red"', id="a word not in the list"
+        ),
         pytest.param({"count": 0}, "spec.count: Invalid value: 0: must be more than 0", id="an exclusive minimum"),
         pytest.param({"count": 10}, "spec.count: Invalid value: 10: must be less than 10", id="an exclusive maximum"),
         pytest.param({"count": "five"}, 'spec.count: Invalid value: "five": must be an integer', id="a word for a number"),
@@ -67,10 +69,20 @@ def walked(**spec: Any) -> tuple[dict[str, Any], Findings]:
         pytest.param({"size": []}, "spec.size: Invalid value: []: must be a number or a string", id="a list for a quantity"),
         pytest.param({"tags": "a"}, 'spec.tags: Invalid value: "a": must be a list', id="one for many"),
         pytest.param({"tags": ["a", "a"]}, 'spec.tags[1]: Duplicate value: "a"', id="a set holds each value once"),
-        pytest.param({"ports": [{"name": "a"}, {"name": "a"}]}, 'spec.ports[1]: Duplicate value: {"name":"a"}', id="a list-map holds each key once"),
+        pytest.param(
+            {"ports": [{"name": "a"}, {"name": "a"}]}, 'spec.ports[1]: Duplicate value: {"name":"a"}', id="a list-map holds each key once"
+        ),
         pytest.param({"ports": [{}]}, "spec.ports[0].name: Required value", id="a required field in a list"),
-        pytest.param({"ports": [{"name": "a", "number": 70000}]}, "spec.ports[0].number: Invalid value: 70000: must be 65535 or less", id="a maximum in a list"),
-        pytest.param({"labels": {"app.io/x": 1}}, "spec.labels[app.io/x]: Invalid value: 1: must be a string", id="a map key with a slash is bracketed"),
+        pytest.param(
+            {"ports": [{"name": "a", "number": 70000}]},
+            "spec.ports[0].number: Invalid value: 70000: must be 65535 or less",
+            id="a maximum in a list",
+        ),
+        pytest.param(
+            {"labels": {"app.io/x": 1}},
+            "spec.labels[app.io/x]: Invalid value: 1: must be a string",
+            id="a map key with a slash is bracketed",
+        ),
         pytest.param({"labels": []}, "spec.labels: Invalid value: []: must be an object", id="a list for a map"),
         pytest.param({"title": "x"}, 'spec.title: Invalid value: "x": must have 2 characters or more', id="too short"),
         pytest.param({"title": "ABC"}, 'spec.title: Invalid value: "ABC": must match ^[a-z]+$', id="a pattern"),
@@ -125,7 +137,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "number", "a", "app.io/x"]), inner, max_size=3),
     max_leaves=6,
 )
-specs = st.fixed_dictionaries({}, optional={name: json_values for name in SCHEMA["properties"]["spec"]["properties"]})
+specs = st.fixed_dictionaries({}, optional=dict.fromkeys(SCHEMA["properties"]["spec"]["properties"], json_values))
 
 
 @given(spec=specs)

@@ -66,7 +66,7 @@ def apply(connection: Connection, **options: Any) -> int:
     """Create objects, or change them to what the manifests say.
 
     Fields that you stop writing are removed again, unless somebody else manages them. All manifests are read
-    before anything is sent: a mistake in one of them changes nothing.
+    before anything is sent: one that cannot be read stops all of them.
 
     \b
     Examples:

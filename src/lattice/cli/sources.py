@@ -34,6 +34,9 @@ def target_of(document: Document, names: Names) -> Target:
         raise Malformed(
             "metadata.name is missing", where=document.at("metadata.name"), fix="name the object; quote the name if it looks like a number"
         )
+    if "/" in name or name in {".", ".."}:
+        fix = "use lower-case letters, digits, '-' and '.'"
+        raise Malformed(f'"{name}" cannot be a name', where=document.at("metadata.name"), fix=fix)
     try:
         return Target(names.named(value["apiVersion"], value["kind"]), name)
     except LatticeError as e:

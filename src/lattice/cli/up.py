@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--apply", "manifests", multiple=True, metavar="FILE|DIR", help="Apply these once it runs. Repeatable.")
 @click.option("--log", "log_file", default="", metavar="FILE", help="Write the log here instead of server.log in the data folder.")
 def up(manifests: tuple[str, ...], log_file: str, **values: Any) -> None:
-    """Run everything on this machine: server, store and agents.
+    """Run everything on this machine, in one process: the server and its store.
 
     State stays in the data folder: stop with Ctrl-C, start again, and everything is there.
 

@@ -46,6 +46,7 @@ class NodeTable(Table):
             self.add_column(name, np.bool_)
         self.add_column("price", np.int64)
         self._host_ports: list[dict[tuple[int, str], int]] = []
+        self._journals: list[dict[str, Placement | None]] = []  # of each what_if under way: who was where before
         self._tallies: dict[object, Tally] = {}
         self._concerned: dict[object, tuple[Tally, ...]] = {}  # by what a workload is, which tallies count it
         self._repulsed: dict[tuple[str, WorkloadTerm], Tally] = {}  # terms of placed workloads that keep others away, by term
@@ -153,6 +154,7 @@ class NodeTable(Table):
         """Its binding is durable."""
         placement = self._placed(name)
         if placement.state != "bound":
+            self._note(name)
             placement = replace(placement, state="bound")
             self.placements[name] = self.on_row[placement.row][name] = placement
         return placement
@@ -184,18 +186,23 @@ class NodeTable(Table):
 
     @contextmanager
     def what_if(self) -> Iterator[None]:
-        """Place and forget freely inside: on the way out everything placed is as it was. Nothing is copied."""
-        before = dict(self.placements)
+        """Place and forget freely inside: on the way out everything placed is as it was. Costs what was done inside, nothing is copied."""
+        before: dict[str, Placement | None] = {}
+        self._journals.append(before)
         try:
             yield
         finally:
-            now = dict(self.placements)
-            for name, placement in now.items():
-                if before.get(name) is not placement:
+            self._journals.pop()
+            for name, placement in before.items():
+                if name in self.placements and self.placements[name] is not placement:
                     self.forget(name)
             for name, placement in before.items():
-                if now.get(name) is not placement:
+                if placement is not None and name not in self.placements:
                     self._restore(placement)
+
+    def _note(self, name: str) -> None:
+        for journal in self._journals:
+            journal.setdefault(name, self.placements.get(name))
 
     def _restore(self, placement: Placement) -> None:
         again = self.assume(placement.ask, placement.row)
@@ -228,11 +235,13 @@ class NodeTable(Table):
 
     def _enter(self, placement: Placement) -> None:
         name = placement.ask.name
+        self._note(name)
         self.placements[name] = self.on_row[placement.row][name] = placement
         self._count(placement, 1)
 
     def _leave(self, placement: Placement) -> None:
         name = placement.ask.name
+        self._note(name)
         del self.placements[name], self.on_row[placement.row][name]
         self._count(placement, -1)
 

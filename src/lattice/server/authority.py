@@ -36,6 +36,7 @@ class Deed:
 class Verdict:
     allowed: bool
     why: str = ""
+    fix: str = ""
 
 
 def judge(user: User, deed: Deed, resource: Resource | None) -> Verdict:
@@ -57,16 +58,16 @@ def _judge_admin(deed: Deed, resource: Resource | None) -> Verdict:
     if resource is None or deed.verb in READS:
         return Verdict(True, f"group {ADMINS}")
     if deed.subresource == "status" and resource.group:
-        return Verdict(False, "status is written by Lattice only; declare what you want in spec")
+        return Verdict(False, "status is written by Lattice only", "declare what you want in spec")
     if resource.made and deed.verb not in USERS_MAY.get(resource.id, frozenset()):
-        return Verdict(False, f"{resource.plural} are made by Lattice only; {resource.made}")
+        return Verdict(False, f"{resource.plural} are made by Lattice only", resource.made)
     return Verdict(True, f"group {ADMINS}")
 
 
 def authorize(user: User, deed: Deed, resource: Resource | None) -> None:
     verdict = judge(user, deed, resource)
     if not verdict.allowed:
-        raise Denied(forbidden(user, deed, verdict.why))
+        raise Denied(forbidden(user, deed, verdict.why), fix=verdict.fix)
 
 
 def forbidden(user: User, deed: Deed, why: str) -> str:

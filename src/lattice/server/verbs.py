@@ -8,6 +8,7 @@ from lattice.errors import Cause, Exists, Invalid, LatticeError, Malformed, NotA
 from lattice.kinds import manifest
 from lattice.kinds.body import encode, parse_json
 from lattice.kinds.lifecycle import FOREGROUND, ORPHAN, doomed, is_gone, same
+from lattice.kinds.metadata import admit_metadata
 from lattice.kinds.stored import Object, pack, splice, unpack
 from lattice.kinds.structural import Findings
 from lattice.server import admission, protobuf
@@ -176,7 +177,9 @@ def known_fields(call: Call, applied: Object) -> Applied:
     if not call.target.subresource and served.resource.has_status:
         applied = {name: value for name, value in applied.items() if name != "status"}
     found = Findings(defaulting=False)
+    admit_metadata(served.resource, applied["metadata"], named := Findings(defaulting=False))
     kept: Object = served.walk({**applied, "metadata": {}}, "", found)
+    found.causes.extend(named.causes)
     wrong = tuple(cause for cause in found.causes if cause.reason != "FieldValueRequired")  # it may be part of a whole
     return Applied({**kept, "metadata": applied["metadata"]}, tuple(found.unknown), wrong)
 

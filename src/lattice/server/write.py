@@ -16,6 +16,7 @@ from lattice.server.represent import form_of, represent
 from lattice.store.protocol import ABSENT, Check, Clash, Delete, Entry, Key, Put
 
 ATTEMPTS = 5  # a change that lost a race is computed again on the newer object this often
+LONGEST_STEM = 58  # of a generated name, as in Kubernetes: with its suffix it still fits into a label
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ async def write(api: Api, draft: Draft) -> Reply:
     new = born(admitted.obj, uid=api.new_uid(), now=api.now()) if old is None else revised(old, admitted.obj, status=status)
     new = admission.complete(served, new, old)
     if old is None and not new["metadata"].get("name"):
-        new["metadata"]["name"] = new["metadata"]["generateName"] + api.new_suffix()
+        new["metadata"]["name"] = new["metadata"]["generateName"][:LONGEST_STEM] + api.new_suffix()
     _account(api, draft, old, new)
     if old is not None and draft.old is not None and same(old, new):
         return _answer(api, call, draft.old, 200, admitted.warnings)

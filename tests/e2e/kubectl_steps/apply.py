@@ -59,14 +59,17 @@ STEPS = (
     Step("nothing was applied", "kubectl get lp ssa -o jsonpath='{.spec.capacity.maxNodes}'", out=r"\A7\Z"),
     Step(
         "a conflict can be won by force",
-        "kubectl apply --server-side --force-conflicts -f applied-2.yaml >/dev/null && kubectl get lp ssa -o jsonpath='{.spec.capacity.maxNodes}'",
+        "kubectl apply --server-side --force-conflicts -f applied-2.yaml >/dev/null "
+        "&& kubectl get lp ssa -o jsonpath='{.spec.capacity.maxNodes}'",
         out=r"\A6\Z",
     ),
     Step("by force the field changed hands", f"kubectl get lp ssa {MANAGERS}", out=r"\Akubectl/Apply \Z"),
     Step(
         "a second manager adds a field of its own",
-        "printf 'apiVersion: lattice.dev/v1alpha1\\nkind: LatticePool\\nmetadata: {name: ssa}\\nspec: {provider: {type: aws}, nodeClasses: [big]}\\n' "
-        "| kubectl apply --server-side --field-manager=second -f - >/dev/null && kubectl get lp ssa -o jsonpath='{.spec.nodeClasses} {.spec.capacity.maxNodes}'",
+        "printf 'apiVersion: lattice.dev/v1alpha1\\nkind: LatticePool\\nmetadata: {name: ssa}\\nspec: {provider: {type: aws}, "
+        "nodeClasses: [big]}\\n' "
+        "| kubectl apply --server-side --field-manager=second -f - >/dev/null "
+        "&& kubectl get lp ssa -o jsonpath='{.spec.nodeClasses} {.spec.capacity.maxNodes}'",
         out=r'\A\["big"\] 6\Z',
     ),
     Step("both managers are known", f"kubectl get lp ssa {MANAGERS}", out=(r"\bkubectl/Apply ", r"\bsecond/Apply ")),
@@ -84,7 +87,8 @@ STEPS = (
     ),
     Step(
         "a dry run on the server",
-        "sed 's/name: ssa/name: rehearsed/' applied.yaml | kubectl apply --server-side --dry-run=server -f - && kubectl get lp rehearsed --ignore-not-found",
+        "sed 's/name: ssa/name: rehearsed/' applied.yaml | kubectl apply --server-side --dry-run=server -f - "
+        "&& kubectl get lp rehearsed --ignore-not-found",
         out=r"\Alatticepool\.lattice\.dev/rehearsed serverside-applied \(server dry run\)\n\Z",
     ),
     Step("an object made by client-side apply", "sed 's/name: ssa/name: moved/' applied.yaml | kubectl apply -f -", out=r"moved created$"),
@@ -96,7 +100,8 @@ STEPS = (
     ),
     Step(
         "and its old manager is gone: a field that the next file leaves out goes, a changed one is no conflict",
-        "sed 's/name: ssa/name: moved/' applied-2.yaml | kubectl apply --server-side -f - >/dev/null && kubectl get lp moved -o jsonpath='{range .metadata.managedFields[*]}{.manager}/{.operation} {end}{.spec.capacity}'",
+        "sed 's/name: ssa/name: moved/' applied-2.yaml | kubectl apply --server-side -f - >/dev/null "
+        "&& kubectl get lp moved -o jsonpath='{range .metadata.managedFields[*]}{.manager}/{.operation} {end}{.spec.capacity}'",
         out=r'\Akubectl/Apply (kubectl-last-applied/Apply )?\{"maxNodes":6\}\Z',
         since=(1, 27),
     ),

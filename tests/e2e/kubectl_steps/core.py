@@ -81,7 +81,8 @@ STEPS = (
     ),
     Step(
         "and prunes what is no longer in it",
-        "sed '/^---/,$d' pages.yaml | KUBECTL_APPLYSET=true kubectl apply --server-side --prune --applyset=configmaps/members -n default -f -"
+        "sed '/^---/,$d' pages.yaml | KUBECTL_APPLYSET=true kubectl apply --server-side --prune --applyset=configmaps/members "
+        "-n default -f -"
         " && kubectl get cm -l set=pages -o name",
         out=(r"^configmap/page-1 serverside-applied$", r"^configmap/page-7 pruned$", r"\nconfigmap/page-1\n\Z"),
         since=(1, 27),
@@ -122,14 +123,16 @@ STEPS = (
     ),
     Step(
         "a lease is held",
-        "printf 'apiVersion: coordination.k8s.io/v1\\nkind: Lease\\nmetadata: {name: chair}\\nspec: {holderIdentity: me, leaseDurationSeconds: 15}\\n' "
+        "printf 'apiVersion: coordination.k8s.io/v1\\nkind: Lease\\nmetadata: {name: chair}\\nspec: {holderIdentity: me, "
+        "leaseDurationSeconds: 15}\\n' "
         "| kubectl create -f - && kubectl get lease chair",
         out=(r"^lease\.coordination\.k8s\.io/chair created$", r"^chair\s+me\s+\d+s$"),
     ),
     Step("there are no services of Kubernetes' own", "kubectl get svc", err=r"^No resources found in default namespace\.$"),
     Step(
         "a value that is not base64 is refused and not repeated",
-        "printf 'apiVersion: v1\\nkind: Secret\\nmetadata: {name: bad}\\ndata: {key: \"!!!hidden\"}\\n' | kubectl create --validate=false -f -",
+        "printf 'apiVersion: v1\\nkind: Secret\\nmetadata: {name: bad}\\ndata: {key: \"!!!hidden\"}\\n' "
+        "| kubectl create --validate=false -f -",
         rc=1,
         err=r'^The Secret "bad" is invalid: data\.key: must be base64; put plain text into stringData$',
         but="hidden",

@@ -103,7 +103,8 @@ STEPS = (
         "an unknown field is refused",
         "kubectl apply -f unknown-field.yaml --validate=strict",
         rc=1,
-        err=r'LatticePool in version "v1alpha1" cannot be handled as a LatticePool: strict decoding error: unknown field "spec\.provider\.regoin"',
+        err=r'LatticePool in version "v1alpha1" cannot be handled as a LatticePool: strict decoding error: unknown field '
+        r'"spec\.provider\.regoin"',
         since=(1, 27),
     ),
     Step(
@@ -163,7 +164,8 @@ STEPS = (
     ),
     Step(
         "several errors of metadata come together with those of the spec",
-        "sed 's/name: wrong/name: wrong\\n  labels: {app: \"b@d\"}/; s/ports:/&\\n        - {name: http, port: 8081}/' wrong-service.yaml | kubectl create -f -",
+        'sed \'s/name: wrong/name: wrong\\n  labels: {app: "b@d"}/; '
+        "s/ports:/&\\n        - {name: http, port: 8081}/' wrong-service.yaml | kubectl create -f -",
         rc=1,
         err=(
             r'The LatticeService "wrong" is invalid',

@@ -121,7 +121,8 @@ STEPS = (
     ),
     Step(
         "the next page goes on there",
-        """next=$(kubectl get --raw '/api/v1/namespaces/default/configmaps?limit=5&labelSelector=set%3Dpages' | sed 's/.*"continue":"\\([^"]*\\)".*/\\1/');"""
+        """next=$(kubectl get --raw '/api/v1/namespaces/default/configmaps?limit=5&labelSelector=set%3Dpages' """
+        """| sed 's/.*"continue":"\\([^"]*\\)".*/\\1/');"""
         """ kubectl get --raw "/api/v1/namespaces/default/configmaps?limit=5&labelSelector=set%3Dpages&continue=$next" """,
         out=(r'"name":"page-6"', r'"name":"page-7"'),
         but=(r"page-5", r'"continue":"[^"]'),

@@ -18,7 +18,8 @@ STEPS = (
     ),
     Step(
         "an agreement follows from services",
-        "printf 'apiVersion: lattice.dev/v1alpha1\\nkind: LatticeAgreement\\nmetadata: {name: a1}\\nspec: {caller: {name: a}, callee: {name: b}}\\n' "
+        "printf 'apiVersion: lattice.dev/v1alpha1\\nkind: LatticeAgreement\\nmetadata: {name: a1}\\nspec: {caller: {name: a}, "
+        "callee: {name: b}}\\n' "
         "| kubectl create --validate=false -f -",
         rc=1,
         err=r"\(Forbidden\): .*agreements follow from services: list each other under spec\.resources",
@@ -48,9 +49,17 @@ STEPS = (
     Step(
         "a workload that belongs to a service is its service's",
         "printf 'apiVersion: lattice.dev/v1alpha1\\nkind: LatticeWorkload\\nmetadata:\\n  name: api-0\\n  ownerReferences: "
-        "[{apiVersion: lattice.dev/v1alpha1, kind: LatticeService, name: api, uid: x}]\\nspec: {service: api, containers: {main: {image: a}}}\\n' | kubectl create -f -",
+        "[{apiVersion: lattice.dev/v1alpha1, kind: LatticeService, name: api, uid: x}]\\nspec: {service: api, containers: "
+        "{main: {image: a}}}\\n' | kubectl create -f -",
         rc=1,
         err=r'\(Forbidden\): .*latticeworkloads\.lattice\.dev "api-0" is forbidden: it belongs to latticeservice api',
+    ),
+    Step(
+        "so is one that only says so",
+        "printf 'apiVersion: lattice.dev/v1alpha1\\nkind: LatticeWorkload\\nmetadata: {name: api-9}\\nspec: {service: api, containers: "
+        "{main: {image: a}}}\\n' | kubectl create -f -",
+        rc=1,
+        err=r'\(Forbidden\): .*latticeworkloads\.lattice\.dev "api-9" is forbidden: it belongs to latticeservice api',
     ),
     Step(
         "a workload of one's own is for people to make",

@@ -55,7 +55,8 @@ STEPS = (
         "a viewer does not delete",
         "kubectl delete lsvc api",
         rc=1,
-        err=r'^Error from server \(Forbidden\): latticeservices\.lattice\.dev "api" is forbidden: User "vera" cannot delete resource "latticeservices"'
+        err=r'^Error from server \(Forbidden\): latticeservices\.lattice\.dev "api" is forbidden: User "vera" cannot delete '
+        r'resource "latticeservices"'
         r' in API group "lattice\.dev" in the namespace "default"',
         who="viewer",
     ),

@@ -1,0 +1,273 @@
+"""Nodes and workloads that `-f` names, for deciding offline: every object checked as the server would, every problem with its line."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lattice.cli.apply import located
+from lattice.cli.names import names
+from lattice.cli.sources import ENDINGS, documents, target_of
+from lattice.errors import Cause, Invalid, LatticeError, Malformed, NotFound
+from lattice.kinds.base import Kind, Metadata
+from lattice.kinds.body import MAX_BYTES, parse_json
+from lattice.kinds.manifest import Document, load
+from lattice.kinds.metadata import name_problem
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.selector import label_problems
+from lattice.kinds.workload import LatticeWorkload
+from lattice.scheduling.simulate import node_problems, workload_problems
+from lattice.server.admission import admit
+from lattice.server.catalog import Served, serve
+
+LINES = (".jsonl", ".ndjson")
+REPORTED = 20  # problems told before giving up on the rest
+KEPT_SPECS = 20_000  # different specs remembered as checked
+
+Problem = Callable[[LatticeError], None]
+
+
+class _Head(msgspec.Struct, rename="camel"):
+    """What an object says it is; the rest is looked at when that matters. A list has items."""
+
+    kind: str = ""
+    api_version: str = ""
+    items: list[msgspec.Raw] | None = None
+
+
+class _Light(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """An object whose spec and status stay text: most of many objects differ in metadata only."""
+
+    kind: str
+    api_version: str
+    metadata: Metadata
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+    status: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_head = msgspec.json.Decoder(_Head)
+_light = msgspec.json.Decoder(_Light)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One object as JSON text, and where it stands."""
+
+    text: bytes
+    source: str
+    line: int
+
+    @property
+    def at(self) -> str:
+        return f"{self.source}:{self.line}"
+
+    def document(self) -> Document:
+        """Slowly, with the line of every field; lines above are empty so that they count."""
+        return load(b"\n" * (self.line - 1) + self.text, self.source)[0]
+
+
+@dataclass
+class Inventory:
+    """What was found, each name once. What is wrong is kept up to a limit, then raised all together."""
+
+    nodes: dict[str, LatticeNode] = field(default_factory=dict)
+    workloads: dict[str, LatticeWorkload] = field(default_factory=dict)
+    ignored: Counter[str] = field(default_factory=Counter)
+    problems: list[LatticeError] = field(default_factory=list)
+    _at: dict[tuple[str, str], str] = field(default_factory=dict)
+    _checked: dict[tuple[str, bytes, bytes], Kind] = field(default_factory=dict)
+
+    def refuse(self, problem: LatticeError) -> None:
+        self.problems.append(problem)
+
+    @property
+    def is_hopeless(self) -> bool:
+        return len(self.problems) >= REPORTED
+
+    def take_document(self, document: Document) -> None:
+        """From YAML."""
+        try:
+            target = target_of(document, names())
+            served = _SERVED.get(target.resource.kind)
+            if served is None:
+                self.ignored[target.resource.kind] += 1
+                return
+            try:
+                self._keep(_admitted(served, document.value), document.at("metadata.name"))
+            except LatticeError as e:
+                raise located(e, document, target) from e
+        except LatticeError as e:
+            self.refuse(e)
+
+    def take_json(self, written: Written) -> None:
+        """From JSON: an object whose spec and status were seen before needs only its metadata looked at."""
+        try:
+            head = _head.decode(written.text)
+        except msgspec.MsgspecError:
+            self._slowly(written)
+            return
+        if head.kind not in _SERVED or head.items is not None:
+            self._slowly(written) if not head.kind or head.items is not None else self._other(head, written)
+            return
+        try:
+            self._keep(self._quickly(written), written.at)
+        except (LatticeError, msgspec.MsgspecError):
+            self._slowly(written)
+
+    def _other(self, head: _Head, written: Written) -> None:
+        try:
+            names().named(head.api_version, head.kind)
+            self.ignored[head.kind] += 1
+        except LatticeError as e:
+            self.refuse(NotFound(e.what, where=written.at, fix=e.fix))
+
+    def _quickly(self, written: Written) -> Kind:
+        light = _light.decode(written.text)
+        served = _SERVED[light.kind]
+        key = (light.api_version + light.kind, bytes(light.spec), bytes(light.status))
+        known = self._checked.get(key)
+        if known is None:
+            parsed = parse_json(written.text)
+            known = _admitted(served, parsed.value, tuple(parsed.duplicates))
+            if len(self._checked) >= KEPT_SPECS:
+                self._checked.clear()
+            self._checked[key] = known
+            return known
+        metadata = light.metadata
+        if name_problem(served.resource, metadata.name) or metadata.finalizers or metadata.annotations:
+            raise Invalid("is looked at in full")
+        if metadata.labels and next(label_problems(metadata.labels, "metadata.labels"), None):
+            raise Invalid("is looked at in full")
+        return type(known)(
+            api_version=known.api_version, kind=known.kind, metadata=metadata, spec=known.spec, status=known.status  # type: ignore[attr-defined, call-arg]
+        )
+
+    def _slowly(self, written: Written) -> None:
+        """Again with the line of every field, to say what is wrong; or to find that nothing is."""
+        if len(written.text) > MAX_BYTES:
+            self.refuse(Malformed("is larger than 1 MiB", where=written.at, fix="split it into several objects"))
+            return
+        try:
+            document = written.document()
+        except (LatticeError, IndexError) as e:
+            self.refuse(e if isinstance(e, LatticeError) else Malformed("holds no object", where=written.at, fix="remove it"))
+            return
+        self.take_document(document)
+
+    def _keep(self, found: Kind, at: str) -> None:
+        key = (found.kind, f"{found.metadata.namespace or 'default'}/{found.metadata.name}")
+        if (first := self._at.get(key)) == at:
+            return  # looked at twice: the same object
+        if first is not None:
+            what = "node" if isinstance(found, LatticeNode) else "workload"
+            name = found.metadata.name if isinstance(found, LatticeNode) else key[1]
+            raise Invalid(f"{what} {name} is given twice, first at {first}", fix="rename one of them, or remove it")
+        if isinstance(found, LatticeNode):
+            self.nodes[found.metadata.name] = found
+        elif isinstance(found, LatticeWorkload):
+            self.workloads[key[1]] = found
+        self._at[key] = at
+
+
+_SERVED: dict[str, Served] = {}
+
+
+def _admitted(served: Served, value: dict[str, Any], duplicates: tuple[str, ...] = ()) -> Kind:
+    kept = admit(served, value, "Strict", duplicates).obj
+    found: Kind = msgspec.convert(kept, served.kind)
+    wrong: list[Cause] = []
+    if isinstance(found, LatticeNode):
+        wrong += node_problems(found)
+    elif isinstance(found, LatticeWorkload):
+        wrong += workload_problems(found)
+    if wrong:
+        raise Invalid("is invalid", causes=wrong)
+    return found
+
+
+def read(places: Sequence[str], recursive: bool = False) -> Inventory:
+    """Everything there is at these places; all of it is read even if some is wrong, up to a limit."""
+    _SERVED.update((kind.resource.kind, serve(kind)) for kind in (LatticeNode, LatticeWorkload) if kind.resource.kind not in _SERVED)
+    found = Inventory()
+    for place in places:
+        for path in _files(place, recursive):
+            _read_one(path, found)
+            if found.is_hopeless:
+                return found
+    return found
+
+
+def _read_one(path: str, into: Inventory) -> None:
+    if path != "-" and not path.endswith((*LINES, ".json")):
+        for document in documents([path]):
+            into.take_document(document)
+        return
+    for written in _json_objects(path):
+        into.take_json(written)
+        if into.is_hopeless:
+            return
+
+
+def _files(place: str, recursive: bool) -> list[str]:
+    if place == "-" or not Path(place).is_dir():
+        return [place]
+    entries = Path(place).rglob("*") if recursive else Path(place).iterdir()
+    found = sorted(str(path) for path in entries if path.suffix in (*ENDINGS, *LINES) and path.is_file())
+    if not found:
+        deeper = "" if recursive else "; -R looks in folders below too"
+        raise NotFound("no manifests in this folder", where=place, fix=f"files must end in {', '.join((*ENDINGS, *LINES))}{deeper}")
+    return found
+
+
+def _json_objects(path: str) -> Iterator[Written]:
+    if path.endswith(LINES):
+        with _opened(path) as file:
+            yield from (Written(line.strip(), path, number) for number, line in enumerate(file, 1) if line.strip())
+        return
+    if path == "-":
+        text, path = sys.stdin.buffer.read(), "<stdin>"
+    else:
+        with _opened(path) as file:
+            text = file.read()
+    yield from _items(text, path)
+
+
+def _opened(path: str) -> Any:
+    try:
+        return Path(path).open("rb")
+    except OSError as e:
+        raise NotFound(f"cannot be read: {(e.strerror or str(e)).lower()}", where=path, fix="check the path given with -f") from e
+
+
+def _items(text: bytes, source: str) -> Iterator[Written]:
+    """One object, the items of a list, an object a line, or, from standard input, YAML."""
+    try:
+        head = _head.decode(text)
+    except msgspec.MsgspecError:
+        lines = [line.strip() for line in text.split(b"\n")]
+        if all(line[:1] == b"{" and line[-1:] == b"}" for line in lines if line):
+            yield from (Written(line, source, number) for number, line in enumerate(lines, 1) if line)
+            return
+        yield from _from_yaml(text, source)
+        return
+    if head.items is None or not head.kind.endswith("List"):
+        yield Written(text.strip(), source, 1 + text[: len(text) - len(text.lstrip())].count(b"\n"))
+        return
+    start = 0
+    line = 1
+    for raw in head.items:
+        item = bytes(raw)
+        place = text.find(item, start)
+        line += text.count(b"\n", start, place)
+        yield Written(item, source, line)
+        line += item.count(b"\n")
+        start = place + len(item)
+
+
+def _from_yaml(text: bytes, source: str) -> Iterator[Written]:
+    for document in load(text, source):
+        yield Written(msgspec.json.encode(document.value), source, document.line)

@@ -1,0 +1,274 @@
+"""Is the binding durable? Three ways to write one down, each with one event at the end and a rollback that may run twice."""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, Protocol
+
+from lattice.errors import LatticeError
+from lattice.scheduling.ask import GPU
+from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.reserve import Refused, Reservation, Reservations
+
+LOCK_SECONDS = 10.0  # a lock whose holder died is free again after this
+
+
+class BindingMode(StrEnum):
+    OPTIMISTIC = "optimistic"  # commit at once; who finds the node changed steps back and selects anew
+    PESSIMISTIC = "pessimistic"  # lock the node, verify, commit, unlock
+    TWO_PHASE = "two-phase"  # prepare a durable record of the reservation, then commit it
+
+
+@dataclass(frozen=True, slots=True)
+class BindRequest:
+    workload: str
+    node: str
+    reservation: str
+    needs: tuple[tuple[str, int], ...]  # by resource name
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What the durable side knows of a node."""
+
+    revision: int  # grows with each binding to it
+    free: Mapping[str, int]  # by resource name
+
+
+class Ledger(Protocol):
+    """The durable side of binding. Each method is one atomic step."""
+
+    async def read(self, node: str) -> NodeState | None: ...
+
+    async def try_commit(self, request: BindRequest, expected: int) -> int | None:
+        """Bind, if the node is still at that revision; its new revision. None: it is not, and nothing was written."""
+        ...
+
+    async def lock(self, node: str, holder: str, until: float) -> str | None:
+        """A token, or None while somebody else holds the node."""
+        ...
+
+    async def unlock(self, node: str, token: str) -> None:
+        """Once more, or too late, changes nothing."""
+        ...
+
+    async def prepare(self, request: BindRequest, expected: int) -> int | None:
+        """Take the room and write the reservation down, binding nothing yet; like try_commit otherwise."""
+        ...
+
+    async def commit(self, request: BindRequest) -> bool:
+        """What was prepared is bound. False: there is no such record."""
+        ...
+
+    async def abort(self, request: BindRequest) -> None:
+        """Whatever this reservation wrote, prepared or bound, is as if it never was. Once more changes nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceUpdate:
+    resource: str
+    before: int
+    after: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class BindEvent:
+    """What became of one attempt; each attempt has exactly one."""
+
+    workload: str
+    node: str
+    reservation: str
+    mode: BindingMode
+    outcome: Literal["bound", "failed"]
+    at: float
+    reason: str = ""
+    again: bool = False  # somebody was faster: selecting anew may help
+    updates: tuple[ResourceUpdate, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return f"{self.workload}.{self.reservation}"
+
+    @property
+    def transition(self) -> tuple[str, str]:
+        return ("pending", self.outcome)
+
+
+class _Failed(Exception):
+    """One attempt is over. Stays inside this module: outside, failure is an event."""
+
+    def __init__(self, why: str, *, again: bool = False) -> None:
+        super().__init__(why)
+        self.again = again
+
+
+def _ignore(event: BindEvent) -> None:
+    return None
+
+
+@dataclass(slots=True)
+class Binder:
+    """`seen`: the revision of each node that the table reflects; its owner keeps it up as news of nodes arrives."""
+
+    ledger: Ledger
+    reservations: Reservations
+    now: Callable[[], float]
+    mode: BindingMode = BindingMode.OPTIMISTIC
+    seen: dict[str, int] = field(default_factory=dict)
+    emit: Callable[[BindEvent], None] = _ignore
+
+    async def bind(self, reservation: Reservation) -> BindEvent:
+        request = _request(reservation)
+        try:
+            self._verify(request)
+            await self._steps()(request)
+            event = self._bound(request, self.mode)
+        except (_Failed, LatticeError) as problem:
+            await self.rollback(reservation)
+            event = self._failed(request, self.mode, problem)
+        self.emit(event)
+        return event
+
+    async def bind_together(self, reservations: Sequence[Reservation], least: int) -> list[BindEvent]:
+        """All or nothing: every one is prepared first; fewer than `least` prepared, and none leaves a trace."""
+        requests = [_request(each) for each in reservations]
+        problems: dict[str, Exception] = {}
+        for request in requests:
+            try:
+                self._verify(request)
+                await self._prepare(request)
+            except (_Failed, LatticeError) as problem:
+                problems[request.reservation] = problem
+        ready = len(requests) - len(problems)
+        if ready < least:
+            for request in requests:
+                problems.setdefault(request.reservation, _Failed(f"only {ready} of its group could be bound, at least {least} are needed"))
+        return [await self._conclude(each, problems) for each in reservations]
+
+    async def _conclude(self, reservation: Reservation, problems: dict[str, Exception]) -> BindEvent:
+        request = _request(reservation)
+        problem = problems.get(reservation.id)
+        try:
+            if problem is not None:
+                raise problem
+            await self._commit(request)
+            event = self._bound(request, BindingMode.TWO_PHASE)
+        except (_Failed, LatticeError) as failed:
+            await self.rollback(reservation)
+            event = self._failed(request, BindingMode.TWO_PHASE, failed)
+        self.emit(event)
+        return event
+
+    async def rollback(self, reservation: Reservation) -> bool:
+        """As if never tried, here and in the ledger; twice is once. If the ledger cannot say, the room stays held until the time is over."""
+        try:
+            await self.ledger.abort(_request(reservation))
+        except LatticeError:
+            return False
+        return self.reservations.release(reservation.id)
+
+    def _steps(self) -> Callable[[BindRequest], Coroutine[Any, Any, None]]:
+        match self.mode:
+            case BindingMode.OPTIMISTIC:
+                return self._optimistic
+            case BindingMode.PESSIMISTIC:
+                return self._pessimistic
+            case BindingMode.TWO_PHASE:
+                return self._two_phase
+
+    async def _optimistic(self, request: BindRequest) -> None:
+        revision = await self.ledger.try_commit(request, await self._expected(request))
+        self._advance(request, revision)
+
+    async def _pessimistic(self, request: BindRequest) -> None:
+        token = await self.ledger.lock(request.node, self.reservations.holder, self.now() + LOCK_SECONDS)
+        if token is None:
+            raise _Failed(f"node {request.node} is locked by somebody else", again=True)
+        try:
+            state = await self._state(request)
+            _verify_room(request, state)
+            self._verify(request)
+            self._advance(request, await self.ledger.try_commit(request, state.revision))
+        finally:
+            await self.ledger.unlock(request.node, token)
+
+    async def _two_phase(self, request: BindRequest) -> None:
+        await self._prepare(request)
+        self._verify(request)
+        await self._commit(request)
+
+    async def _prepare(self, request: BindRequest) -> None:
+        revision = await self.ledger.prepare(request, await self._expected(request))
+        self._advance(request, revision)
+
+    async def _commit(self, request: BindRequest) -> None:
+        if not await self.ledger.commit(request):
+            raise _Failed(f"what was prepared for reservation {request.reservation} is gone", again=True)
+
+    async def _expected(self, request: BindRequest) -> int:
+        """The revision that deciding was based on; of a node never heard of, what it is now."""
+        if request.node not in self.seen:
+            self.seen[request.node] = (await self._state(request)).revision
+        return self.seen[request.node]
+
+    async def _state(self, request: BindRequest) -> NodeState:
+        state = await self.ledger.read(request.node)
+        if state is None:
+            raise _Failed(f"node {request.node} is gone", again=True)
+        return state
+
+    def _advance(self, request: BindRequest, revision: int | None) -> None:
+        if revision is None:
+            raise _Failed(f"node {request.node} changed since it was chosen", again=True)
+        self.seen[request.node] = revision
+
+    def _verify(self, request: BindRequest) -> None:
+        held = self.reservations.get(request.reservation)
+        if held is None:
+            raise _Failed(f"no reservation {request.reservation}: it was released or never made")
+        if held.is_expired(self.now()):
+            raise _Failed(f"reservation {request.reservation} expired", again=True)
+
+    def _bound(self, request: BindRequest, mode: BindingMode) -> BindEvent:
+        """Durable is durable: a reservation that ran out during the last step has done its work all the same."""
+        held = self.reservations.get(request.reservation)
+        confirmed = self.reservations.confirm(request.reservation, min(self.now(), held.expires_at - 1)) if held else None
+        if confirmed is None or isinstance(confirmed, Refused):
+            raise _Failed(confirmed.why if confirmed else f"reservation {request.reservation} was released meanwhile", again=True)
+        updates = resource_updates(request, self.reservations.table)
+        return BindEvent(request.workload, request.node, request.reservation, mode, "bound", self.now(), updates=updates)
+
+    def _failed(self, request: BindRequest, mode: BindingMode, problem: Exception) -> BindEvent:
+        again = problem.again if isinstance(problem, _Failed) else True
+        return BindEvent(request.workload, request.node, request.reservation, mode, "failed", self.now(), str(problem), again)
+
+
+def resource_updates(request: BindRequest, table: NodeTable) -> tuple[ResourceUpdate, ...]:
+    """What the node had taken without and has with the workload, which is in the table by now."""
+    row = table.row_of[request.node]
+    updates = []
+    for name, amount in request.needs:
+        if name == GPU:
+            free, total = int(table.gpus.free(row).sum()), sum(milli for _, milli in _gpus(table, row))
+        else:
+            free, total = int(table.free(table.index[name])[row]), int(table.total(table.index[name])[row])
+        updates.append(ResourceUpdate(name, total - free - amount, total - free, total))
+    return tuple(updates)
+
+
+def _gpus(table: NodeTable, row: int) -> Sequence[tuple[str, int]]:
+    facts = table.facts[row]
+    return facts.gpus if facts else ()
+
+
+def _request(held: Reservation) -> BindRequest:
+    return BindRequest(held.workload, held.node, held.id, held.needs)
+
+
+def _verify_room(request: BindRequest, state: NodeState) -> None:
+    for resource, amount in request.needs:
+        have = state.free.get(resource, 0)
+        if amount > have:
+            raise _Failed(f"node {request.node} has {have} {resource} free, {amount} needed", again=True)

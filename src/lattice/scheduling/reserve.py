@@ -1,0 +1,131 @@
+"""Whose is this room, and until when? Reservations hold it between deciding and binding."""
+
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+import numpy as np
+
+from lattice.scheduling.ask import GPU, WHOLE_GPU, GpuNeed, WorkloadAsk
+from lattice.scheduling.nodes import NodeTable
+
+TIMEOUT = 30.0  # seconds a reservation lasts unless the profile says otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    id: str
+    workload: str
+    node: str
+    needs: tuple[tuple[str, int], ...]  # by resource name
+    expires_at: float
+
+    def is_expired(self, now: float) -> bool:
+        return now >= self.expires_at
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a reservation was not made, or is worth nothing any more."""
+
+    workload: str
+    why: str
+
+
+@dataclass(slots=True)
+class Reservations:
+    """Reserving takes room in the table, releasing gives it back. Ids are unique among all holders, if these have different names."""
+
+    table: NodeTable
+    holder: str = "scheduler"
+    timeout: float = TIMEOUT
+    _held: dict[str, Reservation] = field(default_factory=dict)
+    _by_expiry: list[tuple[float, int, str]] = field(default_factory=list)
+    _made: int = 0
+
+    def reserve(self, ask: WorkloadAsk, row: int, now: float) -> Reservation | Refused:
+        if ask.name in self.table.placements:
+            where = self.table.names[self.table.placements[ask.name].row]
+            return Refused(ask.name, f"it has room on node {where} already")
+        if why := lacks(ask, self.table, row):
+            return Refused(ask.name, why)
+        self.table.assume(ask, row)
+        return self._hold(ask, row, now)
+
+    def _hold(self, ask: WorkloadAsk, row: int, now: float) -> Reservation:
+        self._made += 1
+        name = f"{self.holder}-{self._made}"
+        held = Reservation(name, ask.name, self.table.names[row], named_needs(ask, self.table), now + self.timeout)
+        self._held[held.id] = held
+        heappush(self._by_expiry, (held.expires_at, self._made, held.id))
+        return held
+
+    def get(self, reservation: str) -> Reservation | None:
+        return self._held.get(reservation)
+
+    def confirm(self, reservation: str, now: float) -> Reservation | Refused:
+        """The room is its workload's for good. Too late is refused, and the room is free again."""
+        held = self._held.get(reservation)
+        if held is None:
+            return Refused("", f"no reservation {reservation}: it was released, confirmed or never made")
+        if held.is_expired(now):
+            self.release(reservation)
+            return Refused(held.workload, f"reservation {reservation} expired {now - held.expires_at:.1f} s ago")
+        del self._held[reservation]
+        if not self._holds_room(held):
+            return Refused(held.workload, f"node {held.node} or the workload is gone")
+        self.table.commit(held.workload)
+        return held
+
+    def release(self, reservation: str) -> bool:
+        """Give the room back. Once more changes nothing and says so."""
+        held = self._held.pop(reservation, None)
+        if held is None:
+            return False
+        if self._holds_room(held):
+            self.table.forget(held.workload)
+        return True
+
+    def expire(self, now: float) -> list[Reservation]:
+        """Those whose time is over, released, in the order in which it ran out."""
+        over = []
+        while self._by_expiry and self._by_expiry[0][0] <= now:
+            name = heappop(self._by_expiry)[2]
+            if held := self._held.get(name):
+                self.release(name)
+                over.append(held)
+        return over
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def _holds_room(self, held: Reservation) -> bool:
+        """The node may have gone meanwhile, or the workload may have been forgotten or bound by somebody else."""
+        placement = self.table.placements.get(held.workload)
+        return placement is not None and placement.state == "assumed" and self.table.names[placement.row] == held.node
+
+
+def named_needs(ask: WorkloadAsk, table: NodeTable) -> tuple[tuple[str, int], ...]:
+    needs = [(table.resources[resource], amount) for resource, amount in ask.needs]
+    if ask.demands.gpu:
+        needs.append((GPU, ask.demands.gpu.total))
+    return tuple(needs)
+
+
+def lacks(ask: WorkloadAsk, table: NodeTable, row: int) -> str:
+    """What there is no room for on a node, counted exactly; "" if there is room for all of it."""
+    if not table.column("alive")[row]:
+        return "the node is gone"
+    for resource, amount in ask.needs:
+        free = int(table.free(resource)[row])
+        if amount > free:
+            return f"node {table.names[row]} has {free} {table.resources[resource]} free, {amount} needed"
+    if ask.demands.gpu and not has_gpus(ask.demands.gpu, table, row):
+        return f"node {table.names[row]} has no {ask.demands.gpu.count} GPUs with {ask.demands.gpu.milli} thousandths free"
+    in_use = table.host_ports_in_use(row)
+    taken = next((port for port in ask.demands.host_ports if port in in_use), None)
+    return f"port {taken[0]}/{taken[1]} of node {table.names[row]} is taken" if taken else ""
+
+
+def has_gpus(need: GpuNeed, table: NodeTable, row: int) -> bool:
+    least = WHOLE_GPU if need.milli == WHOLE_GPU else need.milli
+    return int(np.count_nonzero(table.gpus.free(row) >= least)) >= need.count

@@ -1,0 +1,144 @@
+"""`lattice server` on a real etcd: several of them are one installation, and a known-bad etcd is refused."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from contract.etcd_server import EtcdServer, free_port, running_etcd
+from servers import LATTICE, Server
+from wire import CONFIGMAPS, Wire, configmap
+
+from lattice.store import etcd_pb2 as pb
+
+pytestmark = [pytest.mark.xdist_group("server-on-etcd"), pytest.mark.timeout(90)]
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    with running_etcd(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def member(folder: Path, store: str, *flags: str) -> Iterator[Server]:
+    """One server of several; its log is in its folder."""
+    folder.mkdir()
+    command = [*LATTICE, "server", "--data-dir", str(folder), "--store", store, "--port", "0", *flags]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, text=True)
+    try:
+        yield Server(process, _url(process, folder / "log"), folder / "kubeconfig", folder)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _url(process: "subprocess.Popen[str]", log: Path) -> str:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and process.poll() is None:
+        for line in log.read_text().splitlines(keepends=True):
+            if line.endswith("\n") and json.loads(line)["event"] == "serving":
+                return str(json.loads(line)["url"])
+        time.sleep(0.05)
+    raise RuntimeError(log.read_text())
+
+
+def _leads(server: Server) -> bool:
+    tls = Wire(server.kubeconfig)
+    health: dict[str, Any] = tls.get("/health").value
+    return bool(health["isLeader"])
+
+
+def _wait_for_leader(*servers: Server, seconds: float) -> Server:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if leading := [server for server in servers if _leads(server)]:
+            assert len(leading) == 1
+            return leading[0]
+        time.sleep(0.05)
+    raise AssertionError(f"nobody leads after {seconds} seconds")
+
+
+def test_two_servers_are_one_installation(etcd: EtcdServer, tmp_path: Path) -> None:
+    store = etcd.url("together")
+    with member(tmp_path / "a", store) as a, member(tmp_path / "b", store) as b:
+        one, other = Wire(a.kubeconfig), Wire(b.kubeconfig)
+        with other.watching(CONFIGMAPS) as events:
+            created = one.post(CONFIGMAPS, configmap("shared", {"by": "a"}))
+            assert created.status == 201
+            assert next(events)["object"]["data"] == {"by": "a"}
+        assert other.get(f"{CONFIGMAPS}/shared").revision == created.revision
+        stale = configmap("shared", {"by": "b"}, resourceVersion=str(created.revision - 1))
+        assert other.ask("PUT", f"{CONFIGMAPS}/shared", stale, content_type="application/json").status == 409
+        moved = tmp_path / "moved.kubeconfig"
+        moved.write_text(a.kubeconfig.read_text().replace(a.url, b.url))
+        assert Wire(moved).get(f"{CONFIGMAPS}/shared").status == 200
+        _wait_for_leader(a, b, seconds=10)
+        assert sorted([_leads(a), _leads(b)]) == [False, True]
+
+
+def test_a_killed_leader_is_replaced_when_its_lease_is_over(etcd: EtcdServer, tmp_path: Path) -> None:
+    flags = (etcd.url("killed"), "--lease-ttl", "2")
+    with member(tmp_path / "a", *flags) as a, member(tmp_path / "b", *flags) as b:
+        leader = _wait_for_leader(a, b, seconds=10)
+        leader.process.kill()
+        assert _wait_for_leader(b if leader is a else a, seconds=2 + 2)
+
+
+def test_a_leader_that_is_told_to_stop_hands_over(etcd: EtcdServer, tmp_path: Path) -> None:
+    flags = (etcd.url("stopped"), "--lease-ttl", "60")  # so long that only a resignation explains a new leader
+    with member(tmp_path / "a", *flags) as a, member(tmp_path / "b", *flags) as b:
+        leader = _wait_for_leader(a, b, seconds=10)
+        assert leader.stop(signal.SIGTERM) == 0
+        assert _wait_for_leader(b if leader is a else a, seconds=5)
+
+
+class _Liar(grpc.GenericRpcHandler):
+    """Hands everything on to a real etcd, but says that it is another release."""
+
+    def __init__(self, endpoint: str, version: str) -> None:
+        self._channel = grpc.insecure_channel(endpoint)
+        self._status = pb.StatusResponse(version=version).SerializeToString()
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        if details.method.endswith("Maintenance/Status"):
+            return grpc.unary_unary_rpc_method_handler(lambda request, context: self._status)
+        forward = self._channel.stream_stream(details.method)
+        return grpc.stream_stream_rpc_method_handler(lambda requests, context: forward(requests))
+
+
+@contextlib.contextmanager
+def etcd_that_says(endpoint: str, version: str) -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(32))
+    server.add_generic_rpc_handlers((_Liar(endpoint, version),))
+    port = server.add_insecure_port(f"127.0.0.1:{free_port()}")
+    server.start()
+    try:
+        yield f"etcd://127.0.0.1:{port}/{version}"
+    finally:
+        server.stop(None).wait()
+
+
+def test_an_etcd_that_loses_writes_is_refused_unless_allowed(etcd: EtcdServer, tmp_path: Path) -> None:
+    with etcd_that_says(etcd.endpoint, "3.5.3") as store:
+        command = [*LATTICE, "server", "--data-dir", str(tmp_path / "refused"), "--store", store, "--port", "0"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 3, done.stderr
+        assert "etcd 3.5.3 is not used: this release can lose writes it has acknowledged" in done.stderr
+        assert "upgrade etcd" in done.stderr
+        assert "--allow-etcd-that-loses-writes" in done.stderr
+        with member(tmp_path / "allowed", store, "--allow-etcd-that-loses-writes") as server:
+            assert Wire(server.kubeconfig).post(CONFIGMAPS, configmap("there")).status == 201
+
+
+def test_an_etcd_of_a_good_release_needs_no_flag(etcd: EtcdServer, tmp_path: Path) -> None:
+    with etcd_that_says(etcd.endpoint, "3.5.6") as store, member(tmp_path / "good", store) as server:
+        assert Wire(server.kubeconfig).get(CONFIGMAPS).status == 200
