@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -103,7 +104,7 @@ async def drive(at: Target, requests: Iterator[bytes], connections: int = 16) ->
     result = Result()
     loop = asyncio.get_running_loop()
     finished = [loop.create_future() for _ in range(connections)]
-    make: list[Callable[[], asyncio.Protocol]] = [lambda done=done: _Connection(requests, result, done) for done in finished]
+    make: list[Callable[[], asyncio.Protocol]] = [partial(_Connection, requests, result, done) for done in finished]
     began = time.perf_counter()
     await asyncio.gather(*(loop.create_connection(each, at.host, at.port, ssl=at.tls, server_hostname="localhost") for each in make))
     await asyncio.gather(*finished)

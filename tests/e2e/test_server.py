@@ -52,9 +52,7 @@ def _url(process: "subprocess.Popen[str]", log: Path) -> str:
 
 
 def _leads(server: Server) -> bool:
-    tls = Wire(server.kubeconfig)
-    health: dict[str, Any] = tls.get("/health").value
-    return bool(health["isLeader"])
+    return bool(Wire(server.kubeconfig).get("/health").value["isLeader"])
 
 
 def _wait_for_leader(*servers: Server, seconds: float) -> Server:
@@ -111,7 +109,7 @@ class _Liar(grpc.GenericRpcHandler):
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         if details.method.endswith("Maintenance/Status"):
             return grpc.unary_unary_rpc_method_handler(lambda request, context: self._status)
-        forward = self._channel.stream_stream(details.method)
+        forward: Any = self._channel.stream_stream(details.method)
         return grpc.stream_stream_rpc_method_handler(lambda requests, context: forward(requests))
 
 

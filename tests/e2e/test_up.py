@@ -120,7 +120,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_refuses_writes_says_so_and_goes_on_reading(small_disk: Path) -> None:
     with running_server(small_disk / "data") as server:
-        wire, kept = Wire(server.kubeconfig), []
+        wire = Wire(server.kubeconfig)
+        kept: list[str] = []
         ballast = small_disk / "ballast"
         ballast.write_bytes(b"0" * 2_000_000)
         while (answer := wire.post(CONFIGMAPS, configmap(f"big-{len(kept)}", BIG))).status == 201:

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,6 @@ from lattice.server.catalog import Served, serve
 LINES = (".jsonl", ".ndjson")
 REPORTED = 20  # problems told before giving up on the rest
 KEPT_SPECS = 20_000  # different specs remembered as checked
-
-Problem = Callable[[LatticeError], None]
 
 
 class _Head(msgspec.Struct, rename="camel"):
@@ -140,10 +138,14 @@ class Inventory:
         metadata = light.metadata
         if name_problem(served.resource, metadata.name) or metadata.finalizers or metadata.annotations:
             raise Invalid("is looked at in full")
-        if metadata.labels and next(label_problems(metadata.labels, "metadata.labels"), None):
+        if any(label_problems(metadata.labels, "metadata.labels")):
             raise Invalid("is looked at in full")
         return type(known)(
-            api_version=known.api_version, kind=known.kind, metadata=metadata, spec=known.spec, status=known.status  # type: ignore[attr-defined, call-arg]
+            api_version=known.api_version,
+            kind=known.kind,
+            metadata=metadata,
+            spec=known.spec,
+            status=known.status,  # type: ignore[attr-defined, call-arg]
         )
 
     def _slowly(self, written: Written) -> None:
@@ -160,9 +162,7 @@ class Inventory:
 
     def _keep(self, found: Kind, at: str) -> None:
         key = (found.kind, f"{found.metadata.namespace or 'default'}/{found.metadata.name}")
-        if (first := self._at.get(key)) == at:
-            return  # looked at twice: the same object
-        if first is not None:
+        if (first := self._at.get(key)) is not None:
             what = "node" if isinstance(found, LatticeNode) else "workload"
             name = found.metadata.name if isinstance(found, LatticeNode) else key[1]
             raise Invalid(f"{what} {name} is given twice, first at {first}", fix="rename one of them, or remove it")
@@ -206,8 +206,11 @@ def _read_one(path: str, into: Inventory) -> None:
         for document in documents([path]):
             into.take_document(document)
         return
-    for written in _json_objects(path):
-        into.take_json(written)
+    for found in _json_objects(path):
+        if isinstance(found, Document):
+            into.take_document(found)
+        else:
+            into.take_json(found)
         if into.is_hopeless:
             return
 
@@ -223,7 +226,7 @@ def _files(place: str, recursive: bool) -> list[str]:
     return found
 
 
-def _json_objects(path: str) -> Iterator[Written]:
+def _json_objects(path: str) -> Iterator[Written | Document]:
     if path.endswith(LINES):
         with _opened(path) as file:
             yield from (Written(line.strip(), path, number) for number, line in enumerate(file, 1) if line.strip())
@@ -243,7 +246,7 @@ def _opened(path: str) -> Any:
         raise NotFound(f"cannot be read: {(e.strerror or str(e)).lower()}", where=path, fix="check the path given with -f") from e
 
 
-def _items(text: bytes, source: str) -> Iterator[Written]:
+def _items(text: bytes, source: str) -> Iterator[Written | Document]:
     """One object, the items of a list, an object a line, or, from standard input, YAML."""
     try:
         head = _head.decode(text)
@@ -252,7 +255,7 @@ def _items(text: bytes, source: str) -> Iterator[Written]:
         if all(line[:1] == b"{" and line[-1:] == b"}" for line in lines if line):
             yield from (Written(line, source, number) for number, line in enumerate(lines, 1) if line)
             return
-        yield from _from_yaml(text, source)
+        yield from load(text, source)
         return
     if head.items is None or not head.kind.endswith("List"):
         yield Written(text.strip(), source, 1 + text[: len(text) - len(text.lstrip())].count(b"\n"))
@@ -266,8 +269,3 @@ def _items(text: bytes, source: str) -> Iterator[Written]:
         yield Written(item, source, line)
         line += item.count(b"\n")
         start = place + len(item)
-
-
-def _from_yaml(text: bytes, source: str) -> Iterator[Written]:
-    for document in load(text, source):
-        yield Written(msgspec.json.encode(document.value), source, document.line)

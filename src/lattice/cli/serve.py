@@ -43,6 +43,7 @@ ROLE = "controllers"
 ADMIN = "lattice-admin"
 SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words
 COMPACT_EVERY = 60.0  # seconds
+MAX_HEAD = 64 * 1024  # bytes of a request line or header: long selectors and continue tokens
 log = structlog.get_logger()
 
 
@@ -192,7 +193,7 @@ def _tls(authority: Authority, folder: Path, settings: Settings) -> ssl.SSLConte
 
 
 async def _listen(stack: contextlib.AsyncExitStack, app: App, address: _Address, tls: ssl.SSLContext, *, fallback_port: bool) -> None:
-    server = web.Server(app.handle, client_max_size=MAX_BODY + 1, access_log=None)
+    server = web.Server(app.handle, client_max_size=MAX_BODY + 1, access_log=None, max_line_size=MAX_HEAD, max_field_size=MAX_HEAD)
     runner = web.ServerRunner(server, shutdown_timeout=1.0)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)

@@ -77,7 +77,6 @@ class State:
 
     def _look_at_all(self, ask: Ask, table: Table) -> None:
         self.totals, self.reasons = evaluate(ask, table, self.plan.near_filters, self.plan.near_scores)
-        self.totals = self.totals.copy()  # it was a buffer of the table's
         np.copyto(self.totals, RULED_OUT, where=table.memo("dead", _dead))
 
     def _look_again(self, ask: Ask, table: Table, changed: list[int]) -> None:
@@ -101,8 +100,7 @@ def evaluate(
     reasons: dict[Reason, Flags] = {}
     for each in filters:
         reasons.update(each.filter(ask, rows))
-    totals = rows.floats()
-    totals.fill(0)
+    totals = np.zeros(rows.count, np.float32)  # not one of the buffers: those go round while the scores compute
     for score, weight in scores:
         values = score.score(ask, rows)
         totals += np.multiply(values, weight, out=values)

@@ -22,6 +22,11 @@ class Rows(Protocol):
 
     count: int
 
+    @property
+    def table(self) -> "Table":
+        """All of them, for what is fixed and not of a row: which taints there are, say."""
+        ...
+
     def free(self, resource: int) -> Integers:
         """What is left, exactly; below zero where more is taken than there is."""
         ...
@@ -86,6 +91,10 @@ class Table:
             self.add_resource(resource)
 
     # --- what plugins read ---
+
+    @property
+    def table(self) -> "Table":
+        return self
 
     def free(self, resource: int) -> Integers:
         return self._free[resource, : self.count]
@@ -249,31 +258,31 @@ class Some:
     def __init__(self, table: Table, rows: Rowids, more: Mapping[int, Integers] | None = None) -> None:
         self.count = len(rows)
         self.rows = rows
-        self._table = table
+        self.table = table
         self._more = more or {}
 
     def free(self, resource: int) -> Integers:
-        found = self._table.free(resource)[self.rows]
+        found = self.table.free(resource)[self.rows]
         return found - self._more[resource] if resource in self._more else found
 
     def total(self, resource: int) -> Integers:
-        return self._table.total(resource)[self.rows]
+        return self.table.total(resource)[self.rows]
 
     def share(self, resource: int) -> Floats:
         if resource not in self._more:
-            return self._table.share(resource)[self.rows]
-        taken = self._table.taken(resource)[self.rows] + self._more[resource]
+            return self.table.share(resource)[self.rows]
+        taken = self.table.taken(resource)[self.rows] + self._more[resource]
         shares: Floats = taken.astype(np.float32) * self.inverse(resource)
         return shares
 
     def inverse(self, resource: int) -> Floats:
-        return self._table.inverse(resource)[self.rows]
+        return self.table.inverse(resource)[self.rows]
 
     def column(self, name: str) -> NDArray[Any]:
-        return self._table.column(name)[self.rows]
+        return self.table.column(name)[self.rows]
 
     def memo(self, key: Hashable, make: Callable[[Table], NDArray[Any]]) -> NDArray[Any]:
-        return self._table.memo(key, make)[self.rows]
+        return self.table.memo(key, make)[self.rows]
 
     def floats(self) -> Floats:
         return np.empty(self.count, np.float32)

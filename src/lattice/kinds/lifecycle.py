@@ -29,6 +29,8 @@ def revised(old: Object, new: Object, *, status: bool) -> Object:
         body = {name: value for name, value in new.items() if name != "status"}
         if "status" in old:
             body["status"] = old["status"]
+    if status:
+        return {**body, "metadata": {**old["metadata"], "managedFields": new["metadata"].get("managedFields", [])}}
     metadata = dict(new["metadata"])
     for name in KEPT:
         if name in old["metadata"]:
@@ -36,7 +38,7 @@ def revised(old: Object, new: Object, *, status: bool) -> Object:
         else:
             metadata.pop(name, None)
     _refuse_new_finalizers(old["metadata"], metadata)
-    if not status and _content(old) != _content(body):
+    if _content(old) != _content(body):
         metadata["generation"] = old["metadata"].get("generation", 1) + 1
     return {**body, "metadata": metadata}
 

@@ -105,6 +105,9 @@ class LabelSelector(Part):
         for index, requirement in enumerate(self.match_expressions):
             yield from requirement.problems(f"{path}.matchExpressions[{index}]")
 
+    def __hash__(self) -> int:
+        return hash((frozenset(self.match_labels.items()), self.match_expressions))
+
     def __str__(self) -> str:
         return ",".join(str(requirement) for requirement in self.requirements)
 

@@ -162,7 +162,7 @@ class Binder:
         return event
 
     async def rollback(self, reservation: Reservation) -> bool:
-        """As if never tried, here and in the ledger; twice is once. If the ledger cannot say, the room stays held until the time is over."""
+        """As if never tried, here and in the ledger; twice is once. If the ledger is silent the room is held until it expires."""
         try:
             await self.ledger.abort(_request(reservation))
         except LatticeError:
@@ -179,8 +179,8 @@ class Binder:
                 return self._two_phase
 
     async def _optimistic(self, request: BindRequest) -> None:
-        revision = await self.ledger.try_commit(request, await self._expected(request))
-        self._advance(request, revision)
+        expected = await self._expected(request)
+        self._advance(request, expected, await self.ledger.try_commit(request, expected))
 
     async def _pessimistic(self, request: BindRequest) -> None:
         token = await self.ledger.lock(request.node, self.reservations.holder, self.now() + LOCK_SECONDS)
@@ -190,7 +190,7 @@ class Binder:
             state = await self._state(request)
             _verify_room(request, state)
             self._verify(request)
-            self._advance(request, await self.ledger.try_commit(request, state.revision))
+            self._advance(request, state.revision, await self.ledger.try_commit(request, state.revision))
         finally:
             await self.ledger.unlock(request.node, token)
 
@@ -200,18 +200,20 @@ class Binder:
         await self._commit(request)
 
     async def _prepare(self, request: BindRequest) -> None:
-        revision = await self.ledger.prepare(request, await self._expected(request))
-        self._advance(request, revision)
+        expected = await self._expected(request)
+        self._advance(request, expected, await self.ledger.prepare(request, expected))
 
     async def _commit(self, request: BindRequest) -> None:
         if not await self.ledger.commit(request):
             raise _Failed(f"what was prepared for reservation {request.reservation} is gone", again=True)
 
     async def _expected(self, request: BindRequest) -> int:
-        """The revision that deciding was based on; of a node never heard of, what it is now."""
-        if request.node not in self.seen:
-            self.seen[request.node] = (await self._state(request)).revision
-        return self.seen[request.node]
+        """The revision that deciding was based on; of a node never heard of, what it is now, provided that there is room."""
+        if request.node in self.seen:
+            return self.seen[request.node]
+        state = await self._state(request)
+        _verify_room(request, state)
+        return state.revision
 
     async def _state(self, request: BindRequest) -> NodeState:
         state = await self.ledger.read(request.node)
@@ -219,10 +221,12 @@ class Binder:
             raise _Failed(f"node {request.node} is gone", again=True)
         return state
 
-    def _advance(self, request: BindRequest, revision: int | None) -> None:
+    def _advance(self, request: BindRequest, expected: int, revision: int | None) -> None:
+        """Our own write is news we have, but only on top of all the news before it."""
         if revision is None:
             raise _Failed(f"node {request.node} changed since it was chosen", again=True)
-        self.seen[request.node] = revision
+        if self.seen.get(request.node) == expected:
+            self.seen[request.node] = revision
 
     def _verify(self, request: BindRequest) -> None:
         held = self.reservations.get(request.reservation)
@@ -232,11 +236,9 @@ class Binder:
             raise _Failed(f"reservation {request.reservation} expired", again=True)
 
     def _bound(self, request: BindRequest, mode: BindingMode) -> BindEvent:
-        """Durable is durable: a reservation that ran out during the last step has done its work all the same."""
-        held = self.reservations.get(request.reservation)
-        confirmed = self.reservations.confirm(request.reservation, min(self.now(), held.expires_at - 1)) if held else None
-        if confirmed is None or isinstance(confirmed, Refused):
-            raise _Failed(confirmed.why if confirmed else f"reservation {request.reservation} was released meanwhile", again=True)
+        confirmed = self.reservations.confirm(request.reservation, self.now())
+        if isinstance(confirmed, Refused):
+            raise _Failed(confirmed.why, again=True)
         updates = resource_updates(request, self.reservations.table)
         return BindEvent(request.workload, request.node, request.reservation, mode, "bound", self.now(), updates=updates)
 

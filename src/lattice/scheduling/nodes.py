@@ -24,6 +24,11 @@ ALL_PORTS = (30000, 32767)  # given out where a node names no range
 EVERYTHING = LabelSelector()
 
 
+def port_column(port: tuple[int, str]) -> str:
+    """The column that says on which nodes a host port is in use."""
+    return f"port {port[0]}/{port[1]}"
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """A workload on a node: assumed until its binding is durable."""
@@ -50,6 +55,7 @@ class NodeTable(Table):
         self._tallies: dict[object, Tally] = {}
         self._concerned: dict[object, tuple[Tally, ...]] = {}  # by what a workload is, which tallies count it
         self._repulsed: dict[tuple[str, WorkloadTerm], Tally] = {}  # terms of placed workloads that keep others away, by term
+        self._repelled: dict[object, list[tuple[WorkloadTerm, Tally]]] = {}  # by what a workload is, which of those mean it
         self._shapes: dict[Demands, int] = {}  # a number for each kind of demand, cheaper to look up than the demand itself
         self._codes: dict[str, tuple[int, Codes, list[str]]] = {}
 
@@ -133,6 +139,8 @@ class NodeTable(Table):
         if demands.ports:
             counted.append((PORTS, demands.ports))
         needs = tuple((self.add_resource(resource), amount) for resource, amount in counted)
+        for port in demands.host_ports:
+            self.add_column(port_column(port), np.bool_)
         shape = self._shapes.setdefault(demands, len(self._shapes))
         return WorkloadAsk(name, demands, shape, needs, priority, labels=dict(demands.labels))
 
@@ -146,6 +154,7 @@ class NodeTable(Table):
         placement = Placement(ask, row, "assumed", gpus)
         for port in demands.host_ports:
             self._host_ports[row][port] = self._host_ports[row].get(port, 0) + 1
+            self.set(row, port_column(port), True, fixed=False)
         self._enter(placement)
         self.take(row, ask.needs)
         return placement
@@ -171,6 +180,7 @@ class NodeTable(Table):
                 self._host_ports[row][port] = left
             else:
                 del self._host_ports[row][port]
+                self.set(row, port_column(port), False, fixed=False)
         self._leave(placement)
         self.take(row, [(resource, -amount) for resource, amount in ask.needs])
         return placement
@@ -227,11 +237,19 @@ class NodeTable(Table):
 
     def repulsed_by(self, ask: WorkloadAsk) -> list[tuple[WorkloadTerm, Tally]]:
         """Terms of placed workloads that keep this one away, each with where its carriers are."""
-        found = []
-        for (namespace, term), tally in self._repulsed.items():
-            if namespace == ask.demands.namespace and term.selector.matches(ask.labels):
-                found.append((term, tally))
-        return found
+        if not self._repulsed:
+            return []
+        what = (ask.demands.namespace, ask.demands.labels)
+        known = self._repelled.get(what)
+        if known is None:
+            if len(self._repelled) > 100_000:
+                self._repelled.clear()
+            known = self._repelled[what] = [
+                (term, tally)
+                for (namespace, term), tally in self._repulsed.items()
+                if namespace == what[0] and term.selector.matches(ask.labels)
+            ]
+        return known
 
     def _enter(self, placement: Placement) -> None:
         name = placement.ask.name
@@ -253,6 +271,7 @@ class NodeTable(Table):
             carriers = self._repulsed.get((demands.namespace, term))
             if carriers is None:
                 carriers = self._repulsed[demands.namespace, term] = Tally(demands.namespace, EVERYTHING)
+                self._repelled.clear()
             carriers.add(self, placement.row, change)
 
     def _tallies_for(self, ask: WorkloadAsk) -> tuple[Tally, ...]:

@@ -85,14 +85,14 @@ class Selector:
             case TieBreaker.RANDOM:
                 return int(rows[int(self.dice.random() * len(rows))])
             case TieBreaker.LEAST_LOADED:
-                return min(rows.tolist(), key=load_of(decision.ask, decision.table))
+                return int(min(rows.tolist(), key=load_of(decision.ask, decision.table)))
             case TieBreaker.ROUND_ROBIN:
                 return self._next_in_turn(decision.table, rows)
             case TieBreaker.WEIGHTED_RANDOM:
                 return self._weighted(decision, rows)
             case TieBreaker.AFFINITY:
                 liked = likings(decision.ask, decision.table)
-                return max(rows.tolist(), key=liked)  # the first of the most liked, so ties go by the fixed order
+                return int(max(rows.tolist(), key=liked))  # the first of the most liked, so ties go by the fixed order
 
     def _next_in_turn(self, table: Table, rows: Rowids) -> int:
         ranks = table.column("rank")

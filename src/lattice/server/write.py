@@ -84,10 +84,16 @@ def _account(api: Api, draft: Draft, old: Object | None, new: Object) -> None:
     if draft.operation == "Apply":
         return
     manager = Manager(draft.options.manager, "Update", target.served.resource.api_version, target.subresource)
-    entries = track_update(old, new, target.served.types, manager, api.now())
+    before, after = (old, new) if target.subresource else (old and _without_status(old), _without_status(new))
+    entries = track_update(before, after, target.served.types, manager, api.now())
     new["metadata"] = {name: value for name, value in new["metadata"].items() if name != "managedFields"}
     if entries:
         new["metadata"]["managedFields"] = entries
+
+
+def _without_status(obj: Object) -> Object:
+    """Nobody owns, by writing the rest, what Lattice says of it."""
+    return {name: value for name, value in obj.items() if name != "status"}
 
 
 async def _commit(api: Api, draft: Draft, new: Object) -> Entry:

@@ -1,0 +1,143 @@
+"""A simulation's report as text and as JSON: who goes where, how full it gets, what found no place and why."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lattice.cli import render
+from lattice.kinds.container import BYTES
+from lattice.kinds.quantity import approximate_bytes, format_cores
+from lattice.scheduling.simulate import Report, Usage
+
+FEW = 50  # placements listed one by one; beyond that, counts per node
+BUSIEST = 20  # nodes listed then
+NAMED = 3  # of the unplaced with one reason
+
+
+def lines(report: Report, *, wide: bool = False) -> Iterator[str]:
+    yield _summary(report)
+    for block in (
+        _explained(report, wide),
+        _placements(report, wide),
+        _displaced(report),
+        _usage(report),
+        _unplaced(report, wide),
+    ):
+        if block:
+            yield ""
+            yield from block
+
+
+def timing(report: Report) -> str:
+    each = 1e6 * report.seconds / report.decided if report.decided else 0.0
+    return f"decided {report.decided:,} in {report.seconds:.2f} s, {each:,.0f} µs each"
+
+
+def _summary(report: Report) -> str:
+    missing = report.decided - len(report.placements)
+    parts = [f"{len(report.placements):,} placed", f"{missing:,} not placed"]
+    parts += [f"{report.bound:,} bound before"] if report.bound else []
+    parts += [f"{len(report.displaced):,} displaced"] if report.displaced else []
+    parts += [f"{report.stopped:,} not meant to run"] if report.stopped else []
+    return f"{report.nodes:,} node{'' if report.nodes == 1 else 's'}: {', '.join(parts)}"
+
+
+def _placements(report: Report, wide: bool) -> list[str]:
+    if not report.placements:
+        return []
+    if wide or len(report.placements) <= FEW:
+        return render.table([["WORKLOAD", "NODE"], *([render.cell(name), node] for name, node in report.placements.items())])
+    counts = Counter(report.placements.values())
+    busiest = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:BUSIEST]
+    rows = [["NODE", "PLACED"], *([node, f"{count:,}"] for node, count in busiest)]
+    rest = len(counts) - len(busiest)
+    return [*render.table(rows), *([f"and {rest:,} more nodes; -o wide lists every placement"] if rest else [])]
+
+
+def _displaced(report: Report) -> list[str]:
+    if not report.displaced:
+        return []
+    return render.table([["DISPLACED", "WAS ON"], *([name, node] for name, node in report.displaced.items())])
+
+
+def _usage(report: Report) -> list[str]:
+    if not report.usage:
+        return []
+    heads = ["RESOURCE", "TOTAL", "BEFORE", "AFTER", "MEAN", "FULLEST"]
+    return render.table([heads, *(_usage_row(each) for each in report.usage)])
+
+
+def _usage_row(each: Usage) -> list[str]:
+    before = f"{amount(each.resource, each.before)} ({each.share_before:.1%})"
+    after = f"{amount(each.resource, each.after)} ({each.share_after:.1%})"
+    return [each.resource, amount(each.resource, each.total), before, after, f"{each.mean:.1%}", f"{each.highest:.1%}"]
+
+
+def amount(resource: str, value: int) -> str:
+    if resource in ("cpu", "gpu"):
+        return format_cores(value)
+    return approximate_bytes(value) if resource in BYTES or resource.startswith("hugepages-") else str(value)
+
+
+def _unplaced(report: Report, wide: bool) -> list[str]:
+    if not report.unplaced:
+        return []
+    most_first = sorted(report.unplaced, key=lambda each: -len(each.names))
+    rows = [[f"{len(each.names):,}", _named(each.names, wide), each.reason] for each in most_first]
+    return render.table([["NOT PLACED", "WORKLOADS", "WHY"], *rows])
+
+
+def _named(names: Sequence[str], wide: bool) -> str:
+    shown = names if wide else names[:NAMED]
+    return ", ".join(shown) + (", …" if len(shown) < len(names) else "")
+
+
+def _explained(report: Report, wide: bool) -> list[str]:
+    found = report.explained
+    if found is None:
+        return []
+    plugins = list(dict.fromkeys(plugin for each in found["ranked"] for plugin in each["parts"]))
+    rows = [["NODE", "SCORE", *(plugin.upper() for plugin in plugins)]]
+    for each in found["ranked"]:
+        rows.append([each["name"], f"{each['score']:.1f}", *(f"{each['parts'][plugin]['score']:.0f}" for plugin in plugins)])
+    refused = [["REFUSED", "WHY"]]
+    refused += [[name, "; ".join(_short(each) for each in reasons)] for name, reasons in _shown(found["refused"], wide)]
+    hidden = len(found["refused"]) - len(refused) + 1
+    told = [f"{found['ask']}: {found['summary']}"]
+    told += ["", *render.table(rows)] if len(rows) > 1 else []
+    told += ["", *render.table(refused)] if len(refused) > 1 else []
+    return [*told, *([f"and {hidden:,} more; -o wide lists all"] if hidden else [])]
+
+
+def _shown(refused: dict[str, Any], wide: bool) -> list[tuple[str, Any]]:
+    return list(refused.items()) if wide else list(refused.items())[:FEW]
+
+
+def _short(shortfall: dict[str, str]) -> str:
+    if not shortfall["need"]:
+        return shortfall["what"]
+    missing = f", missing {shortfall['missing']}" if shortfall["missing"] else ""
+    return f"{shortfall['what']}: need {shortfall['need']}, have {shortfall['have']}{missing}"
+
+
+def as_json(report: Report, profile: str, seed: int) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "profile": profile,
+        "seed": seed,
+        "nodes": report.nodes,
+        "placed": len(report.placements),
+        "notPlaced": report.decided - len(report.placements),
+        "bound": report.bound,
+        "stopped": report.stopped,
+        "placements": dict(report.placements),
+        "unplaced": [{"count": len(each.names), "reason": each.reason, "workloads": list(each.names)} for each in report.unplaced],
+        "displaced": dict(report.displaced),
+        "utilisation": {each.resource: _usage_json(each) for each in report.usage},
+        "seconds": round(report.seconds, 6),
+    }
+    return document if report.explained is None else {**document, "explained": report.explained}
+
+
+def _usage_json(each: Usage) -> dict[str, Any]:
+    numbers = {"total": each.total, "before": each.before, "after": each.after}
+    return {**numbers, "share": round(each.share_after, 6), "mean": round(each.mean, 6), "max": round(each.highest, 6)}

@@ -1,0 +1,16 @@
+"""What can happen in a cluster that may turn a no into a yes."""
+
+from enum import Enum
+
+
+class Change(Enum):
+    NODE_ADDED = "node added"
+    NODE_GREW = "node grew"  # it has more of some resource, or is another machine in what it can do
+    NODE_READY = "node ready"  # or uncordoned
+    NODE_CHANGED = "node changed"  # its labels, taints, licences, runtimes or image
+    WORKLOAD_GONE = "workload gone"
+    WORKLOAD_ADDED = "workload added"
+
+
+NEW_NODES = frozenset({Change.NODE_ADDED, Change.NODE_CHANGED})  # for plugins that look at fixed facts of a node only
+NEIGHBOURS = NEW_NODES | {Change.WORKLOAD_ADDED, Change.WORKLOAD_GONE}  # for those that count workloads

@@ -1,0 +1,79 @@
+"""Resources of a workload and a node: class of service, who is evicted first, what is left, how full, and how amounts are written."""
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Literal
+
+from lattice.kinds.container import BYTES, Container, amounts, total_amounts
+from lattice.kinds.quantity import approximate_bytes, format_bytes, format_cores
+
+COMPRESSIBLE = frozenset({"cpu", "ephemeral-storage"})  # too little of it slows down; too little of anything else kills
+BOTH = ("cpu", "memory")
+
+
+class Qos(IntEnum):
+    """The number is the order of eviction: highest first."""
+
+    Guaranteed = 1
+    Burstable = 2
+    BestEffort = 3
+
+
+def qos_of(containers: Mapping[str, Container]) -> Qos:
+    """Guaranteed: every container has cpu and memory, and whatever else it asks for, at request = limit. BestEffort: none asks for anything."""
+    asked = [(_amounts(each, "requests"), _amounts(each, "limits")) for each in containers.values()]
+    if not any(requests or limits for requests, limits in asked):
+        return Qos.BestEffort
+    if all(requests == limits and requests.keys() >= set(BOTH) for requests, limits in asked):
+        return Qos.Guaranteed
+    return Qos.Burstable
+
+
+def _amounts(container: Container, part: Literal["requests", "limits"]) -> dict[str, int]:
+    """What it states above zero. A limit alone is also its request."""
+    resources = container.resources
+    if resources is None:
+        return {}
+    limits = amounts(resources.limits)
+    found = limits if part == "limits" else {**limits, **amounts(resources.requests)}
+    return {name: amount for name, amount in found.items() if amount > 0}
+
+
+def pod_totals(containers: Mapping[str, Container]) -> tuple[dict[str, int], dict[str, int]]:
+    """(requests, limits) summed over the containers; a limit that one of them lacks is unknown for the whole."""
+    return total_amounts(containers, "requests"), total_amounts(containers, "limits")
+
+
+def eviction_order(workloads: Iterable[tuple[str, Qos, int]]) -> list[str]:
+    """Names of (name, class, priority), who goes first at the front: BestEffort before Burstable before Guaranteed, then low priority."""
+    return [name for name, _, _ in sorted(workloads, key=lambda each: (-each[1], each[2], each[0]))]
+
+
+def is_compressible(resource: str) -> bool:
+    return resource in COMPRESSIBLE
+
+
+def allocatable(capacity: Mapping[str, int], reserved: Mapping[str, int]) -> dict[str, int]:
+    """Capacity less what the machine keeps for itself, never below nothing."""
+    return {name: max(0, amount - reserved.get(name, 0)) for name, amount in capacity.items()}
+
+
+def fits(need: Mapping[str, int], free: Mapping[str, int]) -> bool:
+    """Just enough is enough; what a node does not know it has none of."""
+    return all(amount <= free.get(name, 0) for name, amount in need.items())
+
+
+def utilisation(used: Mapping[str, int], total: Mapping[str, int]) -> float:
+    """The fullest of its resources, 0 to 1."""
+    shares = (used.get(name, 0) / amount for name, amount in total.items() if amount > 0)
+    return min(1.0, max(0.0, max(shares, default=0.0)))
+
+
+def show_amount(resource: str, amount: int) -> str:
+    """As people write it: 1500 of cpu is 1500m, 4294967296 of memory 4Gi."""
+    if resource in ("cpu", "gpu"):
+        return format_cores(amount)
+    if resource in BYTES or resource.startswith("hugepages-"):
+        exact = format_bytes(amount)
+        return exact if len(exact) <= 7 else approximate_bytes(amount)
+    return str(amount)
