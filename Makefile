@@ -8,10 +8,10 @@ export PATH := $(CURDIR)/.tools/etcd/usr/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install up run test check prove bench docs contract e2e clean
+.PHONY: help install up run test check prove bench bench-scheduling bench-openb docs contract e2e clean
 
 help:  ## list the chores
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 install: .venv/.ready  ## set up what running needs
 
@@ -40,6 +40,12 @@ e2e: .venv/.ready-dev tools  ## real servers, kubectl and foreign clients only
 
 bench: .venv/.ready-dev tools  ## measure speed and memory; prints a table and stores it in bench/results
 	$(BIN)/python -m bench
+
+bench-scheduling: .venv/.ready-dev  ## measure decisions a second, every placement verified; table in bench/results
+	$(BIN)/python -m bench.scheduling
+
+bench-openb: .venv/.ready-dev  ## fill a GPU cluster from a public trace, beside published heuristics
+	$(BIN)/python -m bench.openb
 
 docs: .venv/.ready  ## write docs/reference anew from the code
 	$(BIN)/python -m docs.build

@@ -98,8 +98,9 @@ def _explained(report: Report, wide: bool) -> list[str]:
         return []
     plugins = list(dict.fromkeys(plugin for each in found["ranked"] for plugin in each["parts"]))
     rows = [["NODE", "SCORE", *(plugin.upper() for plugin in plugins)]]
-    for each in found["ranked"]:
-        rows.append([each["name"], f"{each['score']:.1f}", *(f"{each['parts'][plugin]['score']:.0f}" for plugin in plugins)])
+    rows += [
+        [each["name"], f"{each['score']:.1f}", *(f"{each['parts'][plugin]['score']:.0f}" for plugin in plugins)] for each in found["ranked"]
+    ]
     refused = [["REFUSED", "WHY"]]
     refused += [[name, "; ".join(_short(each) for each in reasons)] for name, reasons in _shown(found["refused"], wide)]
     hidden = len(found["refused"]) - len(refused) + 1

@@ -140,13 +140,7 @@ class Inventory:
             raise Invalid("is looked at in full")
         if any(label_problems(metadata.labels, "metadata.labels")):
             raise Invalid("is looked at in full")
-        return type(known)(
-            api_version=known.api_version,
-            kind=known.kind,
-            metadata=metadata,
-            spec=known.spec,
-            status=known.status,  # type: ignore[attr-defined, call-arg]
-        )
+        return msgspec.structs.replace(known, metadata=metadata)
 
     def _slowly(self, written: Written) -> None:
         """Again with the line of every field, to say what is wrong; or to find that nothing is."""

@@ -35,6 +35,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "delete": Entry("lattice.cli.delete:delete", "Delete objects, and wait until they are gone."),
         "events": Entry("lattice.cli.events:events", "Show what happened, oldest first."),
     },
+    "Decide": {
+        "simulate": Entry("lattice.cli.simulate:simulate", "Decide offline where workloads would go, and say why."),
+    },
     "Other": {
         "crds": Entry("lattice.cli.crds:crds", "Print the kinds as CustomResourceDefinitions, for Kubernetes."),
         "completion": Entry("lattice.cli.completion:completion", "Print the script that completes commands in a shell."),

@@ -1,22 +1,24 @@
 """`lattice simulate`: where would these workloads go on these nodes? Decided offline, nothing is sent anywhere."""
 
+import random
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from lattice.cli import output, say
 from lattice.cli.options import Command
-from lattice.errors import LatticeError
+from lattice.errors import Cause, Invalid
 
 if TYPE_CHECKING:
     from lattice.cli.inventory import Inventory
     from lattice.engine.plugin import Profile
+    from lattice.scheduling.select import Selector
 
 LONG = 2000  # workloads from which on it takes long enough to watch
 
@@ -101,10 +103,30 @@ def _simulated(found: "Inventory", asked: Options) -> Any:
     from lattice.scheduling.simulate import simulate as decide_all
 
     explain = asked.explain if "/" in asked.explain or not asked.explain else f"default/{asked.explain}"
-    profile = profile_named(asked.profile)
+    profile, selector = profile_named(asked.profile, asked.seed)
     with _progress(len(found.workloads)) as tell:
-        run = Run(profile, asked.seed, time.perf_counter, tell, explain)
+        run = Run(profile, asked.seed, selector, time.perf_counter, tell, explain)
         return decide_all(found.nodes.values(), found.workloads.values(), run)
+
+
+def profile_named(name: str, seed: int) -> "tuple[Profile, Selector]":
+    """A preset, or a profile that the user wrote. Equals go by the table's own order unless the profile says how."""
+    from lattice.scheduling.profile import PRESETS, compile_profile, parse_profile, preset
+    from lattice.scheduling.select import Selector, TieBreaker
+
+    if name in PRESETS or not (Path(name).suffix or "/" in name):
+        return compile_profile(preset(name)), Selector()
+    from lattice.cli.sources import documents
+
+    document = documents([name])[0]
+    try:
+        spec = parse_profile(document.value)
+    except Invalid as e:
+        causes = [Cause(f"{document.at(cause.field)}: {cause.field}", cause.message, cause.reason) for cause in e.causes]
+        raise Invalid("is not a profile", where=name, fix=e.fix, causes=causes) from e
+    told = "tieBreaker" in document.value
+    selector = Selector(TieBreaker(spec.tie_breaker), random.Random(seed or spec.seed)) if told else Selector()  # noqa: S311 - a tie, not a secret
+    return compile_profile(spec), selector
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -98,15 +99,20 @@ def _apply(kubeconfig: Path, manifest: str) -> None:
 
 
 def _suggest(running: "Running") -> None:
-    path = _near(running.kubeconfig)
+    path, lattice = _near(running.kubeconfig), _called()
     click.echo("Try, in another terminal:")
     for command, why in (
-        ("lattice get pools,services -A", "what is declared"),
+        (f"{lattice} get pools,services -A", "what is declared"),
         (f"kubectl --kubeconfig {path} get lattice -A", "the same, with kubectl"),
-        ("lattice apply -f examples/worlds/seed-000", "declare more"),
+        (f"{lattice} apply -f examples/worlds/seed-000", "declare more"),
     ):
         click.echo(f"  {command:<58} {why}")
     click.echo("\nCtrl-C stops it.")
+
+
+def _called() -> str:
+    """What to type to run this program again."""
+    return "lattice" if shutil.which("lattice") else _near(Path(sys.argv[0]).resolve())
 
 
 def _near(path: Path) -> str:

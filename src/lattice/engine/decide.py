@@ -1,6 +1,6 @@
 """decide(ask, table, profile): which candidate, which is next best, and why not each of the others."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,30 +39,49 @@ class Decision:
         return Decision(self.ask, self.table, self.profile, self.chosen, self.runner_up, self.totals.copy(), kept)
 
 
+Weighted = Sequence[tuple[Score, np.float32]]
+
+
 class _Plan:
     """The plugins of a profile that have something to say about a shape, by how far their answers reach."""
 
-    __slots__ = ("near_filters", "near_scores", "weight", "wide_filters", "wide_scores")
+    __slots__ = (
+        "filters",
+        "fixed_filters",
+        "fixed_scores",
+        "moving_filters",
+        "moving_scores",
+        "near_filters",
+        "scores",
+        "wide_filters",
+        "wide_scores",
+    )
 
     def __init__(self, ask: Ask, profile: Profile) -> None:
-        filters = [each for each in profile.filters if each.applies(ask)]
-        scores = [(each, np.float32(weight)) for each, weight in profile.scores if weight and each.applies(ask)]
-        self.near_filters: Sequence[Filter] = [each for each in filters if each.scope == "row"]
-        self.wide_filters: Sequence[Filter] = [each for each in filters if each.scope != "row"]
-        self.near_scores: Sequence[tuple[Score, np.float32]] = [each for each in scores if each[0].scope == "row"]
-        self.wide_scores: Sequence[tuple[Score, np.float32]] = [each for each in scores if each[0].scope != "row"]
-        self.weight = float(sum(weight for _, weight in scores))
+        self.filters: Sequence[Filter] = [each for each in profile.filters if each.applies(ask)]
+        self.scores: Weighted = [(each, np.float32(weight)) for each, weight in profile.scores if weight and each.applies(ask)]
+        self.fixed_filters: Sequence[Filter] = [each for each in self.filters if each.scope == "fixed"]
+        self.fixed_scores: Weighted = [each for each in self.scores if each[0].scope == "fixed"]
+        self.moving_filters: Sequence[Filter] = [each for each in self.filters if each.scope == "row"]
+        self.moving_scores: Weighted = [each for each in self.scores if each[0].scope == "row"]
+        self.near_filters: Sequence[Filter] = [*self.fixed_filters, *self.moving_filters]
+        self.wide_filters: Sequence[Filter] = [each for each in self.filters if each.scope in ("domain", "table")]
+        self.wide_scores: Weighted = [each for each in self.scores if each[0].scope in ("domain", "table")]
 
 
 class State:
-    """What is known of one shape: totals and reasons by row-scoped plugins, kept up to date row by row."""
+    """What is known of one shape by plugins that look at one row at a time, kept up to date row by row.
 
-    __slots__ = ("fixed_version", "plan", "reasons", "totals", "version")
+    `base`: what plugins with fixed answers add, -inf where they rule out; it is added last, so that sums come out the same everywhere.
+    """
+
+    __slots__ = ("base", "fixed_version", "plan", "reasons", "totals", "version")
 
     def __init__(self, plan: _Plan) -> None:
         self.plan = plan
         self.version = self.fixed_version = -1
         self.totals: Floats = np.empty(0, np.float32)
+        self.base: Floats = self.totals
         self.reasons: dict[Reason, Flags] = {}
 
     def refresh(self, ask: Ask, table: Table) -> None:
@@ -76,13 +95,18 @@ class State:
         self.version, self.fixed_version = table.version, table.fixed_version
 
     def _look_at_all(self, ask: Ask, table: Table) -> None:
-        self.totals, self.reasons = evaluate(ask, table, self.plan.near_filters, self.plan.near_scores)
-        np.copyto(self.totals, RULED_OUT, where=table.memo("dead", _dead))
+        plan = self.plan
+        if self.fixed_version != table.fixed_version:
+            self.base, self.reasons = evaluate(ask, table, plan.fixed_filters, plan.fixed_scores)
+            np.copyto(self.base, RULED_OUT, where=table.memo("dead", _dead))
+        self.totals, reasons = evaluate(ask, table, plan.moving_filters, plan.moving_scores)
+        self.totals += self.base
+        self.reasons.update(reasons)
 
     def _look_again(self, ask: Ask, table: Table, changed: list[int]) -> None:
         rows = np.array(changed, np.intp)
-        totals, reasons = evaluate(ask, Some(table, rows), self.plan.near_filters, self.plan.near_scores)
-        totals[~table.column("alive")[rows]] = RULED_OUT
+        totals, reasons = evaluate(ask, Some(table, rows), self.plan.moving_filters, self.plan.moving_scores)
+        totals += self.base[rows]
         self.totals[rows] = totals
         for reason, mask in reasons.items():
             self.reasons[reason][rows] = mask
@@ -93,20 +117,27 @@ def _dead(table: Table) -> Flags:
     return dead
 
 
-def evaluate(
-    ask: Ask, rows: Rows, filters: Sequence[Filter], scores: Sequence[tuple[Score, np.float32]]
-) -> tuple[Floats, dict[Reason, Flags]]:
+def evaluate(ask: Ask, rows: Rows, filters: Sequence[Filter], scores: Weighted) -> tuple[Floats, dict[Reason, Flags]]:
     """Totals (-inf where ruled out) and reasons, by these plugins."""
+    reasons = refusals_of(ask, rows, filters)
+    return weighed(ask, rows, scores, reasons), reasons
+
+
+def refusals_of(ask: Ask, rows: Rows, filters: Sequence[Filter]) -> dict[Reason, Flags]:
     reasons: dict[Reason, Flags] = {}
     for each in filters:
         reasons.update(each.filter(ask, rows))
+    return reasons
+
+
+def weighed(ask: Ask, rows: Rows, scores: Weighted, reasons: Mapping[Reason, Flags]) -> Floats:
     totals = np.zeros(rows.count, np.float32)  # not one of the buffers: those go round while the scores compute
     for score, weight in scores:
         values = score.score(ask, rows)
         totals += np.multiply(values, weight, out=values)
     for mask in reasons.values():
         np.copyto(totals, RULED_OUT, where=mask)
-    return totals, reasons
+    return totals
 
 
 def state_of(ask: Ask, table: Table, profile: Profile) -> State:
@@ -137,8 +168,9 @@ def decide(ask: Ask, table: Table, profile: Profile) -> Decision:
     state = state_of(ask, table, profile)
     state.refresh(ask, table)
     plan, totals, reasons = state.plan, state.totals, state.reasons
-    if plan.wide_filters or plan.wide_scores:
-        wide, more = evaluate(ask, table, plan.wide_filters, plan.wide_scores)
+    more = refusals_of(ask, table, plan.wide_filters)
+    if more or plan.wide_scores:
+        wide = weighed(ask, table, plan.wide_scores, more)
         totals = np.add(wide, totals, out=wide)
         reasons = {**reasons, **more}
     chosen = best(table, totals)

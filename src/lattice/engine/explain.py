@@ -52,7 +52,7 @@ def ranked(decision: Decision, top: int = 3) -> list[Ranked]:
 
 
 def _values(decision: Decision, score: Score, rows: list[int], some: Some) -> list[float]:
-    if score.scope == "row":
+    if score.scope in ("fixed", "row"):
         return [float(value) for value in score.score(decision.ask, some)]
     everywhere = score.score(decision.ask, decision.table)
     return [float(everywhere[row]) for row in rows]

@@ -13,10 +13,15 @@ MOST_LEVELS = 64
 AHEAD = 64  # rows looked at together
 
 
-def groupable(ask: Ask, profile: Profile) -> bool:
-    """Does the answer for a row depend on that row only? Else each placement may change every other row."""
+def groupable(ask: Ask, profile: Profile, table: Table | None = None) -> bool:
+    """Does the answer for a row depend on that row only? Else each placement may change every other row.
+
+    With the table at hand, wide filters that have nothing to say now do not count: placing such an ask does not make them speak.
+    """
     plan = _Plan(ask, profile)
-    return ask.is_additive and not plan.wide_filters and not plan.wide_scores
+    if not ask.is_additive or plan.wide_scores:
+        return False
+    return not plan.wide_filters or (table is not None and not any(each.filter(ask, table) for each in plan.wide_filters))
 
 
 def decide_many(ask: Ask, table: Table, profile: Profile, count: int) -> list[int]:
@@ -37,7 +42,7 @@ class _Merge:
 
     def __init__(self, ask: Ask, table: Table, state: State) -> None:
         self.ask, self.table, self.plan = ask, table, state.plan
-        self.totals = state.totals
+        self.totals, self.base = state.totals, state.base
         self.ranks = table.column("rank")
         self.placed: dict[int, int] = {}  # row -> how often chosen so far
         self.future: dict[int, list[float]] = {}  # row -> its totals after one, two … more placements
@@ -88,6 +93,7 @@ class _Merge:
         steps = np.tile(np.arange(beyond + 1, beyond + levels + 1, dtype=np.int64), len(rows))
         repeated = np.repeat(rows, levels)
         more = {resource: amount * steps for resource, amount in self.ask.needs}
-        totals: Floats = evaluate(self.ask, Some(self.table, repeated, more), self.plan.near_filters, self.plan.near_scores)[0]
+        totals: Floats = evaluate(self.ask, Some(self.table, repeated, more), self.plan.moving_filters, self.plan.moving_scores)[0]
+        totals += self.base[repeated]
         for row, values in zip(rows.tolist(), totals.reshape(len(rows), levels).tolist(), strict=True):
             self.future.setdefault(row, []).extend(values)

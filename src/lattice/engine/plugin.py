@@ -6,8 +6,9 @@ from typing import ClassVar, Literal, Protocol
 
 from lattice.engine.table import Flags, Floats, Rows, Table
 
-# What an answer for a row depends on: that row alone; the other things in its topology domain too; or anything in the table.
-Scope = Literal["row", "domain", "table"]
+# What an answer for a row depends on: fixed columns of that row alone; also what is taken there; the other things in its topology
+# domain too; or anything in the table.
+Scope = Literal["fixed", "row", "domain", "table"]
 
 
 class Ask(Protocol):

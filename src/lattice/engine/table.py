@@ -260,6 +260,8 @@ class Some:
         self.rows = rows
         self.table = table
         self._more = more or {}
+        self._shares: dict[int, Floats] = {}
+        self._inverses: dict[int, Floats] = {}
 
     def free(self, resource: int) -> Integers:
         found = self.table.free(resource)[self.rows]
@@ -269,6 +271,12 @@ class Some:
         return self.table.total(resource)[self.rows]
 
     def share(self, resource: int) -> Floats:
+        found = self._shares.get(resource)
+        if found is None:
+            found = self._shares[resource] = self._share(resource)
+        return found
+
+    def _share(self, resource: int) -> Floats:
         if resource not in self._more:
             return self.table.share(resource)[self.rows]
         taken = self.table.taken(resource)[self.rows] + self._more[resource]
@@ -276,7 +284,10 @@ class Some:
         return shares
 
     def inverse(self, resource: int) -> Floats:
-        return self.table.inverse(resource)[self.rows]
+        found = self._inverses.get(resource)
+        if found is None:
+            found = self._inverses[resource] = self.table.inverse(resource)[self.rows]
+        return found
 
     def column(self, name: str) -> NDArray[Any]:
         return self.table.column(name)[self.rows]

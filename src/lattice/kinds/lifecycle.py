@@ -62,7 +62,7 @@ def _refuse_new_finalizers(old: dict[str, Any], new: dict[str, Any]) -> None:
     if added:
         cause = Cause(
             "metadata.finalizers",
-            f"Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {added}",
+            f"Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers: {', '.join(added)}",
             "FieldValueForbidden",
         )
         raise Invalid(

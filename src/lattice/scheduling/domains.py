@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lattice.engine.table import Flags
+from lattice.engine.table import Flags, Floats
+from lattice.kinds.constraint import Spread
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.labels import having, matching_any
 from lattice.scheduling.nodes import EVERYTHING, NodeTable
 from lattice.scheduling.tally import Counts, Tally
-from lattice.kinds.constraint import Spread
 
 
 def over_nodes(table: NodeTable, key: str, values: NDArray[Any], elsewhere: Any) -> NDArray[Any]:
@@ -68,3 +68,24 @@ def _usable(table: NodeTable, ask: WorkloadAsk, key: str) -> NDArray[np.intp]:
         nodes = nodes & matching_any(table, demands.node_terms)
     codes = table.codes(key)[nodes]
     return np.unique(codes[codes >= 0]).astype(np.intp)
+
+
+def counts_itself(tally: Tally, ask: WorkloadAsk) -> bool:
+    """Would it be counted once it is placed?"""
+    return tally.matches(ask.demands.namespace, ask.demands.service, ask.labels)
+
+
+def counts_over_nodes(table: NodeTable, key: str, tally: Tally) -> Floats:
+    """For each node how many were counted in its domain; 0 where it is in none. A fresh array."""
+    if not table.domain_count(key):
+        return np.zeros(table.count, np.float32)
+    return over_nodes(table, key, tally.domains(table, key).astype(np.float32), 0)
+
+
+def evenness(table: NodeTable, ask: WorkloadAsk, key: str, tally: Tally) -> Floats:
+    """1 in the emptiest domain, 1/(n+1) in one that is n ahead, 0 for a node in none. A fresh array."""
+    if not table.domain_count(key):
+        return np.zeros(table.count, np.float32)
+    counts = tally.domains(table, key)
+    ahead = np.maximum(counts - fewest(table, ask, key, counts), 0)
+    return over_nodes(table, key, np.float32(1) / (ahead + np.float32(1)).astype(np.float32), 0)

@@ -12,7 +12,7 @@ from lattice.scheduling.nodes import NodeTable
 
 
 def having(table: Table, key: str, value: str) -> Flags:
-    nodes = cast(NodeTable, table)
+    nodes = cast("NodeTable", table)
     names = nodes.domain_names(key)
     code = names.index(value) if value in names else -2  # -1 is: no such label
     found: Flags = nodes.codes(key) == code
@@ -20,7 +20,7 @@ def having(table: Table, key: str, value: str) -> Flags:
 
 
 def matching(table: Table, requirement: Requirement) -> Flags:
-    nodes, key = cast(NodeTable, table), requirement.key
+    nodes, key = cast("NodeTable", table), requirement.key
     verdicts = [requirement.matches({key: value}) for value in nodes.domain_names(key)]
     verdicts.append(requirement.matches({}))  # code -1 finds this one
     found: Flags = np.array(verdicts, np.bool_)[nodes.codes(key)]

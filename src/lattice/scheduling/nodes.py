@@ -13,15 +13,17 @@ from lattice.errors import Conflict, NotFound
 from lattice.kinds.constraint import WorkloadTerm
 from lattice.kinds.selector import LabelSelector
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.ask import PORTS, SLOTS, Demands, WorkloadAsk, demands_of
+from lattice.scheduling.ask import PORTS, SLOTS, Demands, Labels, WorkloadAsk, demands_of
 from lattice.scheduling.facts import NodeFacts
 from lattice.scheduling.gpus import Gpus
 from lattice.scheduling.tally import Tally
 
 Codes = NDArray[np.int32]
+Kind = tuple[str, str, Labels]  # namespace, service and labels of a workload
 NO_LIMIT = 1 << 62  # a node that does not say how much of a countable thing it takes
 ALL_PORTS = (30000, 32767)  # given out where a node names no range
 EVERYTHING = LabelSelector()
+KINDS_KEPT = 100_000  # kinds of workloads remembered beyond those that are placed
 
 
 def port_column(port: tuple[int, str]) -> str:
@@ -53,7 +55,7 @@ class NodeTable(Table):
         self._host_ports: list[dict[tuple[int, str], int]] = []
         self._journals: list[dict[str, Placement | None]] = []  # of each what_if under way: who was where before
         self._tallies: dict[object, Tally] = {}
-        self._concerned: dict[object, tuple[Tally, ...]] = {}  # by what a workload is, which tallies count it
+        self._concerned: dict[Kind, tuple[Tally, ...]] = {}  # by what placed workloads are, which tallies count them
         self._repulsed: dict[tuple[str, WorkloadTerm], Tally] = {}  # terms of placed workloads that keep others away, by term
         self._repelled: dict[object, list[tuple[WorkloadTerm, Tally]]] = {}  # by what a workload is, which of those mean it
         self._shapes: dict[Demands, int] = {}  # a number for each kind of demand, cheaper to look up than the demand itself
@@ -208,13 +210,14 @@ class NodeTable(Table):
                     self.forget(name)
             for name, placement in before.items():
                 if placement is not None and name not in self.placements:
-                    self._restore(placement)
+                    self.restore(placement)
 
     def _note(self, name: str) -> None:
         for journal in self._journals:
             journal.setdefault(name, self.placements.get(name))
 
-    def _restore(self, placement: Placement) -> None:
+    def restore(self, placement: Placement) -> None:
+        """What was forgotten is there again, as it was, GPUs included; these must be free."""
         again = self.assume(placement.ask, placement.row)
         if again.gpus != placement.gpus:
             self.gpus.swap(placement.row, placement.ask.demands.gpu, again.gpus, placement.gpus)
@@ -228,12 +231,18 @@ class NodeTable(Table):
         tally = self._tallies.get(key)
         if tally is None:
             tally = self._tallies[key] = Tally(namespace, selector, service)
-            self._concerned.clear()
-            for placement in self.placements.values():
-                demands = placement.ask.demands
-                if tally.matches(demands.namespace, demands.service, placement.ask.labels):
-                    tally.add(self, placement.row, 1)
+            self._count_placed(tally)
         return tally
+
+    def _count_placed(self, tally: Tally) -> None:
+        """Looks at the kinds of workloads first: most new tallies concern none that is placed."""
+        concerned = [what for what in self._concerned if tally.matches(what[0], what[1], dict(what[2]))]
+        for what in concerned:
+            self._concerned[what] = (*self._concerned[what], tally)
+        for placement in self.placements.values() if concerned else ():
+            demands = placement.ask.demands
+            if tally.matches(demands.namespace, demands.service, placement.ask.labels):
+                tally.add(self, placement.row, 1)
 
     def repulsed_by(self, ask: WorkloadAsk) -> list[tuple[WorkloadTerm, Tally]]:
         """Terms of placed workloads that keep this one away, each with where its carriers are."""
@@ -275,14 +284,13 @@ class NodeTable(Table):
             carriers.add(self, placement.row, change)
 
     def _tallies_for(self, ask: WorkloadAsk) -> tuple[Tally, ...]:
-        if not self._tallies:
-            return ()
         demands = ask.demands
         what = (demands.namespace, demands.service, demands.labels)
         known = self._concerned.get(what)
         if known is None:
-            if len(self._concerned) > 100_000:
-                self._concerned.clear()
+            if len(self._concerned) > KINDS_KEPT + 2 * len(self.placements):
+                placed = {(each.namespace, each.service, each.labels) for each in (p.ask.demands for p in self.placements.values())}
+                self._concerned = {kind: tallies for kind, tallies in self._concerned.items() if kind in placed}
             found = (each for each in self._tallies.values() if each.matches(demands.namespace, demands.service, ask.labels))
             known = self._concerned[what] = tuple(found)
         return known

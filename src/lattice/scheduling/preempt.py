@@ -1,22 +1,27 @@
 """Who must make room? The fewest and cheapest of lower priority, on the node where that costs least."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import ge, le, sub
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lattice.engine.decide import Decision, evaluate, state_of
 from lattice.engine.plugin import Filter, Profile
-from lattice.engine.table import Flags, Some
+from lattice.engine.table import Flags, Some, Table
 from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.change import Change
 from lattice.scheduling.nodes import NodeTable, Placement
 from lattice.scheduling.reclaim import Reclaimables, lower
 from lattice.scheduling.reserve import lacks
 
-LOOKED_AT = 12  # promising nodes that are worked out exactly
-GIVEN_UP_AFTER = 256  # nodes that turned out not to help at all, before it is called hopeless
+LOOKED_AT = 12  # promising nodes that are compared; more only if none of them helps
+GIVEN_UP_AFTER = 256  # that turned out not to help at all
 UNLIMITED = 1 << 30
 
+Bound = tuple[int, int]  # the least that a node could cost: how many, sum of their priorities
 Cost = tuple[int, int, float, int]  # how many, sum of their priorities, how long they have run, rank of the node
 
 
@@ -38,66 +43,88 @@ def _ageless(name: str) -> float:
 @dataclass(slots=True)
 class Preemptor:
     """`may_disrupt`: how many of a service (namespace/service) may still be stopped; absent ones are not limited.
-    `age` of a workload in seconds: of equals the youngest goes."""
+
+    `age` of a workload in seconds: of equals the youngest goes.
+    """
 
     table: NodeTable
     profile: Profile
-    may_disrupt: Mapping[str, int] = field(default_factory=dict)
+    may_disrupt: dict[str, int] = field(default_factory=dict)
     age: Callable[[str], float] = _ageless
     _sums: Reclaimables | None = None
 
     def find(self, ask: WorkloadAsk, decision: Decision) -> Preemption | None:
         """The cheapest set of victims that makes room. The table is as before when this returns."""
+        promising = self._promising(ask, decision)
+        for _ in range(GIVEN_UP_AFTER // LOOKED_AT):
+            few = list(islice(promising, LOOKED_AT))
+            if found := self._best_of(ask, few):
+                return found
+        return None
+
+    def _best_of(self, ask: WorkloadAsk, rows: Sequence[tuple[int, Bound]]) -> Preemption | None:
+        """Draft by number on each node, then prove the cheapest draft; only where that fails, try out who can stay."""
+        drafts: list[Preemption] = []
+        others: list[tuple[int, Bound]] = []
+        for row, bound in rows:
+            if drafts and self._cannot_beat(bound, min(drafts, key=_cost)):
+                break
+            draft = self._draft(ask, row, bound)
+            if draft:
+                drafts.append(draft)
+            else:
+                others.append((row, bound))
         best: Preemption | None = None
-        seen = hopeless = 0
-        for row, bound in self._promising(ask, decision):
-            if best and (best.cost[:2] <= bound or seen >= LOOKED_AT):
+        for draft in sorted(drafts, key=_cost):
+            if self._makes_room(ask, draft):
+                best = draft
                 break
-            if hopeless >= GIVEN_UP_AFTER:
-                break
-            found = self._on(ask, row)
-            seen, hopeless = seen + 1, hopeless + (found is None)
+            others.append((draft.row, draft.cost[:2]))
+        for row, bound in others:
+            found = None if best and self._cannot_beat(bound, best) else self._by_trying(ask, row)
             if found and (best is None or found.cost < best.cost):
                 best = found
         return best
 
-    def _promising(self, ask: WorkloadAsk, decision: Decision) -> Iterable[tuple[int, tuple[int, int]]]:
+    def charge(self, victims: Iterable[Placement]) -> None:
+        """They are stopped: of their services fewer may be from now on."""
+        for victim in victims:
+            if (service := service_of(victim)) in self.may_disrupt:
+                self.may_disrupt[service] -= 1
+
+    def _cannot_beat(self, bound: Bound, best: Preemption) -> bool:
+        """Where ages are not told, rows of equal cost come in their fixed order, and the first one wins."""
+        return best.cost[:2] <= bound if self.age is _ageless else best.cost[:2] < bound
+
+    def _promising(self, ask: WorkloadAsk, decision: Decision) -> Iterator[tuple[int, Bound]]:
         """Rows with the least that they could cost, cheapest first."""
         if self._sums is None:
             self._sums = Reclaimables(self.table)
         sums = self._sums.below(ask.priority)
-        rows = np.flatnonzero(sums.could_fit(ask) & self.table.column("alive") & ~_beyond_help(decision))
+        order = self.table.memo("by rank", _by_rank)
+        rows = order[(sums.could_fit(ask) & self.table.column("alive") & ~_beyond_help(decision))[order]]
         fewest = sums.at_least(ask)[rows]
         cheapest = fewest * sums.lowest[rows]
-        order = np.lexsort((self.table.column("rank")[rows], cheapest, fewest))
-        for position in order.tolist():
+        for position in np.lexsort((cheapest, fewest)).tolist():
             yield int(rows[position]), (int(fewest[position]), int(cheapest[position]))
 
-    def _on(self, ask: WorkloadAsk, row: int) -> Preemption | None:
-        """The best set on one node, tried in two orders: sparing the important ones, and sparing the small ones."""
-        candidates = sorted(lower(self.table, row, ask.priority), key=self._importance)
-        found = []
-        for order in (candidates, self._largest_first(ask, row, candidates)):
-            allowed = self._within_limits(order)
-            victims = self._by_number(ask, row, allowed) or self._by_trying(ask, row, allowed)
-            if victims:
-                found.append(self._preemption(row, victims))
-        return min(found, key=lambda each: each.cost, default=None)
+    def _draft(self, ask: WorkloadAsk, row: int, bound: Bound) -> Preemption | None:
+        """By amounts alone, in two orders: sparing the important ones, and sparing the small ones. None: amounts are not the trouble."""
+        missing = {r: amount - int(self.table.free(r)[row]) for r, amount in ask.needs}
+        missing = {r: amount for r, amount in missing.items() if amount > 0}
+        if not missing:
+            return None
+        candidates = sorted(lower(self.table, row, ask), key=self._importance)
+        victims = least_for(missing, self._within_limits(candidates))
+        if victims and len(victims) == bound[0]:
+            return self._preemption(row, victims)
+        by_size = sorted(candidates, key=lambda each: -share_of(missing, each))
+        fewer = least_for(missing, self._within_limits(by_size))
+        found = [self._preemption(row, each) for each in (victims, fewer) if each]
+        return min(found, key=_cost, default=None)
 
     def _importance(self, placement: Placement) -> tuple[int, float, str]:
         return (placement.ask.priority, self.age(placement.ask.name), placement.ask.name)
-
-    def _largest_first(self, ask: WorkloadAsk, row: int, candidates: Sequence[Placement]) -> list[Placement]:
-        """By the share of what is missing that each would give back."""
-        missing = {resource: amount - int(self.table.free(resource)[row]) for resource, amount in ask.needs}
-        missing = {resource: amount for resource, amount in missing.items() if amount > 0}
-
-        def help_given(placement: Placement) -> float:
-            gpu = placement.ask.demands.gpu
-            helped = sum(min(1.0, amount / missing[r]) for r, amount in placement.ask.needs if r in missing)
-            return helped + (gpu.total / 1e9 if gpu else 0.0)
-
-        return sorted(candidates, key=lambda each: -help_given(each))
 
     def _within_limits(self, order: Iterable[Placement]) -> list[Placement]:
         """Of a service no more than may be disrupted, the first ones in the order."""
@@ -111,57 +138,72 @@ class Preemptor:
             left[service] = may - 1
         return allowed
 
-    def _by_number(self, ask: WorkloadAsk, row: int, candidates: Sequence[Placement]) -> list[Placement] | None:
-        """If only amounts are short: one that is enough alone, else all less those that can be spared, last first."""
-        missing = {r: amount - int(self.table.free(r)[row]) for r, amount in ask.needs if amount > self.table.free(r)[row]}
-        if not missing:
-            return None
-        given = [{r: amount for r, amount in each.ask.needs if r in missing} for each in candidates]
-        for each, gives in zip(candidates, given, strict=True):
-            if all(gives.get(r, 0) >= amount for r, amount in missing.items()):
-                return self._proven(ask, row, [each])
-        spare = {r: sum(gives.get(r, 0) for gives in given) - amount for r, amount in missing.items()}
-        if min(spare.values()) < 0:
-            return None
-        victims = []
-        for each, gives in zip(reversed(candidates), reversed(given), strict=True):
-            if all(gives.get(r, 0) <= extra for r, extra in spare.items()):
-                spare = {r: extra - gives.get(r, 0) for r, extra in spare.items()}
-            else:
-                victims.append(each)
-        return self._proven(ask, row, victims)
-
-    def _proven(self, ask: WorkloadAsk, row: int, victims: Sequence[Placement]) -> list[Placement] | None:
+    def _makes_room(self, ask: WorkloadAsk, draft: Preemption) -> bool:
         with self.table.what_if():
-            for victim in victims:
+            for victim in draft.victims:
                 self.table.forget(victim.ask.name)
-            return list(victims) if fits_on(ask, self.table, self.profile, row) else None
+            return fits_on(ask, self.table, self.profile, draft.row)
 
-    def _by_trying(self, ask: WorkloadAsk, row: int, candidates: Sequence[Placement]) -> list[Placement] | None:
-        """Everything out; if it fits then, back in one by one, last first, as long as it still fits."""
-        table = self.table
-        with table.what_if():
+    def _by_trying(self, ask: WorkloadAsk, row: int) -> Preemption | None:
+        """Everyone out; if it fits then, back in one by one, the most important first, as long as it still fits."""
+        candidates = self._within_limits(sorted(lower(self.table, row, ask), key=self._importance))
+        with self.table.what_if():
             for each in candidates:
-                table.forget(each.ask.name)
-            if not fits_on(ask, table, self.profile, row):
+                self.table.forget(each.ask.name)
+            if not fits_on(ask, self.table, self.profile, row):
                 return None
-            victims, spared = list(reversed(candidates)), True
-            while spared:  # a second look: sparing one may have made another one spareable
-                spared = False
-                for each in tuple(victims):
-                    table.restore(each)
-                    if fits_on(ask, table, self.profile, row):
-                        victims.remove(each)
-                        spared = True
-                    else:
-                        table.forget(each.ask.name)
-            return victims
+            victims = candidates
+            while True:  # more than once: sparing one may have made another one spareable
+                spared = [each for each in reversed(victims) if self._can_stay(each, ask, row)]
+                if not spared:
+                    return self._preemption(row, victims) if victims else None
+                victims = [each for each in victims if each not in spared]
+
+    def _can_stay(self, placement: Placement, ask: WorkloadAsk, row: int) -> bool:
+        """It is back if so."""
+        self.table.restore(placement)
+        if fits_on(ask, self.table, self.profile, row):
+            return True
+        self.table.forget(placement.ask.name)
+        return False
 
     def _preemption(self, row: int, victims: Sequence[Placement]) -> Preemption:
         ordered = tuple(sorted(victims, key=self._importance))
         ages = sum(self.age(each.ask.name) for each in ordered)
         cost = (len(ordered), sum(each.ask.priority for each in ordered), ages, int(self.table.column("rank")[row]))
         return Preemption(row, ordered, cost)
+
+
+def _cost(preemption: Preemption) -> Cost:
+    return preemption.cost
+
+
+def least_for(missing: Mapping[int, int], candidates: Sequence[Placement]) -> list[Placement]:
+    """One that gives enough alone, else all less those that can be spared, last first; none if all are not enough."""
+    resources = tuple(missing)
+    given = []
+    for each in candidates:
+        amounts = dict(each.ask.needs)
+        given.append([amounts.get(r, 0) for r in resources])
+    wanted = list(missing.values())
+    for each, gives in zip(candidates, given, strict=True):
+        if all(map(ge, gives, wanted)):
+            return [each]
+    spare = [sum(column) - want for column, want in zip(zip(*given, strict=True), wanted, strict=True)]
+    if not spare or min(spare) < 0:
+        return []
+    victims = []
+    for each, gives in zip(reversed(candidates), reversed(given), strict=True):
+        if all(map(le, gives, spare)):
+            spare = list(map(sub, spare, gives))
+        else:
+            victims.append(each)
+    return victims
+
+
+def share_of(missing: Mapping[int, int], placement: Placement) -> float:
+    """How much of what is missing it would give back."""
+    return sum(min(1.0, amount / missing[r]) for r, amount in placement.ask.needs if r in missing)
 
 
 def service_of(placement: Placement) -> str:
@@ -193,5 +235,8 @@ def _beyond_help(decision: Decision) -> Flags:
 
 def can_be_cured(plugin: Filter) -> bool:
     """Could it change its mind when a workload leaves? One that does not say might."""
-    wakes_on = getattr(plugin, "wakes_on", None)
-    return wakes_on is None or any(getattr(change, "name", "") == "WORKLOAD_GONE" for change in wakes_on)
+    return Change.WORKLOAD_GONE in getattr(plugin, "wakes_on", {Change.WORKLOAD_GONE})
+
+
+def _by_rank(table: Table) -> NDArray[np.intp]:
+    return np.argsort(table.column("rank"), kind="stable")

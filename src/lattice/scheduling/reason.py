@@ -10,7 +10,7 @@ from lattice.scheduling.nodes import NodeTable
 
 
 def facts_at(table: Table, row: int) -> NodeFacts:
-    facts = cast(NodeTable, table).facts[row]
+    facts = cast("NodeTable", table).facts[row]
     if facts is None:
         raise LookupError(f"row {row} holds no node")
     return facts

@@ -11,27 +11,34 @@ NOBODY = 1 << 40  # above every priority
 
 
 class Reclaimable:
-    """Of everything below one priority: `sums[resource, row]`, `largest` single amounts, how many, the lowest priority among them."""
+    """Of everything below one priority: sums and largest single amounts by row, how many, the lowest priority among them.
+
+    Line 0 of `sums` and `largest` counts thousandths of GPUs, line r + 1 resource r.
+    """
 
     def __init__(self, table: NodeTable, below: int) -> None:
         self.table, self.below = table, below
-        self.version = self.rows = -1
-        self.sums: Integers = np.zeros((0, 0), np.int64)
-        self.largest: Integers = np.zeros((0, 0), np.int64)
+        self.version = -1
+        self.sums: Integers = np.zeros((1, 0), np.int64)
+        self.largest: Integers = np.zeros((1, 0), np.int64)
         self.count: Integers = np.zeros(0, np.int64)
         self.lowest: Integers = np.zeros(0, np.int64)
 
     def refresh(self) -> None:
         table = self.table
         changed = table.changed_since(self.version) if self.version >= 0 else None
-        wanted = (len(table.resources) + 1, table.count)  # the last line: thousandths of GPUs
-        if changed is None or self.sums.shape != wanted:
-            self.sums, self.largest = np.zeros(wanted, np.int64), np.zeros(wanted, np.int64)
-            self.count, self.lowest = np.zeros(table.count, np.int64), np.full(table.count, NOBODY, np.int64)
-            changed = [row for row in range(table.count) if table.on_row[row]]
-        for row in changed:
+        self._make_room()
+        for row in range(table.count) if changed is None else changed:
             self._sum_up(row)
         self.version = table.version
+
+    def _make_room(self) -> None:
+        lines, rows = self.sums.shape
+        more = ((0, len(self.table.resources) + 1 - lines), (0, self.table.count - rows))
+        if more != ((0, 0), (0, 0)):
+            self.sums, self.largest = np.pad(self.sums, more), np.pad(self.largest, more)
+            self.count = np.pad(self.count, more[1])
+            self.lowest = np.pad(self.lowest, more[1], constant_values=NOBODY)
 
     def _sum_up(self, row: int) -> None:
         width = len(self.sums)
@@ -43,12 +50,12 @@ class Reclaimable:
             count += 1
             lowest = min(lowest, ask.priority)
             for resource, amount in ask.needs:
-                sums[resource] += amount
-                if amount > largest[resource]:
-                    largest[resource] = amount
+                sums[resource + 1] += amount
+                if amount > largest[resource + 1]:
+                    largest[resource + 1] = amount
             if ask.demands.gpu:
-                sums[-1] += ask.demands.gpu.total
-                largest[-1] = max(largest[-1], ask.demands.gpu.total)
+                sums[0] += ask.demands.gpu.total
+                largest[0] = max(largest[0], ask.demands.gpu.total)
         self.sums[:, row], self.largest[:, row] = sums, largest
         self.count[row], self.lowest[row] = count, lowest
 
@@ -56,9 +63,9 @@ class Reclaimable:
         """Rows where there would be room by number, were all of these gone."""
         fits: Flags = self.count > 0
         for resource, amount in ask.needs:
-            fits &= self.table.free(resource) + self.sums[resource] >= amount
+            fits &= self.table.free(resource) + self.sums[resource + 1] >= amount
         if gpu := ask.demands.gpu:
-            fits &= self.table.column("gpu_free") + self.sums[-1] >= gpu.total
+            fits &= self.table.column("gpu_free") + self.sums[0] >= gpu.total
             if gpu.models:
                 known = [code for model, code in self.table.gpus.models.items() if model in gpu.models]
                 fits &= np.isin(self.table.column("gpu_model"), known)
@@ -69,7 +76,9 @@ class Reclaimable:
         fewest: Integers = np.ones(len(self.count), np.int64)
         for resource, amount in ask.needs:
             missing = amount - self.table.free(resource)
-            np.maximum(fewest, -(-missing // np.maximum(self.largest[resource], 1)), out=fewest)
+            if missing.max(initial=0) <= 0:
+                continue
+            np.maximum(fewest, -(-missing // np.maximum(self.largest[resource + 1], 1)), out=fewest)
         return fewest
 
 
@@ -89,5 +98,7 @@ class Reclaimables:
         return found
 
 
-def lower(table: NodeTable, row: int, priority: int) -> list[Placement]:
-    return [each for each in table.on_row[row].values() if each.ask.priority < priority]
+def lower(table: NodeTable, row: int, ask: WorkloadAsk) -> list[Placement]:
+    """Those on a node who may have to give way to it; members of its own group never do."""
+    found = (each for each in table.on_row[row].values() if each.ask.priority < ask.priority)
+    return [each for each in found if not ask.group or each.ask.group != ask.group]

@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from lattice.scheduling.ask import GPU, WHOLE_GPU, GpuNeed, WorkloadAsk
-from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.nodes import NodeTable, Placement
 
 TIMEOUT = 30.0  # seconds a reservation lasts unless the profile says otherwise
 
@@ -38,7 +38,7 @@ class Reservations:
     table: NodeTable
     holder: str = "scheduler"
     timeout: float = TIMEOUT
-    _held: dict[str, Reservation] = field(default_factory=dict)
+    _held: dict[str, tuple[Reservation, Placement]] = field(default_factory=dict)
     _by_expiry: list[tuple[float, int, str]] = field(default_factory=list)
     _made: int = 0
 
@@ -48,41 +48,40 @@ class Reservations:
             return Refused(ask.name, f"it has room on node {where} already")
         if why := lacks(ask, self.table, row):
             return Refused(ask.name, why)
-        self.table.assume(ask, row)
-        return self._hold(ask, row, now)
+        return self._hold(self.table.assume(ask, row), now)
 
-    def _hold(self, ask: WorkloadAsk, row: int, now: float) -> Reservation:
+    def _hold(self, placement: Placement, now: float) -> Reservation:
         self._made += 1
-        name = f"{self.holder}-{self._made}"
-        held = Reservation(name, ask.name, self.table.names[row], named_needs(ask, self.table), now + self.timeout)
-        self._held[held.id] = held
+        ask, node = placement.ask, self.table.names[placement.row]
+        held = Reservation(f"{self.holder}-{self._made}", ask.name, node, named_needs(ask, self.table), now + self.timeout)
+        self._held[held.id] = (held, placement)
         heappush(self._by_expiry, (held.expires_at, self._made, held.id))
         return held
 
     def get(self, reservation: str) -> Reservation | None:
-        return self._held.get(reservation)
+        found = self._held.get(reservation)
+        return found[0] if found else None
 
     def confirm(self, reservation: str, now: float) -> Reservation | Refused:
         """The room is its workload's for good. Too late is refused, and the room is free again."""
-        held = self._held.get(reservation)
+        held = self.get(reservation)
         if held is None:
             return Refused("", f"no reservation {reservation}: it was released, confirmed or never made")
         if held.is_expired(now):
             self.release(reservation)
             return Refused(held.workload, f"reservation {reservation} expired {now - held.expires_at:.1f} s ago")
-        del self._held[reservation]
-        if not self._holds_room(held):
+        if not self._has_room(self._held.pop(reservation)[1]):
             return Refused(held.workload, f"node {held.node} or the workload is gone")
         self.table.commit(held.workload)
         return held
 
     def release(self, reservation: str) -> bool:
         """Give the room back. Once more changes nothing and says so."""
-        held = self._held.pop(reservation, None)
-        if held is None:
+        found = self._held.pop(reservation, None)
+        if found is None:
             return False
-        if self._holds_room(held):
-            self.table.forget(held.workload)
+        if self._has_room(found[1]):
+            self.table.forget(found[0].workload)
         return True
 
     def expire(self, now: float) -> list[Reservation]:
@@ -90,7 +89,7 @@ class Reservations:
         over = []
         while self._by_expiry and self._by_expiry[0][0] <= now:
             name = heappop(self._by_expiry)[2]
-            if held := self._held.get(name):
+            if held := self.get(name):
                 self.release(name)
                 over.append(held)
         return over
@@ -98,10 +97,9 @@ class Reservations:
     def __len__(self) -> int:
         return len(self._held)
 
-    def _holds_room(self, held: Reservation) -> bool:
-        """The node may have gone meanwhile, or the workload may have been forgotten or bound by somebody else."""
-        placement = self.table.placements.get(held.workload)
-        return placement is not None and placement.state == "assumed" and self.table.names[placement.row] == held.node
+    def _has_room(self, placement: Placement) -> bool:
+        """The very same placement: the node may have gone meanwhile, or the workload may have been moved, evicted or bound by others."""
+        return self.table.placements.get(placement.ask.name) is placement
 
 
 def named_needs(ask: WorkloadAsk, table: NodeTable) -> tuple[tuple[str, int], ...]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from typing import Literal
 
-from lattice.kinds.container import BYTES, Container, amounts, total_amounts
+from lattice.kinds.container import BYTES, Container, ContainerResources, amounts, total_amounts
 from lattice.kinds.quantity import approximate_bytes, format_bytes, format_cores
+from lattice.kinds.workload import WorkloadSpec
 
 COMPRESSIBLE = frozenset({"cpu", "ephemeral-storage"})  # too little of it slows down; too little of anything else kills
-BOTH = ("cpu", "memory")
+
+Amounts = dict[str, int]
 
 
 class Qos(IntEnum):
@@ -19,27 +20,35 @@ class Qos(IntEnum):
     BestEffort = 3
 
 
-def qos_of(containers: Mapping[str, Container]) -> Qos:
-    """Guaranteed: every container has cpu and memory, and whatever else it asks for, at request = limit. BestEffort: none asks for anything."""
-    asked = [(_amounts(each, "requests"), _amounts(each, "limits")) for each in containers.values()]
+def qos_of(spec: WorkloadSpec) -> Qos:
+    """Guaranteed: every container has cpu and memory, and whatever extended resource it names, at request = limit.
+
+    BestEffort: nothing is asked for anywhere. A workload that states requests of its own counts as one container.
+    """
+    asked = [_stated(spec)] if spec.requests or spec.limits else [_stated(each.resources) for each in spec.containers.values()]
     if not any(requests or limits for requests, limits in asked):
         return Qos.BestEffort
-    if all(requests == limits and requests.keys() >= set(BOTH) for requests, limits in asked):
-        return Qos.Guaranteed
-    return Qos.Burstable
+    return Qos.Guaranteed if all(_is_guaranteed(requests, limits) for requests, limits in asked) else Qos.Burstable
 
 
-def _amounts(container: Container, part: Literal["requests", "limits"]) -> dict[str, int]:
-    """What it states above zero. A limit alone is also its request."""
-    resources = container.resources
+def _stated(resources: WorkloadSpec | ContainerResources | None) -> tuple[Amounts, Amounts]:
     if resources is None:
-        return {}
-    limits = amounts(resources.limits)
-    found = limits if part == "limits" else {**limits, **amounts(resources.requests)}
-    return {name: amount for name, amount in found.items() if amount > 0}
+        return {}, {}
+    requests, limits = amounts(resources.requests), amounts(resources.limits)
+    return {k: v for k, v in requests.items() if v > 0}, {k: v for k, v in limits.items() if v > 0}
 
 
-def pod_totals(containers: Mapping[str, Container]) -> tuple[dict[str, int], dict[str, int]]:
+def _is_guaranteed(requests: Amounts, limits: Amounts) -> bool:
+    exact = {"cpu", "memory"} | {name for name in (*requests, *limits) if is_extended(name)}
+    return all(name in requests and requests[name] == limits.get(name) for name in exact)
+
+
+def is_extended(resource: str) -> bool:
+    """A countable thing by any name, which cannot be shared or overcommitted."""
+    return resource != "cpu" and resource not in BYTES and not resource.startswith("hugepages-")
+
+
+def totals_of(containers: Mapping[str, Container]) -> tuple[Amounts, Amounts]:
     """(requests, limits) summed over the containers; a limit that one of them lacks is unknown for the whole."""
     return total_amounts(containers, "requests"), total_amounts(containers, "limits")
 

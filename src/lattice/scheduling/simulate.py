@@ -1,26 +1,32 @@
 """What would happen, offline: these workloads decided on these nodes in their order, and what the nodes look like afterwards."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
 
-from lattice.engine.decide import Decision, decide
-from lattice.engine.explain import as_json, sentence
-from lattice.engine.group import decide_many, groupable
+from lattice.engine.decide import decide
+from lattice.engine.explain import as_json
 from lattice.engine.plugin import Profile
 from lattice.errors import Cause, Invalid, NotFound
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.ask import PORTS, SLOTS, WHOLE_GPU, WorkloadAsk
+from lattice.scheduling.change import Change
 from lattice.scheduling.facts import PRICE_LABEL, facts_of
 from lattice.scheduling.nodes import NO_LIMIT, NodeTable
+from lattice.scheduling.preempt import Preemptor
+from lattice.scheduling.queue import Queue
+from lattice.scheduling.reserve import Reservations
+from lattice.scheduling.schedule import CompositeScheduler
+from lattice.scheduling.select import Selector
 
+NOW = 0.0  # the clock stands still: nothing expires, nothing waits
 MOST = 1 << 60  # of any resource: an exbibyte, 10^15 cores. More is a slip of the hand, and sums of it would not fit into int64
-BATCH = 1000  # equal workloads decided together before progress is told again
+BATCH = 1000  # workloads decided before progress is told again
 TOP = 5  # of the candidates, shown with what their score is made of
 
 
@@ -70,11 +76,18 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    why: str
+    wakes_on: frozenset[Hashable]  # changes that might help
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """How to simulate: by which profile and seed, with whose clock, and who wants to know how far it is."""
 
     profile: Profile
     seed: int = 0
+    selector: Selector = field(default_factory=Selector)
     clock: Callable[[], float] = lambda: 0.0
     tell: Callable[[int], None] = lambda done: None
     explain: str = ""  # namespace/name of a workload
@@ -114,33 +127,35 @@ def simulate(nodes: Iterable[LatticeNode], workloads: Iterable[LatticeWorkload],
     return simulation.report()
 
 
-@dataclass
 class _Simulation:
-    table: NodeTable
-    run: Run
-    waiting: list[WorkloadAsk] = field(default_factory=list)
-    placements: dict[str, str] = field(default_factory=dict)
-    refused: dict[tuple[object, str], list[str]] = field(default_factory=dict)
-    displaced: dict[str, str] = field(default_factory=dict)
-    explained: dict[str, Any] | None = None
-    bound: int = 0
-    stopped: int = 0
+    """The running scheduler's own queue and cycle on a clock that stands still: what is placed is bound at once."""
+
+    def __init__(self, table: NodeTable, run: Run) -> None:
+        self.table, self.run = table, run
+        self.queue = Queue()
+        self.scheduler = CompositeScheduler(run.profile, Reservations(table), run.selector, Preemptor(table, run.profile))
+        self.asks: dict[str, WorkloadAsk] = {}
+        self.placements: dict[str, str] = {}
+        self.refused: dict[str, Refusal] = {}
+        self.bound: dict[str, str] = {}
+        self.displaced: dict[str, str] = {}
+        self.explained: dict[str, Any] | None = None
+        self.stopped = 0
 
     def enter(self, workloads: Iterable[LatticeWorkload]) -> None:
-        """Those that are on a node go there first; the others wait in order of priority, then as given."""
+        """Those that are on a node go there first; the others wait for their turn."""
         for workload in workloads:
             if workload.spec.desired_state != "Running":
                 self.stopped += 1
                 continue
             ask = self.table.ask(workload)
-            binding = workload.status.binding
-            if binding is None:
-                self.waiting.append(ask)
+            self.asks[ask.name] = ask
+            if workload.status.binding:
+                self._bind(ask, workload.status.binding.node)
             else:
-                self._bind(ask, binding.node)
-        if self.run.explain and not any(ask.name == self.run.explain for ask in self.waiting):
+                self.queue.add(ask)
+        if self.run.explain and (self.run.explain in self.bound or self.run.explain not in self.asks):
             raise self._not_explained()
-        self.waiting.sort(key=lambda ask: -ask.priority)
 
     def _bind(self, ask: WorkloadAsk, node: str) -> None:
         row = self.table.row_of.get(node)
@@ -152,14 +167,13 @@ class _Simulation:
         except (ValueError, OverflowError) as e:
             raise Invalid(f"is bound to node {node}, which cannot hold it: {e}", where=ask.name, fix="leave status.binding out") from e
         self.table.commit(ask.name)
-        self.bound += 1
+        self.bound[ask.name] = node
 
     def _not_explained(self) -> NotFound:
         name = self.run.explain
-        placed = self.table.placements.get(name)
-        if placed is not None:
+        if name in self.bound:
             fix = "leave its status.binding out to decide it anew"
-            return NotFound(f"is on node {self.table.names[placed.row]} already: nothing is decided", where=name, fix=fix)
+            return NotFound(f"is on node {self.bound[name]} already: nothing is decided", where=name, fix=fix)
         return NotFound("there is no such workload to decide", where=name, fix="write it as namespace/name")
 
     def report(self) -> Report:
@@ -169,10 +183,10 @@ class _Simulation:
         seconds = self.run.clock() - began
         return Report(
             nodes=len(self.table.row_of),
-            bound=self.bound,
+            bound=len(self.bound),
             stopped=self.stopped,
             placements=self.placements,
-            unplaced=tuple(Unplaced(tuple(names), reason) for (_, reason), names in self.refused.items()),
+            unplaced=tuple(_grouped(self.refused, self.asks)),
             displaced=self.displaced,
             usage=tuple(_usage(self.table, before)),
             seconds=seconds,
@@ -180,38 +194,62 @@ class _Simulation:
         )
 
     def _decide_all(self) -> None:
-        done = 0
-        for _, equal in groupby(self.waiting, key=lambda ask: (ask.shape, ask.priority, ask.group, ask.name == self.run.explain)):
-            same = list(equal)
-            for start in range(0, len(same), BATCH):
-                batch = same[start : start + BATCH]
-                self._decide_equal(batch)
-                done += len(batch)
-                self.run.tell(done)
-
-    def _decide_equal(self, asks: Sequence[WorkloadAsk]) -> None:
-        profile, left = self.run.profile, asks
-        if len(asks) > 1 and groupable(asks[0], profile):
-            rows = decide_many(asks[0], self.table, profile, len(asks))
-            for ask, row in zip(asks, rows, strict=False):
-                self._place(ask, row)
-            left = asks[len(rows) :]
-        for position, ask in enumerate(left):
-            decision = decide(ask, self.table, profile)
-            if ask.name == self.run.explain:
-                self.explained = as_json(decision, TOP, everything=True)
-            if not decision.fits:
-                self._refuse(left[position:], decision)
+        """Who is refused is asked again when others have come or gone that might have been the reason."""
+        while True:
+            placed, displaced = len(self.placements), len(self.displaced)
+            self._work_off()
+            changes = {Change.WORKLOAD_ADDED} if len(self.placements) > placed else set()
+            changes |= {Change.WORKLOAD_GONE} if len(self.displaced) > displaced else set()
+            again = [name for name, refusal in self.refused.items() if refusal.wakes_on & changes]
+            if not again:
                 return
-            self._place(ask, decision.chosen)
+            for name in again:
+                del self.refused[name]
+                self.queue.add(self.asks[name])
 
-    def _place(self, ask: WorkloadAsk, row: int) -> None:
-        self.table.assume(ask, row)
-        self.placements[ask.name] = self.table.names[row]
+    def _work_off(self) -> None:
+        while batch := self.queue.pop_batch(NOW, BATCH):
+            for _, runs in groupby(_alone(batch, self.run.explain), key=lambda each: each[0].group or id(each)):
+                self._decide(list(runs))
+            self.run.tell(len(self.placements) + len(self.refused))
 
-    def _refuse(self, asks: Sequence[WorkloadAsk], decision: Decision) -> None:
-        """All of them at once: what does not fit changes nothing for its equals."""
-        self.refused.setdefault((decision.ask.shape, sentence(decision)), []).extend(ask.name for ask in asks)
+    def _decide(self, runs: Sequence[Sequence[WorkloadAsk]]) -> None:
+        """One run of equals, or all of a gang."""
+        for ask in (ask for each in runs for ask in each if ask.name == self.run.explain):
+            self.explained = as_json(decide(ask, self.table, self.run.profile), TOP, everything=True)
+        cycle = self.scheduler.cycle(runs, NOW)
+        for each in runs:
+            for ask in each:
+                self.queue.done(ask.name)
+        for refused in cycle.unplaced:
+            self.refused[refused.ask.name] = Refusal(refused.why, refused.wakes_on)
+        for placed in cycle.placed:
+            self.scheduler.reservations.confirm(placed.reservation.id, NOW)
+            self.placements[placed.ask.name] = placed.node
+        for victim, _ in cycle.evictions:
+            self._displace(victim)
+
+    def _displace(self, name: str) -> None:
+        """It was there before, or came in this run; either way it needs another place."""
+        self.displaced[name] = self.placements.pop(name, "") or self.bound[name]
+        self.queue.add(self.asks[name])
+
+
+def _alone(batch: Iterable[Sequence[WorkloadAsk]], name: str) -> Iterator[Sequence[WorkloadAsk]]:
+    """The one to be explained is decided by itself, so that it is its own turn that is explained."""
+    for run in batch:
+        places = [place for place, ask in enumerate(run) if ask.name == name] if name else []
+        cuts = [0, *(cut for place in places for cut in (place, place + 1)), len(run)]
+        yield from (run[start:end] for start, end in pairwise(cuts) if start < end)
+
+
+def _grouped(refused: Mapping[str, Refusal], asks: Mapping[str, WorkloadAsk]) -> Iterator[Unplaced]:
+    """What differs only in the name is told once."""
+    groups: dict[tuple[object, str], list[str]] = {}
+    for name, refusal in refused.items():
+        groups.setdefault((asks[name].shape, refusal.why), []).append(name)
+    for (_, why), names in groups.items():
+        yield Unplaced(tuple(names), why)
 
 
 def _taken(table: NodeTable) -> dict[str, int]:

@@ -73,8 +73,8 @@ def admit(served: Served, obj: Object, validation: Validation, duplicates: tuple
     kept["metadata"] = metadata
     if served.resource.has_status and not isinstance(kept.get("status", {}), dict):
         kept.pop("status")
-    if not found.causes:
-        found.causes.extend(_problems(served, kept))
+    told = {cause.field for cause in found.causes}
+    found.causes.extend(cause for cause in _problems(served, kept, bool(told)) if cause.field not in told)
     strange = [f'unknown field "{path}"' for path in found.unknown] + [f'duplicate field "{path}"' for path in duplicates]
     if validation == "Strict" and strange and not found.causes:
         raise _undecodable(served, strange, [*found.unknown, *duplicates])
@@ -97,11 +97,13 @@ def _undecodable(served: Served, strange: list[str], paths: list[str]) -> Malfor
     )
 
 
-def _problems(served: Served, obj: Object) -> list[Cause]:
-    """What only the class knows. The schema has passed, so it decodes; if not, that is the finding."""
+def _problems(served: Served, obj: Object, already_wrong: bool) -> list[Cause]:
+    """What only the class knows. Where the schema has passed it decodes; if not, that is the finding."""
     try:
         typed = msgspec.convert(obj, served.kind)
     except msgspec.ValidationError as mismatch:
+        if already_wrong:
+            return []
         what, _, where = str(mismatch).partition(" - at `$")
         return [Cause(where.rstrip("`").removeprefix("."), f"Invalid value: {what}")]
     return list(typed.problems())

@@ -12,7 +12,7 @@ from aiohttp import web
 from lattice import metrics
 from lattice.errors import LatticeError, Malformed, TooLarge, Unavailable
 from lattice.kinds.body import encode
-from lattice.server import lists, reviews, scale, verbs, watch
+from lattice.server import bodies, lists, reviews, scale, verbs, watch
 from lattice.server.api import Api
 from lattice.server.auth import Tokens, authenticate
 from lattice.server.authority import Deed, authorize
@@ -99,9 +99,7 @@ class App:
         return await _verb_for(call, wanted.verb)(self.api, call)
 
     async def _review(self, request: web.BaseRequest, user: User, kind: str) -> Reply:
-        target = Target(next(iter(self.api.catalog)))  # reads the body only: any kind that is not ours to decode would do
-        call = Call("POST", _core_target(self.api) or target, user, {}, await _body(request), request.headers.get("Content-Type", JSON))
-        body, _ = verbs.read_body(call)
+        body, _ = bodies.read(await _body(request), request.headers.get("Content-Type", JSON), kind, protobuf_too=True)
         if not isinstance(body, dict):
             raise Malformed(f"the body must be a {kind}")
         return Reply(encode(await reviews.review(self.api.catalog, self.tokens, user, kind, body)), 201)
@@ -164,11 +162,6 @@ def _verb_for(call: Call, verb: str) -> Verb:
     if chosen is None or (not target.subresource and verb not in resource.verbs):
         raise verbs.refuse_verb(call)
     return chosen
-
-
-def _core_target(api: Api) -> Target | None:
-    core = api.catalog.find("", "v1", "namespaces")
-    return Target(core) if core else None
 
 
 async def _metrics() -> Reply:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from lattice.errors import Cause, Exists, Invalid, LatticeError, Malformed, NotAllowed, NotFound, Unsupported
-from lattice.kinds import manifest
+from lattice.kinds.base import GROUP
 from lattice.kinds.body import encode, parse_json
 from lattice.kinds.lifecycle import FOREGROUND, ORPHAN, doomed, is_gone, same
 from lattice.kinds.metadata import admit_metadata
 from lattice.kinds.stored import Object, pack, splice, unpack
 from lattice.kinds.structural import Findings
-from lattice.server import admission, protobuf
+from lattice.server import admission, bodies
 from lattice.server.api import Api
 from lattice.server.apply import Manager, server_side_apply
 from lattice.server.authority import refuse_owned
@@ -121,7 +121,7 @@ async def apply(api: Api, call: Call) -> Reply:
         raise invalid_options("PatchOptions", [cause])
     options = write_options(call.query, "PatchOptions", call.agent)
     target = call.target
-    parsed, duplicates = read_applied(call)
+    parsed, duplicates = bodies.read_yaml(call.body)
     applied = known_fields(call, admission.demand_identity(target.served, parsed, target.namespace, target.name))
     manager = Manager(options.manager, "Apply", target.served.resource.api_version, target.subresource, options.force)
     for attempt in range(ATTEMPTS):
@@ -149,17 +149,6 @@ def applied_to(api: Api, call: Call, old: Entry | None, applied: "Applied", mana
         raise Invalid("is invalid", causes=causes or error.causes) from error
 
 
-def read_applied(call: Call) -> tuple[Any, tuple[str, ...]]:
-    """The body of an apply: YAML, of which JSON is a part."""
-    if call.body.lstrip()[:1] == b"{":
-        parsed = parse_json(call.body)
-        return parsed.value, tuple(parsed.duplicates)
-    documents = manifest.load(call.body, "body", lists=False)
-    if len(documents) != 1:
-        raise Malformed(f"the body holds {len(documents)} documents, an apply takes one")
-    return documents[0].value, ()
-
-
 @dataclass(frozen=True, slots=True)
 class Applied:
     """What an apply says, without the fields that do not exist, and what is wrong with it by itself."""
@@ -185,18 +174,8 @@ def known_fields(call: Call, applied: Object) -> Applied:
 
 
 def read_body(call: Call) -> tuple[Any, tuple[str, ...]]:
-    """The body as JSON values, and the paths of keys that it names twice."""
-    kind = call.content_type.partition(";")[0].strip().lower()
-    if not call.body:
-        raise Malformed("the body is empty", fix=f"send a {call.target.served.resource.kind} object")
-    if kind in {"", "application/json", "text/plain", "*/*"}:
-        parsed = parse_json(call.body)
-        return parsed.value, tuple(parsed.duplicates)
-    if kind == "application/vnd.kubernetes.protobuf" and call.target.served.resource.group != "lattice.dev":
-        return protobuf.decode(call.body), ()
-    if kind in {"application/yaml", "application/x-yaml", "text/yaml"}:
-        return read_applied(call)
-    raise Unsupported(f"the body of the request was in an unknown format: {kind}", fix="send application/json")
+    resource = call.target.served.resource
+    return bodies.read(call.body, call.content_type, resource.kind, protobuf_too=resource.group != GROUP)
 
 
 async def delete(api: Api, call: Call) -> Reply:
@@ -214,9 +193,7 @@ async def delete(api: Api, call: Call) -> Reply:
 def read_delete_options(call: Call) -> dict[str, Any]:
     if not call.body:
         return {}
-    if "protobuf" in call.content_type:
-        return protobuf.decode(call.body)
-    value = parse_json(call.body).value
+    value, _ = bodies.read(call.body, call.content_type, "DeleteOptions", protobuf_too=True)
     if not isinstance(value, dict):
         raise Malformed("the body of a delete must be DeleteOptions")
     return value

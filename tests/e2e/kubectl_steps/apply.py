@@ -102,7 +102,7 @@ STEPS = (
         "and its old manager is gone: a field that the next file leaves out goes, a changed one is no conflict",
         "sed 's/name: ssa/name: moved/' applied-2.yaml | kubectl apply --server-side -f - >/dev/null "
         "&& kubectl get lp moved -o jsonpath='{range .metadata.managedFields[*]}{.manager}/{.operation} {end}{.spec.capacity}'",
-        out=r'\Akubectl/Apply (kubectl-last-applied/Apply )?\{"maxNodes":6\}\Z',
+        out=r'\A((kubectl|kubectl-last-applied)/Apply ){1,2}\{"maxNodes":6\}\Z',
         since=(1, 27),
     ),
 )

@@ -24,7 +24,7 @@ STEPS = (
         rc=1,
         err=r'The LatticePool "west" is invalid: metadata\.labels\.x: Invalid value: "b@d"',
     ),
-    Step("annotate", "kubectl annotate lp west note=one", out=r"\Alatticepool\.lattice\.dev/west annotated\n\Z"),
+    Step("annotate", "kubectl annotate lp west note=one", out=r"\Alatticepool\.lattice\.dev/west annotated?\n\Z"),
     Step(
         "annotate overwrites when told",
         "kubectl annotate lp west note=two --overwrite -o jsonpath='{.metadata.annotations.note}'",

@@ -31,7 +31,7 @@ STEPS = (
         "version tells both sides",
         "kubectl version",
         out=(r"^Client Version: ", r"^Server Version: .*v1\.\d+\.\d+\+lattice-\d+\.\d+\.\d+"),
-        err=r"\A(WARNING: version difference between client.*\n)?\Z",
+        err=r"\A(WARNING: .*version .*\n)*\Z",
     ),
     Step(
         "api-versions lists every group that is served",

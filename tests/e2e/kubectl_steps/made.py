@@ -7,7 +7,7 @@ STEPS = (
         "a cluster is not for people to create",
         "kubectl create -f cluster.yaml",
         rc=1,
-        err=r"\(Forbidden\): .*latticeclusters are made by Lattice only; clusters follow from services: declare a LatticeService",
+        err=r"\(Forbidden\): .*latticeclusters are made by Lattice only.*clusters follow from services: declare a LatticeService",
     ),
     Step("not by apply either", "kubectl apply --server-side -f cluster.yaml", rc=1, err=r"\(Forbidden\): .*declare a LatticeService"),
     Step(

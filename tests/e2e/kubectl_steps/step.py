@@ -44,6 +44,8 @@ def complaints(step: Step, outcome: Outcome) -> list[str]:
     wrong += [f"says {pattern!r}" for pattern in listed(step.but) if found(pattern, outcome.out + outcome.err)]
     if step.rc == 0 and not step.err and outcome.err:
         wrong.append("stderr is not empty")
+    if step.rc and not step.err and not step.out:
+        wrong.append("the step demands no message")
     return wrong
 
 

@@ -1,0 +1,307 @@
+"""`python -m bench.scheduling [--quick] [case...]`: how fast is a decision, with every node scored and every placement verified?"""
+
+import argparse
+import gc
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from bench import cases, machine
+from bench.ratios import Peer, Ratios
+from bench.report import Figure
+from bench.verify import Placed, verify
+from lattice.engine.decide import decide
+from lattice.engine.explain import as_json, sentence
+from lattice.engine.group import decide_many, groupable
+from lattice.engine.plugin import Profile
+from lattice.scheduling.ask import Demands, WorkloadAsk
+from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.preempt import Preemptor
+from lattice.scheduling.profile import PRESETS, compile_profile
+
+INCLUDED = """Deciding only, per CPU-second of one process: every filter and every score of the default profile `balanced` on every node,
+no sampling; chosen, runner-up and the reason masks for each decision. Not included: API, queue, binding, storage. Each workload is
+placed before the next is decided, and what that changes in the table's remembered answers is paid for by the next decision.
+Nodes: 4 CPU, 32 GiB, 110 slots, three zones. 1,000 placements before measuring begins. Workloads: 100m, 500Mi.
+Every placement is checked afterwards, in order, by a plain verifier that shares no code with the scheduler.
+Peers: Kubernetes' scheduling cycle alone, without writes, measured on like hardware (two cores; it scores about 10 % of 5,000 nodes), or
+figures that the peer publishes, of its own hardware and with its own storage: the ratio then compares different things and says so."""
+
+CYCLE = "Kubernetes' cycle alone, like hardware"
+FLOOR = "Kubernetes' published floor, its hardware, writes included"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    nodes: int = 5000
+    warm: int = 1000
+    workloads: int = 10_000
+    growth: tuple[int, ...] = (1000, 10_000, 100_000)
+    jobs: int = 1000
+    samples: int = 300
+
+
+QUICK = Scale(nodes=500, warm=100, workloads=1000, growth=(1000, 10_000), jobs=20, samples=100)
+
+
+@dataclass
+class Bench:
+    ratios: Ratios
+    scale: Scale
+    profile: Profile
+
+    def add(self, figure: Figure, peer: Peer | None = None) -> None:
+        self.ratios.add(figure, peer)
+
+    def warm_table(self) -> tuple[NodeTable, list[Placed]]:
+        table = cases.node_table(self.scale.nodes)
+        placed: list[Placed] = []
+        place_all(cases.plain(table, self.scale.warm, "warm"), table, self.profile, placed)
+        return table, placed
+
+
+@dataclass
+class Spent:
+    deciding: float = 0.0
+    placing: float = 0.0
+    decisions: int = 0
+    refused: int = 0
+
+    @property
+    def rate(self) -> float:
+        return self.decisions / self.deciding
+
+    @property
+    def with_placing(self) -> float:
+        return self.decisions / (self.deciding + self.placing)
+
+
+def place_all(asks: Iterable[WorkloadAsk], table: NodeTable, profile: Profile, placed: list[Placed]) -> Spent:
+    """One at a time."""
+    spent = Spent()
+    clock = time.process_time
+    for ask in asks:
+        began = clock()
+        decision = decide(ask, table, profile)
+        decided = clock()
+        if decision.chosen >= 0:
+            table.assume(ask, decision.chosen)
+            placed.append((ask, table.names[decision.chosen]))
+        else:
+            spent.refused += 1
+        spent.placing += clock() - decided
+        spent.deciding += decided - began
+        spent.decisions += 1
+    return spent
+
+
+def place_equal(asks: list[WorkloadAsk], batch: int, table: NodeTable, profile: Profile, placed: list[Placed]) -> Spent:
+    """Equal ones together, a batch at a time."""
+    spent = Spent()
+    clock = time.process_time
+    for start in range(0, len(asks), batch):
+        some = asks[start : start + batch]
+        began = clock()
+        assert groupable(some[0], profile, table)
+        rows = decide_many(some[0], table, profile, len(some))
+        decided = clock()
+        for ask, row in zip(some, rows, strict=True):
+            table.assume(ask, row)
+        spent.placing += clock() - decided
+        spent.deciding += decided - began
+        spent.decisions += len(some)
+        placed.extend((ask, table.names[row]) for ask, row in zip(some, rows, strict=True))
+    return spent
+
+
+def check(table: NodeTable, placed: list[Placed], expected: int) -> None:
+    found = verify([facts for facts in table.facts if facts is not None], placed)
+    assert found == expected, f"{found:,} placed, not {expected:,}"
+
+
+def basic(bench: Bench) -> None:
+    table, placed = bench.warm_table()
+    spent = place_all(cases.plain(table, bench.scale.workloads), table, bench.profile, placed)
+    check(table, placed, bench.scale.warm + bench.scale.workloads)
+    figure = Figure("S1", "one at a time", spent.rate, "/CPU-s", at_least=18_000, note=f"{spent.with_placing:,.0f} with placing")
+    bench.add(figure, Peer(438, CYCLE))
+
+
+def equal(bench: Bench) -> None:
+    for batch, aim in ((1000, 100_000), (100, None)):
+        table, placed = bench.warm_table()
+        spent = place_equal(cases.plain(table, bench.scale.workloads), batch, table, bench.profile, placed)
+        check(table, placed, bench.scale.warm + bench.scale.workloads)
+        note = f"{spent.with_placing:,.0f} with placing"
+        bench.add(
+            Figure("S1", f"equal ones together, {batch:,} at a time", spent.rate, "/CPU-s", at_least=aim, note=note), Peer(438, CYCLE)
+        )
+
+
+def different(bench: Bench) -> None:
+    table, placed = bench.warm_table()
+    spent = place_all(cases.different(table, bench.scale.workloads), table, bench.profile, placed)
+    check(table, placed, bench.scale.warm + bench.scale.workloads)
+    what = f"{bench.scale.workloads:,} different shapes"
+    bench.add(Figure("S1", what, spent.rate, "/CPU-s", at_least=14_000, note=f"{spent.with_placing:,.0f} with placing"), Peer(438, CYCLE))
+
+
+def constrained(bench: Bench) -> None:
+    kinds: tuple[tuple[str, Callable[[NodeTable, int], Iterable[WorkloadAsk]], Peer], ...] = (
+        ("hard zone spread", cases.spread, Peer(267, CYCLE)),
+        ("required anti-affinity, per node", cases.apart, Peer(346, CYCLE)),
+        ("required affinity, per zone", cases.together, Peer(70, FLOOR)),
+    )
+    for what, make, peer in kinds:
+        table, placed = bench.warm_table()
+        count = min(bench.scale.workloads, bench.scale.nodes * cases.GROUPS)
+        spent = place_all(list(make(table, count)), table, bench.profile, placed)
+        check(table, placed, bench.scale.warm + count)
+        bench.add(Figure("S2", what, spent.rate, "/CPU-s", at_least=8000, note=f"ten groups; {spent.with_placing:,.0f} with placing"), peer)
+
+
+def mixed(bench: Bench) -> None:
+    table, placed = bench.warm_table()
+    spent = place_all(list(cases.mixed(table, bench.scale.workloads)), table, bench.profile, placed)
+    check(table, placed, bench.scale.warm + bench.scale.workloads)
+    note = f"{spent.refused:,} of {spent.decisions:,} refused"
+    bench.add(Figure("S2", "mixed with unschedulable important ones", spent.rate, "/CPU-s", at_least=8000, note=note), Peer(600, FLOOR))
+
+
+def preemption(bench: Bench) -> None:
+    """Full of unimportant ones, four to a node; each important one needs three of them gone."""
+    table, clock = cases.node_table(bench.scale.nodes), time.process_time
+    low, high = (
+        Demands(requests=(("cpu", 900), ("memory", 500 * cases.MIB))),
+        Demands(requests=(("cpu", 3000), ("memory", 500 * cases.MIB))),
+    )
+    for row in range(table.count):
+        for number in range(4):
+            table.assume(table.asked(f"default/low-{row}-{number}", low, priority=0), row)
+    preemptor = Preemptor(table, bench.profile)
+    count, spent, gone = bench.scale.workloads // 10, 0.0, 0
+    for number in range(count):
+        ask = table.asked(f"default/high-{number}", high, priority=100)
+        began = clock()
+        decision = decide(ask, table, bench.profile)
+        assert not decision.fits
+        found = preemptor.find(ask, decision)
+        spent += clock() - began
+        assert found is not None
+        assert all(victim.ask.priority < ask.priority for victim in found.victims)
+        for victim in found.victims:
+            table.forget(victim.ask.name)
+        table.assume(ask, found.row)
+        gone += len(found.victims)
+    assert gone == 3 * count, f"{gone:,} victims for {count:,}, three each are enough"
+    check(table, [(each.ask, table.names[each.row]) for each in table.placements.values()], 4 * table.count - gone + count)
+    peer = Peer(17, "Kubernetes, like hardware, 1,000 nodes, writes included")
+    bench.add(Figure("S2", "preemption", count / spent, "/CPU-s", at_least=500, note="three victims each"), peer)
+
+
+def million(bench: Bench) -> None:
+    scale = bench.scale
+    command = [sys.executable, "-m", "bench.million", "--nodes", str(scale.nodes), "--jobs", str(scale.jobs)]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    placed, what = int(found["placed"]), f"{int(found['placed']):,} placements"
+    note = f"making the asks, deciding ({found['deciding']:.1f} s) and placing"
+    bench.add(Figure("S3", what, found["seconds"], "CPU-s", at_most=40, note=note))
+    published = Peer(3750, "Nomad's C1M, five servers, writes included")
+    bench.add(Figure("S3", "placements", placed / found["seconds"], "/CPU-s"), published)
+    bench.add(Figure("S3", "rate of the last tenth ÷ the first", found["last_to_first"], "", at_least=0.7))
+    bench.add(Figure("S3", "peak memory", found["peak"] / cases.GIB, "GiB", at_most=4))
+
+
+def growth(bench: Bench) -> None:
+    """Nodes 80 % full on average. A new shape is looked at on every node; a known one only where something changed."""
+    medians: dict[str, list[float]] = {"new": [], "known": []}
+    for nodes in bench.scale.growth:
+        table = cases.node_table(nodes)
+        cases.fill(table, 0.8)
+        aim = 10.0 if nodes == 100_000 else None
+        kinds = {"new": cases.different(table, bench.scale.samples), "known": cases.plain(table, bench.scale.samples)}
+        for kind, asks in kinds.items():
+            took = sorted(_each(asks, table, bench.profile))
+            p50, p99 = took[len(took) // 2], took[int(len(took) * 0.99)]
+            medians[kind].append(p50)
+            what = f"{nodes:,} nodes, {kind} shape, p99"
+            bench.add(Figure("S4", what, 1000 * p99, "ms", at_most=aim, note=f"p50 {1000 * p50:.2f} ms"))
+    for kind, found in medians.items():
+        times = bench.scale.growth[-1] / bench.scale.growth[0]
+        what, aim = f"growth of p50 ÷ growth of nodes ({times:.0f} ×), {kind} shape", 1.0
+        bench.add(Figure("S4", what, found[-1] / found[0] / times, "", at_most=aim))
+
+
+def _each(asks: list[WorkloadAsk], table: NodeTable, profile: Profile) -> list[float]:
+    decide(asks[0], table, profile), decide(asks[0], table, profile)
+    took = []
+    for ask in asks:
+        began = time.process_time()
+        decision = decide(ask, table, profile)
+        took.append(time.process_time() - began)
+        if decision.fits:
+            table.assume(ask, decision.chosen)
+    return took
+
+
+def explaining(bench: Bench) -> None:
+    table, _ = bench.warm_table()
+    for name in table.names[: table.count // 3]:
+        table.set(table.row_of[name], "cordoned", True)
+    ask = table.asked("default/huge", Demands(requests=cases.HUGE))
+    decision = decide(ask, table, bench.profile)
+    assert sentence(decision).startswith(f"0 of {table.count} nodes: ")
+    makes = {"a rejection as a sentence with counts": lambda: sentence(decision), "a rejection as JSON": lambda: as_json(decision)}
+    for what, make in makes.items():
+        bench.add(Figure("explain", what, 1000 * _median(make), "ms", at_most=5))
+    bench.add(
+        Figure("explain", "every node with all its reasons as JSON", 1000 * _median(lambda: as_json(decision, everything=True)), "ms")
+    )
+
+
+def _median(make: Callable[[], object], times: int = 21) -> float:
+    took = []
+    for _ in range(times):
+        began = time.process_time()
+        make()
+        took.append(time.process_time() - began)
+    return sorted(took)[times // 2]
+
+
+CASES: dict[str, Callable[[Bench], None]] = {
+    "basic": basic,
+    "equal": equal,
+    "different": different,
+    "constrained": constrained,
+    "mixed": mixed,
+    "preemption": preemption,
+    "million": million,
+    "growth": growth,
+    "explain": explaining,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.scheduling", description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="case", help=f"some of {', '.join(CASES)}; all if none is named")
+    parser.add_argument("--quick", action="store_true", help="everything small, to see that it runs; nothing is kept")
+    asked = parser.parse_args()
+    if unknown := [name for name in asked.cases if name not in CASES]:
+        parser.error(f"no such case: {unknown[0]}; there are {', '.join(CASES)}")
+    bench = Bench(Ratios(machine.facts()), QUICK if asked.quick else Scale(), compile_profile(PRESETS["balanced"]))
+    print("; ".join(f"{fact} {value}" for fact, value in bench.ratios.machine.items()), INCLUDED, "", sep="\n")
+    for name in asked.cases or CASES:
+        gc.collect()
+        CASES[name](bench)
+    if not asked.quick and not asked.cases:
+        bench.ratios.save("scheduling", INCLUDED)
+    missed = bench.ratios.missed
+    print(f"\n{len(missed)} aims missed" if missed else "\nevery aim reached")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Is every placement allowed? Checked in the order they were made, slowly and plainly, sharing no code with the scheduler."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.facts import NodeFacts
+
+Placed = tuple[WorkloadAsk, str]  # a workload and the name of its node
+
+
+class Violation(Exception):
+    """A placement that must not be."""
+
+
+def verify(nodes: Sequence[NodeFacts], placed: Sequence[Placed]) -> int:
+    """How many were checked; the first that must not be is raised."""
+    by_name = {node.name: node for node in nodes}
+    used: dict[str, dict[str, int]] = {name: defaultdict(int) for name in by_name}
+    seen: set[str] = set()
+    colors = _Colors(nodes)
+    for ask, name in placed:
+        if ask.name in seen:
+            raise Violation(f"{ask.name} is placed twice")
+        seen.add(ask.name)
+        _check_room(ask, by_name[name], used[name])
+        if ask.demands.spread or ask.demands.far or ask.demands.near:
+            colors.check(ask, by_name[name])
+    return len(placed)
+
+
+def _check_room(ask: WorkloadAsk, node: NodeFacts, used: dict[str, int]) -> None:
+    for resource, amount in (*ask.demands.requests, ("workloads", 1)):
+        used[resource] += amount
+        if used[resource] > node.totals.get(resource, 0):
+            raise Violation(f"{ask.name} on {node.name}: {resource} {used[resource]} of {node.totals.get(resource, 0)}")
+
+
+class _Colors:
+    """The rules that the benchmark's workloads have are all about those with the same color."""
+
+    def __init__(self, nodes: Sequence[NodeFacts]) -> None:
+        self.zones = sorted({node.labels["zone"] for node in nodes})
+        self.in_zone: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(self.zones, 0))
+        self.on_node: dict[tuple[str, str], int] = defaultdict(int)
+
+    def check(self, ask: WorkloadAsk, node: NodeFacts) -> None:
+        color = dict(ask.demands.labels)["color"]
+        counts, zone = self.in_zone[color], node.labels["zone"]
+        if ask.demands.near and any(counts.values()) and not counts[zone]:
+            raise Violation(f"{ask.name} is in zone {zone}, its group in {counts}")
+        counts[zone] += 1
+        self.on_node[color, node.name] += 1
+        if ask.demands.far and self.on_node[color, node.name] > 1:
+            raise Violation(f"{ask.name} meets one of its group on {node.name}")
+        for rule in ask.demands.spread:
+            if counts[zone] - min(counts.values()) > rule.max_skew:
+                raise Violation(f"{ask.name} in zone {zone} makes the skew {counts}")

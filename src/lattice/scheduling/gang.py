@@ -1,0 +1,63 @@
+"""Do enough members of a group fit at once? All or nothing."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.nodes import NodeTable, Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A place for a workload, and who must leave it first."""
+
+    ask: WorkloadAsk
+    row: int
+    score: float | None = None  # 0..100; None: decided together with its equals
+    candidates: tuple[int, ...] = ()
+    victims: tuple[Placement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoSeat:
+    """Why there is none, and which changes could help."""
+
+    ask: WorkloadAsk
+    why: str
+    wakes_on: frozenset[Hashable] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """`seats` are for at least as many as needed, or there are none; `fitting` would have fitted either way."""
+
+    seats: tuple[Seat, ...]
+    fitting: int
+    refused: tuple[NoSeat, ...]  # the members without a seat that have a reason of their own, first come first
+
+
+def seat_together(members: Sequence[WorkloadAsk], least: int, table: NodeTable, find: Callable[[WorkloadAsk], Seat | NoSeat]) -> Together:
+    """Try them one after the other, each as if those before were there; the table is as before when this returns."""
+    seats: list[Seat] = []
+    refused: list[NoSeat] = []
+    with table.what_if():
+        for ask in members:
+            last = refused[-1] if refused else None
+            answer = NoSeat(ask, last.why, last.wakes_on) if last and last.ask.shape == ask.shape else find(ask)
+            if isinstance(answer, NoSeat):
+                refused.append(answer)
+            else:
+                take(answer, table)
+                seats.append(answer)
+    enough = len(seats) >= max(1, least)
+    return Together(tuple(seats) if enough else (), len(seats), tuple(refused))
+
+
+def take(seat: Seat, table: NodeTable) -> None:
+    make_way(seat, table)
+    table.assume(seat.ask, seat.row)
+
+
+def make_way(seat: Seat, table: NodeTable) -> None:
+    for victim in seat.victims:
+        table.forget(victim.ask.name)

@@ -1,0 +1,37 @@
+"""BalancedResources: prefer nodes whose asked resources would be used up evenly."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from lattice.engine.plugin import Scope
+from lattice.engine.table import Floats, Rows
+from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.shares import asked_count, shares_after
+
+
+@dataclass(frozen=True, slots=True)
+class BalancedResources:
+    name: ClassVar[str] = "BalancedResources"
+    scope: ClassVar[Scope] = "row"
+
+    def applies(self, ask: WorkloadAsk) -> bool:
+        return asked_count(ask) > 1
+
+    def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
+        """1 less the difference between the fullest and the emptiest of them, the workload included."""
+        shares = shares_after(ask, rows)
+        high = rows.floats()
+        np.copyto(high, next(shares))
+        if asked_count(ask) == 2:
+            high -= next(shares)
+            np.abs(high, out=high)
+            return np.subtract(np.float32(1), high, out=high)
+        low = rows.floats()
+        np.copyto(low, high)
+        for share in shares:
+            np.maximum(high, share, out=high)
+            np.minimum(low, share, out=low)
+        high -= low
+        return np.subtract(np.float32(1), high, out=high)

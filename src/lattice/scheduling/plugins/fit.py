@@ -1,0 +1,57 @@
+"""Fit: a node must have room for everything that the workload asks for, by whatever name."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from lattice.engine.plugin import Rejections, Scope, Shortfall
+from lattice.engine.table import Rows, Table
+from lattice.scheduling.ask import PORTS, SLOTS, WorkloadAsk
+from lattice.scheduling.change import Change
+from lattice.scheduling.resources import show_amount
+
+
+class _Short(NamedTuple):
+    resource: str
+    need: int
+
+
+class Short(_Short):
+    """Too little of a resource is free. A tuple, because each decision looks several of them up."""
+
+    __slots__ = ()
+    plugin = "Fit"
+
+    def summary(self) -> str:
+        if self.resource == SLOTS:
+            return "without a free workload slot"
+        if self.resource == PORTS:
+            return f"without {self.need} free ports" if self.need != 1 else "without a free port"
+        return f"without {show_amount(self.resource, self.need)} {self.resource} free"
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        have = max(0, int(table.free(table.index[self.resource])[row]))
+        need, left, missing = (show_amount(self.resource, amount) for amount in (self.need, have, self.need - have))
+        return Shortfall(self.resource, need, left, missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    name: ClassVar[str] = "Fit"
+    scope: ClassVar[Scope] = "row"
+    wakes_on: ClassVar[frozenset[Change]] = frozenset({Change.NODE_ADDED, Change.NODE_GREW, Change.WORKLOAD_GONE})
+
+    def applies(self, ask: WorkloadAsk) -> bool:
+        return True
+
+    def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
+        reasons = _shorts(ask.demands.requests, ask.demands.ports)
+        return {reason: np.less(rows.free(resource), amount) for reason, (resource, amount) in zip(reasons, ask.needs, strict=True)}
+
+
+@lru_cache(maxsize=1024)
+def _shorts(requests: tuple[tuple[str, int], ...], ports: int) -> tuple[Short, ...]:
+    """In the order of the needs of an ask: its requests, its slot, its ports."""
+    return tuple(Short(*each) for each in (*requests, (SLOTS, 1), *([(PORTS, ports)] if ports else [])))

@@ -1,0 +1,47 @@
+"""Licence: the node must hold at least one of the licences that will do."""
+
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import numpy as np
+
+from lattice.engine.plugin import Rejections, Scope, Shortfall
+from lattice.engine.table import Flags, Rows, Table
+from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.change import NEW_NODES, Change
+from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.reason import facts_at
+
+
+@dataclass(frozen=True, slots=True)
+class Unlicensed:
+    """It holds none of these."""
+
+    licences: tuple[str, ...]
+    plugin: ClassVar[str] = "Licence"
+
+    def summary(self) -> str:
+        return f"without licence {' or '.join(self.licences)}"
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        have = ", ".join(sorted(facts_at(table, row).licences))
+        return Shortfall("licence", " or ".join(self.licences), have or "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Licence:
+    name: ClassVar[str] = "Licence"
+    scope: ClassVar[Scope] = "fixed"
+    wakes_on: ClassVar[frozenset[Change]] = NEW_NODES
+
+    def applies(self, ask: WorkloadAsk) -> bool:
+        return bool(ask.demands.licences)
+
+    def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
+        licences = ask.demands.licences
+        return {Unlicensed(licences): rows.memo((self.name, licences), lambda table: _without(table, licences))}
+
+
+def _without(table: Table, licences: tuple[str, ...]) -> Flags:
+    nodes = cast("NodeTable", table).facts
+    return np.array([facts is None or facts.licences.isdisjoint(licences) for facts in nodes], np.bool_)

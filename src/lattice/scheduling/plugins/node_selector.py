@@ -1,0 +1,28 @@
+"""NodeSelector: the node must have each of these labels with exactly this value."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lattice.engine.plugin import Reason, Rejections, Scope
+from lattice.engine.table import Flags, Rows
+from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.change import NEW_NODES, Change
+from lattice.scheduling.labels import having
+from lattice.scheduling.reason import Because
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSelector:
+    name: ClassVar[str] = "NodeSelector"
+    scope: ClassVar[Scope] = "fixed"
+    wakes_on: ClassVar[frozenset[Change]] = NEW_NODES
+
+    def applies(self, ask: WorkloadAsk) -> bool:
+        return bool(ask.demands.node_selector)
+
+    def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
+        found: dict[Reason, Flags] = {}
+        for key, value in ask.demands.node_selector:
+            reason = Because(self.name, f"without label {key}={value}", f"{key}={value}", key)
+            found[reason] = rows.memo((self.name, key, value), lambda table, key=key, value=value: ~having(table, key, value))  # type: ignore[misc]
+        return found

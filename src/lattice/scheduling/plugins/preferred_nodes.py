@@ -1,0 +1,36 @@
+"""PreferredNodes: prefer nodes whose labels the workload likes."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from lattice.engine.plugin import Scope
+from lattice.engine.table import Floats, Rows, Table
+from lattice.kinds.constraint import PreferredNodes as Preference
+from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.labels import matching_any
+
+
+@dataclass(frozen=True, slots=True)
+class PreferredNodes:
+    name: ClassVar[str] = "PreferredNodes"
+    scope: ClassVar[Scope] = "fixed"
+
+    def applies(self, ask: WorkloadAsk) -> bool:
+        return bool(ask.demands.node_preferences)
+
+    def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
+        """The weight of the preferences that hold, as a share of all."""
+        liked = ask.demands.node_preferences
+        values = rows.floats()
+        np.copyto(values, rows.memo((self.name, liked), lambda table: _shares(table, liked)))
+        return values
+
+
+def _shares(table: Table, preferences: tuple[Preference, ...]) -> Floats:
+    found = np.zeros(table.count, np.float32)
+    for each in preferences:
+        found += matching_any(table, [each.term]) * np.float32(each.weight)
+    found /= np.float32(sum(each.weight for each in preferences))
+    return found

@@ -1,0 +1,31 @@
+"""Price: prefer cheaper nodes."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from lattice.engine.plugin import Scope
+from lattice.engine.table import Floats, Rows, Table
+from lattice.scheduling.ask import WorkloadAsk
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    name: ClassVar[str] = "Price"
+    scope: ClassVar[Scope] = "fixed"
+
+    def applies(self, ask: WorkloadAsk) -> bool:
+        return True
+
+    def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
+        """1 less its price as a share of the highest in the table; a node without a price is free."""
+        values = rows.floats()
+        np.copyto(values, rows.memo(self.name, _scores))
+        return values
+
+
+def _scores(table: Table) -> Floats:
+    prices = table.column("price").astype(np.float32)
+    highest = prices.max(initial=0)
+    return np.subtract(np.float32(1), prices / highest if highest > 0 else prices)

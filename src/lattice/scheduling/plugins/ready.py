@@ -1,0 +1,27 @@
+"""Ready: only nodes that are well, not cordoned and not draining take new workloads."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lattice.engine.plugin import Rejections, Scope
+from lattice.engine.table import Rows
+from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.change import Change
+from lattice.scheduling.reason import Because
+
+UNREADY = Because("Ready", "not ready")
+CORDONED = Because("Ready", "cordoned")
+DRAINING = Because("Ready", "draining")
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    name: ClassVar[str] = "Ready"
+    scope: ClassVar[Scope] = "fixed"
+    wakes_on: ClassVar[frozenset[Change]] = frozenset({Change.NODE_ADDED, Change.NODE_READY})
+
+    def applies(self, ask: WorkloadAsk) -> bool:
+        return True
+
+    def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
+        return {UNREADY: rows.column("unready"), CORDONED: rows.column("cordoned"), DRAINING: rows.column("draining")}

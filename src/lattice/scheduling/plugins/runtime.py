@@ -1,0 +1,46 @@
+"""Runtime: the node must be able to run this kind of workload, process or container; one that does not say takes any."""
+
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import numpy as np
+
+from lattice.engine.plugin import Rejections, Scope, Shortfall
+from lattice.engine.table import Flags, Rows, Table
+from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.change import NEW_NODES, Change
+from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.reason import facts_at
+
+
+@dataclass(frozen=True, slots=True)
+class NoRuntime:
+    """It says what it can run, and this is not among it."""
+
+    runtime: str
+    plugin: ClassVar[str] = "Runtime"
+
+    def summary(self) -> str:
+        return f"without a {self.runtime} runtime"
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        return Shortfall("runtime", self.runtime, ", ".join(sorted(facts_at(table, row).runtimes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    name: ClassVar[str] = "Runtime"
+    scope: ClassVar[Scope] = "fixed"
+    wakes_on: ClassVar[frozenset[Change]] = NEW_NODES
+
+    def applies(self, ask: WorkloadAsk) -> bool:
+        return bool(ask.demands.runtime)
+
+    def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
+        runtime = ask.demands.runtime
+        return {NoRuntime(runtime): rows.memo((self.name, runtime), lambda table: _unable(table, runtime))}
+
+
+def _unable(table: Table, runtime: str) -> Flags:
+    nodes = cast("NodeTable", table).facts
+    return np.array([facts is not None and bool(facts.runtimes) and runtime not in facts.runtimes for facts in nodes], np.bool_)

@@ -1,0 +1,244 @@
+"""Which plugins decide with what weights, and how a decision is tied, reserved and bound: profiles as data."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, cast, get_args
+
+from lattice.engine.plugin import Filter, Profile, Rejections, Scope, Score
+from lattice.engine.table import Floats
+from lattice.errors import Cause, Invalid, NotFound
+from lattice.kinds.quantity import parse_seconds
+from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.change import Change
+from lattice.scheduling.plugins.anti_preferred import AntiPreferred
+from lattice.scheduling.plugins.balanced_resources import BalancedResources
+from lattice.scheduling.plugins.bin_packing import BinPacking
+from lattice.scheduling.plugins.fit import Fit
+from lattice.scheduling.plugins.gpu import Gpu
+from lattice.scheduling.plugins.host_ports import HostPorts
+from lattice.scheduling.plugins.in_cluster import InCluster
+from lattice.scheduling.plugins.least_taken import LeastTaken
+from lattice.scheduling.plugins.licence import Licence
+from lattice.scheduling.plugins.machine_image import MachineImage
+from lattice.scheduling.plugins.node_affinity import NodeAffinity
+from lattice.scheduling.plugins.node_selector import NodeSelector
+from lattice.scheduling.plugins.preferred_nodes import PreferredNodes
+from lattice.scheduling.plugins.preferred_workloads import PreferredWorkloads
+from lattice.scheduling.plugins.price import Price
+from lattice.scheduling.plugins.ready import Ready
+from lattice.scheduling.plugins.runtime import Runtime
+from lattice.scheduling.plugins.soft_spread import SoftSpread
+from lattice.scheduling.plugins.spread_service import SpreadService
+from lattice.scheduling.plugins.taint_preference import TaintPreference
+from lattice.scheduling.plugins.taints import Taints
+from lattice.scheduling.plugins.topology_spread import TopologySpread
+from lattice.scheduling.plugins.volume_zone import VolumeZone
+from lattice.scheduling.plugins.workload_affinity import WorkloadAffinity
+from lattice.scheduling.plugins.workload_anti_affinity import WorkloadAntiAffinity
+
+TieBreaker = Literal["random", "least-loaded", "round-robin", "weighted-random", "affinity-based"]
+Binding = Literal["optimistic", "pessimistic", "two-phase"]
+
+
+class NodeFilter(Protocol):
+    """An engine Filter whose asks are workloads; wide ones are given the NodeTable itself."""
+
+    name: ClassVar[str]
+    scope: ClassVar[Scope]
+    wakes_on: ClassVar[frozenset[Change]]
+
+    def applies(self, ask: WorkloadAsk) -> bool: ...
+    def filter(self, ask: WorkloadAsk, rows: Any) -> Rejections: ...
+
+
+class NodeScore(Protocol):
+    name: ClassVar[str]
+    scope: ClassVar[Scope]
+
+    def applies(self, ask: WorkloadAsk) -> bool: ...
+    def score(self, ask: WorkloadAsk, rows: Any) -> Floats: ...
+
+
+_FILTERS: tuple[NodeFilter, ...] = (  # a node that several rule out is counted for the first of them
+    Ready(),
+    InCluster(),
+    NodeSelector(),
+    NodeAffinity(),
+    Taints(),
+    Runtime(),
+    MachineImage(),
+    Licence(),
+    VolumeZone(),
+    Fit(),
+    Gpu(),
+    HostPorts(),
+    WorkloadAffinity(),
+    WorkloadAntiAffinity(),
+    TopologySpread(),
+)
+_SCORES: tuple[NodeScore, ...] = (
+    BalancedResources(),
+    BinPacking(),
+    LeastTaken(),
+    SpreadService(),
+    SoftSpread(),
+    PreferredNodes(),
+    PreferredWorkloads(),
+    AntiPreferred(),
+    TaintPreference(),
+    Price(),
+)
+FILTERS: Mapping[str, NodeFilter] = {each.name: each for each in _FILTERS}
+SCORES: Mapping[str, NodeScore] = {each.name: each for each in _SCORES}
+VITAL = ("Fit", "Gpu", "HostPorts")  # without these a node would be given more than it has
+
+
+@dataclass(frozen=True)
+class ProfileSpec:
+    """What a profile says, as a user writes it."""
+
+    name: str
+    scores: Mapping[str, float]
+    disabled: tuple[str, ...] = ()  # filters
+    tie_breaker: TieBreaker = "least-loaded"
+    binding: Binding = "optimistic"
+    reservation_timeout: float = 30.0  # seconds
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        causes = list(_spec_problems(self))
+        if causes:
+            raise _refused(self.name, causes)
+
+
+@dataclass
+class _Reading:
+    """A user's mapping, field by field, with everything that is wrong gathered."""
+
+    given: Mapping[str, Any]
+    causes: list[Cause] = field(default_factory=list)
+
+    def take(self, key: str, kinds: type | tuple[type, ...], default: Any) -> Any:
+        value = self.given.get(key, default)
+        if isinstance(value, kinds) and not (isinstance(value, bool)):
+            return value
+        self.causes.append(Cause(key, f"must be {_KIND_NAMES[key]}, got {value!r}"))
+        return default
+
+
+_KIND_NAMES = {
+    "name": "a text",
+    "scores": "a list of plugin: weight",
+    "disabled": "a list of filter names",
+    "tieBreaker": "a text",
+    "binding": "a text",
+    "reservationTimeout": 'seconds or a duration such as "30s"',
+    "seed": "a whole number",
+}
+
+
+def parse_profile(given: Mapping[str, Any]) -> ProfileSpec:
+    """From YAML or JSON: name, scores, and if wanted disabled, tieBreaker, binding, reservationTimeout, seed."""
+    reading = _Reading(given)
+    name = reading.take("name", str, "profile")
+    for key in given:
+        if key not in _KIND_NAMES:
+            reading.causes.append(Cause(str(key), f"is not a field of a profile; known are {', '.join(_KIND_NAMES)}"))
+    if "scores" not in given:
+        reading.causes.append(Cause("scores", f"must name at least one of {', '.join(SCORES)}", "FieldValueRequired"))
+    spec = _Unchecked(
+        name,
+        reading.take("scores", Mapping, {}),
+        tuple(reading.take("disabled", (list, tuple), ())),
+        reading.take("tieBreaker", str, "least-loaded"),
+        reading.take("binding", str, "optimistic"),
+        _seconds(reading),
+        reading.take("seed", int, 0),
+    )
+    reading.causes.extend(_spec_problems(spec))
+    if reading.causes:
+        raise _refused(name, reading.causes)
+    return ProfileSpec(**spec.__dict__)
+
+
+class _Unchecked(ProfileSpec):
+    def __post_init__(self) -> None:
+        """Whoever makes one checks it together with everything else."""
+
+
+def _seconds(reading: _Reading) -> float:
+    value = reading.take("reservationTimeout", (int, float, str), 30.0)
+    if not isinstance(value, str):
+        return float(value)
+    try:
+        return float(parse_seconds(value))
+    except Invalid as error:
+        reading.causes.append(Cause("reservationTimeout", error.what))
+        return 30.0
+
+
+def _spec_problems(spec: ProfileSpec) -> Iterator[Cause]:
+    for plugin, weight in spec.scores.items():
+        yield from _weight_problems(str(plugin), weight)
+    for plugin in spec.disabled:
+        if plugin not in FILTERS:
+            yield Cause("disabled", f'no filter "{plugin}"; known are {", ".join(FILTERS)}', "FieldValueNotSupported")
+        elif plugin in VITAL:
+            yield Cause("disabled", f"{plugin} cannot be disabled: nodes would be given more than they have", "FieldValueForbidden")
+    for key, value, known in (("tieBreaker", spec.tie_breaker, TieBreaker), ("binding", spec.binding, Binding)):
+        if value not in get_args(known):
+            yield Cause(key, f'must be one of {", ".join(get_args(known))}, got "{value}"', "FieldValueNotSupported")
+    if not (math.isfinite(spec.reservation_timeout) and spec.reservation_timeout > 0):
+        yield Cause("reservationTimeout", f"must be above 0 seconds, got {spec.reservation_timeout}")
+
+
+def _weight_problems(plugin: str, weight: object) -> Iterator[Cause]:
+    where = f"scores.{plugin}"
+    if plugin not in SCORES:
+        yield Cause(where, f'no score "{plugin}"; known are {", ".join(SCORES)}', "FieldValueNotSupported")
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight) or weight < 0:
+        yield Cause(where, f"must be a number of 0 or more, got {weight!r}")
+
+
+def _refused(name: str, causes: list[Cause]) -> Invalid:
+    fix = f"known scores: {', '.join(SCORES)}; known filters: {', '.join(FILTERS)}"
+    return Invalid("; ".join(map(str, causes)), where=f"profile/{name}", fix=fix, causes=causes)
+
+
+_WISHES = {"SoftSpread": 1.0, "PreferredNodes": 1.0, "PreferredWorkloads": 1.0, "AntiPreferred": 1.0, "TaintPreference": 1.0}
+
+
+def _preset(name: str, **weights: float) -> ProfileSpec:
+    return ProfileSpec(name, {**_WISHES, **weights})
+
+
+PRESETS: Mapping[str, ProfileSpec] = {
+    each.name: each
+    for each in (
+        _preset("balanced", BalancedResources=2.0, SpreadService=1.0, BinPacking=0.5),
+        _preset("high-availability", BalancedResources=0.5, SpreadService=2.0, SoftSpread=2.0),
+        _preset("resource-efficiency", BalancedResources=0.5, BinPacking=2.0),
+        _preset("gpu", BinPacking=1.0),
+        _preset("lowest-utilisation", LeastTaken=1.0),
+        _preset("fullest-first", BinPacking=1.0),
+    )
+}
+DEFAULT = "balanced"
+
+
+def preset(name: str) -> ProfileSpec:
+    if name not in PRESETS:
+        raise NotFound(f'no profile "{name}"', fix=f"use one of {', '.join(PRESETS)}, or write your own")
+    return PRESETS[name]
+
+
+def compile_profile(spec: ProfileSpec) -> Profile:
+    """For the engine. Profiles are compared by identity: compile once and keep the result."""
+    filters = tuple(cast("Filter", each) for name, each in FILTERS.items() if name not in spec.disabled)
+    scores = tuple((cast("Score", each), float(spec.scores[name])) for name, each in SCORES.items() if spec.scores.get(name))
+    return Profile(spec.name, filters, scores)
+
+
+def compile_preset(name: str = DEFAULT) -> Profile:
+    return compile_profile(preset(name))

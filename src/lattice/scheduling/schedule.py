@@ -1,0 +1,197 @@
+"""One scheduling cycle: a batch of workloads and the nodes in, who goes where and who does not, with reasons, out."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from lattice.engine.decide import Decision, decide
+from lattice.engine.explain import sentence
+from lattice.engine.group import decide_many, groupable
+from lattice.engine.plugin import Profile
+from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.bind import Binder, BindEvent
+from lattice.scheduling.change import Change
+from lattice.scheduling.gang import NoSeat, Seat, Together, make_way, seat_together
+from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.preempt import Preemptor
+from lattice.scheduling.reserve import Refused, Reservation, Reservations
+from lattice.scheduling.select import Selector, TieBreaker
+
+ANYTHING: frozenset[Hashable] = frozenset(Change)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """To be bound; if there are victims, once these are gone: their room is kept for it."""
+
+    ask: WorkloadAsk
+    node: str
+    reservation: Reservation
+    score: float | None = None  # 0..100; None: decided together with its equals
+    victims: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """It stays pending until one of `wakes_on` happens."""
+
+    ask: WorkloadAsk
+    why: str
+    wakes_on: frozenset[Hashable] = frozenset()
+
+
+@dataclass(slots=True)
+class Cycle:
+    placed: list[Placed] = field(default_factory=list)
+    unplaced: list[Unplaced] = field(default_factory=list)
+    expired: list[Reservation] = field(default_factory=list)
+
+    @property
+    def evictions(self) -> list[tuple[str, str]]:
+        """(victim, for whom), in the order in which room is needed."""
+        return [(victim, each.ask.name) for each in self.placed for victim in each.victims]
+
+
+@dataclass(slots=True)
+class CompositeScheduler:
+    """Four exchangeable phases: the profile filters and scores, the selector selects, the binder binds. No preemptor: nobody is evicted."""
+
+    profile: Profile
+    reservations: Reservations
+    selector: Selector = field(default_factory=Selector)
+    preemptor: Preemptor | None = None
+    binder: Binder | None = None
+
+    @property
+    def table(self) -> NodeTable:
+        return self.reservations.table
+
+    def cycle(self, batch: Iterable[Sequence[WorkloadAsk]], now: float) -> Cycle:
+        """The batch comes in order, in runs of equal priority and shape, as Queue.pop_batch makes them. Placed ones hold reservations."""
+        cycle = Cycle(expired=self.reservations.expire(now))
+        runs = list(batch)
+        gangs: set[str] = set()
+        for run in runs:
+            if not run[0].group:
+                self._place_equal(run, now, cycle)
+            elif run[0].group not in gangs:
+                gangs.add(run[0].group)
+                self._place_gang([ask for each in runs for ask in each if ask.group == run[0].group], now, cycle)
+        return cycle
+
+    async def bind(self, cycle: Cycle) -> list[BindEvent]:
+        """Bind what needs nobody to leave first; gangs all or nothing. One event each, also for those that failed."""
+        if self.binder is None:
+            return []
+        ready = [each for each in cycle.placed if not each.victims]
+        events = [await self.binder.bind(each.reservation) for each in ready if not each.ask.group]
+        for group in dict.fromkeys(each.ask.group for each in ready if each.ask.group):
+            gang = [each for each in cycle.placed if each.ask.group == group]
+            if not any(each.victims for each in gang):
+                least = self._still_needed(gang[0].ask, excluding={each.ask.name for each in gang})
+                events += await self.binder.bind_together([each.reservation for each in gang], least)
+        return events
+
+    def _place_equal(self, run: Sequence[WorkloadAsk], now: float, cycle: Cycle) -> None:
+        refusal: NoSeat | None = None
+        for ask in self._place_grouped(self._not_yet_placed(run, cycle), now, cycle):
+            answer = refusal or self._seat(ask, self.preemptor)
+            if isinstance(answer, Seat):
+                self._settle(answer, now, cycle)
+            else:
+                refusal = answer  # nothing has changed for the rest of them
+                cycle.unplaced.append(Unplaced(ask, answer.why, answer.wakes_on))
+
+    def _not_yet_placed(self, run: Sequence[WorkloadAsk], cycle: Cycle) -> list[WorkloadAsk]:
+        placements, fresh = self.table.placements, []
+        for ask in run:
+            if ask.name in placements:
+                cycle.unplaced.append(Unplaced(ask, f"it is on node {self.table.names[placements[ask.name].row]} already"))
+            else:
+                fresh.append(ask)
+        return fresh
+
+    def _place_grouped(self, run: Sequence[WorkloadAsk], now: float, cycle: Cycle) -> Sequence[WorkloadAsk]:
+        """Equals decided together, with the same rows as one by one; who is left over fits nowhere as things are."""
+        if len(run) < 2 or self.selector.tie_breaker is not TieBreaker.FIXED or not groupable(run[0], self.profile):
+            return run
+        rows = decide_many(run[0], self.table, self.profile, len(run))
+        for ask, row in zip(run, rows, strict=False):
+            self._settle(Seat(ask, row), now, cycle)
+        return run[len(rows) :]
+
+    def _place_gang(self, members: Sequence[WorkloadAsk], now: float, cycle: Cycle) -> None:
+        members = self._not_yet_placed(members, cycle)
+        least = self._still_needed(members[0], excluding=set()) if members else 0
+        if len(members) < least:
+            why = f"its group waits for {least - len(members)} more: {least} must start at once"
+            cycle.unplaced += [Unplaced(ask, why, frozenset({Change.WORKLOAD_ADDED})) for ask in members]
+            return
+        together = seat_together(members, least, self.table, lambda ask: self._seat(ask, None))
+        if not together.seats and self.preemptor:
+            together = self._seat_by_evicting(members, least, self.preemptor)
+        for seat in together.seats:
+            self._settle(seat, now, cycle)
+        self._refuse_gang(members, least, together, cycle)
+
+    def _seat_by_evicting(self, members: Sequence[WorkloadAsk], least: int, preemptor: Preemptor) -> Together:
+        """Limits on disruption are spent while trying, and given back afterwards: who really goes is charged when seats are taken."""
+
+        def find(ask: WorkloadAsk) -> Seat | NoSeat:
+            answer = self._seat(ask, preemptor)
+            if isinstance(answer, Seat):
+                preemptor.charge(answer.victims)
+            return answer
+
+        before = dict(preemptor.may_disrupt)
+        together = seat_together(members, least, self.table, find)
+        preemptor.may_disrupt.update(before)
+        return together
+
+    def _refuse_gang(self, members: Sequence[WorkloadAsk], least: int, together: Together, cycle: Cycle) -> None:
+        reasons = {each.ask.name: each for each in together.refused}
+        seated = {seat.ask.name for seat in together.seats}
+        for ask in members:
+            if ask.name in seated:
+                continue
+            own = reasons.get(ask.name) or together.refused[0]
+            short = f"{together.fitting} of {len(members)} would fit, {least} must start at once; the next: " if not seated else ""
+            cycle.unplaced.append(Unplaced(ask, short + own.why, own.wakes_on))
+
+    def _still_needed(self, ask: WorkloadAsk, excluding: set[str]) -> int:
+        running = sum(each.ask.group == ask.group and name not in excluding for name, each in self.table.placements.items())
+        return max(0, ask.min_member - running)
+
+    def _seat(self, ask: WorkloadAsk, preemptor: Preemptor | None) -> Seat | NoSeat:
+        """Decide and select; if it fits nowhere, see whether others of lower priority can make way."""
+        decision = decide(ask, self.table, self.profile)
+        selection = self.selector.select(decision)
+        if selection.fits:
+            return Seat(ask, selection.row, selection.score, selection.candidates)
+        evicting = preemptor.find(ask, decision) if preemptor else None
+        if evicting:
+            return Seat(ask, evicting.row, victims=evicting.victims)
+        return NoSeat(ask, sentence(decision), wakes_on(decision))
+
+    def _settle(self, seat: Seat, now: float, cycle: Cycle) -> None:
+        """Victims first, then the reservation. Refused means that the profile let through what does not fit by number."""
+        make_way(seat, self.table)
+        held = self.reservations.reserve(seat.ask, seat.row, now)
+        if isinstance(held, Refused):
+            for victim in seat.victims:
+                self.table.restore(victim)
+            cycle.unplaced.append(Unplaced(seat.ask, held.why, ANYTHING))
+            return
+        if self.preemptor:
+            self.preemptor.charge(seat.victims)
+        victims = tuple(victim.ask.name for victim in seat.victims)
+        cycle.placed.append(Placed(seat.ask, held.node, held, seat.score, victims))
+
+
+def wakes_on(decision: Decision) -> frozenset[Hashable]:
+    """The changes that those filters named which ruled anything out; one that names none may be helped by anything."""
+    rejecting = {reason.plugin for reason, mask in decision.reasons.items() if mask.any()}
+    named: set[Hashable] = {Change.NODE_ADDED}
+    for each in decision.profile.filters:
+        if each.name in rejecting:
+            named |= getattr(each, "wakes_on", ANYTHING)
+    return frozenset(named)
