@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lattice.kinds.constraint import Spread, WorkloadTerm
-from lattice.kinds.selector import LabelSelector
+from lattice.kinds.constraint import NodeTerm, Spread, WorkloadTerm
+from lattice.kinds.selector import LabelSelector, Requirement
 from lattice.scheduling.ask import Demands, WorkloadAsk
 from lattice.scheduling.facts import NodeFacts
 from lattice.scheduling.nodes import NodeTable
@@ -51,6 +51,16 @@ def different(table: NodeTable, count: int) -> list[WorkloadAsk]:
         table.asked(f"default/d-{number}", Demands(requests=(("cpu", 50 + number % 100), ("memory", (200 + number // 100) * MIB))))
         for number in range(count)
     ]
+
+
+def choosy(table: NodeTable, count: int) -> list[WorkloadAsk]:
+    """No two ask for the same, and each has a demand on node labels that was never heard before: nothing at all is remembered of it."""
+    made = []
+    for number in range(count):
+        term = NodeTerm(match_expressions=(Requirement(key="zone", operator="NotIn", values=(f"other-{number}",)),))
+        requests = (("cpu", 50 + number % 100), ("memory", (200 + number // 100) * MIB))
+        made.append(table.asked(f"default/c-{number}", Demands(requests=requests, node_terms=(term,))))
+    return made
 
 
 def _member(number: int) -> tuple[tuple[tuple[str, str], ...], LabelSelector]:

@@ -9,7 +9,7 @@ from lattice.kinds.container import BYTES
 from lattice.kinds.quantity import approximate_bytes, format_cores
 from lattice.scheduling.simulate import Report, Usage
 
-FEW = 50  # placements listed one by one; beyond that, counts per node
+FEW = 50  # lines of a list, unless all are asked for; of more placements than that, counts per node
 BUSIEST = 20  # nodes listed then
 NAMED = 3  # of the unplaced with one reason
 
@@ -83,8 +83,11 @@ def _unplaced(report: Report, wide: bool) -> list[str]:
     if not report.unplaced:
         return []
     most_first = sorted(report.unplaced, key=lambda each: -len(each.names))
-    rows = [[f"{len(each.names):,}", _named(each.names, wide), each.reason] for each in most_first]
-    return render.table([["NOT PLACED", "WORKLOADS", "WHY"], *rows])
+    shown = most_first if wide else most_first[:FEW]
+    rows = [[f"{len(each.names):,}", _named(each.names, wide), each.reason] for each in shown]
+    rest = sum(len(each.names) for each in most_first[len(shown) :])
+    told = render.table([["NOT PLACED", "WORKLOADS", "WHY"], *rows])
+    return [*told, *([f"and {rest:,} more workloads; -o wide lists all"] if rest else [])]
 
 
 def _named(names: Sequence[str], wide: bool) -> str:

@@ -105,12 +105,21 @@ class Inventory:
         """From JSON: an object whose spec and status were seen before needs only its metadata looked at."""
         try:
             head = _head.decode(written.text)
-        except msgspec.MsgspecError:
+        except msgspec.ValidationError:
             self._slowly(written)
             return
-        if head.kind not in _SERVED or head.items is not None:
-            self._slowly(written) if not head.kind or head.items is not None else self._other(head, written)
+        except msgspec.DecodeError as e:
+            self.refuse(Malformed(f"is not JSON: {e}", where=written.at, fix="check commas, quotes and brackets here"))
             return
+        served = _SERVED.get(head.kind)
+        if head.kind and served is None and head.items is None:
+            self._other(head, written)
+        elif served is None or head.api_version != served.resource.api_version:
+            self._slowly(written)
+        else:
+            self._one(written)
+
+    def _one(self, written: Written) -> None:
         try:
             self._keep(self._quickly(written), written.at)
         except (LatticeError, msgspec.MsgspecError):
@@ -125,8 +134,10 @@ class Inventory:
 
     def _quickly(self, written: Written) -> Kind:
         light = _light.decode(written.text)
-        served = _SERVED[light.kind]
-        key = (light.api_version + light.kind, bytes(light.spec), bytes(light.status))
+        served, metadata = _SERVED[light.kind], light.metadata
+        if name_problem(served.resource, metadata.name):
+            raise _IN_FULL
+        key = (light.kind, bytes(light.spec), bytes(light.status))
         known = self._checked.get(key)
         if known is None:
             parsed = parse_json(written.text)
@@ -135,12 +146,12 @@ class Inventory:
                 self._checked.clear()
             self._checked[key] = known
             return known
-        metadata = light.metadata
-        if name_problem(served.resource, metadata.name) or metadata.finalizers or metadata.annotations:
-            raise Invalid("is looked at in full")
-        if any(label_problems(metadata.labels, "metadata.labels")):
-            raise Invalid("is looked at in full")
-        return msgspec.structs.replace(known, metadata=metadata)
+        found = msgspec.structs.replace(known, metadata=metadata)
+        if metadata.finalizers or metadata.annotations or any(label_problems(metadata.labels, "metadata.labels")):
+            raise _IN_FULL
+        if isinstance(found, LatticeNode) and any(node_problems(found)):
+            raise _IN_FULL
+        return found
 
     def _slowly(self, written: Written) -> None:
         """Again with the line of every field, to say what is wrong; or to find that nothing is."""
@@ -155,19 +166,20 @@ class Inventory:
         self.take_document(document)
 
     def _keep(self, found: Kind, at: str) -> None:
-        key = (found.kind, f"{found.metadata.namespace or 'default'}/{found.metadata.name}")
+        is_node = isinstance(found, LatticeNode)
+        name = found.metadata.name if is_node else f"{found.metadata.namespace or 'default'}/{found.metadata.name}"
+        key = ("node" if is_node else "workload", name)
         if (first := self._at.get(key)) is not None:
-            what = "node" if isinstance(found, LatticeNode) else "workload"
-            name = found.metadata.name if isinstance(found, LatticeNode) else key[1]
-            raise Invalid(f"{what} {name} is given twice, first at {first}", fix="rename one of them, or remove it")
+            raise Invalid(f"{' '.join(key)} is given twice, first at {first}", fix="rename one of them, or remove it")
         if isinstance(found, LatticeNode):
-            self.nodes[found.metadata.name] = found
+            self.nodes[name] = found
         elif isinstance(found, LatticeWorkload):
-            self.workloads[key[1]] = found
+            self.workloads[name] = found
         self._at[key] = at
 
 
 _SERVED: dict[str, Served] = {}
+_IN_FULL = Invalid("is looked at in full")  # never shown: what is wrong is found slowly, with its line
 
 
 def _admitted(served: Served, value: dict[str, Any], duplicates: tuple[str, ...] = ()) -> Kind:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lattice.engine.plugin import Ask, Filter, Profile, Reason, Score
+from lattice.engine.plugin import Ask, Filter, Profile, Reason, Weighted
 from lattice.engine.table import Flags, Floats, Rows, Some, Table
 
 NOWHERE = -1
@@ -39,34 +39,31 @@ class Decision:
         return Decision(self.ask, self.table, self.profile, self.chosen, self.runner_up, self.totals.copy(), kept)
 
 
-Weighted = Sequence[tuple[Score, np.float32]]
-
-
 class _Plan:
     """The plugins of a profile that have something to say about a shape, by how far their answers reach."""
 
-    __slots__ = (
-        "filters",
-        "fixed_filters",
-        "fixed_scores",
-        "moving_filters",
-        "moving_scores",
-        "near_filters",
-        "scores",
-        "wide_filters",
-        "wide_scores",
-    )
+    __slots__ = ("ask", "moving_filters", "moving_scores", "profile", "wide_filters", "wide_scores")
 
     def __init__(self, ask: Ask, profile: Profile) -> None:
-        self.filters: Sequence[Filter] = [each for each in profile.filters if each.applies(ask)]
-        self.scores: Weighted = [(each, np.float32(weight)) for each, weight in profile.scores if weight and each.applies(ask)]
-        self.fixed_filters: Sequence[Filter] = [each for each in self.filters if each.scope == "fixed"]
-        self.fixed_scores: Weighted = [each for each in self.scores if each[0].scope == "fixed"]
-        self.moving_filters: Sequence[Filter] = [each for each in self.filters if each.scope == "row"]
-        self.moving_scores: Weighted = [each for each in self.scores if each[0].scope == "row"]
-        self.near_filters: Sequence[Filter] = [*self.fixed_filters, *self.moving_filters]
-        self.wide_filters: Sequence[Filter] = [each for each in self.filters if each.scope in ("domain", "table")]
-        self.wide_scores: Weighted = [each for each in self.scores if each[0].scope in ("domain", "table")]
+        self.ask, self.profile = ask, profile
+        filters, scores = profile.filters_by_reach, profile.scores_by_reach
+        self.moving_filters: Sequence[Filter] = [each for each in filters["moving"] if each.applies(ask)]
+        self.moving_scores: Weighted = [each for each in scores["moving"] if each[0].applies(ask)]
+        self.wide_filters: Sequence[Filter] = [each for each in filters["wide"] if each.applies(ask)]
+        self.wide_scores: Weighted = [each for each in scores["wide"] if each[0].applies(ask)]
+
+    @property
+    def fixed_filters(self) -> Sequence[Filter]:
+        return [each for each in self.profile.filters_by_reach["fixed"] if each.applies(self.ask)]
+
+    @property
+    def fixed_scores(self) -> Weighted:
+        return [each for each in self.profile.scores_by_reach["fixed"] if each[0].applies(self.ask)]
+
+    @property
+    def near_filters(self) -> Sequence[Filter]:
+        """Those whose answer for a row depends on that row alone."""
+        return [*self.fixed_filters, *self.moving_filters]
 
 
 class State:
@@ -95,13 +92,10 @@ class State:
         self.version, self.fixed_version = table.version, table.fixed_version
 
     def _look_at_all(self, ask: Ask, table: Table) -> None:
-        plan = self.plan
-        if self.fixed_version != table.fixed_version:
-            self.base, self.reasons = evaluate(ask, table, plan.fixed_filters, plan.fixed_scores)
-            np.copyto(self.base, RULED_OUT, where=table.memo("dead", _dead))
-        self.totals, reasons = evaluate(ask, table, plan.moving_filters, plan.moving_scores)
+        self.base, fixed = _base_of(ask, table, self.plan)
+        self.totals, moving = evaluate(ask, table, self.plan.moving_filters, self.plan.moving_scores)
         self.totals += self.base
-        self.reasons.update(reasons)
+        self.reasons = {**fixed, **moving}
 
     def _look_again(self, ask: Ask, table: Table, changed: list[int]) -> None:
         rows = np.array(changed, np.intp)
@@ -110,6 +104,19 @@ class State:
         self.totals[rows] = totals
         for reason, mask in reasons.items():
             self.reasons[reason][rows] = mask
+
+
+def _base_of(ask: Ask, table: Table, plan: _Plan) -> tuple[Floats, dict[Reason, Flags]]:
+    """What plugins with fixed answers say; the same for all asks that are alike in what those look at."""
+    key = (plan.profile, ask.fixed_shape)
+    kept = table.bases.get(key)
+    if kept is None or kept[0] != table.fixed_version:
+        if len(table.bases) >= REMEMBERED:
+            table.bases.clear()
+        base, reasons = evaluate(ask, table, plan.fixed_filters, plan.fixed_scores)
+        np.copyto(base, RULED_OUT, where=table.memo("dead", _dead))
+        kept = table.bases[key] = (table.fixed_version, base, reasons)
+    return kept[1], kept[2]
 
 
 def _dead(table: Table) -> Flags:
@@ -135,9 +142,18 @@ def weighed(ask: Ask, rows: Rows, scores: Weighted, reasons: Mapping[Reason, Fla
     for score, weight in scores:
         values = score.score(ask, rows)
         totals += np.multiply(values, weight, out=values)
-    for mask in reasons.values():
-        np.copyto(totals, RULED_OUT, where=mask)
+    if reasons:
+        np.copyto(totals, RULED_OUT, where=_either(list(reasons.values())))
     return totals
+
+
+def _either(masks: list[Flags]) -> Flags:
+    if len(masks) == 1:
+        return masks[0]
+    found = np.logical_or(masks[0], masks[1])
+    for mask in masks[2:]:
+        found |= mask
+    return found
 
 
 def state_of(ask: Ask, table: Table, profile: Profile) -> State:

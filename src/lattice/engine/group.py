@@ -1,6 +1,6 @@
 """Many equal asks at once: the same rows as one at a time, found by looking at each row's next few answers together."""
 
-from heapq import heapify, heappop, heapreplace
+from heapq import heappop, heapreplace
 
 import numpy as np
 
@@ -45,6 +45,7 @@ class _Merge:
         self.totals, self.base = state.totals, state.base
         self.ranks = table.column("rank")
         self.placed: dict[int, int] = {}  # row -> how often chosen so far
+        self.untouched: Rowids = np.empty(0, np.intp)  # rows not chosen yet, best first
         self.future: dict[int, list[float]] = {}  # row -> its totals after one, two … more placements
 
     def run(self, count: int) -> list[int]:
@@ -57,7 +58,7 @@ class _Merge:
             times = placed[row] = placed.get(row, 0) + 1
             known = future.get(row)
             if known is None or len(known) < times:
-                self._look_ahead(heap, row)
+                self._look_ahead(row)
                 known = future[row]
             total = known[times - 1]
             if total == RULED_OUT:
@@ -75,19 +76,18 @@ class _Merge:
             equal = rows[self.totals[rows] == worst]
             equal = equal[np.argsort(self.ranks[equal], kind="stable")][: count - len(better)]
             rows = np.concatenate([better, equal])
-        heap = list(zip((-self.totals[rows]).tolist(), self.ranks[rows].tolist(), rows.tolist(), strict=True))
-        heapify(heap)
-        return heap
+        rows = rows[np.lexsort((self.ranks[rows], -self.totals[rows]))]
+        self.untouched = rows
+        return list(zip((-self.totals[rows]).tolist(), self.ranks[rows].tolist(), rows.tolist(), strict=True))  # sorted: a heap
 
-    def _look_ahead(self, heap: list[tuple[float, int, int]], row: int) -> None:
-        """Evaluate the next totals of this row, and of others near the top that will be asked about soon."""
+    def _look_ahead(self, row: int) -> None:
+        """Evaluate the next totals of this row; the first time, of those that come after it, too: untouched rows come up in order."""
         known = self.future.get(row)
         if known is None:
-            near = [each for _, _, each in heap[:AHEAD] if each not in self.future]
-            self._evaluate(np.array(near if row in near else [row, *near], np.intp), 0, FIRST_LEVELS)
+            near, self.untouched = self.untouched[:AHEAD], self.untouched[AHEAD:]
+            self._evaluate(near, 0, FIRST_LEVELS)
         else:
-            levels = min(MOST_LEVELS, len(known))
-            self._evaluate(np.array([row], np.intp), len(known), levels)
+            self._evaluate(np.array([row], np.intp), len(known), min(MOST_LEVELS, len(known)))
 
     def _evaluate(self, rows: Rowids, beyond: int, levels: int) -> None:
         steps = np.tile(np.arange(beyond + 1, beyond + levels + 1, dtype=np.int64), len(rows))

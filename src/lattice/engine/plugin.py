@@ -1,8 +1,11 @@
 """The two extension points, Filter and Score, and what they are asked."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from functools import cached_property
+from typing import ClassVar, Literal, Protocol, get_args
+
+import numpy as np
 
 from lattice.engine.table import Flags, Floats, Rows, Table
 
@@ -19,6 +22,11 @@ class Ask(Protocol):
 
     @property
     def shape(self) -> Hashable: ...
+
+    @property
+    def fixed_shape(self) -> Hashable:
+        """Everything that plugins with fixed answers look at, which many shapes may share. The shape itself is always right."""
+        ...
 
     @property
     def needs(self) -> tuple[tuple[int, int], ...]:
@@ -87,6 +95,11 @@ class Score(Protocol):
         ...
 
 
+Weighted = Sequence[tuple[Score, np.float32]]
+Reach = Literal["fixed", "moving", "wide"]  # when an answer is looked for again: never, when the row changes, always
+REACH: Mapping[Scope, Reach] = {"fixed": "fixed", "row": "moving", "domain": "wide", "table": "wide"}
+
+
 @dataclass(frozen=True)
 class Profile:
     """Which plugins, with what weights. Compared by identity: make one and keep it."""
@@ -94,6 +107,15 @@ class Profile:
     name: str
     filters: tuple[Filter, ...]
     scores: tuple[tuple[Score, float], ...]
+
+    @cached_property
+    def filters_by_reach(self) -> Mapping[Reach, Sequence[Filter]]:
+        return {reach: [each for each in self.filters if REACH[each.scope] == reach] for reach in get_args(Reach)}
+
+    @cached_property
+    def scores_by_reach(self) -> Mapping[Reach, Weighted]:
+        weighted = [(each, np.float32(weight)) for each, weight in self.scores if weight]
+        return {reach: [pair for pair in weighted if REACH[pair[0].scope] == reach] for reach in get_args(Reach)}
 
     __hash__ = object.__hash__
 

@@ -86,6 +86,7 @@ class Table:
         self._memos: dict[Hashable, tuple[int, NDArray[Any]]] = {}
         self._buffers: list[Floats] = []
         self._next_buffer = 0
+        self.bases: dict[Hashable, Any] = {}  # and of fixed answers, which many shapes share
         self.states: dict[Hashable, Any] = {}  # what decide() remembers of shapes it has seen; see decide.py
         for resource in resources:
             self.add_resource(resource)

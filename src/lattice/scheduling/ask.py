@@ -75,10 +75,26 @@ class WorkloadAsk:
     group: str = ""
     min_member: int = 0
     labels: Mapping[str, str] = field(default_factory=dict, compare=False)
+    fixed_shape: Hashable = None
 
     @property
     def is_additive(self) -> bool:
         return self.demands.gpu is None and not self.demands.host_ports
+
+
+def fixed_part(demands: Demands) -> Hashable:
+    """What plugins look at whose answers depend on fixed facts of a node only."""
+    return (
+        demands.cluster,
+        demands.runtime,
+        demands.node_selector,
+        demands.node_terms,
+        demands.node_preferences,
+        demands.tolerations,
+        demands.volumes,
+        demands.licences,
+        demands.image,
+    )
 
 
 def demands_of(workload: LatticeWorkload) -> Demands:

@@ -25,6 +25,7 @@ class BindRequest:
     node: str
     reservation: str
     needs: tuple[tuple[str, int], ...]  # by resource name
+    expires_at: float  # of the reservation: what is only prepared then may be swept away
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ class Binder:
             await self._steps()(request)
             event = self._bound(request, self.mode)
         except (_Failed, LatticeError) as problem:
-            await self.rollback(reservation)
+            await self._undo(reservation)
             event = self._failed(request, self.mode, problem)
         self.emit(event)
         return event
@@ -156,13 +157,17 @@ class Binder:
             await self._commit(request)
             event = self._bound(request, BindingMode.TWO_PHASE)
         except (_Failed, LatticeError) as failed:
-            await self.rollback(reservation)
+            await self._undo(reservation)
             event = self._failed(request, BindingMode.TWO_PHASE, failed)
         self.emit(event)
         return event
 
     async def rollback(self, reservation: Reservation) -> bool:
-        """As if never tried, here and in the ledger; twice is once. If the ledger is silent the room is held until it expires."""
+        """Give up an attempt: as if never tried, here and in the ledger. Once more, or after it was concluded, changes nothing."""
+        return self.reservations.get(reservation.id) is not None and await self._undo(reservation)
+
+    async def _undo(self, reservation: Reservation) -> bool:
+        """If the ledger cannot be asked the room stays held until it expires: it may have been written."""
         try:
             await self.ledger.abort(_request(reservation))
         except LatticeError:
@@ -266,7 +271,7 @@ def _gpus(table: NodeTable, row: int) -> Sequence[tuple[str, int]]:
 
 
 def _request(held: Reservation) -> BindRequest:
-    return BindRequest(held.workload, held.node, held.id, held.needs)
+    return BindRequest(held.workload, held.node, held.id, held.needs, held.expires_at)
 
 
 def _verify_room(request: BindRequest, state: NodeState) -> None:

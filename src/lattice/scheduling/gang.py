@@ -14,7 +14,6 @@ class Seat:
     ask: WorkloadAsk
     row: int
     score: float | None = None  # 0..100; None: decided together with its equals
-    candidates: tuple[int, ...] = ()
     victims: tuple[Placement, ...] = ()
 
 

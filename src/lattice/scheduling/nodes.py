@@ -1,5 +1,6 @@
 """The nodes as a table: what is on each, what is assumed to be soon, and how that changes."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,13 +14,12 @@ from lattice.errors import Conflict, NotFound
 from lattice.kinds.constraint import WorkloadTerm
 from lattice.kinds.selector import LabelSelector
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.ask import PORTS, SLOTS, Demands, Labels, WorkloadAsk, demands_of
+from lattice.scheduling.ask import PORTS, SLOTS, Demands, Labels, WorkloadAsk, demands_of, fixed_part
 from lattice.scheduling.facts import NodeFacts
 from lattice.scheduling.gpus import Gpus
 from lattice.scheduling.tally import Tally
 
 Codes = NDArray[np.int32]
-Kind = tuple[str, str, Labels]  # namespace, service and labels of a workload
 NO_LIMIT = 1 << 62  # a node that does not say how much of a countable thing it takes
 ALL_PORTS = (30000, 32767)  # given out where a node names no range
 EVERYTHING = LabelSelector()
@@ -48,6 +48,7 @@ class NodeTable(Table):
         self.facts: list[NodeFacts | None] = []
         self.placements: dict[str, Placement] = {}
         self.on_row: list[dict[str, Placement]] = []
+        self.members: Counter[str] = Counter()  # of each group, how many have their place
         self.gpus = Gpus(self)
         for name in ("unready", "cordoned", "draining"):
             self.add_column(name, np.bool_)
@@ -55,10 +56,14 @@ class NodeTable(Table):
         self._host_ports: list[dict[tuple[int, str], int]] = []
         self._journals: list[dict[str, Placement | None]] = []  # of each what_if under way: who was where before
         self._tallies: dict[object, Tally] = {}
-        self._concerned: dict[Kind, tuple[Tally, ...]] = {}  # by what placed workloads are, which tallies count them
+        self._tallies_by: dict[tuple[str, str], list[Tally]] = {}  # by namespace and service
+        # By namespace and service, then labels, of placed workloads: which tallies count them.
+        self._concerned: dict[tuple[str, str], dict[Labels, tuple[Tally, ...]]] = {}
+        self._kinds = 0  # how many there are of those
         self._repulsed: dict[tuple[str, WorkloadTerm], Tally] = {}  # terms of placed workloads that keep others away, by term
         self._repelled: dict[object, list[tuple[WorkloadTerm, Tally]]] = {}  # by what a workload is, which of those mean it
         self._shapes: dict[Demands, int] = {}  # a number for each kind of demand, cheaper to look up than the demand itself
+        self._fixed_shapes: dict[object, int] = {}
         self._codes: dict[str, tuple[int, Codes, list[str]]] = {}
 
     # --- nodes ---
@@ -144,7 +149,8 @@ class NodeTable(Table):
         for port in demands.host_ports:
             self.add_column(port_column(port), np.bool_)
         shape = self._shapes.setdefault(demands, len(self._shapes))
-        return WorkloadAsk(name, demands, shape, needs, priority, labels=dict(demands.labels))
+        fixed = self._fixed_shapes.setdefault(fixed_part(demands), len(self._fixed_shapes))
+        return WorkloadAsk(name, demands, shape, needs, priority, labels=dict(demands.labels), fixed_shape=fixed)
 
     def assume(self, ask: WorkloadAsk, row: int) -> Placement:
         """It will be there; deciding goes on as if it were."""
@@ -231,15 +237,20 @@ class NodeTable(Table):
         tally = self._tallies.get(key)
         if tally is None:
             tally = self._tallies[key] = Tally(namespace, selector, service)
+            self._tallies_by.setdefault((namespace, service), []).append(tally)
             self._count_placed(tally)
         return tally
 
     def _count_placed(self, tally: Tally) -> None:
         """Looks at the kinds of workloads first: most new tallies concern none that is placed."""
-        concerned = [what for what in self._concerned if tally.matches(what[0], what[1], dict(what[2]))]
-        for what in concerned:
-            self._concerned[what] = (*self._concerned[what], tally)
-        for placement in self.placements.values() if concerned else ():
+        services = [(tally.namespace, tally.service)] if tally.service else [each for each in self._concerned if each[0] == tally.namespace]
+        found = False
+        for each in services:
+            kinds = self._concerned.get(each, {})
+            for labels in [labels for labels in kinds if tally.selector.matches(dict(labels))]:
+                kinds[labels] = (*kinds[labels], tally)
+                found = True
+        for placement in self.placements.values() if found else ():
             demands = placement.ask.demands
             if tally.matches(demands.namespace, demands.service, placement.ask.labels):
                 tally.add(self, placement.row, 1)
@@ -274,6 +285,10 @@ class NodeTable(Table):
 
     def _count(self, placement: Placement, change: int) -> None:
         demands = placement.ask.demands
+        if group := placement.ask.group:
+            self.members[group] += change
+            if not self.members[group]:
+                del self.members[group]
         for tally in self._tallies_for(placement.ask):
             tally.add(self, placement.row, change)
         for term in demands.far:
@@ -285,12 +300,24 @@ class NodeTable(Table):
 
     def _tallies_for(self, ask: WorkloadAsk) -> tuple[Tally, ...]:
         demands = ask.demands
-        what = (demands.namespace, demands.service, demands.labels)
-        known = self._concerned.get(what)
+        what = (demands.namespace, demands.service)
+        kinds = self._concerned.get(what)
+        if kinds is None:
+            kinds = self._concerned[what] = {}
+        known = kinds.get(demands.labels)
         if known is None:
-            if len(self._concerned) > KINDS_KEPT + 2 * len(self.placements):
-                placed = {(each.namespace, each.service, each.labels) for each in (p.ask.demands for p in self.placements.values())}
-                self._concerned = {kind: tallies for kind, tallies in self._concerned.items() if kind in placed}
-            found = (each for each in self._tallies.values() if each.matches(demands.namespace, demands.service, ask.labels))
-            known = self._concerned[what] = tuple(found)
+            self._forget_kinds()
+            likely = self._tallies_by.get(what, []) + (self._tallies_by.get((what[0], ""), []) if what[1] else [])
+            known = kinds[demands.labels] = tuple(each for each in likely if each.selector.matches(ask.labels))
+            self._kinds += 1
         return known
+
+    def _forget_kinds(self) -> None:
+        """Of workloads that are no longer placed, once they are many."""
+        if self._kinds <= KINDS_KEPT + 2 * len(self.placements):
+            return
+        placed = {(each.namespace, each.service, each.labels) for each in (p.ask.demands for p in self.placements.values())}
+        for what, kinds in self._concerned.items():
+            for labels in [labels for labels in kinds if (*what, labels) not in placed]:
+                del kinds[labels]
+        self._kinds = sum(map(len, self._concerned.values()))

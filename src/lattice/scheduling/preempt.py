@@ -1,5 +1,6 @@
 """Who must make room? The fewest and cheapest of lower priority, on the node where that costs least."""
 
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -8,7 +9,7 @@ from operator import ge, le, sub
 import numpy as np
 from numpy.typing import NDArray
 
-from lattice.engine.decide import Decision, evaluate, state_of
+from lattice.engine.decide import Decision
 from lattice.engine.plugin import Filter, Profile
 from lattice.engine.table import Flags, Some, Table
 from lattice.scheduling.ask import WorkloadAsk
@@ -20,6 +21,7 @@ from lattice.scheduling.reserve import lacks
 LOOKED_AT = 12  # promising nodes that are compared; more only if none of them helps
 GIVEN_UP_AFTER = 256  # that turned out not to help at all
 UNLIMITED = 1 << 30
+WIDE = ("domain", "table")  # scopes of filters that look beyond one row
 
 Bound = tuple[int, int]  # the least that a node could cost: how many, sum of their priorities
 Cost = tuple[int, int, float, int]  # how many, sum of their priorities, how long they have run, rank of the node
@@ -55,20 +57,22 @@ class Preemptor:
 
     def find(self, ask: WorkloadAsk, decision: Decision) -> Preemption | None:
         """The cheapest set of victims that makes room. The table is as before when this returns."""
-        promising = self._promising(ask, decision)
-        for _ in range(GIVEN_UP_AFTER // LOOKED_AT):
-            few = list(islice(promising, LOOKED_AT))
-            if found := self._best_of(ask, few):
-                return found
-        return None
+        best: Preemption | None = None
+        rows = deque(islice(self._promising(ask, decision), GIVEN_UP_AFTER))
+        enough = max(0, len(rows) - LOOKED_AT)  # left over, once something is found
+        while rows and (best is None or (len(rows) > enough and not self._cannot_beat(rows[0][1], best))):
+            found = self._best_of(ask, rows)
+            best = min((each for each in (best, found) if each), key=_cost, default=None)
+        return best
 
-    def _best_of(self, ask: WorkloadAsk, rows: Sequence[tuple[int, Bound]]) -> Preemption | None:
-        """Draft by number on each node, then prove the cheapest draft; only where that fails, try out who can stay."""
+    def _best_of(self, ask: WorkloadAsk, rows: "deque[tuple[int, Bound]]") -> Preemption | None:
+        """Draft by number on the next few nodes, then prove the cheapest draft; only where that fails, try out who can stay."""
         drafts: list[Preemption] = []
         others: list[tuple[int, Bound]] = []
-        for row, bound in rows:
-            if drafts and self._cannot_beat(bound, min(drafts, key=_cost)):
+        for _ in range(min(LOOKED_AT, len(rows))):
+            if drafts and self._cannot_beat(rows[0][1], min(drafts, key=_cost)):
                 break
+            row, bound = rows.popleft()
             draft = self._draft(ask, row, bound)
             if draft:
                 drafts.append(draft)
@@ -145,19 +149,44 @@ class Preemptor:
             return fits_on(ask, self.table, self.profile, draft.row)
 
     def _by_trying(self, ask: WorkloadAsk, row: int) -> Preemption | None:
-        """Everyone out; if it fits then, back in one by one, the most important first, as long as it still fits."""
-        candidates = self._within_limits(sorted(lower(self.table, row, ask), key=self._importance))
+        """Everyone out; if it fits then, back in one by one as long as it still fits, until nobody more can stay."""
+        candidates = sorted(lower(self.table, row, ask), key=self._importance, reverse=True)
+        for order in self._orders(row, candidates):
+            victims = self._put_back(ask, row, order)
+            if victims and len(self._within_limits(victims)) == len(victims):
+                return self._preemption(row, victims)
+        return None
+
+    def _orders(self, row: int, candidates: list[Placement]) -> Iterator[list[Placement]]:
+        """The most important first; if that stops too many of a service, first as many small ones of it as must stay."""
+        yield candidates
+        must_stay = Counter(service_of(each) for each in candidates)
+        must_stay.subtract(service_of(each) for each in self._within_limits(candidates))
+        if not must_stay.total():
+            return
+        kept: list[Placement] = []
+        for each in sorted(candidates, key=lambda each: self._size(each, row)):
+            if must_stay[service_of(each)] > 0:
+                must_stay[service_of(each)] -= 1
+                kept.append(each)
+        yield kept + [each for each in candidates if each not in kept]
+
+    def _size(self, placement: Placement, row: int) -> tuple[int, float]:
+        gpu = placement.ask.demands.gpu
+        shares = sum(amount * float(self.table.inverse(r)[row]) for r, amount in placement.ask.needs)
+        return (gpu.total if gpu else 0, shares)
+
+    def _put_back(self, ask: WorkloadAsk, row: int, order: list[Placement]) -> list[Placement]:
+        """Who cannot stay; nobody, if it does not even fit without all of them."""
         with self.table.what_if():
-            for each in candidates:
+            for each in order:
                 self.table.forget(each.ask.name)
             if not fits_on(ask, self.table, self.profile, row):
-                return None
-            victims = candidates
-            while True:  # more than once: sparing one may have made another one spareable
-                spared = [each for each in reversed(victims) if self._can_stay(each, ask, row)]
-                if not spared:
-                    return self._preemption(row, victims) if victims else None
-                victims = [each for each in victims if each not in spared]
+                return []
+            victims = order
+            while spared := {each.ask.name for each in victims if self._can_stay(each, ask, row)}:
+                victims = [each for each in victims if each.ask.name not in spared]  # again: sparing one may help another
+            return victims
 
     def _can_stay(self, placement: Placement, ask: WorkloadAsk, row: int) -> bool:
         """It is back if so."""
@@ -180,6 +209,8 @@ def _cost(preemption: Preemption) -> Cost:
 
 def least_for(missing: Mapping[int, int], candidates: Sequence[Placement]) -> list[Placement]:
     """One that gives enough alone, else all less those that can be spared, last first; none if all are not enough."""
+    if not candidates:
+        return []
     resources = tuple(missing)
     given = []
     for each in candidates:
@@ -190,7 +221,7 @@ def least_for(missing: Mapping[int, int], candidates: Sequence[Placement]) -> li
         if all(map(ge, gives, wanted)):
             return [each]
     spare = [sum(column) - want for column, want in zip(zip(*given, strict=True), wanted, strict=True)]
-    if not spare or min(spare) < 0:
+    if min(spare) < 0:
         return []
     victims = []
     for each, gives in zip(reversed(candidates), reversed(given), strict=True):
@@ -215,12 +246,14 @@ def fits_on(ask: WorkloadAsk, table: NodeTable, profile: Profile, row: int) -> b
     """Would it do on this one node as the table stands?"""
     if lacks(ask, table, row):
         return False
-    plan = state_of(ask, table, profile).plan
     one = Some(table, np.array([row], np.intp))
-    near = evaluate(ask, one, plan.near_filters, ())[1]
-    if any(mask[0] for mask in near.values()):
-        return False
-    return not any(mask[row] for each in plan.wide_filters for mask in each.filter(ask, table).values())
+    return not any(_refuses(each, ask, table, row, one) for each in profile.filters if each.applies(ask))
+
+
+def _refuses(each: Filter, ask: WorkloadAsk, table: NodeTable, row: int, one: Some) -> bool:
+    if each.scope in WIDE:
+        return any(mask[row] for mask in each.filter(ask, table).values())
+    return any(mask[0] for mask in each.filter(ask, one).values())
 
 
 def _beyond_help(decision: Decision) -> Flags:

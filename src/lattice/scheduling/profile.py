@@ -32,12 +32,13 @@ from lattice.scheduling.plugins.soft_spread import SoftSpread
 from lattice.scheduling.plugins.spread_service import SpreadService
 from lattice.scheduling.plugins.taint_preference import TaintPreference
 from lattice.scheduling.plugins.taints import Taints
+from lattice.scheduling.plugins.tightest_fit import TightestFit
 from lattice.scheduling.plugins.topology_spread import TopologySpread
 from lattice.scheduling.plugins.volume_zone import VolumeZone
 from lattice.scheduling.plugins.workload_affinity import WorkloadAffinity
 from lattice.scheduling.plugins.workload_anti_affinity import WorkloadAntiAffinity
 
-TieBreaker = Literal["random", "least-loaded", "round-robin", "weighted-random", "affinity-based"]
+TieBreaker = Literal["fixed", "random", "least-loaded", "round-robin", "weighted-random", "affinity-based"]
 Binding = Literal["optimistic", "pessimistic", "two-phase"]
 
 
@@ -80,6 +81,7 @@ _FILTERS: tuple[NodeFilter, ...] = (  # a node that several rule out is counted 
 _SCORES: tuple[NodeScore, ...] = (
     BalancedResources(),
     BinPacking(),
+    TightestFit(),
     LeastTaken(),
     SpreadService(),
     SoftSpread(),
@@ -101,7 +103,7 @@ class ProfileSpec:
     name: str
     scores: Mapping[str, float]
     disabled: tuple[str, ...] = ()  # filters
-    tie_breaker: TieBreaker = "least-loaded"
+    tie_breaker: TieBreaker = "fixed"
     binding: Binding = "optimistic"
     reservation_timeout: float = 30.0  # seconds
     seed: int = 0
@@ -151,7 +153,7 @@ def parse_profile(given: Mapping[str, Any]) -> ProfileSpec:
         name,
         reading.take("scores", Mapping, {}),
         tuple(reading.take("disabled", (list, tuple), ())),
-        reading.take("tieBreaker", str, "least-loaded"),
+        reading.take("tieBreaker", str, "fixed"),
         reading.take("binding", str, "optimistic"),
         _seconds(reading),
         reading.take("seed", int, 0),
@@ -218,7 +220,7 @@ PRESETS: Mapping[str, ProfileSpec] = {
     for each in (
         _preset("balanced", BalancedResources=2.0, SpreadService=1.0, BinPacking=0.5),
         _preset("high-availability", BalancedResources=0.5, SpreadService=2.0, SoftSpread=2.0),
-        _preset("resource-efficiency", BalancedResources=0.5, BinPacking=2.0),
+        _preset("resource-efficiency", BalancedResources=0.5, TightestFit=2.0),
         _preset("gpu", BinPacking=1.0),
         _preset("lowest-utilisation", LeastTaken=1.0),
         _preset("fullest-first", BinPacking=1.0),

@@ -13,8 +13,9 @@ from lattice.scheduling.change import Change
 from lattice.scheduling.gang import NoSeat, Seat, Together, make_way, seat_together
 from lattice.scheduling.nodes import NodeTable
 from lattice.scheduling.preempt import Preemptor
+from lattice.scheduling.profile import ProfileSpec, compile_profile
 from lattice.scheduling.reserve import Refused, Reservation, Reservations
-from lattice.scheduling.select import Selector, TieBreaker
+from lattice.scheduling.select import Dice, Selector, TieBreaker
 
 ANYTHING: frozenset[Hashable] = frozenset(Change)
 
@@ -87,7 +88,7 @@ class CompositeScheduler:
         for group in dict.fromkeys(each.ask.group for each in ready if each.ask.group):
             gang = [each for each in cycle.placed if each.ask.group == group]
             if not any(each.victims for each in gang):
-                least = self._still_needed(gang[0].ask, excluding={each.ask.name for each in gang})
+                least = self._still_needed(gang[0].ask, of_which=len(gang))
                 events += await self.binder.bind_together([each.reservation for each in gang], least)
         return events
 
@@ -112,7 +113,7 @@ class CompositeScheduler:
 
     def _place_grouped(self, run: Sequence[WorkloadAsk], now: float, cycle: Cycle) -> Sequence[WorkloadAsk]:
         """Equals decided together, with the same rows as one by one; who is left over fits nowhere as things are."""
-        if len(run) < 2 or self.selector.tie_breaker is not TieBreaker.FIXED or not groupable(run[0], self.profile):
+        if len(run) < 2 or self.selector.tie_breaker is not TieBreaker.FIXED or not groupable(run[0], self.profile, self.table):
             return run
         rows = decide_many(run[0], self.table, self.profile, len(run))
         for ask, row in zip(run, rows, strict=False):
@@ -121,7 +122,7 @@ class CompositeScheduler:
 
     def _place_gang(self, members: Sequence[WorkloadAsk], now: float, cycle: Cycle) -> None:
         members = self._not_yet_placed(members, cycle)
-        least = self._still_needed(members[0], excluding=set()) if members else 0
+        least = self._still_needed(members[0]) if members else 0
         if len(members) < least:
             why = f"its group waits for {least - len(members)} more: {least} must start at once"
             cycle.unplaced += [Unplaced(ask, why, frozenset({Change.WORKLOAD_ADDED})) for ask in members]
@@ -157,16 +158,16 @@ class CompositeScheduler:
             short = f"{together.fitting} of {len(members)} would fit, {least} must start at once; the next: " if not seated else ""
             cycle.unplaced.append(Unplaced(ask, short + own.why, own.wakes_on))
 
-    def _still_needed(self, ask: WorkloadAsk, excluding: set[str]) -> int:
-        running = sum(each.ask.group == ask.group and name not in excluding for name, each in self.table.placements.items())
-        return max(0, ask.min_member - running)
+    def _still_needed(self, ask: WorkloadAsk, of_which: int = 0) -> int:
+        """Besides the members of its group that have their place; of these some may not count yet."""
+        return max(0, ask.min_member - (self.table.members[ask.group] - of_which))
 
     def _seat(self, ask: WorkloadAsk, preemptor: Preemptor | None) -> Seat | NoSeat:
         """Decide and select; if it fits nowhere, see whether others of lower priority can make way."""
         decision = decide(ask, self.table, self.profile)
         selection = self.selector.select(decision)
         if selection.fits:
-            return Seat(ask, selection.row, selection.score, selection.candidates)
+            return Seat(ask, selection.row, selection.score)
         evicting = preemptor.find(ask, decision) if preemptor else None
         if evicting:
             return Seat(ask, evicting.row, victims=evicting.victims)
@@ -185,6 +186,12 @@ class CompositeScheduler:
             self.preemptor.charge(seat.victims)
         victims = tuple(victim.ask.name for victim in seat.victims)
         cycle.placed.append(Placed(seat.ask, held.node, held, seat.score, victims))
+
+
+def compose(spec: ProfileSpec, table: NodeTable, dice: Dice, holder: str = "scheduler") -> CompositeScheduler:
+    """The scheduler that a profile describes, without binder and preemptor; `dice` are seeded by whoever throws them."""
+    book = Reservations(table, holder, spec.reservation_timeout)
+    return CompositeScheduler(compile_profile(spec), book, Selector(TieBreaker(spec.tie_breaker), dice))
 
 
 def wakes_on(decision: Decision) -> frozenset[Hashable]:

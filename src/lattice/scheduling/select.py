@@ -9,7 +9,7 @@ import numpy as np
 
 from lattice.engine.decide import NOWHERE, RULED_OUT, Decision
 from lattice.engine.plugin import Ask, Profile
-from lattice.engine.table import Rowids, Table
+from lattice.engine.table import Floats, Rowids, Table
 from lattice.kinds.constraint import WorkloadTerm
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.nodes import NodeTable
@@ -44,7 +44,7 @@ class _Loaded:
 class Selection:
     row: int
     score: float  # 0..100
-    candidates: tuple[int, ...] = ()  # rows that were drawn from, in the table's fixed order
+    candidates: Rowids = field(default_factory=lambda: np.empty(0, np.intp), compare=False)  # rows drawn from, in the table's fixed order
     problem: str = ""
 
     @property
@@ -68,15 +68,19 @@ class Selector:
         row = int(rows[0]) if len(rows) == 1 else self._draw(decision, rows)
         if self.tie_breaker is TieBreaker.ROUND_ROBIN:
             self.turn = int(decision.table.column("rank")[row])
-        return Selection(row, score_of(decision, row), tuple(rows.tolist()))
+        return Selection(row, score_of(decision, row), rows)
 
     def _drawn_from(self, decision: Decision) -> Rowids:
         """The rows as good as the best, or for weighted-random the best few; in fixed order."""
-        totals = decision.totals
+        totals, runner_up = decision.totals, decision.runner_up
         if self.tie_breaker is TieBreaker.WEIGHTED_RANDOM:
             return _best_few(decision, self.top)
+        if runner_up == NOWHERE or totals[runner_up] < totals[decision.chosen]:
+            return np.array([decision.chosen], np.intp)
+        if self.tie_breaker is TieBreaker.FIXED:  # the two that decide() found are enough to know
+            return np.array([decision.chosen, runner_up], np.intp)
         equal = np.flatnonzero(totals == totals[decision.chosen])
-        return equal[np.argsort(decision.table.column("rank")[equal], kind="stable")]
+        return equal if decision.table.in_order else equal[np.argsort(decision.table.column("rank")[equal], kind="stable")]
 
     def _draw(self, decision: Decision, rows: Rowids) -> int:
         match self.tie_breaker:
@@ -85,21 +89,22 @@ class Selector:
             case TieBreaker.RANDOM:
                 return int(rows[int(self.dice.random() * len(rows))])
             case TieBreaker.LEAST_LOADED:
-                return int(min(rows.tolist(), key=load_of(decision.ask, decision.table)))
+                return int(rows[loads(decision.ask, decision.table, rows).argmin()])
             case TieBreaker.ROUND_ROBIN:
                 return self._next_in_turn(decision.table, rows)
             case TieBreaker.WEIGHTED_RANDOM:
                 return self._weighted(decision, rows)
             case TieBreaker.AFFINITY:
-                liked = likings(decision.ask, decision.table)
-                return int(max(rows.tolist(), key=liked))  # the first of the most liked, so ties go by the fixed order
+                return self._most_liked(decision, rows)
 
     def _next_in_turn(self, table: Table, rows: Rowids) -> int:
-        ranks = table.column("rank")
-        for row in rows.tolist():
-            if int(ranks[row]) > self.turn:
-                return int(row)
-        return int(rows[0])
+        after = int(np.searchsorted(table.column("rank")[rows], np.uint64(self.turn), side="right")) if self.turn >= 0 else 0
+        return int(rows[after % len(rows)])
+
+    def _most_liked(self, decision: Decision, rows: Rowids) -> int:
+        """The first of the most liked, so that further ties go by the fixed order."""
+        liked = likings(decision.ask, decision.table)
+        return int(max(rows.tolist(), key=liked)) if liked else int(rows[0])
 
     def _weighted(self, decision: Decision, rows: Rowids) -> int:
         weights = [score_of(decision, row) for row in rows.tolist()]
@@ -125,16 +130,20 @@ def weight_of(ask: Ask, profile: Profile) -> float:
     return float(sum(weight for score, weight in profile.scores if weight and score.applies(ask)))
 
 
-def load_of(ask: Ask, table: Table) -> Callable[[int], float]:
-    """How full a row is: the fullest of what is asked for that the node has any limited amount of."""
-    shares = [table.share(resource) for resource, _ in ask.needs]
-    return lambda row: max((float(share[row]) for share in shares), default=0.0)
+def loads(ask: Ask, table: Table, rows: Rowids) -> Floats:
+    """How full these are: the fullest of what is asked for."""
+    fullest: Floats = np.zeros(len(rows), np.float32)
+    for resource, _ in ask.needs:
+        np.maximum(fullest, table.share(resource)[rows], out=fullest)
+    return fullest
 
 
-def likings(ask: Ask, table: Table) -> Callable[[int], int]:
+def likings(ask: Ask, table: Table) -> Callable[[int], int] | None:
     """How many of its preferences a row meets: labels it likes, neighbours it likes there, neighbours it dislikes not there."""
     if not isinstance(ask, WorkloadAsk) or not isinstance(table, NodeTable):
-        return lambda row: 0
+        return None
+    if not (ask.demands.node_preferences or ask.demands.near_preferences or ask.demands.far_preferences):
+        return None
     demands = ask.demands
 
     def near(term: WorkloadTerm, row: int) -> bool:

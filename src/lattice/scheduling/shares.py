@@ -1,7 +1,5 @@
 """How full a node would be of each thing that is asked for."""
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from lattice.engine.table import Floats, Rows, Table
@@ -13,18 +11,22 @@ def asked_count(ask: WorkloadAsk) -> int:
     return len(ask.demands.requests) + (ask.demands.gpu is not None)
 
 
-def shares_after(ask: WorkloadAsk, rows: Rows) -> Iterator[Floats]:
-    """Share taken of each asked resource with the workload there. One buffer, refilled: use each before taking the next."""
-    share = rows.floats()
-    for resource, amount in ask.needs[: len(ask.demands.requests)]:
-        np.multiply(rows.inverse(resource), np.float32(amount), out=share)
-        share += rows.share(resource)
-        yield share
-    if ask.demands.gpu is not None:
-        np.subtract(np.int32(ask.demands.gpu.total), rows.column("gpu_free"), out=share, casting="unsafe")
-        share *= rows.memo("gpu inverse", _gpu_inverse)
-        share += np.float32(1)
-        yield share
+def share_after(ask: WorkloadAsk, rows: Rows, number: int, out: Floats) -> Floats:
+    """Share taken of the number-th thing asked for, with the workload there; GPUs come last."""
+    if number == len(ask.demands.requests):
+        return _gpu_share_after(ask, rows, out)
+    resource, amount = ask.needs[number]
+    np.multiply(rows.inverse(resource), np.float32(amount), out=out)
+    out += rows.share(resource)
+    return out
+
+
+def _gpu_share_after(ask: WorkloadAsk, rows: Rows, out: Floats) -> Floats:
+    total = ask.demands.gpu.total if ask.demands.gpu else 0
+    np.subtract(np.int32(total), rows.column("gpu_free"), out=out, casting="unsafe")
+    out *= rows.memo("gpu inverse", _gpu_inverse)
+    out += np.float32(1)
+    return out
 
 
 def _gpu_inverse(table: Table) -> Floats:
@@ -34,17 +36,15 @@ def _gpu_inverse(table: Table) -> Floats:
 
 
 def mean_after(ask: WorkloadAsk, rows: Rows) -> Floats:
-    """The mean of those shares."""
-    total: Floats | None = None
-    for share in shares_after(ask, rows):
-        if total is None:
-            total = rows.floats()
-            np.copyto(total, share)
-        else:
-            total += share
-    if total is None:  # asks for nothing: as full as it is now
-        total = np.add(rows.share(0), rows.share(1), out=rows.floats())
-        total *= np.float32(0.5)
-        return total
-    total *= np.float32(1 / asked_count(ask))
+    """The mean of those shares; for a workload that asks for nothing, of cpu and memory as they are."""
+    count, total = asked_count(ask), rows.floats()
+    if not count:
+        np.add(rows.share(0), rows.share(1), out=total)
+        count = 2
+    else:
+        share_after(ask, rows, 0, total)
+        more = rows.floats()
+        for number in range(1, count):
+            total += share_after(ask, rows, number, more)
+    total *= np.float32(1 / count)
     return total

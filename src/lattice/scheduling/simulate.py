@@ -1,7 +1,7 @@
 """What would happen, offline: these workloads decided on these nodes in their order, and what the nodes look like afterwards."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from itertools import groupby, pairwise
 from typing import Any
@@ -13,7 +13,7 @@ from lattice.engine.explain import as_json
 from lattice.engine.plugin import Profile
 from lattice.errors import Cause, Invalid, NotFound
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.workload import LatticeWorkload
+from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 from lattice.scheduling.ask import PORTS, SLOTS, WHOLE_GPU, WorkloadAsk
 from lattice.scheduling.change import Change
 from lattice.scheduling.facts import PRICE_LABEL, facts_of
@@ -141,6 +141,7 @@ class _Simulation:
         self.displaced: dict[str, str] = {}
         self.explained: dict[str, Any] | None = None
         self.stopped = 0
+        self._alike: dict[Hashable, tuple[WorkloadSpec, WorkloadAsk]] = {}
 
     def enter(self, workloads: Iterable[LatticeWorkload]) -> None:
         """Those that are on a node go there first; the others wait for their turn."""
@@ -148,7 +149,7 @@ class _Simulation:
             if workload.spec.desired_state != "Running":
                 self.stopped += 1
                 continue
-            ask = self.table.ask(workload)
+            ask = self._asked(workload)
             self.asks[ask.name] = ask
             if workload.status.binding:
                 self._bind(ask, workload.status.binding.node)
@@ -156,6 +157,15 @@ class _Simulation:
                 self.queue.add(ask)
         if self.run.explain and (self.run.explain in self.bound or self.run.explain not in self.asks):
             raise self._not_explained()
+
+    def _asked(self, workload: LatticeWorkload) -> WorkloadAsk:
+        """Most of many workloads share their spec and labels with others: those are read once."""
+        metadata, spec = workload.metadata, workload.spec
+        key = (id(spec), metadata.namespace, *metadata.labels.items())
+        like = self._alike.get(key)
+        if like is None or like[0] is not spec:
+            like = self._alike[key] = (spec, self.table.ask(workload))
+        return replace(like[1], name=f"{like[1].demands.namespace}/{metadata.name}")
 
     def _bind(self, ask: WorkloadAsk, node: str) -> None:
         row = self.table.row_of.get(node)

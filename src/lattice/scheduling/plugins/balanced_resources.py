@@ -8,7 +8,7 @@ import numpy as np
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats, Rows
 from lattice.scheduling.ask import WorkloadAsk
-from lattice.scheduling.shares import asked_count, shares_after
+from lattice.scheduling.shares import asked_count, share_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +21,16 @@ class BalancedResources:
 
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
         """1 less the difference between the fullest and the emptiest of them, the workload included."""
-        shares = shares_after(ask, rows)
-        high = rows.floats()
-        np.copyto(high, next(shares))
-        if asked_count(ask) == 2:
-            high -= next(shares)
+        count = asked_count(ask)
+        high, share = share_after(ask, rows, 0, rows.floats()), rows.floats()
+        if count == 2:
+            high -= share_after(ask, rows, 1, share)
             np.abs(high, out=high)
             return np.subtract(np.float32(1), high, out=high)
         low = rows.floats()
         np.copyto(low, high)
-        for share in shares:
+        for number in range(1, count):
+            share_after(ask, rows, number, share)
             np.maximum(high, share, out=high)
             np.minimum(low, share, out=low)
         high -= low

@@ -1,7 +1,7 @@
 """Fit: a node must have room for everything that the workload asks for, by whatever name."""
 
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import starmap
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -37,6 +37,9 @@ class Short(_Short):
         return Shortfall(self.resource, need, left, missing)
 
 
+NO_SLOT = Short(SLOTS, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     name: ClassVar[str] = "Fit"
@@ -47,11 +50,8 @@ class Fit:
         return True
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
-        reasons = _shorts(ask.demands.requests, ask.demands.ports)
+        demands = ask.demands
+        reasons = [*starmap(Short, demands.requests), NO_SLOT]
+        if demands.ports:
+            reasons.append(Short(PORTS, demands.ports))
         return {reason: np.less(rows.free(resource), amount) for reason, (resource, amount) in zip(reasons, ask.needs, strict=True)}
-
-
-@lru_cache(maxsize=1024)
-def _shorts(requests: tuple[tuple[str, int], ...], ports: int) -> tuple[Short, ...]:
-    """In the order of the needs of an ask: its requests, its slot, its ports."""
-    return tuple(Short(*each) for each in (*requests, (SLOTS, 1), *([(PORTS, ports)] if ports else [])))

@@ -1,0 +1,293 @@
+"""`lattice simulate` as a user runs it: manifests in, placements and reasons out, every mistake with its line."""
+
+import json
+import sys
+
+import pytest
+import yaml
+
+GIB = 1 << 30
+
+
+def a_node(name="n1", cpu=4000, memory=32 * GIB, **spec):
+    head = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNode", "metadata": {"name": name}}
+    return {**head, "spec": spec, "status": {"capacity": {"cpu": cpu, "memory": memory}}}
+
+
+def a_workload(name="w1", cpu="1", namespace="shop", labels=None, **spec):
+    head = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeWorkload"}
+    metadata = {"name": name, "namespace": namespace, "labels": labels or {}}
+    return {
+        **head,
+        "metadata": metadata,
+        "spec": {"containers": {"main": {"command": ["run"]}}, "requests": {"cpu": cpu, "memory": "1Gi"}, **spec},
+    }
+
+
+def in_yaml(*objects):
+    return yaml.safe_dump_all(objects)
+
+
+def in_lines(*objects):
+    return "".join(json.dumps(each) + "\n" for each in objects)
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def written(name, text):
+        (tmp_path / name).write_text(text)
+        return name
+
+    return written
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        pytest.param("all.yaml", in_yaml(a_node(), a_workload()), id="YAML of several documents"),
+        pytest.param("all.jsonl", in_lines(a_node(), a_workload()), id="an object a line"),
+        pytest.param("all.json", in_lines(a_node(), a_workload()), id="an object a line in a .json file"),
+        pytest.param(
+            "all.json", json.dumps({"apiVersion": "v1", "kind": "List", "items": [a_node(), a_workload()]}, indent=2), id="a JSON list"
+        ),
+        pytest.param("all.yaml", json.dumps({"apiVersion": "v1", "kind": "List", "items": [a_node(), a_workload()]}), id="a list in YAML"),
+    ],
+)
+def test_every_form_of_manifest_is_read(lattice, write, name, text):
+    ran = lattice("simulate", "-f", write(name, text))
+    assert ran.code == 0, ran.err
+    assert "1 node: 1 placed, 0 not placed\n" in ran.out
+    assert "shop/w1    n1\n" in ran.out
+    assert "decided 1 in " in ran.err
+
+
+def test_folders_are_read_whole(lattice, write, tmp_path):
+    write("nodes.yaml", in_yaml(a_node()))
+    write("workloads.jsonl", in_lines(a_workload("a"), a_workload("b")))
+    (tmp_path / "deeper").mkdir()
+    write("deeper/more.json", json.dumps(a_workload("c")))
+    assert "1 node: 2 placed" in lattice("simulate", "-f", ".").out
+    assert "1 node: 3 placed" in lattice("simulate", "-R", "-f", ".").out
+
+
+def test_standard_input_is_read(lattice, write, monkeypatch):
+    for text in (in_yaml(a_node(), a_workload()), in_lines(a_node(), a_workload())):
+        with open(write("in", text)) as file:
+            monkeypatch.setattr(sys, "stdin", file)
+            assert "1 node: 1 placed" in lattice("simulate", "-f", "-").out
+
+
+def test_other_kinds_are_ignored_and_counted(lattice, write):
+    spec = {"provider": {"type": "aws", "region": "us-east-1"}, "capacity": {"maxNodes": 3}}
+    pool = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticePool", "metadata": {"name": "p"}, "spec": spec}
+    for name, text in (("a.yaml", in_yaml(a_node(), pool)), ("a.jsonl", in_lines(a_node(), pool))):
+        ran = lattice("simulate", "-f", write(name, text))
+        assert (ran.code, ran.err.splitlines()[0]) == (0, "ignored 1 LatticePool: only LatticeNode and LatticeWorkload matter here")
+
+
+def test_what_is_not_placed_says_why_and_ends_with_1_only_if_asked(lattice, write):
+    file = write("a.yaml", in_yaml(a_node(), *(a_workload(f"w{i}", cpu="3") for i in range(6))))
+    ran = lattice("simulate", "-f", file)
+    assert ran.code == 0
+    assert "1 node: 1 placed, 5 not placed" in ran.out
+    assert "5            shop/w1, shop/w2, shop/w3, …   0 of 1 node: 1 without 3 cpu free" in ran.out
+    assert lattice("simulate", "-f", file, "--exit-code").code == 1
+    assert "shop/w5" in lattice("simulate", "-f", file, "-o", "wide").out
+
+
+def test_the_table_shows_how_full_it_gets(lattice, write):
+    ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node("n1"), a_node("n2"), a_workload(cpu="2"))))
+    line = next(line for line in ran.out.splitlines() if line.startswith("cpu "))
+    assert line.split() == ["cpu", "8", "0", "(0.0%)", "2", "(25.0%)", "25.0%", "50.0%"]
+
+
+def test_many_placements_are_counted_per_node(lattice, write):
+    file = write("a.jsonl", in_lines(a_node("n1"), a_node("n2"), *(a_workload(f"w{i}", cpu="10m") for i in range(60))))
+    assert "NODE   PLACED\n" in lattice("simulate", "-f", file).out
+    assert lattice("simulate", "-f", file, "-o", "wide").out.count("shop/w") == 60
+
+
+def test_many_reasons_are_cut_short_unless_all_are_asked_for(lattice, write):
+    file = write("a.jsonl", in_lines(a_node(), *(a_workload(f"w{i}", cpu=f"{5000 + i}m") for i in range(60))))
+    assert "and 10 more workloads; -o wide lists all\n" in lattice("simulate", "-f", file).out
+    assert lattice("simulate", "-f", file, "-o", "wide").out.count("shop/w") == 60
+
+
+def test_json_has_everything(lattice, write):
+    file = write("a.yaml", in_yaml(a_node(), a_workload("a"), a_workload("b", cpu="9")))
+    value = json.loads(lattice("simulate", "-f", file, "-o", "json", "--seed", "7", "--explain", "shop/b").out)
+    assert value["placements"] == {"shop/a": "n1"}
+    assert value["unplaced"] == [{"count": 1, "reason": "0 of 1 node: 1 without 9 cpu free", "workloads": ["shop/b"]}]
+    assert (value["profile"], value["seed"], value["nodes"], value["placed"], value["notPlaced"]) == ("balanced", 7, 1, 1, 1)
+    assert value["utilisation"]["cpu"]["after"] == 1000
+    assert value["explained"]["refused"] == {"n1": [{"what": "cpu", "need": "9", "have": "3", "missing": "6"}]}
+
+
+def test_explaining_shows_the_best_with_their_parts_and_every_refusal(lattice, write):
+    file = write("a.yaml", in_yaml(a_node("n1"), a_node("n2", cpu=100), a_node("n3", unschedulable=True), a_workload(namespace="default")))
+    out = lattice("simulate", "-f", file, "--explain", "w1").out
+    assert "default/w1: n1: best of 1 that fit, of 3 nodes (" in out
+    assert "NODE   SCORE   BALANCEDRESOURCES" in out
+    assert "n2        cpu: need 1, have 100m, missing 900m\n" in out
+    assert "\nn3        " in out
+
+
+def test_the_same_input_gives_the_same_output(lattice, write):
+    file = write("a.jsonl", in_lines(*(a_node(f"n{i}") for i in range(20)), *(a_workload(f"w{i}") for i in range(15))))
+    first, second, other = (lattice("simulate", "-f", file, "--seed", seed).out for seed in ("1", "1", "2"))
+    assert first == second
+    assert first != other
+
+
+def changed(value, path, to):
+    *above, last = path.split(".")
+    inner = value
+    for step in above:
+        inner = inner[step]
+    inner[last] = to
+    return value
+
+
+BAD = [
+    pytest.param(changed(a_workload(), "spec.requests.cpu", "-1"), "must be 0 or more", id="a negative request"),
+    pytest.param(changed(a_workload(), "spec.requests.memory", "99999Ei"), "is more than can be counted", id="an absurd request"),
+    pytest.param(changed(a_workload(), "spec.requests.memory", "5Ei"), "more than any node has", id="more than any node can have"),
+    pytest.param(changed(a_workload(), "spec.requests.cpu", "lots"), "must be 0 or more", id="not a quantity"),
+    pytest.param(a_workload(limits={"cpu": "500m"}), "must be at most the limit (500m), got 1", id="a request over its limit"),
+    pytest.param(a_workload(colour="red"), 'unknown field "spec.colour"', id="an unknown field"),
+    pytest.param(a_workload(name="No Name"), "metadata.name", id="a name that is none"),
+    pytest.param(a_workload(labels={"a b": "c"}), "metadata.labels", id="a label that is none"),
+    pytest.param(a_workload(priority="high"), "spec.priority", id="a priority that is no number"),
+    pytest.param(a_workload(containers={}), "must have at least one container", id="nothing to run"),
+    pytest.param(
+        a_workload(constraints={"spread": [{"topologyKey": "zone", "maxSkew": 0}]}), "spec.constraints.spread[0].maxSkew", id="no skew"
+    ),
+    pytest.param(a_node(cpu=-4000), "status.capacity.cpu: must be from 0 to 2^60, got -4000", id="negative capacity"),
+    pytest.param(a_node(memory=1 << 62), "status.capacity.memory: must be from 0 to 2^60", id="absurd capacity"),
+    pytest.param(changed(a_node(), "kind", "LatticeNod"), "did you mean LatticeNode?", id="an unknown kind"),
+    pytest.param(changed(a_node(), "apiVersion", "v1"), "use apiVersion: lattice.dev/v1alpha1", id="a wrong version"),
+]
+
+
+@pytest.mark.parametrize("form", ["yaml", "jsonl"])
+@pytest.mark.parametrize(("value", "problem"), BAD)
+def test_bad_input_is_refused_with_file_and_line(lattice, write, form, value, problem):
+    good = a_workload("good")
+    text = in_yaml(good, value) if form == "yaml" else in_lines(good, value)
+    ran = lattice("simulate", "-f", write(f"bad.{form}", text))
+    assert (ran.code, ran.out) == (1, "")
+    assert problem in ran.err
+    line = in_yaml(good).count("\n") + 2 if form == "yaml" else 2
+    assert f"bad.{form}:{line}: " in ran.err or (form == "yaml" and "bad.yaml:" in ran.err)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        pytest.param('{"kind": "LatticeNode"', "bad.jsonl:2: ", id="half an object"),
+        pytest.param("[1, 2]", "bad.jsonl:2: a manifest is a mapping, got a list", id="a list"),
+        pytest.param("{}", "bad.jsonl:2: apiVersion is missing", id="an empty object"),
+        pytest.param(json.dumps(a_workload()).replace('"kind"', '"kind": "x", "kind"'), 'the key "kind" is given twice', id="a key twice"),
+        pytest.param('{"kind": "LatticeNode", "n": "' + "x" * (1 << 20) + '"}', "is larger than 1 MiB", id="an endless line"),
+    ],
+)
+def test_bad_lines_are_refused_with_their_number(lattice, write, line, problem):
+    ran = lattice("simulate", "-f", write("bad.jsonl", in_lines(a_node()) + line + "\n"))
+    assert (ran.code, ran.out) == (1, "")
+    assert problem in ran.err
+
+
+@pytest.mark.parametrize("form", ["yaml", "jsonl"])
+@pytest.mark.parametrize(("value", "what"), [(a_node(), "node n1"), (a_workload(), "workload shop/w1")], ids=["nodes", "workloads"])
+def test_a_name_is_given_once(lattice, write, form, value, what):
+    first = write(f"first.{form}", (in_yaml if form == "yaml" else in_lines)(value))
+    second = write("second.jsonl", in_lines(value))
+    ran = lattice("simulate", "-f", first, "-f", second)
+    assert ran.code == 1
+    assert f"{what} is given twice, first at first.{form}:" in ran.err
+    assert "second.jsonl:1" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("metadata", "problem"),
+    [
+        pytest.param(
+            {"name": "n2", "labels": {"lattice.dev/price-per-hour": "cheap"}}, "must be dollars an hour", id="a price that is none"
+        ),
+        pytest.param({"generateName": "n"}, "metadata.name is missing", id="no name"),
+        pytest.param({"name": "n 2"}, "metadata.name", id="a name that is none"),
+        pytest.param({"name": "n1", "namespace": "shop"}, "is given twice", id="a node in a namespace"),
+        pytest.param({"name": "n2", "colour": "red"}, 'unknown field "metadata.colour"', id="an unknown field"),
+    ],
+)
+def test_metadata_is_looked_at_even_if_the_rest_is_known(lattice, write, metadata, problem):
+    ran = lattice("simulate", "-f", write("bad.jsonl", in_lines(a_node("n1"), {**a_node(), "metadata": metadata})))
+    assert (ran.code, ran.out) == (1, "")
+    assert problem in ran.err
+    assert "bad.jsonl:2: " in ran.err
+
+
+def test_equal_names_in_two_namespaces_are_two(lattice, write):
+    file = write("a.yaml", in_yaml(a_node(), a_workload(namespace="a"), a_workload(namespace="b")))
+    assert "2 placed" in lattice("simulate", "-f", file).out
+
+
+def test_every_problem_is_told_up_to_a_limit(lattice, write):
+    ran = lattice("simulate", "-f", write("bad.jsonl", in_lines(*(a_node(f"n{i}", cpu=-1) for i in range(50)))))
+    assert ran.err.count("error: ") == 20
+    assert "gave up after 20 problems" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param("name: mine\nscores: {BinPacking: 1}\n", "", id="a profile of one's own"),
+        pytest.param("name: mine\nscores: {BinPacking: 1}\ntieBreaker: random\n", "", id="with dice for ties"),
+        pytest.param("name: mine\nscores:\n  Magic: 1\n", 'mine.yaml:3: scores.Magic: no score "Magic"', id="an unknown plugin"),
+        pytest.param("name: mine\nscores: {BinPacking: -1}\n", "must be a number of 0 or more", id="a negative weight"),
+        pytest.param("name: mine\nscores: {BinPacking: 1}\ndisabled: [Fit]\n", "Fit cannot be disabled", id="without the vital"),
+        pytest.param("name: mine\nscores: {BinPacking: 1}\nmagic: 1\n", "is not a field of a profile", id="an unknown field"),
+    ],
+)
+def test_profiles_are_files_too(lattice, write, text, problem):
+    world = write("a.yaml", in_yaml(a_node(), a_workload()))
+    ran = lattice("simulate", "-f", world, "--profile", write("mine.yaml", text))
+    assert ran.code == (1 if problem else 0), ran.err
+    assert problem in ran.err
+
+
+def test_an_unknown_profile_names_the_known_ones(lattice, write):
+    ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node(), a_workload())), "--profile", "magic")
+    assert ran.code == 1
+    assert 'no profile "magic"' in ran.err
+    assert "resource-efficiency" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        pytest.param(["-f", "gone.yaml"], "cannot be read", id="no such file"),
+        pytest.param(["-f", "gone.jsonl"], "cannot be read", id="no such file of lines"),
+        pytest.param(["-f", "empty"], "no manifests in this folder", id="an empty folder"),
+        pytest.param(["-f", "a.yaml", "--explain", "shop/nobody"], "there is no such workload to decide", id="nobody to explain"),
+    ],
+)
+def test_what_is_not_there_is_said(lattice, write, tmp_path, arguments, problem):
+    write("a.yaml", in_yaml(a_node()))
+    (tmp_path / "empty").mkdir()
+    ran = lattice("simulate", *arguments)
+    assert ran.code == 1
+    assert problem in ran.err
+
+
+def test_gangs_and_the_important_are_heard(lattice, write):
+    gang = [a_workload(f"g{i}", cpu="2", group={"name": "g", "minMember": 3}) for i in range(3)]
+    bound = {**a_workload("old", cpu="4"), "status": {"binding": {"node": "n1"}}}
+    value = json.loads(lattice("simulate", "-f", write("a.yaml", in_yaml(a_node(), *gang)), "-o", "json").out)
+    assert value["placements"] == {}
+    assert "3 must start at once" in value["unplaced"][0]["reason"]
+    file = write("b.yaml", in_yaml(a_node(), bound, a_workload("new", cpu="2", priority=5)))
+    value = json.loads(lattice("simulate", "-f", file, "-o", "json").out)
+    assert (value["placements"], value["displaced"]) == ({"shop/new": "n1"}, {"shop/old": "n1"})

@@ -1,0 +1,319 @@
+"""Three ways to bind: one event per attempt, nobody booked twice, and a rollback that may run twice."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from dataclasses import dataclass, field
+from itertools import cycle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small import ask, check_capacity, many, nodes, where
+
+from lattice.errors import Unavailable
+from lattice.scheduling.bind import Binder, BindEvent, BindingMode, BindRequest, NodeState, ResourceUpdate
+from lattice.scheduling.reserve import Reservation, Reservations
+
+MODES = list(BindingMode)
+
+
+class Turn:
+    """Something to wait for that is over when the waiter is next driven: lets two binders interleave step by step."""
+
+    def __await__(self) -> Generator[None]:
+        yield
+
+
+@dataclass
+class BookLedger:
+    """The durable side, in memory: who is bound or prepared where, by reservation."""
+
+    free: dict[str, dict[str, int]]
+    revisions: dict[str, int] = field(default_factory=dict)
+    bound: dict[str, BindRequest] = field(default_factory=dict)
+    prepared: dict[str, BindRequest] = field(default_factory=dict)
+    locks: dict[str, str] = field(default_factory=dict)
+    fails: set[str] = field(default_factory=set)  # steps at which the store is away
+    tokens: int = 0
+
+    async def _step(self, name: str) -> None:
+        await Turn()
+        if name in self.fails:
+            raise Unavailable(f"store is away at {name}")
+
+    async def read(self, node: str) -> NodeState | None:
+        await self._step("read")
+        return NodeState(self.revisions.get(node, 0), dict(self.free[node])) if node in self.free else None
+
+    async def try_commit(self, request: BindRequest, expected: int) -> int | None:
+        await self._step("try_commit")
+        return self._write(self.bound, request, expected)
+
+    async def lock(self, node: str, holder: str, until: float) -> str | None:
+        await self._step("lock")
+        if node in self.locks:
+            return None
+        self.tokens += 1
+        self.locks[node] = f"{holder}-{self.tokens}"
+        return self.locks[node]
+
+    async def unlock(self, node: str, token: str) -> None:
+        await self._step("unlock")
+        if self.locks.get(node) == token:
+            del self.locks[node]
+
+    async def prepare(self, request: BindRequest, expected: int) -> int | None:
+        await self._step("prepare")
+        return self._write(self.prepared, request, expected)
+
+    async def commit(self, request: BindRequest) -> bool:
+        await self._step("commit")
+        if request.reservation not in self.prepared:
+            return False
+        self.bound[request.reservation] = self.prepared.pop(request.reservation)
+        return True
+
+    async def abort(self, request: BindRequest) -> None:
+        await self._step("abort")
+        if self.bound.pop(request.reservation, None) or self.prepared.pop(request.reservation, None):
+            self._take(request, -1)
+
+    def _write(self, there: dict[str, BindRequest], request: BindRequest, expected: int) -> int | None:
+        if self.revisions.get(request.node, 0) != expected:
+            return None
+        there[request.reservation] = request
+        self._take(request, 1)
+        return self.revisions[request.node]
+
+    def _take(self, request: BindRequest, sign: int) -> None:
+        self.revisions[request.node] = self.revisions.get(request.node, 0) + 1
+        for resource, amount in request.needs:
+            if resource in self.free[request.node]:
+                self.free[request.node][resource] -= sign * amount
+
+
+@dataclass
+class Side:
+    """One scheduler with its own table of the same nodes."""
+
+    ledger: BookLedger
+    name: str
+    cpus: tuple[int, ...]
+    mode: BindingMode
+    knows: bool = True
+    time: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.book = Reservations(nodes(*self.cpus), holder=self.name)
+        self.events: list[BindEvent] = []
+        seen = dict.fromkeys(self.ledger.free, 0) if self.knows else {}
+        self.binder = Binder(self.ledger, self.book, lambda: self.time, self.mode, seen, self.events.append)
+
+    def reserve(self, name: str, cpu: int, row: int = 0) -> Reservation:
+        made = self.book.reserve(ask(self.book.table, name, cpu), row, self.time)
+        assert isinstance(made, Reservation)
+        return made
+
+
+def ledger(*cpus: int) -> BookLedger:
+    return BookLedger({f"n{number}": {"cpu": cpu, "workloads": 1000} for number, cpu in enumerate(cpus)})
+
+
+def side(mode: BindingMode, *cpus: int) -> Side:
+    return Side(ledger(*cpus), "a", cpus, mode)
+
+
+def run(step: Coroutine[Any, Any, Any]) -> Any:
+    async def main() -> Any:
+        return await step
+
+    return asyncio.run(main())
+
+
+def interleave(steps: Mapping[str, Coroutine[Any, Any, Any]], turns: Callable[[], str]) -> dict[str, Any]:
+    """Drive several coroutines by hand, one step of whoever's turn it is."""
+    open_steps, results = dict(steps), {}
+    while open_steps:
+        name = turns()
+        if name not in open_steps:
+            name = next(iter(open_steps))
+        try:
+            open_steps[name].send(None)
+        except StopIteration as stop:
+            results[name] = stop.value
+            del open_steps[name]
+    return results
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_success_is_one_event_with_what_changed(mode: BindingMode) -> None:
+    one = side(mode, 1000)
+    one.reserve("before", 200)
+    event = run(one.binder.bind(one.reserve("w", 300)))
+    assert one.events == [event]
+    assert (event.workload, event.node, event.reservation, event.mode, event.outcome) == ("default/w", "n0", "a-2", mode, "bound")
+    assert event.transition == ("pending", "bound")
+    assert event.updates[0] == ResourceUpdate("cpu", before=200, after=500, total=1000)
+    assert one.book.table.placements["default/w"].state == "bound"
+    assert list(one.ledger.bound) == ["a-2"]
+    assert not one.ledger.prepared
+    assert not one.ledger.locks
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_expired_reservation_is_refused_and_gives_the_room_back(mode: BindingMode) -> None:
+    one = side(mode, 1000)
+    reservation = one.reserve("w", 300)
+    one.time = reservation.expires_at
+    event = run(one.binder.bind(reservation))
+    assert (event.outcome, event.transition, event.again) == ("failed", ("pending", "failed"), True)
+    assert event.reason == "reservation a-1 expired"
+    assert where(one.book.table) == {}
+    assert not one.ledger.bound
+    assert one.events == [event]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_reservation_that_nobody_made_is_refused(mode: BindingMode) -> None:
+    one = side(mode, 1000)
+    event = run(one.binder.bind(Reservation("x-9", "default/w", "n0", (), 99.0)))
+    assert (event.outcome, event.again) == ("failed", False)
+    assert "no reservation x-9" in event.reason
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_reservation_released_while_binding_leaves_no_trace(mode: BindingMode) -> None:
+    one = side(mode, 1000)
+    reservation = one.reserve("w", 300)
+    step = one.binder.bind(reservation)
+    step.send(None)
+    one.book.release(reservation.id)
+    event = interleave({"a": step}, lambda: "a")["a"]
+    assert event.outcome == "failed"
+    assert one.ledger.free["n0"]["cpu"] == 1000
+    assert not one.ledger.locks
+
+
+@pytest.mark.parametrize("mode", [BindingMode.OPTIMISTIC, BindingMode.TWO_PHASE])
+def test_a_changed_node_is_a_conflict(mode: BindingMode) -> None:
+    one = side(mode, 1000)
+    one.ledger.revisions["n0"] = 7
+    event = run(one.binder.bind(one.reserve("w", 300)))
+    assert (event.reason, event.again) == ("node n0 changed since it was chosen", True)
+    assert where(one.book.table) == {}
+    assert one.ledger.free["n0"]["cpu"] == 1000
+
+
+def test_a_locked_node_is_a_conflict() -> None:
+    one = side(BindingMode.PESSIMISTIC, 1000)
+    one.ledger.locks["n0"] = "other-1"
+    event = run(one.binder.bind(one.reserve("w", 300)))
+    assert (event.reason, event.again) == ("node n0 is locked by somebody else", True)
+    assert one.ledger.locks == {"n0": "other-1"}
+
+
+def test_pessimistic_verifies_what_the_ledger_says() -> None:
+    one = side(BindingMode.PESSIMISTIC, 1000)
+    one.ledger.free["n0"]["cpu"] = 200
+    event = run(one.binder.bind(one.reserve("w", 300)))
+    assert event.reason == "node n0 has 200 cpu free, 300 needed"
+    assert not one.ledger.locks
+
+
+def test_a_node_that_is_gone_is_said_to_be() -> None:
+    one = side(BindingMode.PESSIMISTIC, 1000)
+    del one.ledger.free["n0"]
+    assert run(one.binder.bind(one.reserve("w", 300))).reason == "node n0 is gone"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("step", ["read", "try_commit", "lock", "prepare", "commit"])
+def test_a_store_that_is_away_is_one_failure_and_leaves_no_trace(mode: BindingMode, step: str) -> None:
+    one = side(mode, 1000)
+    one.ledger.fails = {step}
+    event = run(one.binder.bind(one.reserve("w", 300)))
+    assert one.events == [event]
+    if event.outcome == "failed":
+        assert f"store is away at {step}" in event.reason
+        assert where(one.book.table) == {}
+        assert one.ledger.free["n0"]["cpu"] == 1000
+        assert not one.ledger.prepared
+
+
+def test_while_the_ledger_cannot_be_asked_the_room_stays_held_until_it_expires() -> None:
+    one = side(BindingMode.OPTIMISTIC, 1000)
+    one.ledger.fails = {"try_commit", "abort"}
+    reservation = one.reserve("w", 300)
+    assert run(one.binder.bind(reservation)).outcome == "failed"
+    assert where(one.book.table) == {"w": "n0"}
+    assert one.book.expire(reservation.expires_at) == [reservation]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rolling_back_twice_is_rolling_back_once(mode: BindingMode) -> None:
+    one = side(mode, 1000)
+    kept, undone = one.reserve("kept", 100), one.reserve("w", 300)
+    run(one.binder.bind(kept))
+    assert run(one.binder.rollback(undone))
+    before = (dict(one.ledger.free["n0"]), dict(one.ledger.bound), where(one.book.table))
+    assert not run(one.binder.rollback(undone))
+    assert (dict(one.ledger.free["n0"]), dict(one.ledger.bound), where(one.book.table)) == before
+    assert before[2] == {"kept": "n0"}
+    assert not run(one.binder.rollback(kept)), "what is bound stays bound"
+    assert (dict(one.ledger.free["n0"]), dict(one.ledger.bound), where(one.book.table)) == before
+
+
+@pytest.mark.parametrize(
+    ("least", "outcomes"),
+    [
+        pytest.param(2, ["bound", "bound", "failed"], id="enough of them: those that can are bound"),
+        pytest.param(3, ["failed", "failed", "failed"], id="too few: none leaves a trace"),
+    ],
+)
+def test_a_group_is_bound_all_or_nothing(least: int, outcomes: list[str]) -> None:
+    one = side(BindingMode.OPTIMISTIC, 1000, 1000, 1000)
+    one.ledger.revisions["n2"] = 5
+    reservations = [one.reserve(f"w{row}", 300, row) for row in range(3)]
+    events = run(one.binder.bind_together(reservations, least))
+    assert [event.outcome for event in events] == outcomes
+    assert one.events == events
+    assert len(one.ledger.bound) == outcomes.count("bound") == len(where(one.book.table))
+    assert not one.ledger.prepared
+    if least == 3:
+        assert events[0].reason == "only 2 of its group could be bound, at least 3 are needed"
+
+
+@many
+@given(
+    modes=st.tuples(st.sampled_from(MODES), st.sampled_from(MODES)),
+    knows=st.booleans(),
+    sizes=st.lists(st.tuples(st.integers(0, 1), st.integers(100, 900)), min_size=1, max_size=6),
+    turns=st.lists(st.sampled_from("ab"), min_size=1, max_size=40),
+)
+def test_two_interleaved_binders_never_book_a_node_twice(
+    modes: tuple[BindingMode, BindingMode], knows: bool, sizes: list[tuple[int, int]], turns: list[str]
+) -> None:
+    shared = ledger(1000)
+    sides = {name: Side(shared, name, (1000,), mode, knows) for name, mode in zip("ab", modes, strict=True)}
+    whose = cycle(turns)
+
+    async def bind_all(name: str) -> int:
+        tried = 0
+        for number, (owner, cpu) in enumerate(sizes):
+            if "ab"[owner] == name:
+                made = sides[name].book.reserve(ask(sides[name].book.table, f"{name}{number}", cpu), 0, 0.0)
+                if isinstance(made, Reservation):
+                    await sides[name].binder.bind(made)
+                    tried += 1
+        return tried
+
+    tried = interleave({name: bind_all(name) for name in "ab"}, lambda: next(whose))
+    assert shared.free["n0"]["cpu"] >= 0
+    assert not shared.prepared
+    assert not shared.locks
+    for name, each in sides.items():
+        assert len(each.events) == tried[name]
+        check_capacity(each.book.table)
+        bound = {request.workload for request in shared.bound.values() if request.reservation.startswith(name)}
+        assert bound == {event.workload for event in each.events if event.outcome == "bound"} == set(each.book.table.placements)

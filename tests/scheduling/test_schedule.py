@@ -1,0 +1,253 @@
+"""One cycle: decided, selected, reserved; gangs whole, victims first; grouped the same as one at a time."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small import ask, check_capacity, dice, many, nodes, packing, put, spreading, where
+from test_bind import BookLedger, ledger
+
+from lattice import scheduling
+from lattice.scheduling import CompositeScheduler, Cycle, Preemptor, Profile, Queue, Reservations, Selector, TieBreaker
+from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.bind import Binder, BindingMode
+from lattice.scheduling.change import Change
+from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.profile import ProfileSpec
+from lattice.scheduling.schedule import compose
+
+
+def scheduler(table: NodeTable, profile: Profile | None = None, *, evicts: bool = False, **limits: int) -> CompositeScheduler:
+    profile = profile or packing()
+    preemptor = Preemptor(table, profile, {f"default/{name}": left for name, left in limits.items()}) if evicts else None
+    return CompositeScheduler(profile, Reservations(table), preemptor=preemptor)
+
+
+def placed(cycle: Cycle) -> dict[str, str]:
+    return {each.ask.name.removeprefix("default/"): each.node for each in cycle.placed}
+
+
+def reasons(cycle: Cycle) -> dict[str, str]:
+    return {each.ask.name.removeprefix("default/"): each.why for each in cycle.unplaced}
+
+
+def test_a_batch_is_placed_and_reserved() -> None:
+    table = nodes(1000, 500)
+    cycle = scheduler(table).cycle([[ask(table, "a", 800)], [ask(table, "b", 400)]], now=10.0)
+    assert placed(cycle) == where(table) == {"a": "n0", "b": "n1"}
+    assert [each.reservation.expires_at for each in cycle.placed] == [40.0, 40.0]
+    assert all(each.score is not None and 0 <= each.score <= 100 for each in cycle.placed)
+
+
+def test_who_fits_nowhere_is_told_why_and_what_could_help() -> None:
+    table = nodes(1000, 500)
+    cycle = scheduler(table).cycle([[ask(table, "a", 2000)], [ask(table, "b", 100, node_selector=(("zone", "z9"),))]], 0.0)
+    assert reasons(cycle)["a"] == "0 of 2 nodes: 2 without 2 cpu free"
+    wakes = {each.ask.name: each.wakes_on for each in cycle.unplaced}
+    assert Change.WORKLOAD_GONE in wakes["default/a"]
+    assert Change.WORKLOAD_GONE not in wakes["default/b"]
+    assert Change.NODE_CHANGED in wakes["default/b"]
+
+
+def test_expired_reservations_make_room_first() -> None:
+    table = nodes(1000)
+    one = scheduler(table)
+    one.cycle([[ask(table, "a", 1000)]], 0.0)
+    assert reasons(one.cycle([[ask(table, "b", 1000)]], 29.0))
+    late = one.cycle([[ask(table, "b", 1000)]], 30.0)
+    assert placed(late) == {"b": "n0"}
+    assert [each.workload for each in late.expired] == ["default/a"]
+
+
+def test_one_that_has_its_place_already_is_not_placed_again() -> None:
+    table = nodes(1000)
+    put(table, "n0", [ask(table, "a")])
+    cycle = scheduler(table).cycle([[ask(table, "a"), ask(table, "b")]], 0.0)
+    assert reasons(cycle) == {"a": "it is on node n0 already"}
+    assert placed(cycle) == {"b": "n0"}
+
+
+def test_a_profile_that_lets_through_what_does_not_fit_is_stopped_by_number() -> None:
+    table = nodes(100)
+    cycle = scheduler(table, Profile("careless", (), ())).cycle([[ask(table, "a", 500)]], 0.0)
+    assert reasons(cycle) == {"a": "node n0 has 100 cpu free, 500 needed"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "least", "running", "seated", "why"),
+    [
+        pytest.param([500, 500], 2, 0, 2, "", id="the whole gang"),
+        pytest.param([500, 500, 700], 2, 0, 2, "0 of 2 nodes", id="enough of it; the rest says its own reason"),
+        pytest.param([500, 500, 700], 3, 0, 0, "2 of 3 would fit, 3 must start at once; the next: 0 of 2 nodes", id="too few"),
+        pytest.param([500], 3, 0, 0, "its group waits for 2 more: 3 must start at once", id="not all are here yet"),
+        pytest.param([500], 3, 2, 1, "", id="those that run already count"),
+    ],
+)
+def test_gangs(sizes: list[int], least: int, running: int, seated: int, why: str) -> None:
+    table = nodes(600, 600)
+    put(table, "n1", [ask(table, f"there{number}", 10, group="g", least=least) for number in range(running)])
+    before = len(table.placements)
+    members = [ask(table, f"m{number}", size, group="g", least=least) for number, size in enumerate(sizes)]
+    cycle = scheduler(table).cycle([[each] for each in members], 0.0)
+    assert len(cycle.placed) == len(table.placements) - before == seated
+    assert len(cycle.unplaced) == len(sizes) - seated
+    assert not why or cycle.unplaced[0].why.startswith(why)
+
+
+def test_victims_leave_first_and_their_room_is_kept() -> None:
+    table = nodes(1000)
+    put(table, "n0", [ask(table, "low1", 500), ask(table, "low2", 500)])
+    cycle = scheduler(table, evicts=True).cycle([[ask(table, "high", 700, 5)], [ask(table, "later", 400)]], 0.0)
+    assert placed(cycle) == {"high": "n0"}
+    assert sorted(cycle.evictions) == [("default/low1", "default/high"), ("default/low2", "default/high")]
+    assert list(reasons(cycle)) == ["later"]
+    assert where(table) == {"high": "n0"}
+
+
+def test_without_a_preemptor_nobody_is_evicted() -> None:
+    table = nodes(1000)
+    put(table, "n0", [ask(table, "low", 1000)])
+    assert list(reasons(scheduler(table).cycle([[ask(table, "high", 700, 5)]], 0.0))) == ["high"]
+
+
+def test_limits_on_disruption_hold_over_the_whole_cycle() -> None:
+    table = nodes(1000, 1000, 1000)
+    for number in range(3):
+        put(table, f"n{number}", [ask(table, f"low{number}", 1000, service="a")])
+    cycle = scheduler(table, evicts=True, a=2).cycle([[ask(table, f"high{number}", 700, 5) for number in range(3)]], 0.0)
+    assert len(cycle.placed) == len(cycle.evictions) == 2
+    assert len(cycle.unplaced) == 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "seated", "evicted"),
+    [
+        pytest.param(9, 3, 3, id="a gang may evict if that seats enough of it"),
+        pytest.param(2, 0, 0, id="and evicts nobody if it does not"),
+    ],
+)
+def test_a_gang_evicts_for_all_or_for_none(limit: int, seated: int, evicted: int) -> None:
+    table = nodes(1000, 1000, 1000)
+    for number in range(3):
+        put(table, f"n{number}", [ask(table, f"low{number}", 1000, service="a")])
+    one = scheduler(table, evicts=True, a=limit)
+    members = [ask(table, f"m{number}", 700, 5, group="g", least=3) for number in range(3)]
+    cycle = one.cycle([members], 0.0)
+    assert (len(cycle.placed), len(cycle.evictions)) == (seated, evicted)
+    assert one.preemptor
+    assert one.preemptor.may_disrupt == {"default/a": limit - evicted}
+    check_capacity(table)
+
+
+def bound_by(one: CompositeScheduler, book: BookLedger, mode: BindingMode) -> CompositeScheduler:
+    one.binder = Binder(book, one.reservations, lambda: 0.0, mode, dict.fromkeys(book.free, 0))
+    return one
+
+
+@pytest.mark.parametrize("mode", list(BindingMode))
+def test_a_cycle_is_bound_in_every_mode(mode: BindingMode) -> None:
+    table = nodes(1000, 1000)
+    one = bound_by(scheduler(table, spreading()), ledger(1000, 1000), mode)
+    gang = [ask(table, f"m{number}", 100, group="g", least=2) for number in range(2)]
+    cycle = one.cycle([[ask(table, "a"), ask(table, "b")], gang], 0.0)
+    events = asyncio.run(one.bind(cycle))
+    assert [event.outcome for event in events] == ["bound"] * 4
+    assert all(each.state == "bound" for each in table.placements.values())
+
+
+def test_after_a_conflict_the_next_cycle_selects_anew() -> None:
+    table, book = nodes(1000, 900), ledger(1000, 900)
+    one = bound_by(scheduler(table, spreading()), book, BindingMode.OPTIMISTIC)
+    queue = Queue()
+    queue.add(ask(table, "mine", 800))
+    book.revisions["n0"], book.free["n0"] = 4, {"cpu": 100, "workloads": 9}
+    first = one.cycle(queue.pop_batch(0.0, 9), 0.0)
+    (event,) = asyncio.run(one.bind(first))
+    assert (event.node, event.outcome, event.again) == ("n0", "failed", True)
+    assert where(table) == {}
+    queue.failed("default/mine", 0.0)
+    put(table, "n0", [ask(table, "theirs", 900)])
+    second = one.cycle(queue.pop_batch(1.0, 9), 1.0)
+    (event,) = asyncio.run(one.bind(second))
+    assert (event.node, event.outcome) == ("n1", "bound")
+
+
+def test_a_profile_composes_its_scheduler() -> None:
+    table = nodes(1000, 1000)
+    spec = ProfileSpec("mine", {"BinPacking": 1.0}, tie_breaker="round-robin", reservation_timeout=7.0)
+    one = compose(spec, table, dice(1), "me")
+    assert (one.selector.tie_breaker, one.profile.name) == (TieBreaker.ROUND_ROBIN, "mine")
+    cycle = one.cycle([[ask(table, "a")]], 1.0)
+    assert (cycle.placed[0].reservation.id, cycle.placed[0].reservation.expires_at) == ("me-1", 8.0)
+
+
+SHAPES = st.tuples(st.integers(1, 4), st.sampled_from([100, 150, 400]))
+FREE = st.lists(st.integers(100, 900), min_size=1, max_size=5)
+
+
+@many
+@given(free=FREE, runs=st.lists(SHAPES, min_size=1, max_size=4), packs=st.booleans(), evicts=st.booleans(), there=st.integers(0, 6))
+def test_grouped_is_the_same_as_one_at_a_time(free: list[int], runs: list[tuple[int, int]], packs: bool, evicts: bool, there: int) -> None:
+    results = []
+    for together in (True, False):
+        table = nodes(*free)
+        one = scheduler(table, packing() if packs else spreading(), evicts=evicts)
+        for number in range(there):
+            one.cycle([[ask(table, f"low{number}", 120, -1)]], 0.0)
+        batch = [[ask(table, f"w{row}.{number}", cpu) for number in range(count)] for row, (count, cpu) in enumerate(runs)]
+        cycle = one.cycle(batch if together else [[each] for run in batch for each in run], 0.0)
+        check_capacity(table)
+        results.append((placed(cycle), reasons(cycle), cycle.evictions, where(table)))
+    assert results[0] == results[1]
+
+
+STEP = st.tuples(
+    st.sampled_from(["schedule", "schedule", "gang", "bind", "rollback", "forget", "expire"]),
+    st.integers(1, 500),
+    st.integers(0, 3),
+    st.integers(1, 3),
+)
+
+
+@many
+@given(st.lists(STEP, max_size=14), st.sampled_from(list(BindingMode)), st.sampled_from(list(TieBreaker)))
+def test_capacity_is_never_exceeded_whatever_the_sequence(
+    steps: list[tuple[str, int, int, int]], mode: BindingMode, tie: TieBreaker
+) -> None:
+    table = nodes(1000, 700, 300, gpus=(2, 0, 1))
+    one = bound_by(scheduler(table, evicts=True, a=2), ledger(1000, 700, 300), mode)
+    one.selector = Selector(tie, dice(5))
+    made: list[Any] = []
+    for now, (what, size, priority, count) in enumerate(steps):
+        more = {"gpu": 500 * count} if size % 3 == 0 else {"host_ports": ((80, "TCP"),)} if size % 3 == 1 else {"service": "a"}
+        batch: list[WorkloadAsk] = [ask(table, f"w{now}.{number}", size, priority, **more) for number in range(count)]
+        if what == "gang":
+            batch = [ask(table, f"w{now}.{number}", size, priority, group=f"g{now}", least=count, **more) for number in range(count)]
+        if what in ("schedule", "gang"):
+            cycle = one.cycle([batch], now)
+            made.append(cycle)
+            assert what != "gang" or len(cycle.placed) in (0, count)
+            assert len(cycle.placed) + len(cycle.unplaced) == count
+        elif what == "bind" and made:
+            asyncio.run(one.bind(made[-1]))
+        elif what == "rollback" and made:
+            for each in made[-1].placed:
+                assert one.binder
+                asyncio.run(one.binder.rollback(each.reservation))
+        elif what == "forget" and table.placements:
+            table.forget(next(iter(table.placements)))
+        elif what == "expire":
+            one.reservations.expire(now + 30 * (size % 2))
+        check_capacity(table)
+
+
+def test_the_useful_names_are_found_in_one_place() -> None:
+    wanted = "Filter Score Profile Reason Decision decide Selector TieBreaker Selection Reservation Reservations Binder BindingMode"
+    wanted += " BindRequest BindEvent Ledger CompositeScheduler Cycle Queue Preemptor NodeTable WorkloadAsk"
+    for name in wanted.split():
+        assert getattr(scheduling, name).__name__ == name
+    assert dir(scheduling) == sorted(wanted.split())
+    with pytest.raises(AttributeError, match="has no Rescheduler"):
+        _ = scheduling.Rescheduler
