@@ -16,9 +16,6 @@ REQUEST_SECONDS = Histogram(
     registry=REGISTRY,
 )
 WATCHES = Gauge("lattice_api_watches", "Watches open now.", registry=REGISTRY)
-COMMITS = Counter(
-    "lattice_store_commits_total", "Commits by outcome: ok, clash, fenced, full, unavailable.", ["outcome"], registry=REGISTRY
-)
 REVISION = Gauge("lattice_store_revision", "Newest revision of the store that this server knows.", registry=REGISTRY)
 LEADER = Gauge("lattice_leader", "1 on the server that acts, 0 on those that stand by.", registry=REGISTRY)
 COLLECTED = Counter(

@@ -25,7 +25,7 @@ from lattice.scheduling.profile import FILTERS, PRESETS, SCORES, ProfileSpec, co
 settings.register_profile("short", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", settings.get_profile("short"), max_examples=10_000)
 LONG = os.environ.get("LATTICE_LONG") == "1"
-settings.load_profile("long" if LONG else "short")
+proved = settings(settings.get_profile("long" if LONG else "short"))
 
 EVERYTHING = compile_profile(ProfileSpec("everything", dict.fromkeys(SCORES, 1.0)))
 KEYS = ("zone", "node", "rack", "nowhere")
@@ -106,27 +106,37 @@ LIKED_NODES = [PreferredNodes(weight=weight, term=term) for weight, term in zip(
 LIKED_COMPANY = [PreferredWorkloads(weight=weight, term=term) for weight, term in zip((1, 50, 100) * 3, TERMS, strict=False)]
 
 
+ABOUT_NODES = {
+    "gpu": mostly(None, 1, 2, "300m", "700m"),
+    "runtime": st.sampled_from(["", "process", "container"]),
+    "cluster": mostly("", "c"),
+    "node_selector": mostly({}, {"rack": "r1"}),
+    "node_terms": some_of(NODE_TERMS),
+    "node_preferences": some_of(LIKED_NODES),
+    "volumes": mostly((), (Volume(name="v", zone="x"),)),
+    "licences": mostly((), ("pro", "max")),
+    "image": mostly(None, MachineImage(pattern="os-*")),
+}
+ABOUT_NEIGHBOURS = {
+    "near": some_of(TERMS),
+    "near_preferences": some_of(LIKED_COMPANY),
+    "far": some_of(TERMS, 1),
+    "far_preferences": some_of(LIKED_COMPANY),
+    "spread": some_of(SPREADS),
+}
+# Who asks for everything at once fits nowhere, and tells little about any single demand.
+FOCUS = ({}, ABOUT_NODES, ABOUT_NEIGHBOURS, ABOUT_NEIGHBOURS, {**ABOUT_NODES, **ABOUT_NEIGHBOURS})
+
+
 @st.composite
 def some_demands(draw: st.DrawFn) -> Demands:
+    focus = draw(st.sampled_from(range(len(FOCUS))))
     return a_workload(
         draw(st.sampled_from(REQUESTS)),
         **draw(st.sampled_from(WHO)),
         **draw(st.sampled_from(PORTS)),
-        gpu=draw(mostly(None, 1, 2, "300m", "700m")),
-        runtime=draw(st.sampled_from(["", "process", "container"])),
-        cluster=draw(mostly("", "c")),
-        node_selector=draw(mostly({}, {"rack": "r1"})),
-        node_terms=draw(some_of(NODE_TERMS)),
-        node_preferences=draw(some_of(LIKED_NODES)),
         tolerations=draw(some_of(TOLERATIONS, 1)),
-        near=draw(some_of(TERMS)),
-        near_preferences=draw(some_of(LIKED_COMPANY)),
-        far=draw(some_of(TERMS)),
-        far_preferences=draw(some_of(LIKED_COMPANY)),
-        spread=draw(some_of(SPREADS)),
-        volumes=draw(mostly((), (Volume(name="v", zone="x"),))),
-        licences=draw(mostly((), ("pro", "max"))),
-        image=draw(mostly(None, MachineImage(pattern="os-*"))),
+        **{name: draw(each) for name, each in FOCUS[focus].items()},
     )
 
 
@@ -169,6 +179,7 @@ def fitting(table: NodeTable, wanted: Demands) -> set[str]:
     return {name for name, row in table.row_of.items() if decision.totals[row] != RULED_OUT}
 
 
+@proved
 @given(worlds())
 def test_the_same_nodes_fit_as_by_the_obvious_loops_and_every_other_has_a_reason(world: World) -> None:
     table, placed = settled(world)
@@ -182,6 +193,7 @@ def test_the_same_nodes_fit_as_by_the_obvious_loops_and_every_other_has_a_reason
     assert sentence(decision)
 
 
+@proved
 @given(worlds())
 def test_the_order_of_rows_does_not_matter(world: World) -> None:
     (one, placed), (other, placed_too) = settled(world), settled(world, backwards=True)
@@ -192,6 +204,7 @@ def test_the_order_of_rows_does_not_matter(world: World) -> None:
         assert decisions[0].totals[one.row_of[name]] == decisions[1].totals[other.row_of[name]]
 
 
+@proved
 @given(worlds())
 def test_deciding_again_and_deciding_afresh_agree(world: World) -> None:
     table, placed = settled(world)
@@ -209,6 +222,7 @@ def test_deciding_again_and_deciding_afresh_agree(world: World) -> None:
         }
 
 
+@proved
 @given(worlds(), st.data())
 def test_a_few_rows_are_answered_like_all_of_them(world: World, data: st.DataObject) -> None:
     table, _ = settled(world)
@@ -226,6 +240,7 @@ def test_a_few_rows_are_answered_like_all_of_them(world: World, data: st.DataObj
             assert np.array_equal(each.score(asked, table)[picked], each.score(asked, some))
 
 
+@proved
 @given(worlds(), st.sampled_from(sorted(PRESETS)))
 def test_scores_of_nodes_that_fit_are_between_nothing_and_one_and_presets_choose_among_them(world: World, preset: str) -> None:
     table, _ = settled(world)
@@ -247,6 +262,7 @@ def assert_nothing_is_given_away_twice(world: World, table: NodeTable, placed: l
         assert (table.gpus.free(table.row_of[facts.name]) >= 0).all()
 
 
+@proved
 @given(worlds())
 def test_fixed_answers_do_not_move_with_what_is_placed(world: World) -> None:
     empty, (full, _) = nodes(*world.facts), settled(world)

@@ -54,7 +54,8 @@ class World:
 def target(where: str) -> Target:
     """`pools/us-east`, `services/shop/api/status`: kind, namespace if it has one, name, part."""
     plural, *rest = where.split("/")
-    served = next(each for each in CATALOG if each.resource.plural in {plural, f"lattice{plural}"})
+    found = {each.resource.plural: each for each in CATALOG}
+    served = found.get(f"lattice{plural}") or found[plural]
     namespace = rest.pop(0) if served.resource.namespaced and rest else ""
     return Target(served, namespace, *rest)
 
@@ -294,6 +295,67 @@ def test_a_namespace_on_its_way_out_takes_nothing_new_and_stays_until_it_is_empt
     run(scenario)
 
 
+def test_what_lets_people_in_cannot_be_deleted_in_any_way() -> None:
+    async def scenario(world: World) -> None:
+        before = await world.api.store.revision()
+        with pytest.raises(Denied, match="may not be deleted"):
+            await world.do(lists.delete_collection, "namespaces")
+        with pytest.raises(Denied, match="may not be deleted"):
+            await world.do(verbs.delete, "secrets/lattice-system/lattice-ca")
+        with pytest.raises(Denied, match="may not be deleted"):
+            await world.do(lists.delete_collection, "secrets/lattice-system")
+        assert await world.api.store.revision() == before
+
+    run(scenario)
+
+
+def test_owner_references_that_are_no_list_are_told_not_tripped_over() -> None:
+    async def scenario(world: World) -> None:
+        body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeWorkload", "metadata": {"name": "w", "ownerReferences": 5}}
+        with pytest.raises(Invalid) as caught:
+            await world.do(verbs.create, "workloads/default", body | {"spec": {"containers": {"main": {"command": ["true"]}}}})
+        assert [cause.field for cause in caught.value.causes] == ["metadata.ownerReferences"]
+
+    run(scenario)
+
+
+def test_strategic_merge_is_for_kubernetes_own_kinds() -> None:
+    async def scenario(world: World) -> None:
+        strategic = "application/strategic-merge-patch+json"
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}}
+        await world.do(verbs.create, "leases/default", lease)
+        changed = await world.do(verbs.patch, "leases/default/l", {"spec": {"holderIdentity": "b"}}, content=strategic)
+        assert changed["spec"]["holderIdentity"] == "b"
+        await world.do(verbs.create, "services/default", service(replicas={"min": 1, "max": 3}))
+        with pytest.raises(Unsupported):
+            await world.do(scale.put_scale, "services/default/api/scale", {"spec": {"replicas": 2}}, content=strategic)
+
+    run(scenario)
+
+
+def test_a_long_list_comes_in_pieces_and_is_the_same_in_every_form() -> None:
+    async def scenario(world: World) -> None:
+        names = [f"pool-{number:03}" for number in range(620)]
+        for name in names:
+            await world.do(verbs.create, "pools", pool(name))
+        for accept in (
+            "application/json",
+            "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+            "application/json;as=Table;g=meta.k8s.io;v=v1",
+        ):
+            reply = await lists.list_objects(world.api, Call("GET", target("pools"), ADMIN, accept=accept))
+            assert not isinstance(reply.body, bytes)
+            pieces = [piece async for piece in reply.body]
+            assert len(pieces) > 2
+            document = json.loads(b"".join(pieces))
+            items = document.get("items") or [row["object"] for row in document["rows"]]
+            assert [each["metadata"]["name"] for each in items] == names
+        with pytest.raises(LatticeError, match="lists are given as JSON"):
+            await lists.list_objects(world.api, Call("GET", target("pools"), ADMIN, accept="application/yaml"))
+
+    run(scenario)
+
+
 def test_owned_workloads_are_the_services_to_change() -> None:
     async def scenario(world: World) -> None:
         body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeWorkload", "metadata": {"name": "api-0"}}
@@ -399,8 +461,7 @@ def test_every_manifest_of_the_seeds_applies_in_any_order() -> None:
     async def scenario(world: World) -> None:
         for order in (documents, documents[::-1]):
             for document in order:
-                served = CATALOG.by_kind(document.value["apiVersion"], document.value["kind"])
-                assert served is not None
+                served = next(each for each in CATALOG if each.resource.kind == document.value["kind"])
                 metadata = document.value["metadata"]
                 namespace = metadata.get("namespace", "default") if served.resource.namespaced else ""
                 where = "/".join(filter(None, (served.resource.plural, namespace, metadata["name"])))

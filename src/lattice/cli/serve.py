@@ -43,6 +43,7 @@ ROLE = "controllers"
 ADMIN = "lattice-admin"
 SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words
 COMPACT_EVERY = 60.0  # seconds
+RESTART_PAUSE = 5.0  # seconds before a failed controller begins again
 MAX_HEAD = 64 * 1024  # bytes of a request line or header: long selectors and continue tokens
 log = structlog.get_logger()
 
@@ -58,6 +59,8 @@ class Running:
     resumed: bool
     election: Election
     instance: str
+    garbage: Garbage | None = None
+    failures: int = 0  # of controllers, since the start
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
@@ -66,6 +69,7 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
     """Everything up, in order, and down again in the opposite order."""
     clock = SystemClock()
     folder = Path(settings.data_dir).resolve()
+    os.umask(0o077)  # what is kept here opens doors: nobody else reads it
     async with contextlib.AsyncExitStack() as stack:
         claim = stack.enter_context(_claimed(folder))
         resumed = bool(settings.store) or (folder / "state.db").exists()
@@ -73,6 +77,7 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
         stack.push_async_callback(store.close)
         catalog = Catalog((*KINDS, CustomResourceDefinition))
         api = Api(store, catalog, clock, lambda: str(uuid.uuid4()), lambda: "".join(secrets.choice(SUFFIX) for _ in range(5)))
+        api.jitter = random.random
         authority = await bootstrap(api)
         address = _Address(settings)
         documents = Documents(catalog, address.shown)
@@ -194,7 +199,7 @@ def _tls(authority: Authority, folder: Path, settings: Settings) -> ssl.SSLConte
 
 async def _listen(stack: contextlib.AsyncExitStack, app: App, address: _Address, tls: ssl.SSLContext, *, fallback_port: bool) -> None:
     server = web.Server(app.handle, client_max_size=MAX_BODY + 1, access_log=None, max_line_size=MAX_HEAD, max_field_size=MAX_HEAD)
-    runner = web.ServerRunner(server, shutdown_timeout=1.0)
+    runner = web.ServerRunner(server, shutdown_timeout=0.2)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     for port in (address.port, 0) if fallback_port and address.port else (address.port,):
@@ -222,9 +227,7 @@ def _control(running: Running, store: Store, clock: Clock, settings: Settings) -
     def won(term: Term) -> None:
         metrics.LEADER.set(1)
         log.info("leading", role=term.role, term=term.number)
-
-        garbage = Garbage(store, clock, KINDS, term, timedelta(seconds=settings.event_ttl))
-        acting[term.number] = asyncio.create_task(_guarded(garbage.run(), "garbage"))
+        acting[term.number] = asyncio.create_task(_collect(running, store, clock, term, timedelta(seconds=settings.event_ttl)))
 
     def lost(term: Term) -> None:
         metrics.LEADER.set(0)
@@ -235,16 +238,19 @@ def _control(running: Running, store: Store, clock: Clock, settings: Settings) -
     running.election.won, running.election.lost = won, lost
 
 
-async def _guarded(work: Any, name: str) -> None:
-    """A controller that fails is told of, not silently gone."""
-    try:
-        await work
-    except asyncio.CancelledError:
-        raise
-    except LatticeError as error:
-        log.warning("controller stopped", controller=name, reason=str(error))
-    except Exception:
-        log.exception("controller failed", controller=name)
+async def _collect(running: Running, store: Store, clock: Clock, term: Term, event_ttl: timedelta) -> None:
+    """The garbage controller, for as long as we lead: when it fails, that is told, and it begins again."""
+    while running.election.term == term:
+        running.garbage = Garbage(store, clock, KINDS, term, event_ttl)
+        try:
+            await running.garbage.run()
+            return  # the term is over
+        except LatticeError as error:
+            log.warning("controller stopped, starting again", controller="garbage", reason=str(error))
+        except Exception:
+            log.exception("controller failed, starting again", controller="garbage")
+        running.failures += 1
+        await clock.sleep(RESTART_PAUSE)
 
 
 async def _compact(running: Running, store: Store, clock: Clock, history: float) -> None:
@@ -265,12 +271,14 @@ async def _compact(running: Running, store: Store, clock: Clock, history: float)
 
 
 def _health(running: Running) -> dict[str, Any]:
+    """`degraded`: it serves, but its controllers had to be started again."""
+    leads, garbage = running.election.term is not None, running.garbage
     return {
-        "status": "ok",
-        "isLeader": running.election.term is not None,
+        "status": "degraded" if running.failures else "ok",
+        "isLeader": leads,
         "instanceId": running.instance,
-        "lastReconciliation": None,
-        "pending": 0,
+        "lastReconciliation": garbage.last_look if leads and garbage else None,
+        "pending": garbage.pending if leads and garbage else 0,
     }
 
 

@@ -41,6 +41,7 @@ async def _run(settings: Settings, manifests: tuple[str, ...], log_file: str) ->
     from lattice.cli.serve import serve
 
     folder = Path(settings.data_dir)
+    os.umask(0o077)  # the log tells more than others need to know
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _logging_to(Path(log_file) if log_file else folder / "server.log"):
         async with serve(settings, fallback_port=True) as running:

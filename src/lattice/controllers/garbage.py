@@ -50,7 +50,13 @@ class Garbage:
         self._sweep = Sweep(self.store, self.term)
         namespaced = [kind.resource for kind in stored if kind.resource.namespaced]
         self._emptying = Emptying(self.store, self.clock, self._sweep, namespaced)
+        self.last_look: str | None = None
         self._caches = {name: self._cache(name) for name in self._addresses.resources if name != Event.resource.id}
+
+    @property
+    def pending(self) -> int:
+        """Objects that wait for a look."""
+        return len(self._backlog)
 
     def _cache(self, resource: str) -> Cache[Item]:
         by_owner = {"owner": lambda item: {owner.uid for owner in item.owners}}
@@ -80,11 +86,13 @@ class Garbage:
     async def _collect(self) -> None:
         for cache in self._caches.values():
             await cache.wait_for()
+        self.last_look = stamp(self.clock.now())
         for cache in self._caches.values():  # nothing waits from here on: no change is between the look and hearing of changes
             cache.on_change(self._hear)
             self._backlog.add(item.key for item in cache.all() if self._is_suspect(item))
         while True:
             await self._look(await self._backlog.take(MAX_OPERATIONS))
+            self.last_look = stamp(self.clock.now())
 
     def _hear(self, change: Change) -> None:
         old = None if change.previous is None else self._addresses.item(change.previous)

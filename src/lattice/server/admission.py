@@ -14,8 +14,10 @@ from lattice.kinds.stored import Object
 from lattice.kinds.structural import Findings
 from lattice.server.catalog import Served
 from lattice.server.options import Validation
+from lattice.store.protocol import Key
 
 PERMANENT_NAMESPACES = frozenset({"default", "lattice-system"})
+CA_SECRET = Key("secrets", "lattice-system", "lattice-ca")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +153,10 @@ def _refuse_immutable(served: Served, obj: Object, old: Object | None) -> None:
         raise Invalid("is invalid", causes=[Cause("data", "Forbidden: field is immutable when `immutable` is set", "FieldValueForbidden")])
 
 
-def refuse_permanent(served: Served, name: str) -> None:
-    if served.resource.id == "namespaces" and name in PERMANENT_NAMESPACES:
-        raise Denied(f'namespaces "{name}" is forbidden: this namespace may not be deleted', fix="delete the objects in it instead")
+def refuse_permanent(key: Key) -> None:
+    """Without these nobody could be let in any more."""
+    if (key.resource == "namespaces" and key.name in PERMANENT_NAMESPACES) or key == CA_SECRET:
+        raise Denied(f'{key.resource} "{key.name}" is forbidden: it may not be deleted', fix="delete what you put into it instead")
 
 
 def stale(served: Served, name: str) -> Conflict:

@@ -16,6 +16,7 @@ class Api:
     clock: Clock
     new_uid: Callable[[], str]
     new_suffix: Callable[[], str]
+    jitter: Callable[[], float] = lambda: 1.0  # 0..1, so that what could happen all at once does not
     fixed: Mapping[str, Store] = field(default_factory=dict)  # resource -> store of what is served but never written here
     frames: Frames = field(default_factory=Frames)
     namespaces: dict[str, int] = field(default_factory=dict)  # name -> revision last seen; the commit checks it

@@ -24,7 +24,12 @@ from lattice.server.problem import status_of
 from lattice.server.routes import deed, locate, unknown_path
 
 MAX_BODY = 1 << 20
-REVIEWS = {(each.group, each.plural): each.kind for each in VIRTUAL if each.verbs == ("create",)}
+REVIEWS: dict[tuple[str, ...], str] = {
+    (each.group, version, each.plural): each.kind
+    for each in VIRTUAL
+    if each.verbs == ("create",)
+    for version in ("v1", "v1beta1")  # kubectl 1.27 asks who it is under the older version
+}
 OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/health"})
 log = structlog.get_logger()
 
@@ -72,12 +77,13 @@ class App:
         path = request.path
         parts = path.strip("/").split("/")
         if path == "/metrics":
+            authorize(user, Deed("get", "", "metrics"), None)
             return None, "get", _metrics()
         if parts[0] not in {"api", "apis"} or len(parts) < (3 if parts[0] == "api" else 4):
             if request.method not in {"GET", "HEAD"}:
                 raise unknown_path(path)
             return None, "get", self.documents.answer(path, request.headers.get("Accept", ""))
-        if (kind := REVIEWS.get((parts[1], parts[-1]))) and request.method == "POST":
+        if (kind := REVIEWS.get(tuple(parts[1:]))) and request.method == "POST":
             return None, "create", self._review(request, user, kind)
         target = locate(self.api.catalog, path)
         watching = request.method == "GET" and truthy(request.query.get("watch"))
@@ -138,7 +144,7 @@ async def _pour(pieces: AsyncIterator[bytes], response: web.StreamResponse) -> N
             if piece:
                 await response.write(piece)
         await response.write_eof()
-    except (ConnectionError, RuntimeError):  # the client went away in the middle
+    except ConnectionError:  # the client went away in the middle
         return
     finally:
         await pieces.aclose()  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from lattice.clock import Clock
 from lattice.errors import Denied, UnknownUser
 from lattice.kinds.stored import Object, unpack
 from lattice.server.call import User
-from lattice.store.protocol import Key, Store
+from lattice.store.protocol import Entry, Key, Store
 
 AUTHENTICATED = "system:authenticated"
 TOKEN_NAMESPACE = "lattice-system"  # noqa: S105 - where they are kept
@@ -82,16 +82,24 @@ class Tokens:
         entry = None
         if token.startswith(TOKEN_PREFIX) and identity.isalnum() and identity.isascii():
             entry = await self.store.get(Key("secrets", TOKEN_NAMESPACE, f"token-{identity}"))
-        secret = unpack(entry.value, entry.revision) if entry else {}
-        data = (
-            {name: b64decode(value).decode() for name, value in secret.get("data", {}).items()} if secret.get("type") == TOKEN_TYPE else {}
-        )
+        data = _token_data(entry)
         if not hmac.compare_digest(data.get("sha256", ""), digest):
             raise UnknownUser(
                 "Unauthorized: the bearer token is not known", fix="get a new one: lattice kubeconfig --user NAME --group GROUP --token"
             )
         groups = {group for group in data.get("groups", "").split(",") if group}
         return User(data.get("user", ""), frozenset(groups | {AUTHENTICATED}))
+
+
+def _token_data(entry: Entry | None) -> dict[str, str]:
+    """What a token's secret says; nothing if it is none, or damaged."""
+    secret = unpack(entry.value, entry.revision) if entry else {}
+    if secret.get("type") != TOKEN_TYPE:
+        return {}
+    try:
+        return {name: b64decode(value).decode() for name, value in secret.get("data", {}).items()}
+    except ValueError:
+        return {}
 
 
 async def authenticate(tokens: Tokens, headers: Mapping[str, str], peer: Mapping[str, Any] | None) -> User:

@@ -57,7 +57,7 @@ def judge(user: User, deed: Deed, resource: Resource | None) -> Verdict:
 def _judge_admin(deed: Deed, resource: Resource | None) -> Verdict:
     if resource is None or deed.verb in READS:
         return Verdict(True, f"group {ADMINS}")
-    if deed.subresource == "status" and resource.group:
+    if deed.subresource == "status":
         return Verdict(False, "status is written by Lattice only", "declare what you want in spec")
     if resource.made and deed.verb not in USERS_MAY.get(resource.id, frozenset()):
         return Verdict(False, f"{resource.plural} are made by Lattice only", resource.made)
@@ -98,7 +98,8 @@ def _owner(obj: Object) -> str:
     service = spec.get("service") if isinstance(spec, dict) else None
     if service:
         return f"latticeservice {service}"
-    for reference in obj["metadata"].get("ownerReferences") or ():
+    references = obj["metadata"].get("ownerReferences")
+    for reference in references if isinstance(references, list) else ():
         if isinstance(reference, dict) and reference.get("kind") == "LatticeService":
             return f"latticeservice {reference.get('name', '')}"
     return ""

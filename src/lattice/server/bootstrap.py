@@ -4,13 +4,11 @@ from base64 import b64decode, b64encode
 
 from lattice.kinds.lifecycle import born
 from lattice.kinds.stored import Object, pack, unpack
-from lattice.server.admission import PERMANENT_NAMESPACES, complete
+from lattice.server.admission import CA_SECRET, PERMANENT_NAMESPACES, complete
 from lattice.server.api import Api
 from lattice.server.catalog import Served
 from lattice.server.certificates import Authority, Pair, load_authority, new_authority
-from lattice.store.protocol import ABSENT, Clash, Entry, Key, Put
-
-CA_SECRET = Key("secrets", "lattice-system", "lattice-ca")
+from lattice.store.protocol import ABSENT, Clash, Entry, Put
 
 
 async def bootstrap(api: Api) -> Authority:

@@ -40,11 +40,6 @@ class Catalog:
         """By its name in the store, such as `latticepools.lattice.dev`."""
         return self._by_id[identifier]
 
-    def by_kind(self, api_version: str, kind: str) -> Served | None:
-        """By what an owner reference names; any version of the group will do."""
-        group = api_version.rpartition("/")[0]
-        return next((each for each in self.served if each.resource.group == group and each.resource.kind == kind), None)
-
 
 def serve(kind: type[Kind]) -> Served:
     schema = structural_schema(kind)

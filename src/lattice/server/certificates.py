@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -90,12 +91,15 @@ def open_server_pair(authority: Authority, folder: Path, hosts: Sequence[str]) -
 
 
 def _serves(pem: bytes, authority: Authority, hosts: Sequence[str]) -> bool:
-    found = x509.load_pem_x509_certificate(pem)
+    try:
+        found = x509.load_pem_x509_certificate(pem)
+    except ValueError:
+        return False
     if found.issuer != authority.certificate.subject or found.not_valid_after_utc - datetime.now(UTC) < RENEW_BEFORE:
         return False
     try:
         found.verify_directly_issued_by(authority.certificate)
-    except ValueError:
+    except (ValueError, InvalidSignature):  # signed by an authority of the same name: another store's
         return False
     named = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return {_alternative(host) for host in hosts} <= set(named)

@@ -8,20 +8,17 @@ from typing import Any
 
 import msgspec
 
-from lattice.errors import Ahead, Cause, Gone, Malformed
-from lattice.kinds.body import encode
-from lattice.kinds.stored import Object, labels_of, splice, unpack
+from lattice.errors import Ahead, Cause, Gone, Malformed, NotAcceptable
+from lattice.kinds.stored import labels_of, unpack
 from lattice.server.api import Api
 from lattice.server.call import Call, Reply
 from lattice.server.catalog import Served
 from lattice.server.options import ReadOptions, delete_options, read_options
-from lattice.server.represent import form_of, rendering, represent_list
-from lattice.server.table import rows, table
+from lattice.server.represent import ListForm, form_of, list_form
 from lattice.server.verbs import delete_entry, read_delete_options
 from lattice.store.protocol import Clash, Entry, Key
 
-CHUNK = 500  # entries read, and encoded, at a time: other requests go in between
-ROWS = 50  # of a table made at a time: a few milliseconds
+CHUNK = 500  # entries read at a time
 TOO_LARGE = Cause("", "Too large resource version", "ResourceVersionTooLarge")
 
 
@@ -66,31 +63,58 @@ def selection(call: Call, options: ReadOptions) -> Selection:
 async def list_objects(api: Api, call: Call) -> Reply:
     options = read_options(call.query)
     wanted = selection(call, options)
+    if form_of(call.accept).kind == "yaml":
+        raise NotAcceptable("lists are given as JSON, single objects also as YAML", fix="send Accept: application/json")
     start = _start(wanted, options)
-    if not options.limit and form_of(call.accept).plain:
-        return await _whole(api, wanted, start)
-    entries, revision, token = await _page(api, wanted, start)
-    metadata: dict[str, Any] = {"resourceVersion": str(revision)} | ({"continue": token} if token else {})
-    if form_of(call.accept).plain:
-        return Reply(b"".join([_opening(wanted.served, metadata), _items(wanted.served, entries), b"]}"]))
-    if form_of(call.accept).kind == "table":
-        return await _table(api, call, entries, metadata)
-    return represent_list(api, call, (_decoded(entry) for entry in entries), metadata)
+    if options.limit:
+        entries, revision, token = await _page(api, wanted, start)
+        metadata: dict[str, Any] = {"resourceVersion": str(revision)} | ({"continue": token} if token else {})
+        return tell(list_form(api, call, metadata), entries)
+    entries, revision, more = await _first(api, wanted, start, CHUNK)
+    how = list_form(api, call, {"resourceVersion": str(revision)})
+    if not more:
+        return tell(how, _taken(wanted, entries))
+    rest = Token(start.resource, revision, entries[-1].key.path)
+    return Reply(_pieces(how, _all(api, wanted, entries, rest)))
 
 
-async def _table(api: Api, call: Call, entries: list[Entry], metadata: dict[str, Any]) -> Reply:
-    """Rows are made a few at a time: other requests go in between, and there is never much garbage at once."""
-    how = rendering(api, call)
-    parts: list[bytes] = []
-    for start in range(0, len(entries), ROWS):
-        parts.append(encode(rows(how, map(_decoded, entries[start : start + ROWS])))[1:-1])
-        await asyncio.sleep(0)
-    opening = encode(table(how, (), metadata)).removesuffix(b"]}")
-    return Reply(b"".join([opening, b",".join(parts), b"]}"]))
+def tell(how: ListForm, entries: list[Entry]) -> Reply:
+    """A short list at once, a longer one in pieces."""
+    if len(entries) <= how.at_once:
+        return Reply(b"".join([how.opening, how.items(entries), b"]}"]))
+    return Reply(_pieces(how, _once(entries)))
 
 
-def _decoded(entry: Entry) -> Object:
-    return unpack(entry.value, entry.revision)
+def _taken(wanted: Selection, entries: list[Entry]) -> list[Entry]:
+    return entries if wanted.everything else [entry for entry in entries if wanted.takes(entry.key, entry.value)]
+
+
+async def _once(entries: list[Entry]) -> AsyncIterator[list[Entry]]:
+    yield entries
+
+
+async def _all(api: Api, wanted: Selection, entries: list[Entry], start: Token) -> AsyncIterator[list[Entry]]:
+    """Everything that is wanted, chunk by chunk, at one revision."""
+    rest: Token | None = start
+    while True:
+        yield _taken(wanted, entries)
+        if rest is None:
+            return
+        entries, _, more = await _first(api, wanted, rest, CHUNK)
+        rest = Token(rest.resource, rest.revision, entries[-1].key.path) if more else None
+
+
+async def _pieces(how: ListForm, chunks: AsyncIterator[list[Entry]]) -> AsyncIterator[bytes]:
+    """A little at a time: other requests go in between, and there is never much garbage at once."""
+    yield how.opening
+    begun = False
+    async for entries in chunks:
+        for start in range(0, len(entries), how.at_once):
+            items = how.items(entries[start : start + how.at_once])
+            yield b"," + items if begun else items
+            begun = True
+            await asyncio.sleep(0)
+    yield b"]}"
 
 
 def _start(wanted: Selection, options: ReadOptions) -> Token:
@@ -156,39 +180,6 @@ async def _page(api: Api, wanted: Selection, start: Token) -> tuple[list[Entry],
         entries, revision, more = await _first(api, wanted, Token(start.resource, revision, entries[-1].key.path), CHUNK)
 
 
-async def _whole(api: Api, wanted: Selection, start: Token) -> Reply:
-    """Everything, as stored bytes; a long list is streamed so that nobody else waits for it."""
-    entries, revision, more = await _first(api, wanted, start, CHUNK)
-    opening = _opening(wanted.served, {"resourceVersion": str(revision)})
-    taken = entries if wanted.everything else [entry for entry in entries if wanted.takes(entry.key, entry.value)]
-    if not more:
-        return Reply(b"".join([opening, _items(wanted.served, taken), b"]}"]))
-    return Reply(_stream(api, wanted, opening, taken, Token(start.resource, revision, entries[-1].key.path)))
-
-
-async def _stream(api: Api, wanted: Selection, opening: bytes, first: list[Entry], rest: Token) -> AsyncIterator[bytes]:
-    yield opening + _items(wanted.served, first)
-    begun, more = bool(first), True
-    while more:
-        entries, _, more = await _first(api, wanted, rest, CHUNK)
-        taken = entries if wanted.everything else [entry for entry in entries if wanted.takes(entry.key, entry.value)]
-        if taken:
-            yield (b"," if begun else b"") + _items(wanted.served, taken)
-            begun = True
-        if entries:
-            rest = Token(rest.resource, rest.revision, entries[-1].key.path)
-    yield b"]}"
-
-
-def _opening(served: Served, metadata: dict[str, Any]) -> bytes:
-    resource = served.resource
-    return encode({"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": metadata})[:-1] + b',"items":['
-
-
-def _items(served: Served, entries: list[Entry]) -> bytes:
-    return b",".join([splice(entry.value, served.head, entry.revision) for entry in entries])
-
-
 async def delete_collection(api: Api, call: Call) -> Reply:
     """Delete every matching object; answers with what was there."""
     options = read_options(call.query)
@@ -203,4 +194,4 @@ async def delete_collection(api: Api, call: Call) -> Reply:
                 break
             except Clash:
                 found = await api.store.get(entry.key)
-    return represent_list(api, call, (_decoded(entry) for entry in entries), {"resourceVersion": str(revision)})
+    return tell(list_form(api, call, {"resourceVersion": str(revision)}), entries)

@@ -1,6 +1,6 @@
 """In which form does the client want its answer: plain JSON, a table to print, metadata only, or YAML?"""
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -9,13 +9,15 @@ import yaml
 
 from lattice.errors import NotAcceptable
 from lattice.kinds.body import encode
-from lattice.kinds.stored import Object, unpack
+from lattice.kinds.stored import Object, splice, unpack
 from lattice.server.api import Api
 from lattice.server.call import JSON, Call, Reply
-from lattice.server.table import Rendering, table
+from lattice.server.table import Rendering, rows, table
 from lattice.store.protocol import Entry
 
 META_VERSIONS = frozenset({"v1", "v1beta1"})
+ROWS = 50  # objects decoded at a time: a few milliseconds
+PLAIN = 500  # objects passed on as stored at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +73,35 @@ def represent(api: Api, call: Call, entry: Entry) -> Reply:
     return Reply(encode(body))
 
 
-def represent_list(api: Api, call: Call, objects: Iterable[Object], metadata: dict[str, Any]) -> Reply:
-    form, resource = form_of(call.accept), call.target.served.resource
+@dataclass(frozen=True, slots=True)
+class ListForm:
+    """How a list is written: what comes before its items, and some of them at a time."""
+
+    opening: bytes
+    items: Callable[[list[Entry]], bytes]
+    at_once: int
+
+
+def list_form(api: Api, call: Call, metadata: dict[str, Any]) -> ListForm:
+    form, served = form_of(call.accept), call.target.served
     if form.kind == "table":
-        return Reply(encode(table(rendering(api, call), objects, metadata)))
-    if form.kind == "partial":
-        items = [partial(obj, form.version) for obj in objects]
-        return Reply(
-            encode({"kind": "PartialObjectMetadataList", "apiVersion": f"meta.k8s.io/{form.version}", "metadata": metadata, "items": items})
+        how = rendering(api, call)
+        return ListForm(
+            encode(table(how, (), metadata)).removesuffix(b"]}"), lambda found: encode(rows(how, map(_decoded, found)))[1:-1], ROWS
         )
-    whole = {"apiVersion": resource.api_version, "kind": f"{resource.kind}List", "metadata": metadata, "items": list(objects)}
-    return Reply(yaml_of(whole), content_type=form.content_type) if form.kind == "yaml" else Reply(encode(whole))
+    if form.kind == "partial":
+        head = {"kind": "PartialObjectMetadataList", "apiVersion": f"meta.k8s.io/{form.version}", "metadata": metadata}
+        return ListForm(_opened(head), lambda found: encode([partial(_decoded(each), form.version) for each in found])[1:-1], ROWS)
+    head = {"kind": f"{served.resource.kind}List", "apiVersion": served.resource.api_version, "metadata": metadata}
+    return ListForm(_opened(head), lambda found: b",".join([splice(each.value, served.head, each.revision) for each in found]), PLAIN)
+
+
+def _opened(head: dict[str, Any]) -> bytes:
+    return encode(head)[:-1] + b',"items":['
+
+
+def _decoded(entry: Entry) -> Object:
+    return unpack(entry.value, entry.revision)
 
 
 def rendering(api: Api, call: Call) -> Rendering:

@@ -41,7 +41,10 @@ async def review(catalog: Catalog, tokens: Tokens, user: User, kind: str, body: 
 
 def _demand_admin(user: User, kind: str) -> None:
     if not user.groups & {ADMINS, SYSTEM}:
-        raise Denied(f'{kind.lower()}s is forbidden: User "{user.name}" may ask about itself only', fix=f"use Self{kind}, or join {ADMINS}")
+        raise Denied(
+            f'{kind.lower()}s is forbidden: User "{user.name}" may ask about itself only',
+            fix=f"join {ADMINS}, or ask about yourself with a SelfSubjectReview or SelfSubjectAccessReview",
+        )
 
 
 def _info(user: User) -> Review:

@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from lattice.errors import Cause, Invalid, Malformed
+from lattice.errors import Cause, Invalid, Malformed, Unsupported
 from lattice.kinds.body import encode, parse_json
 from lattice.kinds.stored import Object, unpack
 from lattice.server import admission
 from lattice.server.api import Api
 from lattice.server.call import Call, Reply
 from lattice.server.options import write_options
+from lattice.server.patch import strategic_merge_patch
 from lattice.server.verbs import PATCHES, existing, read_body
 from lattice.server.write import ATTEMPTS, Draft, write
 from lattice.store.protocol import Clash, Entry
@@ -40,9 +41,12 @@ def _wanted(call: Call, old: Entry) -> Object:
     if call.method == "PUT":
         wanted, _ = read_body(call)
     else:
-        change = PATCHES.get(call.content_type.partition(";")[0].strip())
-        if change is None:
-            raise Malformed("a scale takes a merge patch or a JSON patch", fix="set Content-Type: application/merge-patch+json")
+        media = call.content_type.partition(";")[0].strip()
+        change = PATCHES.get(media)
+        if change is None or change is strategic_merge_patch:
+            raise Unsupported(
+                f"a scale takes a merge patch or a JSON patch, not {media}", fix="set Content-Type: application/merge-patch+json"
+            )
         wanted = change(_scale(call, old), parse_json(call.body).value)
     if not isinstance(wanted, dict) or not isinstance(wanted.get("metadata") or {}, dict):
         raise Malformed("the body must be a Scale object")

@@ -66,7 +66,7 @@ Cell = Callable[[Object, datetime], Any]
 def columns_of(resource: Resource) -> tuple[tuple[Column, Cell], ...]:
     own = resource.columns
     # Events say when they were last seen, which is what an age would be for.
-    listed = (*own[:1], *own[1:]) if resource.id == "events" else (NAME, *own, AGE)
+    listed = own if resource.id == "events" else (NAME, *own, AGE)
     return tuple((column, _cell(resource, column)) for column in listed)
 
 

@@ -86,8 +86,8 @@ async def patch(api: Api, call: Call) -> Reply:
         return await apply(api, call)
     change = PATCHES.get(kind)
     resource = call.target.served.resource
-    if change is None or (change is strategic_merge_patch and resource.group):
-        known = ", ".join([*[*PATCHES][: 2 if resource.group else 3], APPLY])
+    if change is None or (change is strategic_merge_patch and resource.group == GROUP):
+        known = ", ".join([*[*PATCHES][: 2 if resource.group == GROUP else 3], APPLY])
         raise Unsupported(
             f"the body of the request was in an unknown format - accepted media types include: {known}",
             fix="with kubectl patch, add --type=merge" if change else "set the Content-Type header",
@@ -180,7 +180,6 @@ def read_body(call: Call) -> tuple[Any, tuple[str, ...]]:
 
 async def delete(api: Api, call: Call) -> Reply:
     options = delete_options(call.query, read_delete_options(call))
-    admission.refuse_permanent(call.target.served, call.target.name)
     for _ in range(ATTEMPTS):
         entry = await existing(api, call)
         try:
@@ -202,6 +201,7 @@ def read_delete_options(call: Call) -> dict[str, Any]:
 async def delete_entry(api: Api, call: Call, entry: Entry, options: DeleteOptions) -> Reply:
     served = call.target.served
     obj = unpack(entry.value, entry.revision)
+    admission.refuse_permanent(entry.key)
     refuse_owned(call.user, served.resource, obj)
     _demand(served, obj, options)
     holds = {"Foreground": (FOREGROUND,), "Orphan": (ORPHAN,)}.get(options.policy, ())

@@ -5,21 +5,21 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from lattice.errors import Gone, LatticeError
+from lattice.errors import Gone
 from lattice.kinds.body import encode
 from lattice.kinds.stored import Object, splice, unpack
 from lattice.server.api import Api
 from lattice.server.call import Call, Reply
 from lattice.server.frames import shown
-from lattice.server.lists import Selection, demand_fresh, selection
+from lattice.server.lists import CHUNK, Selection, demand_fresh, selection
 from lattice.server.options import ReadOptions, read_options
 from lattice.server.problem import status_of
-from lattice.server.represent import Form, form_of, partial, rendering
+from lattice.server.represent import ROWS, Form, form_of, partial, rendering
 from lattice.server.table import table
-from lattice.store.protocol import Batch, Change, Entry, Watch
+from lattice.store.protocol import Batch, Change, Entry, Page, Store, Watch
 
 BOOKMARK_EVERY = 60.0  # seconds
-LONGEST = 3600.0  # seconds: clients come again, which spreads them over servers
+LONGEST = 3600.0  # seconds, and half of it at least: clients come again, not all at once, which spreads them over servers
 
 
 @dataclass
@@ -91,6 +91,38 @@ class Stream:
         return encode({"type": "BOOKMARK", "object": obj}) + b"\n"
 
 
+@dataclass
+class Opening:
+    """What was there when a watch began, to be told as added: read and told a piece at a time, all at one revision."""
+
+    store: Store
+    resource: str
+    namespace: str | None
+    page: Page
+
+    @classmethod
+    async def begin(cls, store: Store, call: Call, options: ReadOptions) -> "Opening":
+        resource, namespace = call.target.served.resource.id, call.target.namespace or None
+        page = await store.list(resource, namespace, limit=CHUNK)
+        demand_fresh(options, page.revision)
+        return cls(store, resource, namespace, page)
+
+    @property
+    def revision(self) -> int:
+        return self.page.revision
+
+    async def pieces(self) -> AsyncIterator[list[Entry]]:
+        page = self.page
+        while True:
+            for start in range(0, len(page.entries), ROWS):
+                yield page.entries[start : start + ROWS]
+            if not page.more:
+                return
+            page = await self.store.list(
+                self.resource, self.namespace, limit=CHUNK, after=page.entries[-1].key.path, revision=self.revision
+            )
+
+
 async def watch_objects(api: Api, call: Call) -> Reply:
     options = read_options(call.query)
     stream = Stream(api, call, options, selection(call, options), form_of(call.accept))
@@ -98,23 +130,22 @@ async def watch_objects(api: Api, call: Call) -> Reply:
     first = options.initial_events or after == 0
     store = api.store_of(call.target.served)
     resource = call.target.served.resource.id
-    if first:
-        page = await store.list(resource, call.target.namespace or None)
-        demand_fresh(options, page.revision)
-        entries, after = page.entries, page.revision
-    else:
-        entries = []
+    opening = await Opening.begin(store, call, options) if first else None
+    after = opening.revision if opening else after
     watch = await store.watch(resource, after)
-    return Reply(_follow(stream, watch, entries, after))
+    return Reply(_follow(stream, watch, opening, after))
 
 
-async def _follow(stream: Stream, watch: Watch, entries: list[Entry], after: int) -> AsyncIterator[bytes]:
+async def _follow(stream: Stream, watch: Watch, opening: Opening | None, after: int) -> AsyncIterator[bytes]:
     clock, options = stream.api.clock, stream.options
-    ends = clock.monotonic() + min(options.timeout or LONGEST, LONGEST)
+    ends = clock.monotonic() + min(options.timeout or LONGEST, LONGEST * (1 + stream.api.jitter()) / 2)
     try:
-        opening = b"".join([stream.added(entries[i : i + 1]) for i in range(len(entries))])
-        del entries
-        yield opening + (stream.bookmark(after, initial=True) if options.initial_events and options.bookmarks else b"")
+        if opening is not None:
+            async for entries in opening.pieces():
+                yield stream.added(entries)
+                await asyncio.sleep(0)
+        if options.initial_events and options.bookmarks:
+            yield stream.bookmark(after, initial=True)
         while (left := ends - clock.monotonic()) > 0:
             batches = await watch.next(min(left, BOOKMARK_EVERY))
             if batches:
@@ -124,7 +155,5 @@ async def _follow(stream: Stream, watch: Watch, entries: list[Entry], after: int
                 yield stream.bookmark(watch.progress)
     except Gone as gone:
         yield encode({"type": "ERROR", "object": status_of(gone)}) + b"\n"
-    except (LatticeError, asyncio.CancelledError):
-        raise
     finally:
         watch.close()

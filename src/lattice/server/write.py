@@ -69,8 +69,8 @@ def _admit(draft: Draft, old: Object | None, status: bool) -> admission.Admitted
 
 def _with_unknown(draft: Draft, error: LatticeError | None) -> LatticeError:
     """An apply names fields that do not exist: all of them are told, together with everything else."""
-    if not draft.unknown:
-        return error or AssertionError  # type: ignore[return-value]
+    if error is not None and not draft.unknown:
+        return error
     return Invalid("is invalid", causes=[*undeclared(draft.unknown), *(error.causes if error else ())])
 
 

@@ -217,6 +217,8 @@ class Writer:
         except (apsw.Error, ValueError, TypeError, OverflowError) as error:
             desk.revision, desk.terms = before
             self._roll_back()
+            if len(group) > 1 and not isinstance(error, apsw.Error):  # one of them cannot be written: the others can
+                return [outcome for job in group for outcome in self._transact([job])]
             return [self._judge(error)] * len(group)
         return outcomes
 

@@ -1,0 +1,152 @@
+"""What typically asks for GPUs here, learned from what is placed, and how much free GPU a node state keeps from being used by it."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lattice.scheduling.ask import WHOLE_GPU, GpuNeed, WorkloadAsk
+
+Reals = NDArray[np.float64]
+Whole = NDArray[np.int64]
+
+KINDS = 512  # typical asks kept, most frequent first: the rest weighs too little to matter
+OFFERS = 64  # how many more asks a GPU sees before it counts as it is: results hardly change between 16 and 200
+CPU = 0  # resource number, see NodeTable
+MUCH = 1e12  # as many as you like of what needs no cpu
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Nodes as they are or would be, one a row."""
+
+    cpu: Reals  # milli-cores free
+    gpus: Whole  # (state, GPU): thousandths free; 0 where a node has fewer GPUs
+    model: Whole  # of the GPUs; the last number stands for none
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Kind:
+    """Asks that are alike as far as GPUs go."""
+
+    cpu: int
+    count: int
+    milli: int
+    models: tuple[str, ...]
+
+
+def kind_of(ask: WorkloadAsk) -> Kind | None:
+    need = ask.demands.gpu
+    if need is None:
+        return None
+    return Kind(cpu_of(ask), need.count, need.milli, tuple(sorted(set(need.models))))
+
+
+def cpu_of(ask: WorkloadAsk) -> int:
+    return next((amount for resource, amount in ask.needs if resource == CPU), 0)
+
+
+def count_kinds(asks: Iterable[WorkloadAsk]) -> list[tuple[Kind, int]]:
+    """How often each was seen, in an order that does not depend on the order of the asks."""
+    shapes: Counter[object] = Counter()
+    example: dict[object, WorkloadAsk] = {}
+    for ask in asks:
+        shapes[ask.shape] += 1
+        example[ask.shape] = ask
+    kinds: Counter[Kind] = Counter()
+    for shape, times in shapes.items():
+        kind = kind_of(example[shape])
+        if kind is not None:
+            kinds[kind] += times
+    return sorted(kinds.items(), key=lambda each: (-each[1], each[0]))[:KINDS]
+
+
+class Mix:
+    """The typical asks, each weighed by how often it comes over how much GPU is left that it could use.
+
+    The weights are the slope of Σ frequency · log(usable): losing a part of what little is left for some counts for more than losing
+    as much of what is plentiful. So scarce models and roomy nodes are spared for those who need them.
+    """
+
+    def __init__(self, kinds: list[tuple[Kind, int]], models: dict[str, int]) -> None:
+        self.frequency = np.array([times for _, times in kinds], np.float64)
+        self._cpu = np.array([kind.cpu or 1 / MUCH for kind, _ in kinds], np.float64)
+        self._size = np.array([kind.count * kind.milli for kind, _ in kinds], np.float64)
+        sizes = sorted({(kind.milli, kind.count) for kind, _ in kinds})
+        self._millis = np.array([milli for milli, _ in sizes], np.int64)
+        self._counts = np.array([count for _, count in sizes], np.int64)
+        self._class = np.array([sizes.index((kind.milli, kind.count)) for kind, _ in kinds], np.intp)
+        self._may = np.zeros((len(models) + 1, len(kinds)), np.bool_)  # model -> which kinds may use it
+        for number, (kind, _) in enumerate(kinds):
+            allowed = [models[model] for model in kind.models if model in models] if kind.models else range(len(models))
+            self._may[list(allowed), number] = True
+        self._left_over = left_over(kinds)
+        self.weight = np.zeros(len(kinds))
+
+    def usable(self, states: States) -> Reals:
+        """(state, kind): thousandths of GPU there that asks of this kind alone could use."""
+        room = np.zeros((len(states.cpu), len(self._millis)))
+        fitting = np.zeros(room.shape, np.int64)
+        for column in states.gpus.T:
+            enough = column[:, None] >= self._millis
+            fitting += enough
+            room += np.where(enough, column[:, None], 0)
+        room[fitting < self._counts] = 0
+        usable = np.floor(states.cpu[:, None] / self._cpu)
+        usable *= self._size
+        np.minimum(usable, room[:, self._class], out=usable)
+        usable *= self._may[states.model]
+        return usable
+
+    def weigh(self, states: States, times: Whole) -> None:
+        """Set the weights by what is left in the cluster: each of these states stands there so many times."""
+        left = (self.usable(states) * times[:, None]).sum(axis=0)  # whole numbers: exact in any order
+        wanted = np.where(left > 0, self.frequency / (left + self._size), 0.0)
+        total = wanted.sum()
+        self.weight = wanted / total if total else wanted
+
+    def loss(self, states: States) -> Reals:
+        """Thousandths of GPU that are free and yet of no use, as expected over the mix."""
+        free = states.gpus.sum(axis=1) * self.weight.sum()
+        unused: Reals = free - (self.usable(states) * self.weight).sum(axis=1) + self._left_over[states.gpus].sum(axis=1)
+        return unused
+
+
+def left_over(kinds: list[tuple[Kind, int]]) -> Reals:
+    """For each amount free on one GPU: how much of it stays unused, if it is offered asks of the mix and takes those that leave less."""
+    left: Reals = np.arange(WHOLE_GPU + 1, dtype=np.float64)
+    total = sum(times for _, times in kinds)
+    shares: Counter[int] = Counter()
+    for kind, times in kinds:
+        shares[kind.milli] += times
+    for _ in range(OFFERS if kinds else 0):
+        gain = np.zeros(WHOLE_GPU + 1)
+        for milli in sorted(shares):
+            gain[milli:] += shares[milli] / total * np.maximum(left[milli:] - left[: WHOLE_GPU + 1 - milli], 0)
+        left = left - gain
+    return left
+
+
+def placed(states: States, cpu: int, need: GpuNeed | None) -> States:
+    """The states after an ask was placed on each: whole GPUs from the free ones, a part from the fullest GPU with room."""
+    if need is None:
+        return States(states.cpu - cpu, states.gpus, states.model)
+    gpus = states.gpus.copy()
+    if need.milli >= WHOLE_GPU:
+        free = gpus >= WHOLE_GPU
+        free &= np.cumsum(free, axis=1) <= need.count
+        gpus[free] -= need.milli
+    else:
+        chosen = np.where(gpus >= need.milli, gpus, WHOLE_GPU + 1).argmin(axis=1)
+        gpus[np.arange(len(gpus)), chosen] -= need.milli
+    return States(states.cpu - cpu, gpus, states.model)
+
+
+def takes(states: States, cpu: int, need: GpuNeed | None) -> NDArray[np.bool_]:
+    """Which of the states have room, whatever the model."""
+    enough: NDArray[np.bool_] = states.cpu >= cpu
+    if need is not None:
+        enough &= (states.gpus >= need.milli).sum(axis=1) >= need.count
+    return enough

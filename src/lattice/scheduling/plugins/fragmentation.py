@@ -1,0 +1,155 @@
+"""GpuFragmentation: prefer the node where placing the workload leaves most of the free GPUs usable by what typically comes."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import ClassVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lattice.engine.plugin import Scope
+from lattice.engine.table import Floats, Rowids
+from lattice.scheduling.ask import WHOLE_GPU, WorkloadAsk
+from lattice.scheduling.mix import CPU, Mix, Reals, States, Whole, count_kinds, cpu_of, placed, takes
+from lattice.scheduling.nodes import NodeTable
+
+GRAIN = 1024.0  # losses are rounded to 1/1024 of a thousandth, so that rounding errors decide nothing
+SHAPES = 4096  # whose costs are kept
+Codes = NDArray[np.int64]
+
+
+class Landscape:
+    """One table as the plugin sees it: each row's state as a number, the mix learned from it, and costs by shape and state.
+
+    Nodes in the same state share a number, so each is looked at once. The mix is learned anew when the table has changed by half of
+    what it was learned from, at the latest after as many changes as there are nodes.
+    """
+
+    def __init__(self, table: NodeTable) -> None:
+        self.version = -1
+        self.code: Codes = np.empty(0, np.int64)
+        self._changes = 0
+        self._patience = 0
+        self._learn(table)
+
+    def _learn(self, table: NodeTable) -> None:
+        self._numbers: dict[tuple[int, int, bytes], int] = {}
+        self._width = table.gpus.matrix().shape[0]
+        self._cpu: Reals = np.empty(256)
+        self._gpus: Whole = np.zeros((256, self._width), np.int64)
+        self._model: Whole = np.empty(256, np.int64)
+        self._loss: Reals = np.empty(256)
+        self._costs: dict[Hashable, Floats] = {}
+        self._weighed = 0  # states whose loss is known
+        self.code = np.empty(table.count, np.int64)
+        self._encode(table, range(table.count))
+        kinds = count_kinds(placement.ask for placement in table.placements.values())
+        self._mix = Mix(kinds, table.gpus.models)
+        numbers, times = np.unique(self.code, return_counts=True)
+        self._mix.weigh(self._states(numbers), times)
+        self._changes = 0
+        self._patience = min(len(table.placements) // 2, table.count)
+        self.version = table.version
+
+    def follow(self, table: NodeTable) -> None:
+        """Catch up with the table."""
+        if table.version == self.version:
+            return
+        changed = table.changed_since(self.version)
+        self._changes += len(changed or ())
+        known = changed is not None and table.count == len(self.code) and self._width == table.gpus.matrix().shape[0]
+        if changed is None or not known or self._changes > self._patience:
+            self._learn(table)
+            return
+        self._encode(table, changed)
+        self.version = table.version
+
+    def _encode(self, table: NodeTable, rows: range | list[int]) -> None:
+        gpus, cpu, models = np.sort(table.gpus.matrix().T[rows].clip(0), axis=1), table.free(CPU), table.column("gpu_model")
+        for row, line in zip(rows, gpus, strict=True):
+            key = (int(cpu[row]), int(models[row]), line.tobytes())
+            number = self._numbers.get(key)
+            if number is None:
+                number = self._numbers[key] = len(self._numbers)
+                self._write(number, key, line)
+            self.code[row] = number
+
+    def _write(self, number: int, key: tuple[int, int, bytes], gpus: Whole) -> None:
+        if number == len(self._cpu):
+            self._cpu, self._model, self._loss = (np.concatenate([a, np.empty_like(a)]) for a in (self._cpu, self._model, self._loss))
+            self._gpus = np.concatenate([self._gpus, np.zeros_like(self._gpus)])
+        self._cpu[number], self._model[number], self._gpus[number] = key[0], key[1], gpus
+
+    def _states(self, numbers: Rowids | Codes) -> States:
+        return States(self._cpu[numbers], self._gpus[numbers], self._model[numbers])
+
+    def costs(self, ask: WorkloadAsk) -> Floats:
+        """What placing it would lose, for each row; meaningless where it does not fit."""
+        costs = self._costs.get(ask.shape)
+        if costs is None or len(costs) < len(self._cpu):
+            costs = self._grown(ask.shape, costs)
+        found = costs[self.code]
+        missing = np.isnan(found)
+        if missing.any():
+            numbers = np.unique(self.code[missing])
+            costs[numbers] = self._cost(ask, numbers)
+            found = costs[self.code]
+        return found
+
+    def _grown(self, shape: Hashable, known: Floats | None) -> Floats:
+        if len(self._costs) > SHAPES:
+            self._costs.clear()
+        costs: Floats = np.full(len(self._cpu), np.nan, np.float32)
+        if known is not None:
+            costs[: len(known)] = known
+        self._costs[shape] = costs
+        return costs
+
+    def _cost(self, ask: WorkloadAsk, numbers: Codes) -> Reals:
+        states, cpu, need = self._states(numbers), cpu_of(ask), ask.demands.gpu
+        cost = np.zeros(len(numbers))
+        fit = takes(states, cpu, need)
+        if fit.any():
+            before = self._losses(numbers[fit])
+            after = self._mix.loss(placed(self._states(numbers[fit]), cpu, need))
+            cost[fit] = np.rint((after - before) * GRAIN) / GRAIN
+        return cost
+
+    def _losses(self, numbers: Codes) -> Reals:
+        count = len(self._numbers)
+        if self._weighed < count:
+            fresh = np.arange(self._weighed, count)
+            self._loss[fresh] = self._mix.loss(self._states(fresh))
+            self._weighed = count
+        return self._loss[numbers]
+
+
+@dataclass(frozen=True)
+class GpuFragmentation:
+    """Learns what is typical from what is placed: no mix is given. Wide, since what is scarce depends on all nodes."""
+
+    name: ClassVar[str] = "GpuFragmentation"
+    scope: ClassVar[Scope] = "table"
+    _seen: WeakKeyDictionary[NodeTable, Landscape] = field(default_factory=WeakKeyDictionary, compare=False, repr=False)
+
+    def applies(self, ask: WorkloadAsk) -> bool:
+        return True
+
+    def score(self, ask: WorkloadAsk, rows: NodeTable) -> Floats:
+        """A half where nothing is lost, a quarter where a whole GPU's worth is, three quarters where as much is gained."""
+        score = rows.floats()
+        if not rows.gpus.models:
+            score.fill(0.5)
+            return score
+        landscape = self._seen.get(rows)
+        if landscape is None:
+            landscape = self._seen[rows] = Landscape(rows)
+        landscape.follow(rows)
+        cost = landscape.costs(ask)
+        np.abs(cost, out=score)
+        score += np.float32(WHOLE_GPU)
+        np.divide(cost, score, out=score)
+        score *= np.float32(-0.5)
+        score += np.float32(0.5)
+        return score

@@ -1,0 +1,17 @@
+"""What opens doors is for its owner only, whatever the folder's mode."""
+
+import stat
+from pathlib import Path
+
+import pytest
+from servers import running_server
+
+
+@pytest.mark.xdist_group("private")
+def test_nobody_else_can_read_what_the_server_keeps(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir(mode=0o755)
+    with running_server(folder) as server:
+        server.lattice("get", "pools")
+        readable = [path.name for path in folder.rglob("*") if path.is_file() and stat.S_IMODE(path.stat().st_mode) & 0o077]
+    assert readable == []

@@ -1,0 +1,198 @@
+"""What nodes have and workloads ask for, from the manifest to the decision: every resource by its name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from lattice.engine.decide import Decision, decide
+from lattice.engine.explain import sentence
+from lattice.kinds.container import amounts
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.workload import LatticeWorkload
+from lattice.scheduling.facts import allocatable, facts_of
+from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.profile import compile_preset
+from lattice.scheduling.resources import Qos, eviction_order, fits, is_compressible, qos_of, totals_of, utilisation
+
+GIB = 1 << 30
+Quantities = Mapping[str, Any]
+
+
+def a_node(capacity: Quantities, **status: Any) -> LatticeNode:
+    value = {"metadata": {"name": "n"}, "status": {"capacity": {"cpu": 8000, "memory": 8 * GIB, **capacity}, **status}}
+    return msgspec.convert({"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNode", **value}, LatticeNode)
+
+
+def a_workload(*containers: tuple[Quantities, Quantities], **spec: Any) -> LatticeWorkload:
+    """(requests, limits) of each container."""
+    made = {f"c{n}": {"command": ["run"], "resources": {"requests": r, "limits": m}} for n, (r, m) in enumerate(containers)}
+    value = {"metadata": {"name": "w"}, "spec": {"containers": made, **spec}}
+    return msgspec.convert({"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeWorkload", **value}, LatticeWorkload)
+
+
+def decided(node: LatticeNode, workload: LatticeWorkload) -> Decision:
+    table = NodeTable()
+    table.put(facts_of(node))
+    return decide(table.ask(workload), table, compile_preset())
+
+
+@pytest.mark.parametrize(
+    ("resource", "capacity", "fitting", "more", "why"),
+    [
+        pytest.param("cpu", 1500, "1500m", "1501m", "without 1501m cpu free", id="cpu in thousandths of a core"),
+        pytest.param("memory", 4 * GIB, "4Gi", "5Gi", "without 5Gi memory free", id="memory in bytes"),
+        pytest.param("disk", 4 * GIB, "4Gi", "5Gi", "without 5Gi disk free", id="disk in bytes"),
+        pytest.param("ephemeral-storage", GIB, "1Gi", "2Gi", "without 2Gi ephemeral-storage free", id="ephemeral storage in bytes"),
+        pytest.param("hugepages-2Mi", 4 << 20, "4Mi", "6Mi", "without 6Mi hugepages-2Mi free", id="hugepages of any size in bytes"),
+        pytest.param("example.com/fpga", 2, 2, 3, "without 3 example.com/fpga free", id="an extended resource by its count"),
+    ],
+)
+def test_a_node_has_as_much_as_it_says_and_no_more(resource: str, capacity: int, fitting: Any, more: Any, why: str) -> None:
+    node = a_node({resource: capacity})
+    assert decided(node, a_workload(({resource: fitting}, {}))).fits
+    assert sentence(decided(node, a_workload(({resource: more}, {})))) == f"0 of 1 node: 1 {why}"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "models", "why"),
+    [
+        pytest.param(2, [], "", id="as many whole ones as there are"),
+        pytest.param("500m", ["a100"], "", id="a part of one, of its model"),
+        pytest.param(3, [], "without 3 gpu free", id="more than there are"),
+        pytest.param(1, ["v100"], "without a GPU of model v100", id="another model"),
+    ],
+)
+def test_gpus_are_counted_one_by_one(gpu: Any, models: list[str], why: str) -> None:
+    node = a_node({}, gpus=[{"model": "a100"}, {"model": "a100"}])
+    decision = decided(node, a_workload(({"gpu": gpu}, {}), constraints={"gpuModels": models}))
+    assert sentence(decision) == (f"0 of 1 node: 1 {why}" if why else "n: best of 1 that fit, of 1 node")
+
+
+@pytest.mark.parametrize(
+    ("requests", "limits"),
+    [
+        pytest.param({"cpu": "250m"}, {"cpu": 1}, id="cpu"),
+        pytest.param({"memory": "1Gi"}, {"memory": "2Gi"}, id="memory"),
+    ],
+)
+def test_a_container_states_request_and_limit(requests: Quantities, limits: Quantities) -> None:
+    spec = a_workload((requests, limits)).spec
+    assert (spec.request_amounts, spec.limit_amounts) == (amounts(requests), amounts(limits))
+
+
+@pytest.mark.parametrize(
+    ("status", "left"),
+    [
+        pytest.param({"reserved": {"cpu": 500}}, 7500, id="capacity less what is reserved"),
+        pytest.param({"reserved": {"cpu": 9000}}, 0, id="never below nothing"),
+        pytest.param({"reserved": {"cpu": 500}, "allocatable": {"cpu": 6000}}, 6000, id="what the node itself says wins"),
+    ],
+)
+def test_allocatable(status: Quantities, left: int) -> None:
+    assert allocatable(a_node({}, **status))["cpu"] == left
+
+
+BOTH = {"cpu": 1, "memory": "1Gi"}
+
+
+@pytest.mark.parametrize(
+    ("containers", "qos"),
+    [
+        pytest.param([(BOTH, BOTH)], Qos.Guaranteed, id="requests equal limits"),
+        pytest.param([(BOTH, BOTH), ({}, {})], Qos.Burstable, id="one container of two asks for nothing"),
+        pytest.param([(BOTH, {**BOTH, "cpu": 2})], Qos.Burstable, id="a limit above its request"),
+        pytest.param([({**BOTH, "x.io/fpga": 1}, BOTH)], Qos.Burstable, id="an extended resource without its limit"),
+        pytest.param([({**BOTH, "x.io/fpga": 1}, {**BOTH, "x.io/fpga": 1})], Qos.Guaranteed, id="an extended resource at its limit"),
+        pytest.param([({}, {})], Qos.BestEffort, id="nothing is asked for"),
+        pytest.param([({}, {"cpu": 1})], Qos.Burstable, id="a limit alone"),
+    ],
+)
+def test_qos(containers: list[tuple[Quantities, Quantities]], qos: Qos) -> None:
+    assert qos_of(a_workload(*containers).spec) is qos
+
+
+def test_best_effort_goes_first_and_guaranteed_last() -> None:
+    workloads = [("g", Qos.Guaranteed, 0), ("e", Qos.BestEffort, 9), ("b", Qos.Burstable, 1), ("a", Qos.Burstable, 0)]
+    assert eviction_order(workloads) == ["e", "a", "b", "g"]
+
+
+@pytest.mark.parametrize(
+    ("need", "free", "answer"),
+    [
+        pytest.param({"cpu": 2}, {"cpu": 2}, True, id="just enough is enough"),
+        pytest.param({"cpu": 2, "memory": 3}, {"cpu": 9, "memory": 2}, False, id="every resource counts"),
+        pytest.param({"fpga": 1}, {"cpu": 9}, False, id="what is not there is none"),
+    ],
+)
+def test_fits(need: dict[str, int], free: dict[str, int], answer: bool) -> None:
+    assert fits(need, free) is answer
+
+
+@pytest.mark.parametrize(
+    ("used", "share"),
+    [
+        pytest.param({"cpu": 1, "memory": 6}, 0.75, id="the fullest resource"),
+        pytest.param({"cpu": 9}, 1.0, id="never above one"),
+        pytest.param({}, 0.0, id="nothing used"),
+    ],
+)
+def test_utilisation(used: dict[str, int], share: float) -> None:
+    assert utilisation(used, {"cpu": 4, "memory": 8, "fpga": 0}) == share
+
+
+def test_a_workload_asks_for_what_its_containers_ask_for_together() -> None:
+    workload = a_workload(({"cpu": 1, "x.io/fpga": 1}, {"cpu": 2}), ({"cpu": "500m"}, {"cpu": 1, "memory": "1Gi"}))
+    assert workload.spec.request_amounts == {"cpu": 1500, "x.io/fpga": 1}
+    assert decided(a_node({"cpu": 1500, "x.io/fpga": 1}), workload).fits
+    assert not decided(a_node({"cpu": 1499, "x.io/fpga": 1}), workload).fits
+
+
+def test_a_limit_that_one_container_lacks_is_none_for_the_whole() -> None:
+    workload = a_workload(({}, {"cpu": 2}), ({}, {"cpu": 1, "memory": "1Gi"}))
+    assert totals_of(workload.spec.containers) == ({}, {"cpu": 3000})
+
+
+@pytest.mark.parametrize(
+    ("resource", "compressible"), [("cpu", True), ("ephemeral-storage", True), ("memory", False), ("disk", False), ("x.io/fpga", False)]
+)
+def test_too_little_of_what_is_compressible_only_slows_down(resource: str, compressible: bool) -> None:
+    assert is_compressible(resource) is compressible
+
+
+def test_ephemeral_storage_and_hugepages_are_asked_for_together() -> None:
+    wanted = a_workload(({"ephemeral-storage": "1Gi", "hugepages-2Mi": "4Mi"}, {}))
+    both = {"ephemeral-storage": GIB, "hugepages-2Mi": 4 << 20}
+    assert decided(a_node(both), wanted).fits
+    for missing in both:
+        assert not decided(a_node({name: amount for name, amount in both.items() if name != missing}), wanted).fits
+
+
+@pytest.mark.parametrize(
+    ("requests", "limits", "problem"),
+    [
+        pytest.param({"cpu": 2}, {"cpu": 1}, "must be at most the limit (1), got 2", id="a request above its limit"),
+        pytest.param({"cpu": 1}, {"cpu": "1000m"}, "", id="just the limit"),
+        pytest.param({"cpu": -1}, {}, "must be 0 or more", id="below nothing"),
+        pytest.param({"x.io/fpga": "1.5"}, {}, "must be a whole number", id="half of what cannot be shared"),
+    ],
+)
+def test_requests_are_bounded_by_limits(requests: Quantities, limits: Quantities, problem: str) -> None:
+    found = [cause.problem for cause in a_workload((requests, limits)).problems()]
+    assert problem in found[0] if problem else not found
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        pytest.param({"conditions": [{"type": "Ready", "status": "True"}]}, "", id="ready"),
+        pytest.param({"conditions": [{"type": "Ready", "status": "False"}]}, "not ready", id="not ready"),
+        pytest.param({"conditions": [{"type": "Ready", "status": "Unknown"}]}, "not ready", id="not known"),
+        pytest.param({"phase": "Draining"}, "draining", id="draining"),
+    ],
+)
+def test_only_nodes_that_are_well_take_workloads(status: Any, why: str) -> None:
+    assert sentence(decided(a_node({}, **status), a_workload(({"cpu": 1}, {})))) == (
+        f"0 of 1 node: 1 {why}" if why else "n: best of 1 that fit, of 1 node"
+    )

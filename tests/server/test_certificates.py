@@ -1,0 +1,58 @@
+"""The built-in authority: what it signs, and when the server's own certificate is made anew."""
+
+import stat
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from lattice.server.certificates import load_authority, new_authority, open_server_pair, write_private
+
+
+def test_a_client_certificate_names_user_and_groups_and_is_for_clients_only() -> None:
+    authority, _ = new_authority()
+    made = x509.load_pem_x509_certificate(authority.issue_client("ann", ["lattice:viewers", "team"]).certificate)
+    assert [each.value for each in made.subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == ["ann"]
+    assert [each.value for each in made.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)] == ["lattice:viewers", "team"]
+    assert list(made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert made.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is False
+    made.verify_directly_issued_by(authority.certificate)
+
+
+def test_an_authority_comes_back_from_its_pair() -> None:
+    authority, pair = new_authority()
+    assert load_authority(pair).certificate == authority.certificate
+
+
+def test_a_server_certificate_is_kept_while_it_serves(tmp_path: Path) -> None:
+    authority, _ = new_authority()
+    certificate, _ = open_server_pair(authority, tmp_path, ["localhost", "127.0.0.1"])
+    first = certificate.read_bytes()
+    open_server_pair(authority, tmp_path, ["localhost"])
+    assert certificate.read_bytes() == first
+    open_server_pair(authority, tmp_path, ["localhost", "lattice.example"])
+    assert certificate.read_bytes() != first
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda path: None, id="another authority of the same name signed it"),
+        pytest.param(lambda path: path.write_bytes(b"junk"), id="it is junk"),
+        pytest.param(lambda path: path.unlink(), id="it is gone"),
+    ],
+)
+def test_a_server_certificate_that_will_not_do_is_made_anew(tmp_path: Path, damage) -> None:
+    old, _ = new_authority()
+    certificate, _ = open_server_pair(old, tmp_path, ["localhost"])
+    damage(certificate)
+    new, _ = new_authority()
+    open_server_pair(new, tmp_path, ["localhost"])
+    x509.load_pem_x509_certificate(certificate.read_bytes()).verify_directly_issued_by(new.certificate)
+
+
+def test_private_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    write_private(path, b"secret")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
