@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import api, fanout, lists, machine, memory, startup, stores
+from bench import api, fanout, lists, machine, memory, refusals, startup, stores
 from bench.report import Report
 from bench.scale import FULL, QUICK, Scale
 
@@ -14,6 +14,7 @@ SUBJECTS: dict[str, Callable[[Report, Scale, Path], None]] = {
     "startup": startup.measure,
     "stores": stores.measure,
     "api": api.measure,
+    "refusals": refusals.measure,
     "lists": lists.measure,
     "fanout": fanout.measure,
     "memory": memory.measure,

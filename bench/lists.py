@@ -18,6 +18,12 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 PAGE = 500  # objects: what kubectl asks for
 SMALL = f"{objects.SERVICES}/long-000000"
 LONGEST_WAIT = 50.0  # milliseconds
+OTHER_FORMS = (
+    ("one Table without pages", objects.SERVICES, TABLE),
+    ("metadata only", objects.SERVICES, "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"),
+    ("the opening of a watch", f"{objects.SERVICES}?watch=1&timeoutSeconds=1", "application/json"),
+    ("the opening of a watch as a Table", f"{objects.SERVICES}?watch=1&timeoutSeconds=1", TABLE),
+)
 
 
 def measure(report: Report, scale: Scale, folder: Path) -> None:
@@ -29,6 +35,8 @@ def measure(report: Report, scale: Scale, folder: Path) -> None:
         report.add("longest wait of a small get, nothing else going on", quiet.longest, "ms", note=f"median {quiet.median:.1f} ms")
         _whole(report, scale, server)
         _paged(report, scale, server)
+        for name, path, accept in OTHER_FORMS:
+            _other(report, scale, server, (name, path, accept))
 
 
 def _whole(report: Report, scale: Scale, server: Server) -> None:
@@ -60,6 +68,13 @@ def _paged(report: Report, scale: Scale, server: Server) -> None:
     seconds, size, longest = _under_probe(server, scale.lists, read)
     report.add(f"the same as a Table in pages of {PAGE}, slowest of {scale.lists}", max(seconds), "s", note=f"{size:,} bytes")
     report.add("longest wait of a small get meanwhile", longest, "ms", at_most=LONGEST_WAIT)
+
+
+def _other(report: Report, scale: Scale, server: Server, form: tuple[str, str, str]) -> None:
+    name, path, accept = form
+    line = Line(target(server.kubeconfig))
+    _, _, longest = _under_probe(server, min(3, scale.lists), lambda: len(line.ask(path, accept)))
+    report.add(f"longest wait of a small get during {name}", longest, "ms", at_most=LONGEST_WAIT)
 
 
 def _under_probe(server: Server, times: int, read: Callable[[], int]) -> tuple[list[float], int, float]:

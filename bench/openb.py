@@ -190,11 +190,16 @@ def line(runs: Sequence[Run], peers: dict[tuple[str, str], tuple[float, float]])
     return Line(first.workload, first.profile, peer, mean, max(run.seconds for run in runs), len(runs))
 
 
-HEADING = "| workload | peer at 100 / 130 % | Lattice | ahead, points | slowest run, CPU s | seeds | reached |\n|---|---|---|---|---|---|---|"
+HEADING = (
+    "| workload | peer at 100 / 130 % | Lattice | ahead, points | slowest run, CPU s | seeds | reached |\n|---|---|---|---|---|---|---|"
+)
 
 
 def markdown(lines: Sequence[Line]) -> str:
-    parts = ["# Filling a GPU cluster (openb)\n", "Decide only, every node scored, every placement checked again. The mix is learned online.\n"]
+    parts = [
+        "# Filling a GPU cluster (openb)\n",
+        "Decide only, every node scored, every placement checked again. The mix is learned online.\n",
+    ]
     for profile in dict.fromkeys(each.profile for each in lines):
         ours = [each for each in lines if each.profile == profile]
         parts += [f"## {profile} beside {PEERS.get(profile, 'nobody')[3:]}\n", HEADING, *(each.markdown() for each in ours)]

@@ -31,8 +31,18 @@ class Line:
         assert head.status == 200, body
         return body
 
+    def send(self, method: str, path: str, body: bytes, content: str) -> int:
+        """The status of the answer."""
+        self._socket.sendall(request(method, path, body, content))
+        head = self._head()
+        b"".join(self.pieces(head))
+        return head.status
+
     def begin(self, path: str, accept: str = "application/json") -> Head:
         self._socket.sendall(request("GET", path).replace(b"Accept: application/json", b"Accept: " + accept.encode()))
+        return self._head()
+
+    def _head(self) -> Head:
         status = int(self._file.readline().split()[1])
         headers = {}
         while (line := self._file.readline().strip()) != b"":

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations as pairs
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ LONG = os.environ.get("LATTICE_LONG") == "1"
 proved = settings(settings.get_profile("long" if LONG else "short"))
 
 EVERYTHING = compile_profile(ProfileSpec("everything", dict.fromkeys(SCORES, 1.0)))
-KEYS = ("zone", "node", "rack", "nowhere")
+KEYS = ("zone", "node", "rack") * 4 + ("nowhere",)
 TAINTS = (a_taint("t"), a_taint("t", "NoExecute"), a_taint("u", "NoSchedule", "1"), a_taint("u", "PreferNoSchedule", "1"))
 TOLERATIONS = (
     a_toleration("t", "Exists"),
@@ -52,35 +52,36 @@ SPREADS = [
 ]
 
 
-def some_of(choices: Sequence[Any], often: int = 2) -> st.SearchStrategy[tuple[Any, ...]]:
-    """None, one or two of them; none `often` times as often as one."""
+def some_of(choices: Sequence[Any], often: int = 3) -> st.SearchStrategy[tuple[Any, ...]]:
+    """None, one or two of them; none `often` times as often as one, two seldom."""
     ones: list[tuple[Any, ...]] = [(each,) for each in choices]
-    return st.sampled_from([()] * (often * len(ones)) + ones + list(pairs(choices, 2)))
+    twos = list(pairwise(choices))[::3]
+    return st.sampled_from([()] * (often * len(ones)) + ones + twos)
 
 
 def mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
-    return st.sampled_from([usual] * 2 * len(others) + list(others))
+    return st.sampled_from([usual] * 4 * len(others) + list(others))
 
 
 # One draw decides several things at once: drawing is what takes the time.
 PLACES = [
     {key: value for key, value in zip(("zone", "rack", "size", "cluster"), values, strict=True) if value}
-    for values in product(("x", "y", ""), ("r1", "r2", "r3", ""), ("1", "4", ""), ("c", "c", "d"))
+    for values in product(("x", "x", "y", "y", ""), ("r1", "r1", "r2", ""), ("1", "4", ""), ("c", "c", "d"))
 ]
 ROOMS = [
     {"cpu": cpu, "memory": memory, "workloads": slots, "ports": 2, "fpga": fpga}
-    for cpu, memory, slots, fpga in product((1, 2, 4), (1, 2, 4), (1, 3, 5), (0, 1))
+    for cpu, memory, slots, fpga in product((2, 4, 6), (2, 4, 6), (2, 4, 9), (0, 1, 2))
 ]
-HEALTH = st.sampled_from([{}] * 12 + [{"ready": False}, {"cordoned": True}, {"draining": True}])
+HEALTH = st.sampled_from([{}] * 30 + [{"ready": False}, {"cordoned": True}, {"draining": True}])
 ABILITIES = [
     {"runtimes": frozenset(runtimes), "licences": frozenset(licences), "image": image, "price": price}
-    for runtimes, licences, image, price in product(((), ("process",)), ((), ("pro",)), ("", "os-1.2", "os-2.0"), (0, 1, 3))
+    for runtimes, licences, image, price in product(((), (), ("process",)), ((), ("pro",)), ("", "os-1.2", "os-2.0"), (0, 1, 3))
 ]
 NODES = st.builds(
     lambda place, room, taints, gpus, rest: (place, room, taints, gpus, rest),
     st.sampled_from(PLACES),
     st.sampled_from(ROOMS),
-    some_of(TAINTS),
+    some_of(TAINTS, 6),
     st.sampled_from([(), (), ("v100",), ("v100", "v100"), ("a100",)]),
     st.tuples(HEALTH, st.sampled_from(ABILITIES)),
 )
@@ -93,14 +94,14 @@ def as_nodes(drawn: list[Any]) -> list[NodeFacts]:
     ]
 
 
-REQUESTS = [{"cpu": cpu, "memory": memory, "fpga": fpga} for cpu, memory, fpga in product((0, 1, 2), (0, 1, 2), (0, 0, 0, 1))]
+REQUESTS = [{"cpu": cpu, "memory": memory, "fpga": fpga} for cpu, memory, fpga in product((0, 1, 2), (0, 1, 2), (0,) * 7 + (1,))]
 WHO = [
     {"namespace": namespace, "labels": {"app": app}, "service": service}
     for namespace, app, service in product(("default", "default", "other"), "ab", ("", "s", "t"))
 ]
 PORTS = [
     {"ports": ports, "host_ports": host_ports}
-    for ports, host_ports in product((0, 0, 1), ((), (), ((80, "TCP"),), ((80, "UDP"), (443, "TCP"))))
+    for ports, host_ports in product((0, 0, 1), ((), (), (), (), ((80, "TCP"),), ((80, "UDP"), (443, "TCP"))))
 ]
 LIKED_NODES = [PreferredNodes(weight=weight, term=term) for weight, term in zip((1, 50, 100) * 9, NODE_TERMS, strict=False)]
 LIKED_COMPANY = [PreferredWorkloads(weight=weight, term=term) for weight, term in zip((1, 50, 100) * 3, TERMS, strict=False)]
@@ -108,7 +109,7 @@ LIKED_COMPANY = [PreferredWorkloads(weight=weight, term=term) for weight, term i
 
 ABOUT_NODES = {
     "gpu": mostly(None, 1, 2, "300m", "700m"),
-    "runtime": st.sampled_from(["", "process", "container"]),
+    "runtime": mostly("", "process", "container"),
     "cluster": mostly("", "c"),
     "node_selector": mostly({}, {"rack": "r1"}),
     "node_terms": some_of(NODE_TERMS),
@@ -151,7 +152,7 @@ class World:
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     kinds = draw(st.lists(some_demands(), min_size=1, max_size=3))
-    demands = draw(st.lists(st.sampled_from(kinds), max_size=8))
+    demands = draw(st.lists(st.sampled_from(kinds), min_size=draw(st.sampled_from([0, 3, 6])), max_size=8))
     gone = draw(st.lists(st.integers(0, max(0, len(demands) - 1)), max_size=2, unique=True)) if demands else []
     facts = as_nodes(draw(st.lists(NODES, min_size=1, max_size=6)))
     return World(facts, demands, gone, draw(st.one_of(st.sampled_from(kinds), some_demands())))

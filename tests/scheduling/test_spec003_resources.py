@@ -179,7 +179,7 @@ def test_ephemeral_storage_and_hugepages_are_asked_for_together() -> None:
     ],
 )
 def test_requests_are_bounded_by_limits(requests: Quantities, limits: Quantities, problem: str) -> None:
-    found = [cause.problem for cause in a_workload((requests, limits)).problems()]
+    found = [cause.message for cause in a_workload((requests, limits)).problems()]
     assert problem in found[0] if problem else not found
 
 

@@ -208,6 +208,7 @@ class LatticeService(Kind):
         namespaced=True,
         scale="spec.replicas.min",
         columns=(
+            Column("Wanted", ".spec.replicas.min", "integer", description="Replicas that should run; 1 if nothing is said."),
             Column("Ready", ".status.health.ready", "integer"),
             Column("Replicas", ".status.replicas", "integer"),
             Column("Pools", ".status.placements[*].pool"),

@@ -297,6 +297,9 @@ class NodeTable(Table):
                 carriers = self._repulsed[demands.namespace, term] = Tally(demands.namespace, EVERYTHING)
                 self._repelled.clear()
             carriers.add(self, placement.row, change)
+            if change < 0 and not carriers.nodes.any():
+                del self._repulsed[demands.namespace, term]
+                self._repelled.clear()
 
     def _tallies_for(self, ask: WorkloadAsk) -> tuple[Tally, ...]:
         demands = ask.demands
