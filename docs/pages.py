@@ -6,6 +6,7 @@ import click
 from prometheus_client.metrics_core import Metric
 
 from docs.fields import fields
+from docs.spec003 import ROWS, SPECIFICATION, Row
 from lattice import metrics, settings
 from lattice.cli.main import SECTIONS, cli
 from lattice.cli.names import Names
@@ -169,6 +170,24 @@ def meaning(error: type[LatticeError]) -> str:
     return "something that nobody foresaw; the server's log has the details"
 
 
+def spec003() -> Iterator[str]:
+    yield "# Specification 003: node scheduling"
+    yield (
+        f"The {len(ROWS)} demands of the specification, the gaps that it lists and the advice that it gives: what meets each, which test "
+        "proves that, and a change of one line in the code that the test notices. `tests/test_spec003.py` looks the places up and makes "
+        "the changes, one at a time in a copy of the package: a few of them with `make test`, all with `make prove`."
+    )
+    for section in SPECIFICATION:
+        yield f"## {section.title}"
+        yield table(("demand", "met by", "proven by", "a slip that the test notices"), (_demand(row) for row in section.rows))
+
+
+def _demand(row: Row) -> tuple[str, ...]:
+    file, old, new = row.slip
+    change = f"`{old.strip()}` → {f'`{new.strip()}`' if new else 'nothing'}"
+    return row.item, f"`{row.module}:{row.symbol}`", f"`{row.test_id}`", f"`{file}`: {change}"
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
@@ -178,4 +197,11 @@ def fenced(text: str) -> str:
     return f"```text\n{text.rstrip()}\n```"
 
 
-PAGES = {"kinds": kinds, "commands": commands, "settings": settings_page, "metrics": metrics_page, "errors": errors}
+PAGES = {
+    "kinds": kinds,
+    "commands": commands,
+    "settings": settings_page,
+    "metrics": metrics_page,
+    "errors": errors,
+    "spec-003": spec003,
+}

@@ -14,6 +14,7 @@ import pytest
 
 from docs import build
 from docs.pages import error_tree, metric_name
+from docs.spec003 import SPECIFICATION
 from lattice import metrics
 from lattice.cli.main import COMMANDS
 from lattice.errors import LatticeError
@@ -34,6 +35,7 @@ EXPECTED = {
     "settings": [setting.name for setting in SETTINGS],
     "metrics": [metric_name(metric) for metric in metrics.REGISTRY.collect()],
     "errors": [error.__name__ for error in error_tree(LatticeError)],
+    "spec-003": [section.title for section in SPECIFICATION],
 }
 
 

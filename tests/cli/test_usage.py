@@ -6,6 +6,13 @@ import pytest
 from test_commands import POOLS, SERVICES, a_pool, a_service, write
 
 SECRETS = "/api/v1/namespaces/lattice-system/secrets"
+pytestmark = pytest.mark.timeout(20)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """A server that starts although it should not leaves its files there."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +67,10 @@ def test_settings_are_checked_at_the_command_line(lattice, command, flags, probl
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        *[pytest.param(["--lease-ttl", v], f"must be 1 or more seconds, got {v}", id=f"a lease of {v}") for v in ("0.5", "-1", "inf", "nan")],
+        *[
+            pytest.param(["--lease-ttl", v], f"must be 1 or more seconds, got {v}", id=f"a lease of {v}")
+            for v in ("0.5", "-1", "inf", "nan")
+        ],
         *[pytest.param(["--history", v], f"must be 0 or more seconds, got {v}", id=f"a history of {v}") for v in ("-1", "inf", "nan", "x")],
         *[pytest.param(["--event-ttl", v], f"must be more than 0 seconds, got {v}", id=f"events for {v}") for v in ("0", "-1", "inf")],
     ],

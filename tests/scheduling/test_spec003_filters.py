@@ -56,14 +56,18 @@ def test_every_filter_is_asked(demands: Any, unfit: Any, fit: Any, why: str) -> 
 
 
 def test_all_nodes_are_looked_at() -> None:
-    assert refused(a_workload({"cpu": 3}), *(a_node(f"n{cpu}", {"cpu": cpu}) for cpu in (1, 2, 3))).startswith("n3: best of 1 that fit, of 3")
+    assert refused(a_workload({"cpu": 3}), *(a_node(f"n{cpu}", {"cpu": cpu}) for cpu in (1, 2, 3))).startswith(
+        "n3: best of 1 that fit, of 3"
+    )
 
 
 def test_those_that_fit_and_those_that_do_not_are_counted() -> None:
-    table = nodes(a_node("a"), a_node("b"), a_node("c", {"cpu": 1}), a_node("d", ready=False), a_node("e", {"cpu": 1}, ready=False))
+    small = {"cpu": 1}
+    well, unwell = [a_node("a"), a_node("b"), a_node("c", small), a_node("d", small)], [a_node("e", ready=False)]
+    table = nodes(*well, *unwell, a_node("f", small, ready=False))
     decision = decide(ask(table, a_workload({"cpu": 2})), table, EVERYTHING)
-    assert "best of 2 that fit, of 5 nodes" in sentence(decision)
-    assert [(reason.summary(), count) for reason, count in counts(decision)] == [("not ready", 2), ("without 2 cpu free", 1)]
+    assert "best of 2 that fit, of 6 nodes" in sentence(decision)
+    assert [(reason.summary(), count) for reason, count in counts(decision)] == [("not ready", 2), ("without 2 cpu free", 2)]
 
 
 @pytest.mark.parametrize(
@@ -185,6 +189,7 @@ def test_workload_anti_affinity(there: Any, new: Any) -> None:
     ("skew", "itself", "left"),
     [
         pytest.param(1, True, ["c"], id="three against one: only the emptier zone"),
+        pytest.param(2, True, ["c"], id="two ahead is as far as it goes: one more is too many"),
         pytest.param(3, True, ["a", "b", "c"], id="a skew that allows it"),
         pytest.param(2, False, ["a", "b", "c"], id="one that is not counted itself makes nothing worse"),
     ],

@@ -10,7 +10,7 @@ from build import nodes as table_of
 from small import ask, dice, nodes, packing, put, where
 from test_bind import ledger, side
 
-from lattice.engine.decide import Decision
+from lattice.engine.decide import Decision, decide
 from lattice.engine.plugin import Profile
 from lattice.scheduling import CompositeScheduler, Preemptor, Reservations, Selection, Selector, TieBreaker
 from lattice.scheduling.bind import Binder, BindEvent, BindingMode
@@ -58,7 +58,7 @@ def test_the_filters_of_the_profile_rule_out() -> None:
 
 def test_the_scores_of_the_profile_decide() -> None:
     table = table_of(a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"), a_node("d", zone="y"))
-    asks = [table.asked(f"default/w{number}", a_workload(service="s")) for number in range(4)]
+    asks = [table.asked(f"default/w{number}", a_workload({"cpu": "100m"}, service="s")) for number in range(4)]
     cycle = CompositeScheduler(compile_preset("high-availability"), Reservations(table)).cycle([asks], 0.0)
     assert sorted(each.node for each in cycle.placed) == ["a", "b", "c", "d"]
 
@@ -68,9 +68,17 @@ def test_the_selected_one_is_taken() -> None:
     rows = [Selector(TieBreaker.RANDOM, dice(seed)) for seed in range(8)]
     taken = set()
     for number, selector in enumerate(rows):
-        cycle = CompositeScheduler(Profile("indifferent", FIT, ()), Reservations(table), selector).cycle([[ask(table, f"w{number}", 1)]], 0.0)
+        cycle = CompositeScheduler(Profile("indifferent", FIT, ()), Reservations(table), selector).cycle(
+            [[ask(table, f"w{number}", 1)]], 0.0
+        )
         taken.add(cycle.placed[0].node)
     assert len(taken) > 1
+
+
+def test_weighted_random_without_scores_reaches_everybody() -> None:
+    table, selector = nodes(*[1000] * 3), Selector(TieBreaker.WEIGHTED_RANDOM, dice(3))
+    decision = decide(ask(table, "any"), table, Profile("indifferent", FIT, ()))
+    assert {selector.select(decision).row for _ in range(50)} == {0, 1, 2}
 
 
 def test_what_is_placed_is_bound() -> None:

@@ -8,10 +8,10 @@ import click
 
 from lattice.cli import output, render, say
 from lattice.cli.client import APPLY, Request
-from lattice.cli.names import Target, address, full_name, names
+from lattice.cli.names import Target, address, full_name
 from lattice.cli.options import Command, Connection, connected
-from lattice.cli.sources import documents, target_of
-from lattice.errors import Cause, Invalid, LatticeError, Malformed, NotFound, Unavailable, UnknownUser
+from lattice.cli.sources import manifests
+from lattice.errors import Cause, Conflict, Invalid, LatticeError, Malformed, NotFound, Unavailable, UnknownUser
 from lattice.kinds.manifest import Document
 
 _FIRST = ("namespaces",)  # what the others live in
@@ -25,7 +25,6 @@ class Options:
     dry_run: str = "none"
     force_conflicts: bool = False
     field_manager: str = "lattice"
-    validate: str = "strict"
     server_side: bool = True
     show_managed_fields: bool = False
 
@@ -44,12 +43,6 @@ class Options:
 )
 @click.option("--force-conflicts", is_flag=True, help="Take fields over from whoever else manages them.")
 @click.option("--field-manager", default="lattice", show_default=True, help="As whom the fields are managed.")
-@click.option(
-    "--validate",
-    type=click.Choice(["strict", "warn", "ignore", "true", "false"]),
-    default="strict",
-    help="What to do about unknown fields.",
-)
 @click.option("--server-side", is_flag=True, hidden=True, help="Always so; accepted for those used to kubectl.")
 @click.option("--show-managed-fields", is_flag=True, help="Keep managedFields in json and yaml.")
 @click.option(
@@ -77,9 +70,14 @@ def apply(connection: Connection, **options: Any) -> int:
       lattice apply -f shop/ --dry-run=client      check the manifests, without a server
     """
     asked = Options(**options)
-    found = documents(asked.files, asked.recursive)
-    work = Applying(connection, asked, [(d, target_of(d, names())) for d in found])
-    return work.run()
+    found = manifests(asked.files, asked.recursive, lambda document, target: _in_one_namespace(connection, document, target))
+    return Applying(connection, asked, found).run()
+
+
+def _in_one_namespace(connection: Connection, document: Document, target: Target) -> None:
+    given, asked = document.value["metadata"].get("namespace"), connection.asked_namespace
+    if target.resource.namespaced and given and asked and given != asked:
+        raise Malformed(f"is in namespace {given}, but -n says {asked}", where=document.at("metadata.namespace"), fix="drop one of the two")
 
 
 @dataclass
@@ -89,6 +87,7 @@ class Applying:
     objects: list[tuple[Document, Target]]
     results: list[tuple[Target, Any]] = field(default_factory=list)
     tally: Counter[str] = field(default_factory=Counter)
+    codes: set[int] = field(default_factory=set)
 
     def run(self) -> int:
         for document, target in sorted(self.objects, key=lambda pair: pair[1].resource.id not in _FIRST):
@@ -98,6 +97,7 @@ class Applying:
                 raise  # the next one would fare no better
             except LatticeError as e:
                 say.error(located(e, document, target))
+                self.codes.add(e.exit_code)
                 verdict, value = "failed", None
             self.tally[verdict] += 1
             if value is not None:
@@ -117,10 +117,9 @@ class Applying:
         return ("unchanged" if _same(before, answer.value) else "configured"), answer.value
 
     def _query(self) -> dict[str, str]:
-        strictness = {"true": "Strict", "false": "Ignore"}.get(self.asked.validate, self.asked.validate.capitalize())
         return {
             "fieldManager": self.asked.field_manager,
-            "fieldValidation": strictness,
+            "fieldValidation": "Strict",
             "force": "true" if self.asked.force_conflicts else "",
             "dryRun": "All" if self.asked.dry_run == "server" else "",
         }
@@ -128,13 +127,7 @@ class Applying:
     def _in_namespace(self, document: Document, target: Target) -> dict[str, Any]:
         metadata = document.value["metadata"]
         given, asked = metadata.get("namespace"), self.connection.asked_namespace
-        if not target.resource.namespaced:
-            return document.value
-        if given and asked and given != asked:
-            raise Malformed(
-                f"is in namespace {given}, but -n says {asked}", where=document.at("metadata.namespace"), fix="drop one of the two"
-            )
-        if given:
+        if given or not target.resource.namespaced:
             return document.value
         namespace = asked or ("default" if self.asked.dry_run == "client" else self.connection.namespace)
         return {**document.value, "metadata": {**metadata, "namespace": namespace}}
@@ -153,16 +146,28 @@ class Applying:
             output.show(output.written(output.one_or_list(shown, single=True), self.asked.form))
         if len(self.objects) > 1:
             say.note(", ".join(f"{count} {verdict}" for verdict, count in sorted(self.tally.items())))
-        return 1 if self.tally["failed"] else 0
+        return say.exit_code(self.codes)
 
 
 def located(e: LatticeError, document: Document, target: Target) -> LatticeError:
     """The same refusal, with the file and line of every field it names."""
     name = f"{full_name(target.resource)}/{target.name}"
-    causes = [_placed(c, document) for c in e.causes]
+    in_order = sorted(e.causes, key=lambda cause: document.line_of(cause.field.removeprefix(".")))
+    causes = [_placed(c, document) for c in in_order]
+    if causes and isinstance(e, Conflict):
+        return _owned_by_others(name, document, causes)
     if causes and isinstance(e, Invalid | Malformed):  # then what it says is only the causes again, on one line
         return Invalid(f"{name} is invalid", where=document.at(), fix=e.fix, causes=causes)
     return type(e)(f"{name}: {e.what}", where=e.where or document.at(), fix=e.fix, causes=causes)
+
+
+def _owned_by_others(name: str, document: Document, causes: list[Cause]) -> Conflict:
+    """The causes say which and by whom; the server's own message is all of them again on one line."""
+    one = len(causes) == 1
+    what = "1 field is" if one else f"{len(causes)} fields are"
+    it = "it" if one else "them"
+    fix = f"take {it} over with --force-conflicts, or leave {it} out of the manifest"
+    return Conflict(f"{name}: {what} managed by somebody else", where=document.at(), fix=fix, causes=causes)
 
 
 def _placed(cause: Cause, document: Document) -> Cause:

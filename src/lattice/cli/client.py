@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import re
 import socket
 import ssl
 import tempfile
@@ -153,16 +154,20 @@ class Client:
             case ConnectionRefusedError():
                 return Unavailable(f"no server answers at {url}", fix="is `lattice up` running? else check the address")
             case ssl.SSLCertVerificationError():
-                return Unavailable(
-                    f"{url} shows a certificate that we do not trust: {e.verify_message}", fix="use the kubeconfig that this server wrote"
-                )
+                return Unavailable(f"{url} shows a certificate that we do not trust: {e.verify_message}", fix=_trust(self.server))
             case ssl.SSLError():
                 return Unavailable(f"no secure connection to {url}: {e.reason or e}", fix="check the address, and your client certificate")
             case TimeoutError():
                 return Unavailable(f"{url} gave no answer in time", fix="try again, or wait longer with --request-timeout")
             case socket.gaierror():
-                return Unavailable(f"there is no host {self._url.hostname!r}", where=url, fix="check the address in the kubeconfig")
+                return Unavailable(f"there is no host {self._url.hostname!r}", where=url, fix=f"check the address in {self.server.source}")
         return Unavailable(f"the connection to {url} broke: {e}", fix="is the server still running? try again")
+
+
+def _trust(server: Server) -> str:
+    if server.source == "LATTICE_ADDR":
+        return "set LATTICE_CA to the certificate of the authority that signed it"
+    return "use the kubeconfig that this server wrote"
 
 
 class _Secure(http.client.HTTPSConnection):
@@ -267,14 +272,16 @@ def refusal(status: int, answer: Mapping[str, Any], path: str = "") -> LatticeEr
         if isinstance(c, dict)
     ]
     what, fix = _apart(str(answer.get("message") or f"the server answered {status} to {path}"))
-    return kind(what, fix=fix or _FIXES.get(status, "") or _elsewhere(status, details), causes=causes)
+    return kind(what, fix=fix or _FIXES.get(status, "") or _elsewhere(status, details, path), causes=causes)
 
 
-def _elsewhere(status: int, details: Mapping[str, Any]) -> str:
+def _elsewhere(status: int, details: Mapping[str, Any], path: str) -> str:
     if status != 404 or not details.get("kind") or not details.get("name"):
         return ""
     group = f".{details['group']}" if details.get("group") else ""
-    return f"`lattice get {details['kind']}{group}` lists what there is"
+    inside = re.match(r"/apis?/(?:[^/]+/){1,2}namespaces/([^/]+)/", path)
+    namespace = f" -n {inside[1]}" if inside else ""
+    return f"`lattice get {details['kind']}{group}{namespace}` lists what there is"
 
 
 def _apart(message: str) -> tuple[str, str]:

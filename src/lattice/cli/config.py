@@ -4,7 +4,7 @@ import base64
 import binascii
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ class Server:
     namespace: str = ""
     insecure: bool = False
     name: str = ""  # what the certificate must say, if not the host in the url
+    source: str = field(default="the kubeconfig", compare=False)  # who told us
 
 
 def find_server(kubeconfig: str | None = None, context: str | None = None, environment: Mapping[str, str] = os.environ) -> Server:
@@ -33,12 +34,20 @@ def find_server(kubeconfig: str | None = None, context: str | None = None, envir
         return read_kubeconfig(Path(chosen), context)
     if address := environment.get("LATTICE_ADDR"):
         return _from_environment(address, environment)
-    for path in _near(Path.cwd(), environment):
+    for path in near(Path.cwd(), environment):
         return read_kubeconfig(path, context)
     raise Unavailable("no server known here", fix="start one with `lattice up`, or name one with --kubeconfig or LATTICE_ADDR")
 
 
-def _near(here: Path, environment: Mapping[str, str]) -> Iterator[Path]:
+def is_found(kubeconfig: Path, environment: Mapping[str, str] = os.environ) -> bool:
+    """Do commands that are run here use this file by themselves?"""
+    if environment.get("LATTICE_KUBECONFIG") or environment.get("LATTICE_ADDR"):
+        return False
+    return next((path.resolve() == kubeconfig.resolve() for path in near(Path.cwd(), environment)), False)
+
+
+def near(here: Path, environment: Mapping[str, str]) -> Iterator[Path]:
+    """Kubeconfigs that need no flag to be found, nearest first."""
     yield from (folder / LOCAL for folder in (here, *here.parents) if _is_ours(folder / LOCAL))
     yield from (Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part and Path(part).is_file())
 
@@ -56,7 +65,7 @@ def _from_environment(address: str, environment: Mapping[str, str]) -> Server:
     authority = environment.get("LATTICE_CA", "")
     if authority and "BEGIN CERTIFICATE" not in authority:
         authority = _text(Path(authority), "LATTICE_CA")
-    return Server(url.rstrip("/"), authority=authority, token=environment.get("LATTICE_TOKEN", ""))
+    return Server(url.rstrip("/"), authority=authority, token=environment.get("LATTICE_TOKEN", ""), source="LATTICE_ADDR")
 
 
 def read_kubeconfig(path: Path, context: str | None = None) -> Server:
@@ -92,6 +101,7 @@ def _server(entry: dict[str, Any], cluster: dict[str, Any], user: dict[str, Any]
         namespace=str(entry.get("namespace") or ""),
         insecure=cluster.get("insecure-skip-tls-verify") is True,
         name=str(cluster.get("tls-server-name") or ""),
+        source=str(path),
     )
 
 

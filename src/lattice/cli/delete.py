@@ -1,8 +1,9 @@
 """`lattice delete`: objects by name, by label or as manifests name them; waits until they are gone."""
 
+import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -11,11 +12,13 @@ from lattice.cli import output, say
 from lattice.cli.client import Request
 from lattice.cli.names import Target, address, full_name, names
 from lattice.cli.options import Command, Connection, Duration, complete_kind, connected
-from lattice.cli.sources import documents, target_of
-from lattice.errors import LatticeError, Malformed, NotFound, Unavailable, UnknownUser
+from lattice.cli.sources import manifests
+from lattice.cli.usage import Misused
+from lattice.errors import LatticeError, NotFound, Unavailable, UnknownUser
 
 _POLICIES = {"background": "Background", "foreground": "Foreground", "orphan": "Orphan"}
 _FIRST_LOOK, _LONGEST_PAUSE = 0.02, 1.0  # seconds between looks at whether it is gone
+PATIENCE = 5.0  # seconds of waiting in silence
 
 
 @dataclass(frozen=True)
@@ -89,18 +92,18 @@ def delete(connection: Connection, **options: Any) -> int:
 
 def _sensible(asked: Options) -> None:
     if asked.files and (asked.words or asked.every or asked.selector):
-        raise Malformed("-f says what to delete; kinds, names and selectors cannot go with it", fix="give one or the other")
+        raise Misused("-f says what to delete; kinds, names and selectors cannot go with it", fix="give one or the other")
     if not asked.files and not asked.words:
-        raise Malformed("nothing to delete is named", fix="give KIND NAME, or -f FILE")
+        raise Misused("nothing to delete is named", fix="give KIND NAME, or -f FILE")
     if asked.every and asked.selector:
-        raise Malformed("--all and -l cannot go together", fix="drop --all")
+        raise Misused("--all and -l cannot go together", fix="drop --all")
 
 
 @dataclass
 class Deleting:
     connection: Connection
     asked: Options
-    code: int = 0
+    codes: set[int] = field(default_factory=set)
 
     def run(self) -> int:
         doomed = [d for d in (self._delete(d) for d in list(self._chosen())) if d is not None]
@@ -108,7 +111,7 @@ class Deleting:
             until = time.monotonic() + self.asked.timeout if self.asked.timeout else None
             for one in doomed:
                 self._wait_gone(one, until)
-        return self.code
+        return say.exit_code(self.codes)
 
     def _chosen(self) -> Iterator[Doomed]:
         if self.asked.files:
@@ -118,14 +121,13 @@ class Deleting:
         chosen_by_rule = self.asked.every or bool(self.asked.selector)
         for target in targets:
             if target.name and chosen_by_rule:
-                raise Malformed("a name cannot go with -l or --all", fix="give either the name or the rule")
+                raise Misused("a name cannot go with -l or --all", fix="give either the name or the rule")
             if not target.name and not chosen_by_rule:
-                raise Malformed("which ones?", where=target.resource.plural, fix="give names, -l LABELS, or --all")
+                raise Misused("which ones?", where=target.resource.plural, fix="give names, -l LABELS, or --all")
             yield from [Doomed(target, self._namespace(target))] if target.name else self._by_rule(target)
 
     def _from_manifests(self) -> Iterator[Doomed]:
-        for document in reversed(documents(self.asked.files, self.asked.recursive)):  # what was made last goes first
-            target = target_of(document, names())
+        for document, target in reversed(manifests(self.asked.files, self.asked.recursive)):  # what was made last goes first
             given = document.value["metadata"].get("namespace")
             yield Doomed(target, given or self._namespace(target))
 
@@ -150,7 +152,7 @@ class Deleting:
         except LatticeError as e:
             if not (isinstance(e, NotFound) and self.asked.ignore_not_found):
                 say.error(e)
-                self.code = e.exit_code
+                self.codes.add(e.exit_code)
             return None
         dry = {"server": " (server dry run)", "client": " (dry run)"}.get(self.asked.dry_run, "")
         name = f"{full_name(doomed.target.resource)}/{doomed.target.name}"
@@ -169,17 +171,35 @@ class Deleting:
         return answer if isinstance(answer, dict) else {}
 
     def _wait_gone(self, doomed: Doomed, until: float | None) -> None:
-        pause = _FIRST_LOOK
-        while not self._is_gone(doomed):
-            if until is not None and time.monotonic() + pause > until:
-                raise Unavailable(f"{doomed} is still there", fix="see its finalizers: something must let it go first")
+        pause, silent_until = _FIRST_LOOK, time.monotonic() + PATIENCE
+        while (left := self._left(doomed)) is not None:
+            now = time.monotonic()
+            if until is not None and now + pause > until:
+                problem = Unavailable(
+                    f"{doomed} is not gone yet: {_held_by(left)}", fix="let go of it there, or wait longer with --timeout"
+                )
+                say.error(problem)
+                self.codes.add(problem.exit_code)
+                return
+            if now > silent_until:
+                say.note(f"waiting for {doomed}: {_held_by(left)}")
+                silent_until = math.inf
             time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def _is_gone(self, doomed: Doomed) -> bool:
-        """A new object of the same name is another one."""
+    def _left(self, doomed: Doomed) -> dict[str, Any] | None:
+        """The object while it is there; a new one of the same name is another one."""
         try:
-            found = self.connection.client.get(doomed.path)
+            found: dict[str, Any] = self.connection.client.get(doomed.path)
         except NotFound:
-            return True
-        return bool(doomed.uid) and found["metadata"].get("uid") != doomed.uid
+            return None
+        return None if doomed.uid and found["metadata"].get("uid") != doomed.uid else found
+
+
+def _held_by(left: dict[str, Any]) -> str:
+    """What keeps it: a namespace says so in its conditions, everything else has finalizers."""
+    conditions = (left.get("status") or {}).get("conditions") or [] if left.get("kind") == "Namespace" else []
+    told = [c["message"] for c in conditions if c.get("status") == "True" and c.get("message")]
+    if finalizers := left["metadata"].get("finalizers"):
+        told.append(f"held by its finalizers {', '.join(finalizers)}")
+    return "; ".join(told) or "nothing says why; the server may be busy or have no leader"

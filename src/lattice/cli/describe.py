@@ -12,6 +12,7 @@ from lattice.cli.options import Command, Connection, complete_kind, connected
 from lattice.clock import SystemClock
 from lattice.errors import LatticeError, NotFound
 
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _HEAD = 14  # width of the left column
 _STANDARD = ("apiVersion", "kind", "metadata", "status")
 _CONDITION_HEADS = ["Type", "Status", "Age", "Reason", "Message"]
@@ -65,7 +66,7 @@ def described(value: dict[str, Any], now: datetime) -> Iterator[str]:
     yield _field("Name", metadata["name"])
     yield from [_field("Namespace", metadata["namespace"])] if metadata.get("namespace") else []
     yield from _map("Labels", metadata.get("labels"), "=")
-    yield from _map("Annotations", metadata.get("annotations"), ": ")
+    yield from _map("Annotations", _shown(metadata.get("annotations")), ": ")
     yield _field("API Version", value.get("apiVersion"))
     yield _field("Kind", value.get("kind"))
     yield _field("Created", _moment(metadata.get("creationTimestamp"), now))
@@ -79,6 +80,11 @@ def described(value: dict[str, Any], now: datetime) -> Iterator[str]:
             yield from _section(name, _sizes(inner) if value.get("kind") == "Secret" and isinstance(inner, dict) else inner)
     yield from _section("status", {k: v for k, v in status.items() if k != "conditions"}) if status else ()
     yield from _conditions(status.get("conditions") or [], now)
+
+
+def _shown(annotations: dict[str, Any] | None) -> dict[str, Any]:
+    """kubectl keeps all that was applied in one of them: nothing to read, and in a secret its values."""
+    return {key: value for key, value in (annotations or {}).items() if key != LAST_APPLIED}
 
 
 def _sizes(secret: dict[str, Any]) -> dict[str, str]:

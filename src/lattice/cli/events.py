@@ -11,8 +11,9 @@ from lattice.cli.client import JSON
 from lattice.cli.follow import Follower
 from lattice.cli.names import Target, address, names
 from lattice.cli.options import Command, Connection, connected
+from lattice.cli.usage import Misused
 from lattice.clock import SystemClock
-from lattice.errors import Gone, Malformed
+from lattice.errors import Gone
 from lattice.kinds.base import Resource
 
 EVENTS = Resource(kind="Event", plural="events", group="", version="v1", namespaced=True)
@@ -48,7 +49,7 @@ def events(connection: Connection, types: str, **options: Any) -> None:
     """
     wanted = tuple(t.strip().capitalize() for t in types.split(",") if t.strip())
     if unknown := [t for t in wanted if t not in ("Normal", "Warning")]:
-        raise Malformed(f"there is no event type {unknown[0]!r}", where="--types", fix="use Normal, Warning or both")
+        raise Misused(f"there is no event type {unknown[0]!r}", where="--types", fix="use Normal, Warning or both")
     Events(connection, Options(types=wanted, **options)).run()
 
 
@@ -108,9 +109,9 @@ class Events:
 def _about(words: str) -> Target | None:
     if not words:
         return None
-    targets = names().targets([words])
-    if len(targets) != 1 or not targets[0].name:
-        raise Malformed(f"{words!r} is not kind/name", where="--for", fix="write it like service/api")
+    targets = names().targets([words]) if "/" in words else []
+    if len(targets) != 1:
+        raise Misused(f"{words!r} is not kind/name", where="--for", fix="write it like service/api")
     return targets[0]
 
 

@@ -12,7 +12,8 @@ from lattice.cli.follow import Follower, revision_of
 from lattice.cli.grid import Grid, Look, sort_key
 from lattice.cli.names import Target, address, full_name, names
 from lattice.cli.options import Command, Connection, complete_kind, connected
-from lattice.errors import Gone, LatticeError, Malformed, NotFound
+from lattice.cli.usage import Misused
+from lattice.errors import Gone, LatticeError, NotFound
 from lattice.kinds.base import Resource
 from lattice.kinds.jsonpath import Path, compile_path
 
@@ -91,7 +92,7 @@ class Listing:
 
     def run(self, targets: list[Target]) -> int:
         if any(t.name for t in targets) and (self.asked.selector or self.asked.field_selector or self.asked.all_namespaces):
-            raise Malformed("a name cannot go with a selector or all namespaces", fix="give either the name or the selector")
+            raise Misused("a name cannot go with a selector or all namespaces", fix="give either the name or the selector")
         if self.asked.form.is_table:
             self._tables(targets)
         else:
@@ -158,7 +159,7 @@ class Watching:
 
     def run(self, targets: list[Target]) -> None:
         if len(targets) != 1:
-            raise Malformed(f"only one kind, or one object, can be watched; this names {len(targets)}", fix="run one `get -w` for each")
+            raise Misused(f"only one kind, or one object, can be watched; this names {len(targets)}", fix="run one `get -w` for each")
         target = targets[0]
         table = self.asked.form.is_table
         self.grid = Grid(target.resource, look(self.asked, several=False))

@@ -10,6 +10,8 @@ from lattice.cli.names import full_name
 from lattice.kinds.base import Resource
 from lattice.kinds.jsonpath import Path
 
+_PHASES, _LEAVING = ("phase", "status"), "Terminating"
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -46,6 +48,9 @@ class Grid:
     def _chosen(self) -> list[int]:
         return [i for i, c in enumerate(self.columns) if self.look.wide or not c.get("priority")]
 
+    def _tells_phase(self, column: int) -> bool:
+        return str(self.columns[column]["name"]).lower() in _PHASES
+
     def _heads(self) -> list[str]:
         heads = [str(self.columns[i]["name"]).upper() for i in self._chosen()]
         return ["NAMESPACE"] * (self.look.namespaces and self.resource.namespaced) + heads + ["LABELS"] * self.look.labels
@@ -53,11 +58,18 @@ class Grid:
     def _cells(self, row: dict[str, Any]) -> list[str]:
         given = row.get("cells") or []
         metadata = (row.get("object") or {}).get("metadata") or {}
-        cells = [render.cell(given[i]) if i < len(given) else "" for i in self._chosen()]
+        leaving = bool(metadata.get("deletionTimestamp"))
+        cells = [_LEAVING if leaving and self._tells_phase(i) else _cell(given, i) for i in self._chosen()]
         if self.look.prefix and cells:
             cells[0] = f"{full_name(self.resource)}/{cells[0]}"
         before = [render.cell(metadata.get("namespace", ""))] * (self.look.namespaces and self.resource.namespaced)
         return before + cells + [render.cell(render.pairs(metadata.get("labels")))] * self.look.labels
+
+
+def _cell(given: Sequence[Any], column: int) -> str:
+    """Nothing looks like nothing, whether the server has no value or an empty one."""
+    value = given[column] if column < len(given) else None
+    return render.cell(None if value == "" else value)
 
 
 def sort_key(path: Path, value: Any) -> tuple[int, Any]:

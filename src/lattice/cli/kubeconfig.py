@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
+from lattice.cli import say
 from lattice.cli.client import Client
 from lattice.cli.options import Connection, connected
-from lattice.errors import Malformed
+from lattice.cli.usage import Misused
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,14 @@ def render(url: str, authority: bytes, credentials: Credentials, namespace: str 
 
 
 @click.command()
-@click.option("--user", default="", metavar="NAME", help="Make credentials for this user; without it, print your own kubeconfig.")
+@click.option("--user", default=None, metavar="NAME", help="Make credentials for this user; without it, print your own kubeconfig.")
 @click.option(
-    "--group", "groups", multiple=True, metavar="GROUP", help="Group of that user: lattice:admins or lattice:viewers. Repeatable."
-)
+    "--group", "groups", multiple=True, metavar="GROUP",
+    help="Group of that user: lattice:admins, lattice:viewers, or lattice:system, which is Lattice itself. Repeatable.",
+)  # fmt: skip
 @click.option("--token", "as_token", is_flag=True, help="A bearer token, revocable by deleting its secret, instead of a certificate.")
 @connected
-def kubeconfig(connection: Connection, user: str, groups: tuple[str, ...], as_token: bool) -> None:
+def kubeconfig(connection: Connection, user: str | None, groups: tuple[str, ...], as_token: bool) -> None:
     """Print the kubeconfig with which kubectl reaches the server.
 
     \b
@@ -56,15 +58,36 @@ def kubeconfig(connection: Connection, user: str, groups: tuple[str, ...], as_to
       lattice kubeconfig --user ann --group lattice:viewers > ann.kubeconfig
       lattice kubeconfig --user ci --group lattice:admins --token > ci.kubeconfig
     """
+    _sensible(user, groups, as_token)
     server = connection.server
-    if not user:
+    if user is None:
         own = Credentials("me", server.certificate.encode(), server.key.encode(), server.token)
         click.echo(render(server.url, server.authority.encode(), own, connection.namespace), nl=False)
         return
-    if not groups:
-        raise Malformed(f"user {user} would be in no group and could do nothing", where="--group", fix="add --group lattice:viewers")
+    _warn(groups)
     made = _token(connection.client, user, groups) if as_token else _certificate(connection.client, user, groups)
     click.echo(render(server.url, server.authority.encode(), made, connection.namespace), nl=False)
+
+
+def _sensible(user: str | None, groups: tuple[str, ...], as_token: bool) -> None:
+    if user is None:
+        for flag, given in (("--group", bool(groups)), ("--token", as_token)):
+            if given:
+                raise Misused(f"{flag} is for another user", fix="name the user with --user, or leave it out to print your own kubeconfig")
+        return
+    if not user.strip():
+        raise Misused("a user needs a name", where="--user", fix="name the user, or leave --user out to print your own kubeconfig")
+    if not any(group.strip() for group in groups):
+        raise Misused(f"user {user} would be in no group and could do nothing", where="--group", fix="add --group lattice:viewers")
+
+
+def _warn(groups: tuple[str, ...]) -> None:
+    from lattice.server.authority import ADMINS, SYSTEM, VIEWERS
+
+    if SYSTEM in groups:
+        say.warning(f"{SYSTEM} is Lattice's own identity: it may write what people may not, such as status and made kinds")
+    if not {ADMINS, VIEWERS, SYSTEM} & set(groups):
+        say.warning(f"a user in group {', '.join(groups)} can do nothing; the groups that can are {ADMINS} and {VIEWERS}")
 
 
 def _certificate(client: Client, user: str, groups: tuple[str, ...]) -> Credentials:

@@ -1,5 +1,6 @@
 """Which commands there are, and what happens when one fails; a command's code loads only when it runs."""
 
+import contextlib
 import errno
 import importlib
 import os
@@ -134,9 +135,24 @@ def _of_the_system(e: OSError) -> LatticeError:
 
 def run() -> NoReturn:
     """The program's entry point."""
-    if "_LATTICE_COMPLETE" in os.environ:
-        cli.main(prog_name="lattice", complete_var="_LATTICE_COMPLETE")
-    sys.exit(main())
+    try:
+        _open_streams()
+        if "_LATTICE_COMPLETE" in os.environ:
+            cli.main(prog_name="lattice", complete_var="_LATTICE_COMPLETE")
+        code = main()
+    except KeyboardInterrupt:  # before a command could begin, or while one was ending
+        code = 128 + signal.SIGINT
+    sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Who closed a stream wants nothing from it. Left closed, its number would go to the next file that is opened."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            with contextlib.suppress(OSError):
+                os.close(number)
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - for as long as the program runs
 
 
 if __name__ == "__main__":

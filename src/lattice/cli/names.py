@@ -6,7 +6,8 @@ import urllib.parse
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from lattice.errors import Malformed, NotFound
+from lattice.cli.usage import Misused
+from lattice.errors import NotFound
 from lattice.kinds.base import GROUP, Resource
 
 _SAID = {
@@ -27,6 +28,8 @@ _SHOWN_ONLY = (  # served, yet not kinds of ours
         categories=(),
     ),
 )
+
+_LISTED = "`lattice get --help` lists the kinds"
 
 
 class Target(NamedTuple):
@@ -62,7 +65,7 @@ class Names:
     def targets(self, words: Sequence[str]) -> list[Target]:
         """`pools`, `pools,nodes`, `pools a b`, `pool/a service/b`."""
         if not words:
-            raise Malformed("name a kind", fix=f"one of: {', '.join(self.plain())}")
+            raise Misused("name a kind", fix=_LISTED)
         if any("/" in word for word in words):
             return [self._pair(word) for word in words]
         resources = list(dict.fromkeys(r for part in words[0].split(",") for r in self.resolve(part)))
@@ -79,9 +82,7 @@ class Names:
         if same:
             raise NotFound(f"there is no {kind} in {api_version or 'no apiVersion'}", fix=f"use apiVersion: {same[0]}")
         near = difflib.get_close_matches(kind, [r.kind for r in self.resources], n=1)
-        raise NotFound(
-            f"there is no kind {kind!r} in {api_version}", fix=f"did you mean {near[0]}?" if near else "`lattice crds` prints the kinds"
-        )
+        raise NotFound(f"there is no kind {kind!r} in {api_version}", fix=f"did you mean {near[0]}?" if near else _LISTED)
 
     def plain(self) -> list[str]:
         """One short, everyday word for each kind."""
@@ -91,16 +92,16 @@ class Names:
     def _pair(self, word: str) -> Target:
         kind, slash, name = word.partition("/")
         if not slash or not kind or not name or "/" in name:
-            raise Malformed(f"{word!r} is not kind/name", fix="write either `pool/a node/b` or `pools a b`, not both")
+            raise Misused(f"{word!r} is not kind/name", fix="write either `pool/a node/b` or `pools a b`, not both")
         found = self.resolve(kind)
         if len(found) > 1:
-            raise Malformed(f"{kind!r} means several kinds, so it cannot have a name", where=word, fix="name one kind")
+            raise Misused(f"{kind!r} means several kinds, so it cannot have a name", where=word, fix="name one kind")
         return Target(found[0], name)
 
     def _unknown(self, word: str) -> NotFound:
         near = difflib.get_close_matches(word.lower(), self.words, n=3, cutoff=0.6)
         meant = list(dict.fromkeys((_everyday(self.words[n]) or [self.words[n].plural])[-1] for n in near))
-        fix = f"did you mean {' or '.join(meant)}?" if meant else f"one of: {', '.join(self.plain())}"
+        fix = f"did you mean {' or '.join(meant)}?" if meant else _LISTED
         return NotFound(f"there is no kind {word!r}", fix=fix)
 
 

@@ -22,7 +22,8 @@ def widths(rows: Iterable[Sequence[str]]) -> list[int]:
 
 
 def line(cells: Sequence[str], wide: Sequence[int]) -> str:
-    return "".join(cell.ljust(w) for cell, w in zip(cells, wide, strict=True)).rstrip()
+    """What is wider than its column still stands apart from the next."""
+    return "".join(cell.ljust(w - GAP) + " " * GAP for cell, w in zip(cells, wide, strict=True)).rstrip()
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable
 
 from lattice.errors import LatticeError
 
@@ -15,6 +16,12 @@ def error(problem: LatticeError) -> None:
     lines += [f"  {cause}" for cause in problem.causes if str(cause) not in problem.what]
     lines += [f"  fix: {problem.fix}"] if problem.fix else []
     note("\n".join(lines))
+
+
+def exit_code(codes: Iterable[int]) -> int:
+    """Of what failed on the way: their code if all agree, 1 if not, 0 if nothing did."""
+    different = set(codes)
+    return different.pop() if len(different) == 1 else int(bool(different))
 
 
 def warning(text: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from lattice.cli.limits import LIMITS
 from lattice.settings import BY_NAME, Settings
 
 SERVER_FLAGS = tuple(BY_NAME)
@@ -23,7 +24,7 @@ def settings_flags(*names: str) -> Callable[[Callable[..., Any]], Callable[..., 
             option = click.option(
                 f"--{name}",
                 default=setting.default,
-                type=click.IntRange(0, 65535) if name == "port" else None,
+                type=LIMITS.get(name),
                 is_flag=switch,
                 envvar=list(setting.env),
                 show_default=not switch and setting.default != "",

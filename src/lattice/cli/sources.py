@@ -1,28 +1,80 @@
 """The manifests that `-f` names: files, folders, addresses, standard input; all read before anything is sent."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-from lattice.cli.names import Names, Target
-from lattice.errors import LatticeError, Malformed, NotFound, TooLarge, Unavailable
+from lattice.cli.names import Names, Target, names
+from lattice.errors import Cause, LatticeError, Malformed, NotFound, TooLarge, Unavailable
 from lattice.kinds.manifest import Document, load
 
 ENDINGS = (".yaml", ".yml", ".json")
 MAX_FILE = 16 << 20  # bytes; a file may hold many objects of up to 1 MiB
 MAX_DOWNLOAD = 1 << 20
 _DOWNLOAD_SECONDS = 30.0
+Found = TypeVar("Found")
 
 
 def documents(places: Sequence[str], recursive: bool = False) -> list[Document]:
-    """Every manifest there; the first problem anywhere is raised."""
-    found = [d for place in places for name, text in _texts(place, recursive) for d in load(text, name)]
-    if not found:
-        raise Malformed("there is no manifest here", where=", ".join(places), fix="a manifest has apiVersion, kind and metadata.name")
-    return found
+    """Every manifest there; every file that cannot be read is told."""
+    found, problems = _gathered(places, recursive)
+    return _all_or_nothing(found, problems)
 
 
-def target_of(document: Document, names: Names) -> Target:
+def manifests(
+    places: Sequence[str], recursive: bool = False, check: Callable[[Document, Target], None] = lambda document, target: None
+) -> list[tuple[Document, Target]]:
+    """Every manifest there with what it is about; every one that cannot be used is told."""
+    found, problems = _gathered(places, recursive)
+    pairs = []
+    for document in found:
+        try:
+            target = target_of(document, names())
+            check(document, target)
+            pairs.append((document, target))
+        except LatticeError as e:
+            problems.append(e)
+    return _all_or_nothing(pairs, problems)
+
+
+def _gathered(places: Sequence[str], recursive: bool) -> tuple[list[Document], list[LatticeError]]:
+    found: list[Document] = []
+    problems: list[LatticeError] = []
+    for place in places:
+        try:
+            sources = list(_sources(place, recursive))
+        except LatticeError as e:
+            problems.append(e)
+            continue
+        for name, read in sources:
+            try:
+                found += load(read(), name)
+            except LatticeError as e:
+                problems.append(e)
+    if not found and not problems:
+        fix = "a manifest has apiVersion, kind and metadata.name"
+        problems.append(Malformed("there is no manifest here", where=", ".join(places), fix=fix))
+    return found, problems
+
+
+def _all_or_nothing(found: list[Found], problems: list[LatticeError]) -> list[Found]:
+    if not problems:
+        return found
+    if len(problems) == 1:
+        raise problems[0]
+    kind = type(problems[0]) if len({p.exit_code for p in problems}) == 1 else Malformed
+    causes = [Cause(p.where, f"{p.what}; {p.fix}" if p.fix else p.what) for p in sorted(problems, key=_place)]
+    raise kind(f"{len(problems)} manifests cannot be used; nothing was sent", causes=causes)
+
+
+def _place(problem: LatticeError) -> tuple[str, int]:
+    source, _, line = problem.where.rpartition(":")
+    return (source, int(line)) if line.isdigit() else (problem.where, 0)
+
+
+def target_of(document: Document, known: Names) -> Target:
     """Which object a manifest is about."""
     value = document.value
     metadata = value.get("metadata")
@@ -38,20 +90,21 @@ def target_of(document: Document, names: Names) -> Target:
         fix = "use lower-case letters, digits, '-' and '.'"
         raise Malformed(f'"{name}" cannot be a name', where=document.at("metadata.name"), fix=fix)
     try:
-        return Target(names.named(value["apiVersion"], value["kind"]), name)
+        return Target(known.named(value["apiVersion"], value["kind"]), name)
     except LatticeError as e:
         raise NotFound(e.what, where=document.at("kind"), fix=e.fix) from e
 
 
-def _texts(place: str, recursive: bool) -> Iterator[tuple[str, bytes]]:
+def _sources(place: str, recursive: bool) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Names of what is there, each with how to read it."""
     if place == "-":
-        yield "<stdin>", _bounded(sys.stdin.buffer.read(MAX_FILE + 1), "<stdin>", MAX_FILE)
+        yield "<stdin>", lambda: _bounded(sys.stdin.buffer.read(MAX_FILE + 1), "<stdin>", MAX_FILE)
     elif place.startswith(("http://", "https://")):
-        yield place, _download(place)
+        yield place, partial(_download, place)
     elif Path(place).is_dir():
-        yield from ((str(path), _read(path)) for path in _manifests_in(Path(place), recursive))
+        yield from ((str(path), partial(_read, path)) for path in _manifests_in(Path(place), recursive))
     else:
-        yield place, _read(Path(place))
+        yield place, partial(_read, Path(place))
 
 
 def _manifests_in(folder: Path, recursive: bool) -> list[Path]:
@@ -68,7 +121,9 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             return _bounded(file.read(MAX_FILE + 1), str(path), MAX_FILE)
     except OSError as e:
-        raise NotFound(f"cannot be read: {(e.strerror or str(e)).lower()}", where=str(path), fix="check the path given with -f") from e
+        raise NotFound(
+            f"cannot be read: {(e.strerror or str(e)).lower()}", where=str(path), fix="check the path and who may read it"
+        ) from e
 
 
 def _download(url: str) -> bytes:

@@ -34,7 +34,7 @@ def decide_many(ask: Ask, table: Table, profile: Profile, count: int) -> list[in
     if isinstance(kept, State):
         state = kept
     state.refresh(ask, table)
-    return _Merge(ask, table, state).run(count)
+    return _Merge(ask, table, state).run(count) if count > 0 else []
 
 
 class _Merge:

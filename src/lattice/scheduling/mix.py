@@ -16,6 +16,9 @@ KINDS = 512  # typical asks kept, most frequent first: the rest weighs too littl
 OFFERS = 64  # how many more asks a GPU sees before it counts as it is: results hardly change between 16 and 200
 CPU = 0  # resource number, see NodeTable
 MUCH = 1e12  # as many as you like of what needs no cpu
+STARVED = (
+    2.0  # what there is no cpu for is lost for certain, so it weighs more than what some could not use; 1 to 4 fill about equally well
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ class Mix:
             allowed = [models[model] for model in kind.models if model in models] if kind.models else range(len(models))
             self._may[list(allowed), number] = True
         self._left_over = left_over(kinds)
+        cpu = sum(kind.cpu * times for kind, times in kinds)
+        self._fed = float(self.frequency @ self._size) / cpu if cpu else MUCH  # thousandths of GPU used along with a milli-core
         self.weight = np.zeros(len(kinds))
 
     def usable(self, states: States) -> Reals:
@@ -108,9 +113,14 @@ class Mix:
         self.weight = wanted / total if total else wanted
 
     def loss(self, states: States) -> Reals:
-        """Thousandths of GPU that are free and yet of no use, as expected over the mix."""
-        free = states.gpus.sum(axis=1) * self.weight.sum()
-        unused: Reals = free - (self.usable(states) * self.weight).sum(axis=1) + self._left_over[states.gpus].sum(axis=1)
+        """Thousandths of GPU that are free and yet of no use, as expected over the mix, by three ways of losing them.
+
+        Free where a typical ask could not use it; free for longer than there is cpu to go with it; left over on a GPU in parts.
+        """
+        free = states.gpus.sum(axis=1)
+        unused: Reals = free * self.weight.sum() - (self.usable(states) * self.weight).sum(axis=1)
+        unused += STARVED * np.maximum(free - states.cpu * self._fed, 0)
+        unused += self._left_over[states.gpus].sum(axis=1)
         return unused
 
 

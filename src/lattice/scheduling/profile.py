@@ -15,6 +15,7 @@ from lattice.scheduling.plugins.anti_preferred import AntiPreferred
 from lattice.scheduling.plugins.balanced_resources import BalancedResources
 from lattice.scheduling.plugins.bin_packing import BinPacking
 from lattice.scheduling.plugins.fit import Fit
+from lattice.scheduling.plugins.fragmentation import GpuFragmentation
 from lattice.scheduling.plugins.gpu import Gpu
 from lattice.scheduling.plugins.host_ports import HostPorts
 from lattice.scheduling.plugins.in_cluster import InCluster
@@ -82,6 +83,7 @@ _SCORES: tuple[NodeScore, ...] = (
     BalancedResources(),
     BinPacking(),
     TightestFit(),
+    GpuFragmentation(),
     LeastTaken(),
     SpreadService(),
     SoftSpread(),
@@ -221,7 +223,7 @@ PRESETS: Mapping[str, ProfileSpec] = {
         _preset("balanced", BalancedResources=2.0, SpreadService=1.0, BinPacking=0.5),
         _preset("high-availability", BalancedResources=0.5, SpreadService=2.0, SoftSpread=2.0),
         _preset("resource-efficiency", BalancedResources=0.5, TightestFit=2.0),
-        _preset("gpu", BinPacking=1.0),
+        _preset("gpu", GpuFragmentation=1.0),
         _preset("lowest-utilisation", LeastTaken=1.0),
         _preset("fullest-first", BinPacking=1.0),
     )

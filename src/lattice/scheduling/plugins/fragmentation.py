@@ -22,8 +22,8 @@ Codes = NDArray[np.int64]
 class Landscape:
     """One table as the plugin sees it: each row's state as a number, the mix learned from it, and costs by shape and state.
 
-    Nodes in the same state share a number, so each is looked at once. The mix is learned anew when the table has changed by half of
-    what it was learned from, at the latest after as many changes as there are nodes.
+    Nodes in the same state share a number, so each is looked at once. The mix is learned anew when the table has changed by a third
+    of what it was learned from, at the latest after half as many changes as there are nodes.
     """
 
     def __init__(self, table: NodeTable) -> None:
@@ -49,7 +49,7 @@ class Landscape:
         numbers, times = np.unique(self.code, return_counts=True)
         self._mix.weigh(self._states(numbers), times)
         self._changes = 0
-        self._patience = min(len(table.placements) // 2, table.count)
+        self._patience = min(len(table.placements) // 3, table.count // 2)
         self.version = table.version
 
     def follow(self, table: NodeTable) -> None:

@@ -1,0 +1,90 @@
+"""Section 2: which nodes are ruled out, and why."""
+
+from docs.spec003.row import Row
+
+FILTERS = "scheduling/test_spec003_filters.py"
+
+FILTER = (
+    Row(
+        "predicates",
+        "scheduling.profile:FILTERS",
+        f"{FILTERS}::test_every_filter_is_asked[Licence]",
+        ("scheduling/profile.py", "    Licence(),", ""),
+    ),
+    Row(
+        "node_pool",
+        "scheduling.nodes:NodeTable.load",
+        f"{FILTERS}::test_all_nodes_are_looked_at",
+        ("engine/table.py", "        self.count += 1", "        self.count = 1"),
+    ),
+    Row(
+        "eligible_nodes",
+        "engine.explain:sentence",
+        f"{FILTERS}::test_those_that_fit_and_those_that_do_not_are_counted",
+        ("engine/explain.py", "np.count_nonzero(decision.totals > RULED_OUT)", "np.count_nonzero(decision.totals >= RULED_OUT)"),
+    ),
+    Row(
+        "filtered_count",
+        "engine.explain:counts",
+        f"{FILTERS}::test_those_that_fit_and_those_that_do_not_are_counted",
+        ("engine/explain.py", "left &= ~mask", "left &= mask"),
+    ),
+    Row(
+        "node_selector",
+        "scheduling.plugins.node_selector:NodeSelector",
+        f"{FILTERS}::test_every_filter_is_asked[NodeSelector]",
+        ("scheduling/plugins/node_selector.py", "value=value: ~having(", "value=value: having("),
+    ),
+    Row(
+        "node_affinity",
+        "scheduling.plugins.node_affinity:NodeAffinity",
+        f"{FILTERS}::test_node_affinity",
+        ("kinds/selector.py", "_above(bound, value) for value in found", "_above(value, bound) for value in found"),
+    ),
+    Row(
+        "tolerations",
+        "kinds.constraint:Toleration.tolerates",
+        f"{FILTERS}::test_tolerations",
+        ("kinds/constraint.py", 'return self.key in ("", taint.key)', "return self.key == taint.key"),
+    ),
+    Row(
+        "resource_feasibility_check",
+        "scheduling.plugins.fit:Fit",
+        f"{FILTERS}::test_room",
+        ("scheduling/plugins/fit.py", "np.less(rows.free(resource), amount)", "np.less_equal(rows.free(resource), amount)"),
+    ),
+    Row(
+        "rejection_reasons",
+        "scheduling.plugins.fit:Short",
+        f"{FILTERS}::test_room",
+        ("scheduling/plugins/fit.py", "(self.need, have, self.need - have)", "(self.need, have, self.need)"),
+    ),
+    Row(
+        "Filter trait",
+        "engine.plugin:Filter",
+        f"{FILTERS}::test_anybody_can_write_a_filter",
+        ("engine/decide.py", "reasons.update(each.filter(ask, rows))", "each.filter(ask, rows)"),
+    ),
+    Row(
+        "pod_affinity",
+        "scheduling.plugins.workload_affinity:WorkloadAffinity",
+        f"{FILTERS}::test_workload_affinity",
+        ("scheduling/plugins/workload_affinity.py", "return ~occupied(table, key, tally)", "return occupied(table, key, tally)"),
+    ),
+    Row(
+        "pod_anti_affinity",
+        "scheduling.plugins.workload_anti_affinity:WorkloadAntiAffinity",
+        f"{FILTERS}::test_workload_anti_affinity[it keeps away from what is there]",
+        (
+            "scheduling/plugins/workload_anti_affinity.py",
+            "mine=True)] = occupied(rows, term.topology_key, tally)",
+            "mine=True)] = ~occupied(rows, term.topology_key, tally)",
+        ),
+    ),
+    Row(
+        "topology_constraints",
+        "scheduling.plugins.topology_spread:TopologySpread",
+        f"{FILTERS}::test_topology_spread",
+        ("scheduling/plugins/topology_spread.py", "counts > most, False)", "counts < most, False)"),
+    ),
+)

@@ -1,0 +1,107 @@
+"""Section 1: what nodes have and what workloads ask for."""
+
+from docs.spec003.row import Row
+
+HAS = "scheduling/test_spec003_resources.py::test_a_node_has_as_much_as_it_says_and_no_more"
+STATES = "scheduling/test_spec003_resources.py::test_a_container_states_request_and_limit"
+
+RESOURCES = (
+    Row(
+        "node.cpu_capacity",
+        "scheduling.facts:NodeFacts",
+        f"{HAS}[cpu in thousandths of a core]",
+        ("scheduling/facts.py", 'if name != "gpu"}', 'if name != "cpu"}'),
+    ),
+    Row(
+        "node.memory_capacity",
+        "kinds.container:BYTES",
+        f"{HAS}[memory in bytes]",
+        ("kinds/container.py", 'frozenset({"memory", "storage"', 'frozenset({"storage"'),
+    ),
+    Row(
+        "node.disk_capacity",
+        "kinds.container:BYTES",
+        f"{HAS}[disk in bytes]",
+        ("kinds/container.py", '"storage", "disk", "ephemeral-storage"})', '"storage", "ephemeral-storage"})'),
+    ),
+    Row(
+        "node.gpu_capacity",
+        "scheduling.gpus:Gpus",
+        "scheduling/test_spec003_resources.py::test_gpus_are_counted_one_by_one",
+        ("scheduling/facts.py", "gpus=tuple((gpu.model, gpu.milli_free) for gpu in status.gpus),", "gpus=(),"),
+    ),
+    Row(
+        "container.cpu_request/limit",
+        "kinds.container:ContainerResources",
+        f"{STATES}[cpu]",
+        ("kinds/workload.py", 'total_amounts(self.containers, "limits")', 'total_amounts(self.containers, "requests")'),
+    ),
+    Row(
+        "container.memory_request/limit",
+        "kinds.container:ContainerResources",
+        f"{STATES}[memory]",
+        (
+            "kinds/workload.py",
+            'return amounts(self.requests) or total_amounts(self.containers, "requests")',
+            "return amounts(self.requests)",
+        ),
+    ),
+    Row(
+        "allocatable resources",
+        "scheduling.facts:allocatable",
+        "scheduling/test_spec003_resources.py::test_allocatable",
+        ("scheduling/facts.py", "amount - status.reserved.get(name, 0)", "amount"),
+    ),
+    Row(
+        "QoS class derivation",
+        "scheduling.resources:qos_of",
+        "scheduling/test_spec003_resources.py::test_qos",
+        ("scheduling/resources.py", "return Qos.Guaranteed if all(", "return Qos.Guaranteed if any("),
+    ),
+    Row(
+        "fits() check",
+        "scheduling.resources:fits",
+        "scheduling/test_spec003_resources.py::test_fits",
+        ("scheduling/resources.py", "amount <= free.get(name, 0)", "amount < free.get(name, 0)"),
+    ),
+    Row(
+        "utilization calculation",
+        "scheduling.resources:utilisation",
+        "scheduling/test_spec003_resources.py::test_utilisation",
+        ("scheduling/resources.py", "max(shares, default=0.0)", "min(shares, default=0.0)"),
+    ),
+    Row(
+        "ephemeral_storage_capacity",
+        "kinds.container:BYTES",
+        f"{HAS}[ephemeral storage in bytes]",
+        ("kinds/container.py", '"disk", "ephemeral-storage"})', '"disk"})'),
+    ),
+    Row(
+        "hugepages_capacity",
+        "scheduling.resources:show_amount",
+        f"{HAS}[hugepages of any size in bytes]",
+        ("scheduling/resources.py", 'if resource in BYTES or resource.startswith("hugepages-"):', "if resource in BYTES:"),
+    ),
+    Row(
+        "extended resources",
+        "kinds.container:parse_resource",
+        f"{HAS}[an extended resource by its count]",
+        ("kinds/container.py", "else parse_count", "else parse_cores"),
+    ),
+    Row(
+        "aggregation over the containers of a pod",
+        "scheduling.resources:totals_of",
+        "scheduling/test_spec003_resources.py::test_a_workload_asks_for_what_its_containers_ask_for_together",
+        ("kinds/container.py", "sum(found.get(name, 0) for found in each)", "max(found.get(name, 0) for found in each)"),
+    ),
+    Row(
+        "compressibility of resources",
+        "scheduling.resources:is_compressible",
+        "scheduling/test_spec003_resources.py::test_too_little_of_what_is_compressible_only_slows_down",
+        (
+            "scheduling/resources.py",
+            'COMPRESSIBLE = frozenset({"cpu", "ephemeral-storage"})',
+            'COMPRESSIBLE = frozenset({"cpu", "memory"})',
+        ),
+    ),
+)

@@ -1,0 +1,94 @@
+"""Section 3: which of the nodes that fit is better."""
+
+from docs.spec003.row import Row
+
+SCORES = "scheduling/test_spec003_scores.py"
+
+SCORE = (
+    Row(
+        "scoring_functions",
+        "scheduling.profile:SCORES",
+        f"{SCORES}::test_all_scores_are_there",
+        ("scheduling/profile.py", "    Price(),", ""),
+    ),
+    Row(
+        "weights",
+        "scheduling.profile:ProfileSpec",
+        f"{SCORES}::test_weights",
+        ("engine/decide.py", "np.multiply(values, weight, out=values)", "values"),
+    ),
+    Row(
+        "ranked_nodes",
+        "engine.explain:ranked",
+        f"{SCORES}::test_the_best_come_first_with_what_their_score_is_made_of",
+        ("engine/explain.py", "totals[row] = RULED_OUT", "pass"),
+    ),
+    Row(
+        "final_score",
+        "engine.explain:Ranked",
+        f"{SCORES}::test_the_best_come_first_with_what_their_score_is_made_of",
+        ("engine/explain.py", "sum(part.score * part.weight for part in parts)", "sum(part.score for part in parts)"),
+    ),
+    Row(
+        "resource_balance",
+        "scheduling.plugins.balanced_resources:BalancedResources",
+        f"{SCORES}::test_balance",
+        ("scheduling/plugins/balanced_resources.py", "np.abs(high, out=high)", "pass"),
+    ),
+    Row(
+        "spreading",
+        "scheduling.plugins.spread_service:SpreadService",
+        f"{SCORES}::test_spreading_is_over_nodes_and_zones",
+        (
+            "scheduling/plugins/spread_service.py",
+            "np.divide(np.float32(0.5), here, out=here)",
+            "np.multiply(np.float32(0.5), here, out=here)",
+        ),
+    ),
+    Row(
+        "binpacking",
+        "scheduling.plugins.bin_packing:BinPacking",
+        f"{SCORES}::test_packing_looks_at_what_is_asked_for",
+        ("scheduling/plugins/bin_packing.py", "return mean_after(ask, rows)", "return 1 - mean_after(ask, rows)"),
+    ),
+    Row(
+        "preferred_affinity",
+        "scheduling.plugins.preferred_nodes:PreferredNodes",
+        f"{SCORES}::test_liked_labels_count_by_their_weight",
+        (
+            "scheduling/plugins/preferred_nodes.py",
+            "matching_any(table, [each.term]) * np.float32(each.weight)",
+            "matching_any(table, [each.term])",
+        ),
+    ),
+    Row(
+        "normalized_value bounds",
+        "scheduling.select:FULL_SCORE",
+        f"{SCORES}::test_a_score_is_shown_as_the_weighted_mean_from_0_to_100",
+        ("scheduling/select.py", "FULL_SCORE = 100.0", "FULL_SCORE = 1.0"),
+    ),
+    Row(
+        "calculate_final_score",
+        "scheduling.select:score_of",
+        f"{SCORES}::test_a_score_is_shown_as_the_weighted_mean_from_0_to_100",
+        ("scheduling/select.py", "float(decision.totals[row]) / weight", "float(decision.totals[row])"),
+    ),
+    Row(
+        "Scorer trait",
+        "engine.plugin:Score",
+        f"{SCORES}::test_anybody_can_write_a_score",
+        ("engine/decide.py", "for score, weight in scores:", "for score, weight in scores[1:]:"),
+    ),
+    Row(
+        "anti_affinity scoring",
+        "scheduling.plugins.anti_preferred:AntiPreferred",
+        f"{SCORES}::test_neighbours_are_liked_or_not[disliked neighbours repel it]",
+        ("scheduling/plugins/anti_preferred.py", "np.divide(np.float32(each.weight), near", "np.multiply(np.float32(each.weight), near"),
+    ),
+    Row(
+        "topology_spread scoring",
+        "scheduling.plugins.soft_spread:SoftSpread",
+        f"{SCORES}::test_a_soft_spread_prefers_domains_that_are_not_ahead",
+        ("scheduling/plugins/soft_spread.py", "total += evenness(", "total -= evenness("),
+    ),
+)

@@ -1,0 +1,87 @@
+"""Section 4: which of the best it is, and for how long it is held."""
+
+from docs.spec003.row import Row
+
+SELECTS = "scheduling/test_select.py"
+HOLDS = "scheduling/test_reserve.py"
+
+SELECT = (
+    Row(
+        "winner",
+        "scheduling.select:Selection",
+        f"{SELECTS}::test_a_score_is_shown_from_0_to_100",
+        ("scheduling/select.py", "row = int(rows[0]) if len(rows) == 1", "row = decision.runner_up if len(rows) == 1"),
+    ),
+    Row(
+        "candidates",
+        "scheduling.select:Selection",
+        f"{SELECTS}::test_only_the_best_are_drawn_from",
+        ("scheduling/select.py", "return Selection(row, score_of(decision, row), rows)", "return Selection(row, score_of(decision, row))"),
+    ),
+    Row(
+        "tiebreaker",
+        "scheduling.select:TieBreaker",
+        f"{SELECTS}::test_the_fixed_order_is_the_engine_s_own",
+        ("scheduling/select.py", "                return decision.chosen", "                return decision.runner_up"),
+    ),
+    Row(
+        "reservation",
+        "scheduling.reserve:Reservation",
+        f"{HOLDS}::test_ids_are_unique",
+        ("scheduling/reserve.py", 'f"{self.holder}-{self._made}"', "self.holder"),
+    ),
+    Row(
+        "reservation_timeout",
+        "scheduling.reserve:Reservations",
+        "scheduling/test_schedule.py::test_a_profile_composes_its_scheduler",
+        ("scheduling/reserve.py", "now + self.timeout)", "now + TIMEOUT)"),
+    ),
+    Row(
+        "selection_result",
+        "scheduling.select:Selection.fits",
+        f"{SELECTS}::test_no_candidates_is_an_answer",
+        ("scheduling/select.py", "return self.row != NOWHERE", "return True"),
+    ),
+    Row(
+        "strategy: random",
+        "scheduling.select:TieBreaker.RANDOM",
+        f"{SELECTS}::test_random_follows_its_seed_and_reaches_every_tie",
+        ("scheduling/select.py", "int(self.dice.random() * len(rows))", "0"),
+    ),
+    Row(
+        "strategy: least_loaded",
+        "scheduling.select:TieBreaker.LEAST_LOADED",
+        f"{SELECTS}::test_least_loaded_takes_the_emptiest_of_equals",
+        ("scheduling/select.py", "decision.table, rows).argmin()", "decision.table, rows).argmax()"),
+    ),
+    Row(
+        "strategy: round_robin",
+        "scheduling.select:TieBreaker.ROUND_ROBIN",
+        "scheduling/test_spec003_scheduler.py::test_round_robin_without_scores_deals_workloads_out_in_turn",
+        ("scheduling/select.py", 'side="right"', 'side="left"'),
+    ),
+    Row(
+        "is_expired()",
+        "scheduling.reserve:Reservation.is_expired",
+        f"{HOLDS}::test_expiry_is_inclusive",
+        ("scheduling/reserve.py", "return now >= self.expires_at", "return now > self.expires_at"),
+    ),
+    Row(
+        "Selector trait",
+        "scheduling.select:Selector",
+        "scheduling/test_spec003_scheduler.py::test_the_selector_can_be_exchanged",
+        ("scheduling/schedule.py", "selection = self.selector.select(decision)", "selection = Selector().select(decision)"),
+    ),
+    Row(
+        "strategy: weighted_random",
+        "scheduling.select:TieBreaker.WEIGHTED_RANDOM",
+        f"{SELECTS}::test_weighted_random_prefers_the_better_of_the_best_few",
+        ("scheduling/select.py", "aim = self.dice.random() * sum(weights)", "aim = 0.0"),
+    ),
+    Row(
+        "strategy: affinity_based",
+        "scheduling.select:TieBreaker.AFFINITY",
+        f"{SELECTS}::test_affinity_based_takes_the_most_liked",
+        ("scheduling/select.py", "int(max(rows.tolist(), key=liked))", "int(min(rows.tolist(), key=liked))"),
+    ),
+)

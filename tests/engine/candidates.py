@@ -1,0 +1,173 @@
+"""Toy candidates, asks and plugins: just enough to see the engine work, without any kind."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lattice.engine.plugin import Profile, Rejections, Scope, Shortfall
+from lattice.engine.table import Floats, Rows, Table
+
+LEVELS = 9  # of fullness that Whim knows
+
+
+@dataclass(frozen=True)
+class Wanted:
+    name: str
+    amounts: tuple[tuple[str, int], ...]
+    needs: tuple[tuple[int, int], ...]
+    is_additive: bool = True
+
+    @property
+    def shape(self) -> Hashable:
+        return self.amounts
+
+    @property
+    def fixed_shape(self) -> Hashable:
+        return None
+
+
+def wanted(table: Table, name: str = "w", **amounts: int) -> Wanted:
+    return Wanted(
+        name, tuple(sorted(amounts.items())), tuple((table.add_resource(each), amount) for each, amount in sorted(amounts.items()))
+    )
+
+
+def a_table(rooms: Mapping[str, int] | Sequence[int], seed: int = 0) -> Table:
+    """Rows with so much of x each; marks and zones are columns that tests may set."""
+    table = Table(("x",), seed)
+    table.add_column("marked", np.bool_)
+    named = rooms if isinstance(rooms, Mapping) else {f"r{number}": room for number, room in enumerate(rooms)}
+    for name, room in named.items():
+        table.add(name, {"x": room})
+    return table
+
+
+@dataclass(frozen=True)
+class Lacks:
+    resource: str
+    need: int
+    plugin: ClassVar[str] = "Room"
+
+    def summary(self) -> str:
+        return f"without {self.need} {self.resource} free"
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        have = int(table.free(table.index[self.resource])[row])
+        return Shortfall(self.resource, str(self.need), str(have), str(self.need - have))
+
+
+@dataclass(frozen=True)
+class Plain:
+    plugin: str
+    words: str
+
+    def summary(self) -> str:
+        return self.words
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        return Shortfall(self.words)
+
+
+class Room:
+    name: ClassVar[str] = "Room"
+    scope: ClassVar[Scope] = "row"
+
+    def applies(self, ask: Any) -> bool:
+        return bool(ask.needs)
+
+    def filter(self, ask: Any, rows: Rows) -> Rejections:
+        return {Lacks(name, amount): rows.free(rows.table.index[name]) < amount for name, amount in ask.amounts}
+
+
+class Unmarked:
+    name: ClassVar[str] = "Unmarked"
+    scope: ClassVar[Scope] = "fixed"
+
+    def applies(self, ask: Any) -> bool:
+        return True
+
+    def filter(self, ask: Any, rows: Rows) -> Rejections:
+        return {Plain("Unmarked", "marked"): rows.column("marked")}
+
+
+class NotTheFullest:
+    """Looks at the whole table; says nothing while nothing is taken."""
+
+    name: ClassVar[str] = "NotTheFullest"
+    scope: ClassVar[Scope] = "table"
+
+    def applies(self, ask: Any) -> bool:
+        return True
+
+    def filter(self, ask: Any, rows: Rows) -> Rejections:
+        shares = rows.share(0)
+        return {Plain("NotTheFullest", "fullest of all"): shares == shares.max()} if shares.any() else {}
+
+
+class Fullest:
+    name: ClassVar[str] = "Fullest"
+    scope: ClassVar[Scope] = "row"
+
+    def applies(self, ask: Any) -> bool:
+        return True
+
+    def score(self, ask: Any, rows: Rows) -> Floats:
+        values = rows.floats()
+        np.copyto(values, rows.share(0))
+        return values
+
+
+class Early:
+    """By name, earlier ones are better; fixed."""
+
+    name: ClassVar[str] = "Early"
+    scope: ClassVar[Scope] = "fixed"
+
+    def applies(self, ask: Any) -> bool:
+        return True
+
+    def score(self, ask: Any, rows: Rows) -> Floats:
+        order = sorted(rows.table.row_of)
+        values = rows.memo("early", lambda table: np.array([1 / (2 + order.index(n)) if n else 0 for n in table.names], np.float32))
+        return values.copy()
+
+
+class Lonely:
+    """Looks at the whole table."""
+
+    name: ClassVar[str] = "Lonely"
+    scope: ClassVar[Scope] = "table"
+
+    def applies(self, ask: Any) -> bool:
+        return True
+
+    def score(self, ask: Any, rows: Rows) -> Floats:
+        values = rows.floats()
+        return np.subtract(np.float32(1), rows.share(0), out=values)
+
+
+@dataclass(frozen=True, eq=False)
+class Whim:
+    """A random score for each row and each number of things placed there: neither rising nor falling as it fills."""
+
+    values: Mapping[str, Sequence[float]]
+    unit: int
+    name: ClassVar[str] = "Whim"
+    scope: ClassVar[Scope] = "row"
+
+    def applies(self, ask: Any) -> bool:
+        return True
+
+    def score(self, ask: Any, rows: Rows) -> Floats:
+        lookup = rows.memo(self, lambda table: np.array([self.values[name] for name in table.names], np.float32).reshape(-1, LEVELS))
+        level = np.minimum((rows.total(0) - rows.free(0)) // self.unit, LEVELS - 1)
+        return np.take_along_axis(lookup, level[:, None].astype(np.intp), axis=1)[:, 0].copy()
+
+
+def a_profile(*filters: Any, **weights: Any) -> Profile:
+    """Weights by the name of a score, or (score, weight) pairs."""
+    known: dict[str, Any] = {"fullest": Fullest(), "early": Early(), "lonely": Lonely()}
+    scores = tuple(value if isinstance(value, tuple) else (known[name], value) for name, value in weights.items())
+    return Profile("toy", filters, scores)

@@ -1,0 +1,202 @@
+"""The best candidate, the next best, and a reason for each of the others; remembered answers are as good as new ones."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from candidates import Fullest, Lacks, Lonely, NotTheFullest, Room, Unmarked, a_profile, a_table, wanted
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lattice.engine.decide import NOWHERE, REMEMBERED, RULED_OUT, SIGHTINGS, State, decide
+from lattice.engine.plugin import Profile
+from lattice.engine.table import Table, tie_rank
+
+many = settings(max_examples=500, deadline=None)
+PACK = a_profile(Room(), Unmarked(), fullest=1.0)
+ALL = a_profile(Room(), Unmarked(), NotTheFullest(), fullest=1.0, early=0.5, lonely=0.25)
+
+
+@pytest.mark.parametrize(
+    ("rooms", "taken", "chosen", "runner_up"),
+    [
+        pytest.param([9, 9, 9], [1, 5, 3], "r1", "r2", id="the highest score wins, the next one is known"),
+        pytest.param([9, 9, 9], [1, 8, 3], "r2", "r0", id="what does not fit is out, however high its score"),
+        pytest.param([9], [0], "r0", "", id="there may be no next best"),
+        pytest.param([1, 1], [0, 0], "", "", id="no room is an answer, not an error"),
+        pytest.param([], [], "", "", id="no candidates at all is one, too"),
+    ],
+)
+def test_decide(rooms: list[int], taken: list[int], chosen: str, runner_up: str) -> None:
+    table = a_table(rooms)
+    for row, amount in enumerate(taken):
+        table.take(row, [(0, amount)])
+    decision = decide(wanted(table, x=2), table, PACK)
+    assert (decision.name, decision.fits) == (chosen, bool(chosen))
+    assert (table.names[decision.runner_up] if decision.runner_up != NOWHERE else "") == runner_up
+
+
+def test_ties_go_by_the_fixed_order_whatever_the_order_of_rows() -> None:
+    names = [f"n{number}" for number in range(20)]
+    first, second = sorted(names, key=lambda name: tie_rank(7, name))[:2]
+    for order in (names, names[::-1], sorted(names, key=lambda name: tie_rank(7, name))):
+        table = a_table(dict.fromkeys(order, 4), seed=7)
+        decision = decide(wanted(table, x=1), table, PACK)
+        assert (decision.name, table.names[decision.runner_up]) == (first, second)
+
+
+def test_a_removed_row_is_never_chosen_and_a_reused_one_may_be() -> None:
+    table = a_table([4, 4])
+    table.take(0, [(0, 3)])
+    ask = wanted(table, x=1)
+    assert decide(ask, table, PACK).name == "r0"
+    table.remove("r0")
+    assert [decide(ask, table, PACK).name for _ in range(3)] == ["r1"] * 3
+    table.take(table.add("new", {"x": 4}), [(0, 2)])
+    assert decide(ask, table, PACK).name == "new"
+
+
+class Counted:
+    """Wraps a plugin and counts the rows that it is asked about."""
+
+    def __init__(self, inner: Any, applies: bool = True) -> None:
+        self.inner, self.rows, self.says = inner, 0, applies
+        self.name, self.scope = inner.name, inner.scope
+
+    def applies(self, ask: Any) -> bool:
+        return self.says
+
+    def filter(self, ask: Any, rows: Any) -> Any:
+        self.rows += rows.count
+        return self.inner.filter(ask, rows)
+
+    def score(self, ask: Any, rows: Any) -> Any:
+        self.rows += rows.count
+        return self.inner.score(ask, rows)
+
+
+def test_who_has_nothing_to_say_is_not_asked() -> None:
+    silent, weightless = Counted(Room(), applies=False), Counted(Fullest())
+    profile: Any = Profile("some", (silent,), ((weightless, 0.0),))
+    table = a_table([1, 1])
+    assert decide(wanted(table, x=5), table, profile).fits
+    assert (silent.rows, weightless.rows) == (0, 0)
+
+
+def test_a_known_shape_is_looked_at_again_only_where_something_changed() -> None:
+    room, lonely = Counted(Room()), Counted(Lonely())
+    profile: Any = Profile("counted", (room,), ((lonely, 1.0),))
+    table = a_table([9] * 100)
+    for _ in range(2):  # seen once, then remembered
+        decide(wanted(table, x=1), table, profile)
+    room.rows = lonely.rows = 0
+    table.take(3, [(0, 1)])
+    table.take(7, [(0, 1)])
+    decide(wanted(table, x=1), table, profile)
+    assert (room.rows, lonely.rows) == (2, 100), "a plugin that looks at the whole table always does"
+
+
+def test_a_frozen_decision_outlives_changes() -> None:
+    table = a_table([4, 4])
+    ask = wanted(table, x=3)
+    decision = decide(ask, table, PACK)
+    kept = decision.freeze()
+    table.take(kept.chosen, [(0, 4)])
+    decide(ask, table, PACK)
+    decide(ask, table, PACK)
+    assert (kept.totals > RULED_OUT).all()
+    assert not kept.reasons[Lacks("x", 3)].any()
+
+
+def test_not_more_shapes_are_remembered_than_allowed() -> None:
+    table = a_table([10**6])
+    for amount in range(1, SIGHTINGS + 300):
+        for _ in range(1 + amount % 2):
+            decide(wanted(table, x=amount), table, PACK)
+    assert len(table.states) <= SIGHTINGS + 1
+    assert sum(isinstance(state, State) for state in table.states.values()) <= SIGHTINGS
+    assert len(table.bases) <= REMEMBERED
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["take", "take", "mark", "add", "remove", "resize", "decide"]), st.integers(0, 7), st.integers(0, 6)),
+    max_size=25,
+)
+
+
+def step(table: Table, what: str, which: int, amount: int) -> None:
+    name = f"r{which}"
+    row = table.row_of.get(name)
+    if row is None:
+        if what == "add":
+            table.set(table.add(name, {"x": amount}), "marked", False)
+    elif what == "take":
+        table.take(row, [(0, amount - 2)])
+    elif what == "mark":
+        table.set(row, "marked", amount % 2 == 0)
+    elif what == "remove":
+        table.remove(name)
+    elif what == "resize":
+        table.resize(name, {"x": amount})
+
+
+def afresh(table: Table, *, backwards: bool = False) -> Table:
+    """The same candidates in a table that remembers nothing, in another order of rows."""
+    other = a_table({})
+    for name in sorted(table.row_of, reverse=backwards):
+        row = table.row_of[name]
+        there = other.add(name, {"x": int(table.total(0)[row])})
+        other.set(there, "marked", bool(table.column("marked")[row]))
+        other.take(there, [(0, int(table.taken(0)[row]))])
+    return other
+
+
+def obvious(table: Table, amount: int) -> dict[str, float]:
+    """Totals of the candidates that fit, one at a time, by what the plugins of ALL say."""
+    names, shares = sorted(table.row_of), {name: float(table.share(0)[row]) for name, row in table.row_of.items()}
+    found = {}
+    for name, row in table.row_of.items():
+        fullest = any(shares.values()) and shares[name] == max(*shares.values(), *([0.0] * (table.count > len(names))), -1e9)
+        if table.free(0)[row] >= amount and not table.column("marked")[row] and not fullest:
+            found[name] = shares[name] + 0.5 / (2 + names.index(name)) + 0.25 * (1 - shares[name])
+    return found
+
+
+@many
+@given(st.lists(st.integers(0, 6), max_size=6), STEPS, st.integers(1, 3))
+def test_remembered_answers_equal_fresh_and_obvious_ones(rooms: list[int], steps: list[tuple[str, int, int]], amount: int) -> None:
+    table = a_table(rooms)
+    for what, which, much in steps:
+        step(table, what, which, much)
+        if what == "decide":
+            decide(wanted(table, x=amount), table, ALL)
+    decision = decide(wanted(table, x=amount), table, ALL)
+    for other in (afresh(table), afresh(table, backwards=True)):
+        anew = decide(wanted(other, x=amount), other, ALL)
+        if other.count == table.count:  # no holes: these count as empty rows for a plugin that looks at the whole table
+            assert anew.name == decision.name
+            for name, row in table.row_of.items():
+                assert decision.totals[row] == anew.totals[other.row_of[name]], "to the last bit"
+    expected = obvious(table, amount)
+    totals = {name: float(decision.totals[row]) for name, row in table.row_of.items() if decision.totals[row] > RULED_OUT}
+    assert totals == pytest.approx(expected)
+    if totals:
+        best = max(totals.values())
+        assert decision.name == min((name for name, total in totals.items() if total == best), key=lambda name: tie_rank(0, name))
+        rest = [total for name, total in totals.items() if name != decision.name]
+        assert (decision.runner_up == NOWHERE) == (not rest)
+        assert not rest or decision.totals[decision.runner_up] == np.float32(max(rest))
+    else:
+        assert not decision.fits
+
+
+@many
+@given(st.lists(st.integers(0, 4), max_size=6), st.integers(1, 4), st.lists(st.integers(0, 5), max_size=3))
+def test_every_row_that_is_out_has_a_reason_and_every_other_has_none(rooms: list[int], amount: int, marked: list[int]) -> None:
+    table = a_table(rooms)
+    for row in marked:
+        if row < len(rooms):
+            table.set(row, "marked", True)
+    decision = decide(wanted(table, x=amount), table, ALL)
+    for row in range(table.count):
+        assert any(mask[row] for mask in decision.reasons.values()) == (decision.totals[row] == RULED_OUT)

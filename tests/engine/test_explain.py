@@ -1,0 +1,148 @@
+"""A decision in words and numbers: who is best by what, how many are out and why, and what each of them lacks."""
+
+import json
+from typing import Any
+
+import pytest
+from candidates import NotTheFullest, Room, Unmarked, a_profile, a_table, wanted
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lattice.engine.decide import RULED_OUT, Decision, decide
+from lattice.engine.explain import as_json, best_rows, counts, ranked, refusals, sentence, why_not
+from lattice.engine.plugin import Shortfall
+
+many = settings(max_examples=500, deadline=None)
+PROFILE = a_profile(Unmarked(), Room(), fullest=3.0, early=1.0)
+
+
+def decided(
+    rooms: list[int], amount: int = 2, marked: tuple[int, ...] = (), taken: tuple[int, ...] = (), profile: Any = PROFILE
+) -> Decision:
+    table = a_table(rooms)
+    for row in marked:
+        table.set(row, "marked", True)
+    for row, much in enumerate(taken):
+        table.take(row, [(0, much)])
+    return decide(wanted(table, x=amount), table, profile)
+
+
+@pytest.mark.parametrize(
+    ("decision", "words"),
+    [
+        pytest.param(decided([4, 4]), "r0: best of 2 that fit, of 2 nodes", id="all fit"),
+        pytest.param(decided([4, 1, 4], marked=(2,)), "r0: best of 1 that fit, of 3 nodes (1 marked; 1 without 2 x free)", id="some fit"),
+        pytest.param(decided([1, 1, 1, 4], marked=(3,)), "0 of 4 nodes: 3 without 2 x free; 1 marked", id="none fits: most first"),
+        pytest.param(decided([1]), "0 of 1 node: 1 without 2 x free", id="one is one node"),
+        pytest.param(decided([]), "0 of 0 nodes: there are none", id="there are none"),
+        pytest.param(decided([1, 1], marked=(0,)), "0 of 2 nodes: 1 marked; 1 without 2 x free", id="counted once, for the first reason"),
+    ],
+)
+def test_sentence(decision: Decision, words: str) -> None:
+    assert sentence(decision) == words
+
+
+def test_removed_rows_are_not_counted() -> None:
+    table = a_table([1, 1, 4])
+    table.remove("r0")
+    assert sentence(decide(wanted(table, x=2), table, PROFILE)) == "r2: best of 1 that fit, of 2 nodes (1 without 2 x free)"
+
+
+@pytest.mark.parametrize(
+    ("name", "lacking"),
+    [
+        pytest.param("r0", [], id="nothing: it would do"),
+        pytest.param("r1", [Shortfall("x", "2", "1", "1")], id="need, have, missing"),
+        pytest.param("r2", [Shortfall("marked"), Shortfall("x", "2", "0", "2")], id="everything that is in the way, not only the first"),
+    ],
+)
+def test_why_not(name: str, lacking: list[Shortfall]) -> None:
+    assert why_not(decided([4, 1, 0], marked=(2,)), name) == lacking
+
+
+@pytest.mark.parametrize(
+    ("shortfall", "words"),
+    [
+        pytest.param(Shortfall("x", "2", "1", "1"), "x: need 2, have 1, missing 1", id="numbers"),
+        pytest.param(Shortfall("label", "a=1", "none"), "label: need a=1, have none", id="nothing to subtract"),
+        pytest.param(Shortfall("cordoned"), "cordoned", id="no numbers at all"),
+    ],
+)
+def test_a_shortfall_reads_well(shortfall: Shortfall, words: str) -> None:
+    assert str(shortfall) == words
+
+
+def test_ranked_says_what_scores_are_made_of_and_which_part_decided() -> None:
+    first, second = ranked(decided([8, 8], taken=(0, 4)), top=2)
+    assert (first.name, second.name) == ("r1", "r0")
+    assert [(part.plugin, part.score, part.weight) for part in second.parts] == [("Fullest", 0.0, 3.0), ("Early", 50.0, 1.0)]
+    assert first.score == pytest.approx((3 * 50 + 100 / 3) / 4)
+    assert first.deciding_over(second).plugin == "Fullest"
+
+
+def test_scores_of_the_whole_table_are_shown_too() -> None:
+    (best, _) = ranked(decided([8, 8], taken=(0, 4), profile=a_profile(Room(), lonely=2.0)), top=2)
+    assert (best.name, best.score) == ("r0", 100.0)
+
+
+def test_without_scores_or_candidates_there_is_little_to_rank() -> None:
+    assert [(each.score, each.parts) for each in ranked(decided([4], profile=a_profile(Room())))] == [(0.0, ())]
+    assert ranked(decided([1])) == []
+
+
+def test_as_json_holds_everything_on_request() -> None:
+    decision = decided([4, 1, 0], marked=(2,))
+    document = json.loads(json.dumps(as_json(decision, everything=True)))
+    assert (document["ask"], document["chosen"], document["profile"]) == ("w", "r0", "toy")
+    assert document["ranked"] == [
+        {"name": "r0", "score": 12.5, "parts": {"Fullest": {"score": 0.0, "weight": 3.0}, "Early": {"score": 50.0, "weight": 1.0}}}
+    ]
+    assert document["reasons"] == [
+        {"plugin": "Unmarked", "reason": "marked", "count": 1},
+        {"plugin": "Room", "reason": "without 2 x free", "count": 1},
+    ]
+    assert document["refused"]["r1"] == [{"what": "x", "need": "2", "have": "1", "missing": "1"}]
+    assert list(document["refused"]) == ["r1", "r2"]
+    assert "refused" not in as_json(decision)
+    assert as_json(decided([1]))["chosen"] is None
+
+
+WORLDS = st.tuples(st.lists(st.integers(0, 5), max_size=8), st.lists(st.integers(0, 7), max_size=4), st.integers(1, 4))
+WIDE = a_profile(Unmarked(), Room(), NotTheFullest(), fullest=1.0, lonely=1.0)
+
+
+@many
+@given(WORLDS, st.lists(st.integers(0, 2), max_size=8))
+def test_counts_add_up_and_nobody_who_is_out_goes_without_a_reason(world: tuple[list[int], list[int], int], taken: list[int]) -> None:
+    rooms, marked, amount = world
+    decision = decided(rooms, amount, tuple(row for row in marked if row < len(rooms)), tuple(taken[: len(rooms)]), WIDE)
+    out = {name for name, row in decision.table.row_of.items() if decision.totals[row] == RULED_OUT}
+    refused = dict(refusals(decision))
+    assert set(refused) == out
+    assert list(refused) == sorted(out)
+    assert sum(count for _, count in counts(decision)) == len(out)
+    for name, row in decision.table.row_of.items():
+        expected = sum(bool(mask[row]) for mask in decision.reasons.values())
+        assert len(why_not(decision, name)) == expected
+        assert refused.get(name, []) == why_not(decision, name)
+        for each in why_not(decision, name):
+            assert not each.need or int(each.need) - int(each.have) == int(each.missing) > 0
+    assert sentence(decision)
+
+
+@many
+@given(WORLDS, st.lists(st.integers(0, 2), max_size=8))
+def test_ranking_agrees_with_deciding(world: tuple[list[int], list[int], int], taken: list[int]) -> None:
+    rooms, marked, amount = world
+    decision = decided(rooms, amount, tuple(row for row in marked if row < len(rooms)), tuple(taken[: len(rooms)]), WIDE)
+    before = decision.totals.copy()
+    rows = best_rows(decision, 3)
+    assert (decision.totals == before).all()
+    assert rows[:2] == [row for row in (decision.chosen, decision.runner_up) if row >= 0]
+    best = ranked(decision)
+    assert [each.name for each in best] == [decision.table.names[row] for row in rows]
+    shown = [round(each.score, 3) for each in best]  # totals are 32-bit floats
+    assert shown == sorted(shown, reverse=True)
+    for each, row in zip(best, rows, strict=True):
+        assert each.score == pytest.approx(100 * float(decision.totals[row]) / 2, abs=1e-4)
+        assert 0 <= each.score <= 100
