@@ -1,4 +1,4 @@
-# Chores. `make` lists them. Everything is set up in .venv and .tools, nothing outside this folder is touched.
+# Chores. `make` lists them. Everything is set up in .venv and .tools; outside this folder only the caches of pip and uv are used.
 PYTHON ?= python3
 UV_VERSION := 0.13.7
 BIN := .venv/bin
@@ -11,12 +11,12 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help install up run test check prove bench bench-scheduling bench-openb docs contract e2e clean
 
 help:  ## list the chores
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 install: .venv/.ready  ## set up what running needs
 
-up: .venv/.ready  ## set up, run Lattice here and apply examples/quickstart
-	@$(BIN)/lattice up --data-dir $(DATA_DIR) --apply examples/quickstart
+up: .venv/.ready  ## set up and run Lattice here; a new state begins with examples/quickstart
+	@$(BIN)/lattice up --data-dir $(DATA_DIR) --seed examples/quickstart
 
 run: up  ## the same as up
 

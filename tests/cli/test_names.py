@@ -55,7 +55,7 @@ def test_categories_mean_all_our_kinds():
     [
         pytest.param("poolz", "did you mean pools?", id="a slip of the finger"),
         pytest.param("latticeservicees", "did you mean services?", id="a slip in a long name"),
-        pytest.param("zzzzzz", "one of: pools, ", id="nothing near"),
+        pytest.param("zzzzzz", "`lattice get --help` lists the kinds", id="nothing near"),
     ],
 )
 def test_unknown_words_get_the_nearest(word, fix):

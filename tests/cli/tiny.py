@@ -56,6 +56,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_PATCH(self):
         self._handle(self._patch)
 
+    def do_POST(self):
+        self._handle(self._missing)
+
     def do_DELETE(self):
         self._handle(self._delete)
 

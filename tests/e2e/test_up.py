@@ -39,7 +39,8 @@ def test_the_first_start_says_where_and_what_next(tmp_path: Path) -> None:
         "stopping; the state stays in",
     ):
         assert words in said
-    assert len(re.findall(r"^  (?:lattice|kubectl) .+", said, re.MULTILINE)) == 3
+    suggested = re.findall(r"^  (\S*(?:lattice|kubectl) .+?)  +\S.*$", said, re.MULTILINE)
+    assert [command.count(f" --kubeconfig {server.kubeconfig}") for command in suggested] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
@@ -82,14 +83,75 @@ def test_a_second_one_on_the_same_data_names_the_first(tmp_path: Path) -> None:
         assert Wire(first.kubeconfig).get("/version").status == 200
 
 
-def test_a_taken_port_leads_to_another_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["flag", "environment"])
+def test_a_port_that_was_asked_for_and_is_taken_is_refused(by: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        taken = other.getsockname()[1]
-        server = start(tmp_path, "--port", str(taken))
-        assert Wire(server.kubeconfig).get("/version").status == 200
-        assert not server.url.endswith(f":{taken}")
+        taken = str(other.getsockname()[1])
+        flags, environment = (["--port", taken], {}) if by == "flag" else ([], {"LATTICE_PORT": taken})
+        done = subprocess.run(
+            [*LATTICE, "up", "--data-dir", tmp_path, *flags],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == 3
+        assert f"cannot listen on 127.0.0.1:{taken}" in done.stderr
+        assert "address already in use" in done.stderr
+        assert "fix: choose another --port" in done.stderr
+
+
+def test_only_the_default_port_gives_way(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # if somebody else has it, as well
+            stack.enter_context(socket.create_server(("127.0.0.1", 7443)))
+        process = subprocess.Popen([*LATTICE, "up", "--data-dir", tmp_path], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert not process.stdout.readline().strip().endswith(":7443")
+        assert process.stdout.readline() == "  (port 7443 was taken)\n"
+        server = Server(process, "", tmp_path / "kubeconfig", tmp_path)
+        _until_ready(server)
         assert server.stop() == 0
-        assert f"(port {taken} was taken)" in _said(server)
+        _said(server)
+
+
+def _until_ready(server: Server) -> str:
+    assert server.process.stdout is not None
+    said = ""
+    while "Ctrl-C stops it." not in said:
+        said += server.process.stdout.readline()
+    return said
+
+
+def test_seeds_are_applied_when_the_state_is_new_and_only_then(tmp_path: Path) -> None:
+    manifest, data = tmp_path / "hello.yaml", tmp_path / "data"
+    manifest.write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hello, namespace: default}\ndata: {a: '1'}\n")
+    with socket.create_server(("127.0.0.1", 0)) as other:  # a start that fails leaves a state that is still to be seeded
+        command = [*LATTICE, "up", "--data-dir", data, "--seed", manifest, "--port", str(other.getsockname()[1])]
+        assert subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 3
+    first = start(data, "--seed", str(manifest))
+    assert "configmap/hello created" in _until_ready(first)
+    assert Wire(first.kubeconfig).patch(f"{CONFIGMAPS}/hello", {"data": {"a": "2"}}).status == 200
+    assert first.stop() == 0
+    second = start(data, "--seed", str(manifest))
+    said = _until_ready(second)
+    assert f"state resumed; {manifest} is applied only when the state is new" in said
+    assert "configmap/hello" not in said
+    assert Wire(second.kubeconfig).get(f"{CONFIGMAPS}/hello").value["data"] == {"a": "2"}
+    assert second.stop() == 0
+    _said(first), _said(second)
+
+
+@pytest.mark.parametrize("seconds", [0.3, 0.5, 0.7, 0.9])
+def test_ctrl_c_while_it_starts_is_no_crash(seconds: float, tmp_path: Path) -> None:
+    command = [*LATTICE, "up", "--data-dir", tmp_path, "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(seconds)  # anywhere on the way
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=20)
+    assert process.returncode in (0, 130)
+    assert "Traceback" not in told
 
 
 def test_apply_applies_once_it_runs(tmp_path: Path) -> None:
@@ -157,10 +219,10 @@ def test_on_a_full_disk_it_stops_cleanly_and_starts_again_or_says_why_not(small_
 @pytest.mark.parametrize(
     ("name", "flags", "code", "words"),
     [
-        pytest.param("good", ["--port", "99999"], 2, "99999 is not in the range", id="no such port"),
+        pytest.param("good", ["--port", "99999"], 2, "must be 0 to 65535, got 99999", id="no such port"),
         pytest.param("file", [], 1, "file: cannot be used: file exists", id="the data folder is a file"),
         pytest.param("junk", [], 3, "state.db: SQLite cannot use this file: file is not a database", id="the state is damaged"),
-        pytest.param("good", ["--store", "redis://x"], 3, "no such store: redis://x", id="no such store"),
+        pytest.param("good", ["--store", "redis://x"], 2, "'redis://x' is not a store", id="no such store"),
         pytest.param("good", ["--listen", "192.0.2.1"], 3, "cannot listen on 192.0.2.1", id="not our address"),
     ],
 )

@@ -4,15 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from candidates import Fullest, Lacks, Lonely, NotTheFullest, Room, Unmarked, a_profile, a_table, wanted
-from hypothesis import given, settings
+from candidates import Fullest, Lacks, Lonely, NotTheFullest, Room, Unmarked, a_profile, a_table, many, wanted
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.engine.decide import NOWHERE, REMEMBERED, RULED_OUT, SIGHTINGS, State, decide
 from lattice.engine.plugin import Profile
 from lattice.engine.table import Table, tie_rank
 
-many = settings(max_examples=500, deadline=None)
 PACK = a_profile(Room(), Unmarked(), fullest=1.0)
 ALL = a_profile(Room(), Unmarked(), NotTheFullest(), fullest=1.0, early=0.5, lonely=0.25)
 

@@ -4,15 +4,14 @@ import json
 from typing import Any
 
 import pytest
-from candidates import NotTheFullest, Room, Unmarked, a_profile, a_table, wanted
-from hypothesis import given, settings
+from candidates import NotTheFullest, Room, Unmarked, a_profile, a_table, many, wanted
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.engine.decide import RULED_OUT, Decision, decide
 from lattice.engine.explain import as_json, best_rows, counts, ranked, refusals, sentence, why_not
 from lattice.engine.plugin import Shortfall
 
-many = settings(max_examples=500, deadline=None)
 PROFILE = a_profile(Unmarked(), Room(), fullest=3.0, early=1.0)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from candidates import LEVELS, NotTheFullest, Room, Unmarked, Whim, a_profile, a_table, wanted
+from candidates import LEVELS, NotTheFullest, Room, Unmarked, Whim, a_profile, a_table, many, wanted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,8 +11,6 @@ from lattice.engine.decide import decide
 from lattice.engine.group import AHEAD, decide_many, groupable
 from lattice.engine.plugin import Profile
 from lattice.engine.table import Table
-
-many = settings(max_examples=500, deadline=None)
 
 
 def one_at_a_time(table: Table, profile: Profile, count: int, amount: int) -> list[int]:

@@ -4,13 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from candidates import a_table
-from hypothesis import given, settings
+from candidates import a_table, many
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.engine.table import FIRST_CAPACITY, LOG_LIMIT, Some, Table, tie_rank
-
-many = settings(max_examples=500, deadline=None)
 
 
 def free(table: Table, name: str, resource: str = "x") -> int:

@@ -176,7 +176,7 @@ class Deleting:
             now = time.monotonic()
             if until is not None and now + pause > until:
                 problem = Unavailable(
-                    f"{doomed} is not gone yet: {_held_by(left)}", fix="let go of it there, or wait longer with --timeout"
+                    f"{doomed} is not gone yet: {_held_by(left)}", fix="see who must let it go, or give it more --timeout"
                 )
                 say.error(problem)
                 self.codes.add(problem.exit_code)

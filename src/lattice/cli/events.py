@@ -1,6 +1,6 @@
 """`lattice events`: what happened, to one object or to all, oldest first."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +18,8 @@ from lattice.kinds.base import Resource
 
 EVENTS = Resource(kind="Event", plural="events", group="", version="v1", namespaced=True)
 _HEADS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
+
+_ROOM = ("5m (x3 over 2h)", "Warning", "x" * 20, "x" * 30, "")  # cells of usual width
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ def events(connection: Connection, types: str, **options: Any) -> None:
 class Events:
     connection: Connection
     asked: Options
+    wide: list[int] = field(default_factory=list)  # of the columns, once something was shown
 
     def run(self) -> None:
         target = _about(self.asked.about)
@@ -69,7 +72,7 @@ class Events:
         while True:
             pages = self.connection.client.pages(path, query)
             items = sorted((e for page in pages for e in page.get("items") or [] if self._wanted(e)), key=last_seen)
-            self._print([e for e in items if _identity(e) not in shown], first=not shown)
+            self._print([e for e in items if _identity(e) not in shown])
             shown.update(map(_identity, items))
             if not self.asked.watch:
                 return
@@ -77,25 +80,33 @@ class Events:
                 for kind, event in Follower(self.connection.client, path, query, JSON).changes(pages[0]["metadata"]["resourceVersion"]):
                     if kind != "DELETED" and self._wanted(event) and _identity(event) not in shown:
                         shown.add(_identity(event))
-                        self._print([event], first=False)
+                        self._print([event])
             except Gone:
                 continue
 
     def _wanted(self, event: dict[str, Any]) -> bool:
         return not self.asked.types or event.get("type") in self.asked.types
 
-    def _print(self, items: list[dict[str, Any]], first: bool) -> None:
+    def _print(self, items: list[dict[str, Any]]) -> None:
         if not self.asked.form.is_table:
             self._documents(items)
-        elif items:
-            rows = table(items, SystemClock().now(), self.asked.all_namespaces)
-            click.echo("\n".join(rows if first and not self.asked.no_headers else rows[1:]))
-        elif first and not self.asked.watch:
+        elif items or self.asked.watch:
+            lines = self._lines(rows(items, SystemClock().now(), self.asked.all_namespaces))
+            click.echo("".join(f"{line}\n" for line in lines), nl=False)
+        else:
             say.note(
                 "No events found"
                 if self.asked.all_namespaces or self.asked.about
                 else f"No events found in {self.connection.namespace} namespace."
             )
+
+    def _lines(self, found: list[list[str]]) -> list[str]:
+        """Heads first, the rest aligned with what was shown before; a watch leaves room for what may come."""
+        first = not self.wide
+        if first:
+            room = [[""] * (len(found[0]) - len(_ROOM)) + list(_ROOM)] if self.asked.watch else []
+            self.wide = render.widths([*found, *room])
+        return [render.line(row, self.wide) for row in (found if first and not self.asked.no_headers else found[1:])]
 
     def _documents(self, items: list[dict[str, Any]]) -> None:
         clean = [{"apiVersion": "v1", "kind": "Event", **render.without_managed_fields(e)} for e in items]
@@ -123,10 +134,10 @@ def selector(target: Target | None, uid: str = "") -> str:
     return ",".join(f"involvedObject.{k}={v}" for k, v in parts.items() if v)
 
 
-def table(items: list[dict[str, Any]], now: datetime, namespaces: bool = False) -> list[str]:
-    """Events as lines, heads first."""
+def rows(items: list[dict[str, Any]], now: datetime, namespaces: bool = False) -> list[list[str]]:
+    """Events as cells, heads first."""
     heads = (["NAMESPACE"] if namespaces else []) + list(_HEADS)
-    return render.table([heads, *(_row(e, now, namespaces) for e in items)])
+    return [heads, *(_row(e, now, namespaces) for e in items)]
 
 
 def _row(event: dict[str, Any], now: datetime, namespaces: bool) -> list[str]:

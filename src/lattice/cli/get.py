@@ -46,7 +46,15 @@ class PathType(click.ParamType):  # type: ignore[type-arg]
         return str(value)
 
 
-@click.command(cls=Command)
+class GetCommand(Command):
+    """Its help ends with the kinds, which take a moment to load and are needed there only."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Kinds"):
+            formatter.write_text(", ".join(names().plain()))
+
+
+@click.command(cls=GetCommand)
 @click.argument("words", nargs=-1, required=True, metavar="KIND [NAME...] | KIND/NAME...", shell_complete=complete_kind)
 @click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces.")
 @click.option("-l", "--selector", default="", metavar="LABELS", help="Only with these labels: a=b,c!=d,e in (f,g),!h.")

@@ -249,7 +249,7 @@ def _opened(path: str) -> Any:
     try:
         return Path(path).open("rb")
     except OSError as e:
-        raise NotFound(f"cannot be read: {(e.strerror or str(e)).lower()}", where=path, fix="check the path and who may read it") from e
+        raise NotFound(f"cannot be read: {(e.strerror or str(e)).lower()}", where=path, fix="check the path and its permissions") from e
 
 
 def _items(text: bytes, source: str) -> Iterator[Written | Document]:

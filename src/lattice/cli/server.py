@@ -84,12 +84,12 @@ def configure_logging(*, verbose: bool) -> None:
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
 
-async def until_stopped() -> None:
-    """Until Ctrl-C or SIGTERM."""
+def stop_asked() -> asyncio.Event:
+    """Set by Ctrl-C and SIGTERM, which end nothing by themselves from here on."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await stop.wait()
+    return stop
 
 
 async def _run(settings: Settings) -> None:
@@ -99,6 +99,7 @@ async def _run(settings: Settings) -> None:
 
     log = structlog.get_logger()
     async with serve(settings, fallback_port=False) as running:
+        stop = stop_asked()
         log.info("serving", url=running.url, store=running.store, kubeconfig=str(running.kubeconfig), instance=running.instance)
-        await until_stopped()
+        await stop.wait()
         log.info("stopping")

@@ -3,26 +3,33 @@
 import asyncio
 import contextlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
-from lattice.cli.server import configure_logging, settings_flags, until_stopped
+from lattice.cli.config import is_found
+from lattice.cli.server import configure_logging, settings_flags, stop_asked
 from lattice.settings import Settings
 
 if TYPE_CHECKING:
     from lattice.cli.serve import Running
 
+UNSEEDED = "unseeded"  # a file in the data folder, from before the state is made until the seeds are applied
+WORLD = "examples/worlds/seed-000"
+
 
 @click.command()
 @settings_flags("data-dir", "store", "listen", "port", "allow-etcd-that-loses-writes")
-@click.option("--apply", "manifests", multiple=True, metavar="FILE|DIR", help="Apply these once it runs. Repeatable.")
+@click.option("--seed", "seeds", multiple=True, metavar="FILE|DIR", help="Apply these when the state is new. Repeatable.")
+@click.option("--apply", "manifests", multiple=True, metavar="FILE|DIR", help="Apply these at every start. Repeatable.")
 @click.option("--log", "log_file", default="", metavar="FILE", help="Write the log here instead of server.log in the data folder.")
-def up(manifests: tuple[str, ...], log_file: str, **values: Any) -> None:
+def up(seeds: tuple[str, ...], manifests: tuple[str, ...], log_file: str, **values: Any) -> None:
     """Run everything on this machine, in one process: the server and its store.
 
     State stays in the data folder: stop with Ctrl-C, start again, and everything is there.
@@ -30,29 +37,45 @@ def up(manifests: tuple[str, ...], log_file: str, **values: Any) -> None:
     \b
     Examples:
       lattice up
-      lattice up --apply examples/quickstart
+      lattice up --seed examples/quickstart
       lattice up --data-dir /tmp/try --port 0
     """
-    settings = Settings(**values)
-    asyncio.run(_run(settings, manifests, log_file))
+    chosen = click.get_current_context().get_parameter_source("port") is not click.core.ParameterSource.DEFAULT
+    asyncio.run(_run(Settings(**values), Start(seeds, manifests, log_file, fallback_port=not chosen)))
 
 
-async def _run(settings: Settings, manifests: tuple[str, ...], log_file: str) -> None:
+@dataclass(frozen=True)
+class Start:
+    seeds: tuple[str, ...]
+    manifests: tuple[str, ...]
+    log_file: str
+    fallback_port: bool  # who chose a port means that one
+
+
+async def _run(settings: Settings, start: Start) -> None:
     from lattice.cli.serve import serve
 
     folder = Path(settings.data_dir)
     os.umask(0o077)  # the log tells more than others need to know
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _logging_to(Path(log_file) if log_file else folder / "server.log"):
-        async with serve(settings, fallback_port=True) as running:
-            stopped = asyncio.create_task(until_stopped())
+    unseeded = folder / UNSEEDED
+    if start.seeds and not settings.store and not (folder / "state.db").exists():
+        unseeded.touch()
+    with _logging_to(Path(start.log_file) if start.log_file else folder / "server.log"):
+        async with serve(settings, fallback_port=start.fallback_port) as running:
+            stop = stop_asked()
             _greet(running, settings)
-            for manifest in manifests:
+            new = not running.resumed or unseeded.exists()
+            if start.seeds and not new:
+                click.echo(f"state resumed; {', '.join(start.seeds)} is applied only when the state is new")
+            for manifest in (*(start.seeds if new else ()), *start.manifests):
                 await asyncio.to_thread(_apply, running.kubeconfig, manifest)
-            if manifests:
+            if not stop.is_set():
+                unseeded.unlink(missing_ok=True)
+            if start.seeds or start.manifests:
                 click.echo("")
             _suggest(running)
-            await stopped
+            await stop.wait()
             click.echo("\nstopping; the state stays in " + _near(folder.resolve()))
 
 
@@ -100,20 +123,30 @@ def _apply(kubeconfig: Path, manifest: str) -> None:
 
 
 def _suggest(running: "Running") -> None:
-    path, lattice = _near(running.kubeconfig), _called()
     click.echo("Try, in another terminal:")
-    for command, why in (
-        (f"{lattice} get pools,services -A", "what is declared"),
-        (f"kubectl --kubeconfig {path} get lattice -A", "the same, with kubectl"),
-        (f"{lattice} apply -f examples/worlds/seed-000", "declare more"),
-    ):
-        click.echo(f"  {command:<58} {why}")
+    for command, why in suggestions(running.kubeconfig):
+        click.echo(f"  {command:<57}  {why}")
     click.echo("\nCtrl-C stops it.")
 
 
+def suggestions(kubeconfig: Path) -> list[tuple[str, str]]:
+    """Commands that work as they are printed, from the folder that this was started in."""
+    named = f" --kubeconfig {shlex.quote(_near(kubeconfig))}"
+    lattice, told = _called(), "" if is_found(kubeconfig) else named
+    more = (f"{lattice} apply{told} -f {WORLD}", "declare more") if Path(WORLD).is_dir() else (f"{lattice} --help", "what else there is")
+    return [
+        (f"{lattice} get{told} pools,services -A", "what is declared"),
+        (f"kubectl{named} get lattice -A", "the same, with kubectl"),
+        more,
+    ]
+
+
 def _called() -> str:
-    """What to type to run this program again."""
-    return "lattice" if shutil.which("lattice") else _near(Path(sys.argv[0]).resolve())
+    """What to type to run this program again: its name where that finds it, else its path."""
+    own, found = Path(sys.executable).parent / "lattice", shutil.which("lattice")
+    if found and (not own.exists() or Path(found).samefile(own)):
+        return "lattice"
+    return shlex.quote(_near(own if own.exists() else Path(sys.argv[0]).resolve()))
 
 
 def _near(path: Path) -> str:

@@ -75,7 +75,8 @@ class Mix:
 
     def __init__(self, kinds: list[tuple[Kind, int]], models: dict[str, int]) -> None:
         self.frequency = np.array([times for _, times in kinds], np.float64)
-        self._cpu = np.array([kind.cpu or 1 / MUCH for kind, _ in kinds], np.float64)
+        self._cpu = np.array([kind.cpu or 1 for kind, _ in kinds], np.float64)
+        self._without_cpu = [number for number, (kind, _) in enumerate(kinds) if not kind.cpu]
         self._size = np.array([kind.count * kind.milli for kind, _ in kinds], np.float64)
         sizes = sorted({(kind.milli, kind.count) for kind, _ in kinds})
         self._millis = np.array([milli for milli, _ in sizes], np.int64)
@@ -87,7 +88,7 @@ class Mix:
             self._may[list(allowed), number] = True
         self._left_over = left_over(kinds)
         cpu = sum(kind.cpu * times for kind, times in kinds)
-        self._fed = float(self.frequency @ self._size) / cpu if cpu else MUCH  # thousandths of GPU used along with a milli-core
+        self._fed = float(self.frequency @ self._size) / cpu if cpu else 0.0  # GPU used along with a milli-core; 0: no cpu is asked
         self.weight = np.zeros(len(kinds))
 
     def usable(self, states: States) -> Reals:
@@ -101,6 +102,8 @@ class Mix:
         room[fitting < self._counts] = 0
         usable = np.floor(states.cpu[:, None] / self._cpu)
         usable *= self._size
+        if self._without_cpu:
+            usable[:, self._without_cpu] = MUCH
         np.minimum(usable, room[:, self._class], out=usable)
         usable *= self._may[states.model]
         return usable
@@ -119,7 +122,8 @@ class Mix:
         """
         free = states.gpus.sum(axis=1)
         unused: Reals = free * self.weight.sum() - (self.usable(states) * self.weight).sum(axis=1)
-        unused += STARVED * np.maximum(free - states.cpu * self._fed, 0)
+        if self._fed:
+            unused += STARVED * np.maximum(free - states.cpu * self._fed, 0)
         unused += self._left_over[states.gpus].sum(axis=1)
         return unused
 

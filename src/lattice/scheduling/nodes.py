@@ -75,6 +75,9 @@ class NodeTable(Table):
 
     def put(self, facts: NodeFacts) -> int:
         """Add a node, or change it; what is on it stays."""
+        known = self.row_of.get(facts.name)
+        if known is not None and self.facts[known] == facts:
+            return known
         totals = {SLOTS: NO_LIMIT, **facts.totals}
         first, last = facts.ports or ALL_PORTS
         totals.setdefault(PORTS, last - first + 1)

@@ -30,10 +30,21 @@ class Landscape:
         self.version = -1
         self.code: Codes = np.empty(0, np.int64)
         self._changes = 0
-        self._patience = 0
+        self.patience = 0
         self._learn(table)
 
     def _learn(self, table: NodeTable) -> None:
+        self.recode(table)
+        kinds = count_kinds(placement.ask for placement in table.placements.values())
+        self._mix = Mix(kinds, table.gpus.models)
+        numbers, times = np.unique(self.code, return_counts=True)
+        self._mix.weigh(self._states(numbers), times)
+        self._changes = 0
+        self.patience = min(len(table.placements) // 3, table.count // 2)
+        self.version = table.version
+
+    def recode(self, table: NodeTable) -> None:
+        """Look at every row anew, and forget what was known of states."""
         self._numbers: dict[tuple[int, int, bytes], int] = {}
         self._width = table.gpus.matrix().shape[0]
         self._cpu: Reals = np.empty(256)
@@ -44,13 +55,6 @@ class Landscape:
         self._weighed = 0  # states whose loss is known
         self.code = np.empty(table.count, np.int64)
         self._encode(table, range(table.count))
-        kinds = count_kinds(placement.ask for placement in table.placements.values())
-        self._mix = Mix(kinds, table.gpus.models)
-        numbers, times = np.unique(self.code, return_counts=True)
-        self._mix.weigh(self._states(numbers), times)
-        self._changes = 0
-        self._patience = min(len(table.placements) // 3, table.count // 2)
-        self.version = table.version
 
     def follow(self, table: NodeTable) -> None:
         """Catch up with the table."""
@@ -59,16 +63,17 @@ class Landscape:
         changed = table.changed_since(self.version)
         self._changes += len(changed or ())
         known = changed is not None and table.count == len(self.code) and self._width == table.gpus.matrix().shape[0]
-        if changed is None or not known or self._changes > self._patience:
+        if changed is None or not known or self._changes > self.patience:
             self._learn(table)
             return
         self._encode(table, changed)
         self.version = table.version
 
     def _encode(self, table: NodeTable, rows: range | list[int]) -> None:
-        gpus, cpu, models = np.sort(table.gpus.matrix().T[rows].clip(0), axis=1), table.free(CPU), table.column("gpu_model")
+        gpus = np.sort(table.gpus.matrix().T[rows].clip(0, WHOLE_GPU), axis=1)
+        cpu, models = table.free(CPU), table.column("gpu_model")
         for row, line in zip(rows, gpus, strict=True):
-            key = (int(cpu[row]), int(models[row]), line.tobytes())
+            key = (max(0, int(cpu[row])), int(models[row]), line.tobytes())
             number = self._numbers.get(key)
             if number is None:
                 number = self._numbers[key] = len(self._numbers)
