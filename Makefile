@@ -29,8 +29,9 @@ check: .venv/.ready-dev  ## format, lint, types, import rules, sizes
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
-prove: .venv/.ready-dev tools  ## the long proofs: kills, 20,000-operation contract, every kubectl
-	LATTICE_ALL_KUBECTLS=1 $(BIN)/python -m pytest -m prove -s --timeout 3000
+prove: .venv/.ready-dev tools  ## the long proofs: kills, 30,000-operation contract, every kubectl, mutations, 10,000 examples a property
+	LATTICE_ALL_KUBECTLS=1 $(BIN)/python -m pytest -m prove -n 2 --dist loadgroup -rP --timeout 3000
+	LATTICE_LONG=1 $(BIN)/python -m pytest -m "not prove" -n 2 --timeout 3000 tests/engine tests/scheduling
 
 contract: .venv/.ready-dev tools  ## the store contract only
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not prove" tests/contract

@@ -21,7 +21,7 @@ from lattice.scheduling.plugins.least_taken import LeastTaken
 from lattice.scheduling.plugins.node_selector import NodeSelector
 from lattice.scheduling.plugins.workload_anti_affinity import WorkloadAntiAffinity
 
-EXAMPLES = int(os.environ.get("EXAMPLES", "500"))
+EXAMPLES = int(os.environ.get("EXAMPLES", "10000" if os.environ.get("LATTICE_LONG") == "1" else "500"))
 many = settings(max_examples=EXAMPLES, deadline=None)
 
 FILTERS: Any = (NodeSelector(), Fit(), Gpu(), HostPorts(), WorkloadAntiAffinity())
