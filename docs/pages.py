@@ -82,7 +82,7 @@ def _facts(resource: Resource) -> Iterator[str]:
 def commands() -> Iterator[str]:
     yield "# Commands"
     yield "What `--help` says."
-    root = click.Context(cli, info_name="lattice", terminal_width=WIDTH, max_content_width=WIDTH)
+    root = click.Context(cli, info_name="lattice", terminal_width=WIDTH, max_content_width=WIDTH, **cli.context_settings)
     yield "## lattice"
     yield fenced(cli.get_help(root))
     for section in SECTIONS.values():
