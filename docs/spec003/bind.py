@@ -65,7 +65,7 @@ BIND = (
         "event_emission: bind_success_event",
         "scheduling.bind:Binder.bind",
         f"{SUCCESS}[pessimistic]",
-        ("scheduling/bind.py", "event = self._bound(request, self.mode)", "return self._bound(request, self.mode)"),
+        ("scheduling/bind.py", "event = self._bound(request, self.mode, self.now())", "return self._bound(request, self.mode, self.now())"),
     ),
     Row(
         "event_emission: bind_failure_event",
@@ -77,7 +77,7 @@ BIND = (
         "rollback_handler",
         "scheduling.bind:Binder.rollback",
         f"{BINDS}::test_rolling_back_twice_is_rolling_back_once[optimistic]",
-        ("scheduling/bind.py", "return self.reservations.release(reservation.id)", "return True"),
+        ("scheduling/bind.py", "released = [self.reservations.release(each.id) for each in reservations]", "released = [True]"),
     ),
     Row(
         "state_transition tracking",

@@ -14,7 +14,7 @@ MISSING = (
         "1. extended resources: GPU, FPGA, custom",
         "scheduling.plugins.gpu:Gpu",
         f"{RESOURCES}::test_gpus_are_counted_one_by_one",
-        ("scheduling/plugins/gpu.py", "return ~np.isin(", "return np.isin("),
+        ("scheduling/plugins/gpu.py", "    return ~found", "    return found"),
     ),
     Row(
         "2. ephemeral storage and hugepages",
@@ -58,13 +58,13 @@ MISSING = (
         "7. event emission",
         "scheduling.bind:Binder.bind_together",
         f"{BINDS}::test_a_group_is_bound_all_or_nothing",
-        ("scheduling/bind.py", "event = self._bound(request, BindingMode.TWO_PHASE)", "return self._bound(request, BindingMode.TWO_PHASE)"),
+        ("scheduling/bind.py", "return [self._tell(each.event or", "return [(each.event or"),
     ),
     Row(
         "8. rollback handlers",
         "scheduling.bind:Binder.rollback",
         f"{BINDS}::test_rolling_back_twice_is_rolling_back_once[optimistic]",
-        ("scheduling/bind.py", "return self.reservations.get(reservation.id) is not None and await", "return await"),
+        ("scheduling/bind.py", "if self._claim(_request(reservation)):", "if False:"),
     ),
     Row(
         "9. atomic scheduling decisions",
@@ -136,13 +136,13 @@ SOON = (
         "3. event emission",
         "scheduling.bind:BindEvent",
         f"{COMPOSED}::test_what_is_placed_is_bound",
-        ("scheduling/bind.py", '"bound", self.now(), updates=updates)', '"bound", 0.0, updates=updates)'),
+        ("scheduling/bind.py", '"bound", now, updates=updates)', '"bound", 0.0, updates=updates)'),
     ),
     Row(
         "4. rollback handlers",
-        "scheduling.bind:Ledger.abort",
+        "scheduling.bind:Ledger.abort_all",
         f"{BINDS}::test_a_reservation_released_while_binding_leaves_no_trace",
-        ("scheduling/bind.py", "await self.ledger.abort(_request(reservation))", "pass"),
+        ("scheduling/bind.py", "await self.ledger.abort_all([_request(each) for each in reservations])", "pass"),
     ),
 )
 LONG_TERM = (

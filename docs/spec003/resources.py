@@ -42,7 +42,7 @@ RESOURCES = (
         f"{STATES}[memory]",
         (
             "kinds/workload.py",
-            'return amounts(self.requests) or total_amounts(self.containers, "requests")',
+            'return total_amounts(self.containers, "requests") if self._containers_state("requests") else amounts(self.requests)',
             "return amounts(self.requests)",
         ),
     ),

@@ -28,7 +28,7 @@ SCHEDULER = (
         "ScheduleDecision",
         "scheduling.schedule:Cycle",
         f"{COMPOSED}::test_without_nodes_everybody_is_told_that_there_are_none",
-        ("scheduling/schedule.py", "cycle.unplaced.append(Unplaced(ask, answer.why, answer.wakes_on))", "pass"),
+        ("scheduling/schedule.py", "cycle.unplaced.append(Unplaced(ask, answer.why, answer.wakes_on, answer.kinds))", "pass"),
     ),
     Row(
         "SimpleScheduler",

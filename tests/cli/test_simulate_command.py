@@ -1,10 +1,17 @@
 """`lattice simulate` as a user runs it: manifests in, placements and reasons out, every mistake with its line."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
+
+from lattice.cli.forecast import amount, lines
+from lattice.scheduling.profile import FILTERS, PRESETS, SCORES
+from lattice.scheduling.select import TieBreaker
+from lattice.scheduling.simulate import Report, Unplaced
 
 GIB = 1 << 30
 
@@ -110,7 +117,8 @@ def test_many_placements_are_counted_per_node(lattice, write):
 
 
 def test_many_reasons_are_cut_short_unless_all_are_asked_for(lattice, write):
-    file = write("a.jsonl", in_lines(a_node(), *(a_workload(f"w{i}", cpu=f"{5000 + i}m") for i in range(60))))
+    labels = [{"nodeSelector": {"rack": f"r{i}"}} for i in range(60)]
+    file = write("a.jsonl", in_lines(a_node(), *(a_workload(f"w{i}", constraints=each) for i, each in enumerate(labels))))
     assert "and 10 more workloads; -o wide lists all\n" in lattice("simulate", "-f", file).out
     assert lattice("simulate", "-f", file, "-o", "wide").out.count("shop/w") == 60
 
@@ -163,6 +171,11 @@ BAD = [
     pytest.param(a_workload(containers={}), "must have at least one container", id="nothing to run"),
     pytest.param(
         a_workload(constraints={"spread": [{"topologyKey": "zone", "maxSkew": 0}]}), "spec.constraints.spread[0].maxSkew", id="no skew"
+    ),
+    pytest.param(
+        a_workload(constraints={"spread": [{"topologyKey": "zone"}]}),
+        "spec.constraints.spread[0].selector: must be given",
+        id="spread of nobody",
     ),
     pytest.param(a_node(cpu=-4000), "status.capacity.cpu: must be from 0 to 2^60, got -4000", id="negative capacity"),
     pytest.param(a_node(memory=1 << 62), "status.capacity.memory: must be from 0 to 2^60", id="absurd capacity"),
@@ -272,13 +285,22 @@ def test_an_unknown_profile_names_the_known_ones(lattice, write):
         pytest.param(["-f", "gone.jsonl"], "cannot be read", id="no such file of lines"),
         pytest.param(["-f", "empty"], "no manifests in this folder", id="an empty folder"),
         pytest.param(["-f", "a.yaml", "--explain", "shop/nobody"], "there is no such workload to decide", id="nobody to explain"),
+        pytest.param(["-f", "a.yaml", "--explain", "w1"], "fix: did you mean shop/w1?", id="somebody of another namespace"),
+        pytest.param(["-f", "a.yaml", "--seed", "abc"], "must be a whole number such as 7, got 'abc'", id="a seed that is no number"),
+        pytest.param(["-f", "a.yaml", "--seed", str(2**63)], "must be from -2^63 to 2^63 - 1", id="a seed too large"),
+        pytest.param(["-f", "nothing.json"], "nothing.json: there is no manifest here", id="an empty file"),
+        pytest.param(["-f", "a.yaml", "--profile", "empty"], "empty: is a folder, not a profile", id="a folder as a profile"),
+        pytest.param(["-f", "a.yaml", "--profile", "nothing.json"], "nothing.json: there is no profile here", id="an empty profile"),
+        pytest.param(["-f", "a.yaml", "--profile", "list.yaml"], "a profile is a mapping, got a list", id="a list as a profile"),
     ],
 )
 def test_what_is_not_there_is_said(lattice, write, tmp_path, arguments, problem):
-    write("a.yaml", in_yaml(a_node()))
+    write("a.yaml", in_yaml(a_node(), a_workload()))
+    write("nothing.json", "")
+    write("list.yaml", "[1, 2]")
     (tmp_path / "empty").mkdir()
     ran = lattice("simulate", *arguments)
-    assert ran.code == 1
+    assert ran.code in (1, 2)
     assert problem in ran.err
 
 
@@ -287,7 +309,105 @@ def test_gangs_and_the_important_are_heard(lattice, write):
     bound = {**a_workload("old", cpu="4"), "status": {"binding": {"node": "n1"}}}
     value = json.loads(lattice("simulate", "-f", write("a.yaml", in_yaml(a_node(), *gang)), "-o", "json").out)
     assert value["placements"] == {}
-    assert "3 must start at once" in value["unplaced"][0]["reason"]
+    assert "minMember is 3" in value["unplaced"][0]["reason"]
     file = write("b.yaml", in_yaml(a_node(), bound, a_workload("new", cpu="2", priority=5)))
     value = json.loads(lattice("simulate", "-f", file, "-o", "json").out)
-    assert (value["placements"], value["displaced"]) == ({"shop/new": "n1"}, {"shop/old": "n1"})
+    assert (value["placements"], value["displaced"]) == ({"shop/new": "n1"}, {"shop/old": {"node": "n1", "by": "shop/new"}})
+    assert "shop/old    n1       shop/new   <none>\n" in lattice("simulate", "-f", file).out
+
+
+def test_reasons_that_differ_in_amounts_only_are_told_together(lattice, write):
+    file = write("a.jsonl", in_lines(a_node(), *(a_workload(f"w{i}", cpu=f"{5000 + i}m") for i in range(60))))
+    out = lattice("simulate", "-f", file).out
+    assert "60           shop/w0, shop/w1, shop/w2, …   0 of 1 node: 1 without 5 cpu free; the others alike\n" in out
+    assert lattice("simulate", "-f", file, "-o", "wide").out.count("without 5") == 60
+
+
+def test_equal_runs_give_equal_json(lattice, write):
+    file = write("a.yaml", in_yaml(a_node(), a_workload()))
+    first, second = (lattice("simulate", "-f", file, "-o", "json").out for _ in range(2))
+    assert first == second
+    assert "seconds" not in json.loads(first)
+
+
+def test_the_profile_may_bring_the_seed(lattice, write):
+    file = write("a.jsonl", in_lines(*(a_node(f"n{i}") for i in range(20)), *(a_workload(f"w{i}") for i in range(15))))
+    mine = write("mine.yaml", "scores: {BinPacking: 1}\nseed: 5\ntieBreaker: random\n")
+    found = [json.loads(lattice("simulate", "-f", file, "--profile", mine, "-o", "json", *more).out) for more in ([], ["--seed", "5"])]
+    assert found[0] == found[1]
+    assert found[0]["seed"] == 5
+    other = json.loads(lattice("simulate", "-f", file, "--profile", mine, "-o", "json", "--seed", "0").out)
+    assert other["seed"] == 0
+    assert other["placements"] != found[0]["placements"]
+
+
+def test_what_is_odd_is_a_warning_with_its_line(lattice, write):
+    node = a_node()
+    node["status"]["gpus"] = [{"model": "t4"}]
+    bound = [{**a_workload(f"b{i}", requests={"cpu": "3", "gpu": 1}), "status": {"binding": {"node": "n1"}}} for i in range(2)]
+    cpu = [{**a_workload("b2", cpu="3"), "status": {"binding": {"node": "n1"}}}]
+    counted = changed(a_node("n2"), "status.capacity", {"cpu": 1, "gpu": 1000})
+    ran = lattice("simulate", "-f", write("a.jsonl", in_lines(node, *bound, *cpu, counted)))
+    assert ran.code == 0, ran.err
+    assert "Warning: a.jsonl:3: workload shop/b1 is bound to node n1, which cannot hold its 1 gpu" in ran.err
+    assert "Warning: a.jsonl:1: node n1 workloads bound to it take more than it has: 6 of 4 cpu\n" in ran.err
+    assert "Warning: a.jsonl:5: node n2 says 1 gpu, yet none counts: list each one under status.gpus" in ran.err
+
+
+def test_a_binding_to_an_unknown_node_is_told_with_its_line(lattice, write):
+    bound = {**a_workload("b"), "status": {"binding": {"node": "gone"}}}
+    ran = lattice("simulate", "-f", write("a.jsonl", in_lines(a_node(), bound)))
+    assert ran.code == 1
+    assert "error: a.jsonl:2: shop/b: is bound to node gone, which is not among those given\n" in ran.err
+
+
+def test_a_gang_has_one_size(lattice, write):
+    members = [a_workload(f"g{least}", group={"name": "g", "minMember": least}) for least in (2, 3)]
+    ran = lattice("simulate", "-f", write("a.jsonl", in_lines(a_node(), *members)))
+    assert ran.code == 1
+    assert "a.jsonl:3: spec.group.minMember: must be the same for all of group shop/g: 3 here, 2 at a.jsonl:2" in ran.err
+
+
+def test_a_json_list_needs_no_kind(lattice, write):
+    for text in (json.dumps([a_node(), a_workload()]), json.dumps([a_node(), a_workload()], indent=2)):
+        assert "1 node: 1 placed" in lattice("simulate", "-f", write("all.json", text)).out
+
+
+def test_an_offline_mistake_is_fixed_offline(lattice, write):
+    ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_workload(colour="red"))))
+    assert "fix: `lattice crds latticeworkloads` shows the fields there are" in ran.err
+    assert lattice("crds", "latticeworkloads").code == 0
+
+
+def test_lines_in_a_file_of_another_name_are_hinted_at(lattice, write):
+    ran = lattice("simulate", "-f", write("all.txt", in_lines(a_node(), a_workload())))
+    assert ran.code == 1
+    assert "rename it" in ran.err
+
+
+def test_nothing_on_standard_input_is_a_mistake(lattice, write, monkeypatch):
+    with open(write("in", "")) as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        ran = lattice("simulate", "-f", "-")
+    assert (ran.code, ran.err.splitlines()[0]) == (1, "error: <stdin>: there is no manifest here")
+
+
+def test_a_reason_is_folded_into_the_terminal():
+    report = Report(1, 0, 0, {}, (Unplaced(("shop/a",), "0 of 9 nodes: " + "; ".join(["3 without 1 cpu free"] * 3)),), {}, (), 0.0)
+    told = list(lines(report, columns=60))
+    assert max(map(len, told)) <= 60
+    assert told[-1].strip() == "cpu free"
+
+
+def test_sums_are_written_as_numbers():
+    assert [amount("cpu", 30_286_750), amount("gpu", 500), amount("fpga", 12345)] == ["30,286.75", "0.5", "12,345"]
+
+
+def test_the_guide_names_everything_there_is_to_choose_and_to_read(lattice, write):
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "simulate.md").read_text()
+    file = write("a.yaml", in_yaml(a_node(), a_workload()))
+    found = json.loads(lattice("simulate", "-f", file, "-o", "json", "--explain", "shop/w1").out)
+    for name in (*PRESETS, *FILTERS, *SCORES, *TieBreaker, *found, *found["explained"]):
+        assert f"`{name}`" in guide, name
+    (profile,) = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
+    assert lattice("simulate", "-f", file, "--profile", write("night.yaml", profile)).code == 0

@@ -1,7 +1,7 @@
 """Three ways to bind: one event per attempt, nobody booked twice, and a rollback that may run twice."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
@@ -67,17 +67,20 @@ class BookLedger:
         await self._step("prepare")
         return self._write(self.prepared, request, expected)
 
-    async def commit(self, request: BindRequest) -> bool:
-        await self._step("commit")
-        if request.reservation not in self.prepared:
-            return False
-        self.bound[request.reservation] = self.prepared.pop(request.reservation)
-        return True
+    async def commit_all(self, requests: Sequence[BindRequest]) -> frozenset[str]:
+        await self._step("commit_all")
+        missing = frozenset(each.reservation for each in requests if each.reservation not in self.prepared)
+        if not missing:
+            self.bound |= {each.reservation: self.prepared.pop(each.reservation) for each in requests}
+        if "after commit_all" in self.fails:
+            raise Unavailable("store is away before it could answer")
+        return missing
 
-    async def abort(self, request: BindRequest) -> None:
-        await self._step("abort")
-        if self.bound.pop(request.reservation, None) or self.prepared.pop(request.reservation, None):
-            self._take(request, -1)
+    async def abort_all(self, requests: Sequence[BindRequest]) -> None:
+        await self._step("abort_all")
+        for request in requests:
+            if self.bound.pop(request.reservation, None) or self.prepared.pop(request.reservation, None):
+                self._take(request, -1)
 
     def _write(self, there: dict[str, BindRequest], request: BindRequest, expected: int) -> int | None:
         if self.revisions.get(request.node, 0) != expected:
@@ -228,14 +231,14 @@ def test_a_node_that_is_gone_is_said_to_be() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("step", ["read", "try_commit", "lock", "prepare", "commit"])
+@pytest.mark.parametrize("step", ["read", "try_commit", "lock", "prepare", "commit_all", "after commit_all"])
 def test_a_store_that_is_away_is_one_failure_and_leaves_no_trace(mode: BindingMode, step: str) -> None:
     one = side(mode, 1000)
     one.ledger.fails = {step}
     event = run(one.binder.bind(one.reserve("w", 300)))
     assert one.events == [event]
     if event.outcome == "failed":
-        assert f"store is away at {step}" in event.reason
+        assert "store is away" in event.reason
         assert where(one.book.table) == {}
         assert one.ledger.free["n0"]["cpu"] == 1000
         assert not one.ledger.prepared
@@ -243,7 +246,7 @@ def test_a_store_that_is_away_is_one_failure_and_leaves_no_trace(mode: BindingMo
 
 def test_while_the_ledger_cannot_be_asked_the_room_stays_held_until_it_expires() -> None:
     one = side(BindingMode.OPTIMISTIC, 1000)
-    one.ledger.fails = {"try_commit", "abort"}
+    one.ledger.fails = {"try_commit", "abort_all"}
     reservation = one.reserve("w", 300)
     assert run(one.binder.bind(reservation)).outcome == "failed"
     assert where(one.book.table) == {"w": "n0"}
@@ -282,6 +285,120 @@ def test_a_group_is_bound_all_or_nothing(least: int, outcomes: list[str]) -> Non
     assert not one.ledger.prepared
     if least == 3:
         assert events[0].reason == "only 2 of its group could be bound, at least 3 are needed"
+
+
+def told(one: Side) -> tuple[Any, ...]:
+    """Everything durable, and everything in the table."""
+    free = {node: dict(left) for node, left in one.ledger.free.items()}
+    return dict(one.ledger.bound), dict(one.ledger.prepared), free, dict(one.ledger.revisions), where(one.book.table)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_binding_once_more_fails_and_undoes_nothing(mode: BindingMode) -> None:
+    one = side(mode, 1000)
+    reservation = one.reserve("w", 600)
+    first = run(one.binder.bind(reservation))
+    before = told(one)
+    second = run(one.binder.bind(reservation))
+    (third,) = run(one.binder.bind_together([reservation], 1))
+    assert [each.outcome for each in (first, second, third)] == ["bound", "failed", "failed"]
+    assert second.reason == "no reservation a-1: it was bound, released or never made"
+    assert not second.again
+    assert one.events == [first, second, third]
+    assert told(one) == before
+    assert list(before[0]) == ["a-1"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("ahead", range(1, 6))
+def test_binding_the_same_reservation_while_it_is_being_bound_leaves_the_first_attempt_alone(mode: BindingMode, ahead: int) -> None:
+    one = side(mode, 1000)
+    reservation = one.reserve("w", 600)
+    turns = iter("a" * ahead + "b" * 9)
+    events = interleave({"a": one.binder.bind(reservation), "b": one.binder.bind(reservation)}, lambda: next(turns, "a"))
+    assert (events["a"].outcome, events["b"].outcome) == ("bound", "failed")
+    assert list(one.ledger.bound) == ["a-1"]
+    assert one.ledger.free["n0"]["cpu"] == 400
+    assert where(one.book.table) == {"w": "n0"}
+
+
+@many
+@given(mode=st.sampled_from(MODES), gang=st.booleans(), turns=st.lists(st.sampled_from("ab"), min_size=1, max_size=20))
+def test_rolling_back_while_binding_ends_with_the_ledger_and_the_table_of_one_mind(mode: BindingMode, gang: bool, turns: list[str]) -> None:
+    one, whose = side(mode, 1000), cycle(turns)
+    reservation = one.reserve("w", 600)
+    binding = one.binder.bind_together([reservation], 1) if gang else one.binder.bind(reservation)
+    interleave({"a": binding, "b": one.binder.rollback(reservation)}, lambda: next(whose))
+    (event,) = one.events
+    is_bound = event.outcome == "bound"
+    assert one.ledger.free["n0"]["cpu"] == (400 if is_bound else 1000)
+    assert len(one.ledger.bound) == len(one.book.table.placements) == is_bound
+    assert not one.ledger.prepared
+
+
+def gang_of(one: Side, size: int) -> list[Reservation]:
+    return [one.reserve(f"w{row}", 300, row) for row in range(size)]
+
+
+@pytest.mark.parametrize("step", ["commit_all", "after commit_all"])
+@pytest.mark.parametrize("least", [1, 2, 3])
+def test_a_group_whose_commit_fails_is_not_bound_at_all(step: str, least: int) -> None:
+    one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
+    one.ledger.fails = {step}
+    events = run(one.binder.bind_together(gang_of(one, 3), least))
+    assert [event.outcome for event in events] == ["failed"] * 3
+    assert all("store is away" in event.reason and event.again for event in events)
+    assert (one.ledger.bound, one.ledger.prepared, where(one.book.table)) == ({}, {}, {})
+
+
+@pytest.mark.parametrize("step", ["commit_all", "after commit_all"])
+def test_a_group_is_whole_in_the_ledger_even_if_undoing_fails_too(step: str) -> None:
+    one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
+    one.ledger.fails = {step, "abort_all"}
+    events = run(one.binder.bind_together(gang_of(one, 3), 3))
+    assert [event.outcome for event in events] == ["failed"] * 3
+    assert len(one.ledger.bound) in (0, 3)
+    assert len(where(one.book.table)) == 3, "the room stays held until it expires"
+
+
+@pytest.mark.parametrize(
+    ("least", "outcomes"),
+    [
+        pytest.param(2, ["bound", "failed", "bound"], id="enough are left: these are bound"),
+        pytest.param(3, ["failed", "failed", "failed"], id="too few are left: none is bound"),
+    ],
+)
+@pytest.mark.parametrize("lost", ["record", "reservation", "node"])
+@pytest.mark.parametrize("when", [pytest.param(2, id="before all are prepared"), pytest.param(3, id="while they are committed")])
+def test_a_member_of_a_group_may_be_lost_on_the_way(lost: str, when: int, least: int, outcomes: list[str]) -> None:
+    one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
+    gang = gang_of(one, 3)
+    step = one.binder.bind_together(gang, least)
+    while len(one.ledger.prepared) < when:
+        step.send(None)
+    if lost == "record":
+        one.ledger._take(one.ledger.prepared.pop(gang[1].id), -1)
+    elif lost == "reservation":
+        one.book.release(gang[1].id)
+    else:
+        one.book.table.drop("n1")
+    events = interleave({"a": step}, lambda: "a")["a"]
+    assert [event.outcome for event in events] == outcomes
+    assert len(one.ledger.bound) == outcomes.count("bound") == len(where(one.book.table))
+    assert not one.ledger.prepared
+    assert [left["cpu"] for left in one.ledger.free.values()] == [1000 - 300 * (outcome == "bound") for outcome in outcomes]
+
+
+def test_a_reservation_twice_in_a_group_counts_once() -> None:
+    one = side(BindingMode.TWO_PHASE, 1000)
+    reservation = one.reserve("w", 300)
+    events = run(one.binder.bind_together([reservation, reservation], 1))
+    assert [event.outcome for event in events] == ["bound", "failed"]
+    assert events[1].reason == "reservation a-1 is being bound already"
+    assert one.ledger.free["n0"]["cpu"] == 700
+    other = one.reserve("v", 300)
+    assert [event.outcome for event in run(one.binder.bind_together([other, other], 2))] == ["failed", "failed"]
+    assert (list(one.ledger.bound), one.ledger.prepared) == (["a-1"], {})
 
 
 @many

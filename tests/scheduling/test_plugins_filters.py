@@ -5,6 +5,9 @@ from typing import Any
 import pytest
 from build import a_node, a_taint, a_toleration, a_workload, ask, node_term, nodes, place, requirement, ruled_out
 
+from lattice.engine.decide import decide
+from lattice.engine.explain import why_not
+from lattice.engine.plugin import Shortfall
 from lattice.kinds.constraint import MachineImage as Image
 from lattice.kinds.constraint import Volume
 from lattice.scheduling.ask import Demands
@@ -22,7 +25,7 @@ from lattice.scheduling.plugins.ready import Ready
 from lattice.scheduling.plugins.runtime import Runtime
 from lattice.scheduling.plugins.taints import Taints, evicted_by
 from lattice.scheduling.plugins.volume_zone import VolumeZone
-from lattice.scheduling.profile import FILTERS
+from lattice.scheduling.profile import FILTERS, compile_preset
 
 
 def against(plugin: Any, node: NodeFacts, demands: Demands) -> list[str]:
@@ -311,3 +314,23 @@ def test_every_filter_names_what_could_change_its_mind() -> None:
     assert Change.NODE_READY in Ready.wakes_on
     assert Change.WORKLOAD_ADDED in FILTERS["WorkloadAffinity"].wakes_on
     assert Change.WORKLOAD_ADDED not in FILTERS["WorkloadAntiAffinity"].wakes_on
+
+
+@pytest.mark.parametrize(
+    ("left", "need", "shown"),
+    [
+        pytest.param(
+            {"cpu": "400m"}, {"cpu": "100m"}, Shortfall("cpu", "100m", "-500m", "600m"), id="a node that shrank owes the rest too"
+        ),
+        pytest.param({"cpu": 1, "memory": "1Gi"}, {"memory": "1Gi"}, Shortfall("memory", "1Gi", "-1Gi", "2Gi"), id="memory likewise"),
+        pytest.param({"cpu": "900m"}, {"cpu": "100m"}, Shortfall("cpu", "100m", "0", "100m"), id="just full"),
+    ],
+)
+def test_what_is_missing_on_an_overcommitted_node_is_what_would_have_to_go(
+    left: dict[str, Any], need: dict[str, Any], shown: Shortfall
+) -> None:
+    table = nodes(a_node("n", {"cpu": 1, "memory": "4Gi"}))
+    place(table, a_workload({"cpu": "900m", "memory": "2Gi"}), "n")
+    table.put(a_node("n", {"cpu": 1, "memory": "4Gi", **left}))
+    decision = decide(ask(table, a_workload(need)), table, compile_preset())
+    assert why_not(decision, "n") == [shown]

@@ -84,6 +84,35 @@ def test_disruption_limits(left: dict[str, int], gone: list[str]) -> None:
     assert victims(preempt(table, ask(table, "new", 800, 5), may_disrupt=left)) == gone
 
 
+@pytest.mark.parametrize(
+    ("least", "cpu", "gone"),
+    [
+        pytest.param(3, 300, [], id="a gang without a member to spare"),
+        pytest.param(2, 300, ["g0"], id="a gang with one to spare"),
+        pytest.param(2, 600, [], id="one to spare is not enough"),
+        pytest.param(1, 600, ["g0", "g1"], id="two to spare"),
+    ],
+)
+def test_a_gang_keeps_as_many_as_it_needs(least: int, cpu: int, gone: list[str]) -> None:
+    table = nodes(900)
+    put(table, "n0", [ask(table, f"g{number}", 300, group="g", least=least) for number in range(3)])
+    assert victims(preempt(table, ask(table, "new", cpu, 5))) == gone
+
+
+def test_a_gang_over_many_nodes_is_counted_whole() -> None:
+    table = nodes(300, 300, 300)
+    for number in range(3):
+        put(table, f"n{number}", [ask(table, f"g{number}", 300, group="g", least=2)])
+    preemptor = Preemptor(table, packing())
+    for name, goes in (("new", 1), ("newer", 0)):
+        newcomer = ask(table, name, 300, 5)
+        found = preemptor.find(newcomer, decide(newcomer, table, packing()))
+        assert len(victims(found)) == goes
+        for victim in found.names if found else ():
+            table.forget(victim)
+            put(table, table.names[found.row] if found else "", [newcomer])
+
+
 def test_stopped_ones_are_charged_to_their_service() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "a1", 1000, service="a")])

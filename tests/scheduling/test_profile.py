@@ -1,12 +1,16 @@
 """Profiles as users write them, and the ones that come with the product."""
 
+import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
+import yaml
 from build import a_node, a_workload, ask, nodes, place
 
 from lattice.engine.decide import decide
 from lattice.errors import Invalid, NotFound
+from lattice.kinds import manifest
 from lattice.scheduling.profile import FILTERS, PRESETS, SCORES, ProfileSpec, compile_preset, compile_profile, parse_profile, preset
 
 
@@ -46,8 +50,42 @@ def test_a_profile_is_read_from_what_a_user_wrote() -> None:
             {"tieBreaker": "coin"}, "tieBreaker: must be one of fixed, random, least-loaded, round-robin", id="unknown tie-breaker"
         ),
         pytest.param({"binding": "hopeful"}, "binding: must be one of optimistic, pessimistic, two-phase", id="unknown binding"),
-        pytest.param({"reservationTimeout": 0}, "reservationTimeout: must be above 0 seconds, got 0.0", id="no time at all"),
+        pytest.param({"reservationTimeout": 0}, "reservationTimeout: must be above 0 seconds, got 0", id="no time at all"),
         pytest.param({"reservationTimeout": "soon"}, "reservationTimeout: must be a duration", id="no duration"),
+        pytest.param({"reservationTimeout": Decimal("-0.5")}, "must be above 0 seconds, got -0.5", id="less than no time"),
+        pytest.param({"reservationTimeout": float("nan")}, "must be above 0 seconds, got nan", id="a time that is no number"),
+        pytest.param({"reservationTimeout": Decimal("sNaN")}, "must be above 0 seconds, got sNaN", id="a decimal time that is no number"),
+        pytest.param({"reservationTimeout": 86401}, "reservationTimeout: must be at most 86400 seconds, got 86401", id="over a day"),
+        pytest.param({"reservationTimeout": "25h"}, "reservationTimeout: must be at most 86400 seconds, got 90000", id="25 hours"),
+        pytest.param(
+            {"reservationTimeout": 10**400}, "must be at most 86400 seconds, got a number of more than", id="a time beyond floats"
+        ),
+        pytest.param({"reservationTimeout": [30]}, "reservationTimeout: must be seconds or a duration", id="a list is no time"),
+        pytest.param({"scores": {"Price": 1_000_001}}, "scores.Price: must be at most 1000000, got 1000001", id="too heavy"),
+        pytest.param({"scores": {"Price": Decimal("1e39")}}, "scores.Price: must be at most 1000000, got 1E+39", id="far too heavy"),
+        pytest.param({"scores": {"Price": 10**400}}, "must be at most 1000000, got a number of more than 100 digits", id="beyond floats"),
+        pytest.param(
+            {"scores": {"Price": 10**9999}}, "must be at most 1000000, got a number of more than 100 digits", id="beyond printing"
+        ),
+        pytest.param({"scores": {"Price": -(10**9999)}}, "must be a number of 0 or more, got a number of more than", id="very negative"),
+        pytest.param({"scores": {"Price": Decimal("NaN")}}, "must be a number of 0 or more, got NaN", id="a decimal that is no number"),
+        pytest.param({"scores": {"Price": Decimal("Infinity")}}, "must be a number of 0 or more, got Infinity", id="an endless decimal"),
+        pytest.param({"scores": {"Price": "1"}}, "scores.Price: must be a number of 0 or more, got '1'", id="a weight in quotes"),
+        pytest.param(
+            {"scores": {"Price": [10**9999]}}, "scores.Price: must be a number of 0 or more, got a list", id="a list beyond printing"
+        ),
+        pytest.param({"scores": {}}, "scores: must give at least one of BalancedResources, BinPacking", id="no score"),
+        pytest.param(
+            {"scores": {"Price": 0, "BinPacking": Decimal("0.0")}}, "scores: must give at least one of", id="no score that counts"
+        ),
+        pytest.param({"disabled": [["Fit"]]}, "disabled: must be a list of filter names, got ['Fit'] in it", id="a list in the list"),
+        pytest.param({"disabled": [{"Fit": 1}, 3, None]}, "disabled: must be a list of filter names, got 3 in it", id="no names"),
+        pytest.param({"disabled": "Licence"}, "disabled: must be a list of filter names, got 'Licence'", id="a name is not a list"),
+        pytest.param({"seed": 1 << 63}, "seed: must be from -9223372036854775808 to 9223372036854775807", id="seed beyond 64 bits"),
+        pytest.param({"seed": -(1 << 63) - 1}, "seed: must be from -9223372036854775808 to", id="seed below 64 bits"),
+        pytest.param({"seed": 10**9999}, "seed: must be from -9223372036854775808 to", id="seed beyond printing"),
+        pytest.param({"seed": Decimal("1.5")}, "seed: must be a whole number, got 1.5", id="half a seed"),
+        pytest.param({"tieBreaker": ["fixed"]}, "tieBreaker: must be a text, got ['fixed']", id="a list of tie-breakers"),
         pytest.param({"seed": "x"}, "seed: must be a whole number, got 'x'", id="no number"),
         pytest.param({"weights": {}}, "weights: is not a field of a profile; known are name, scores", id="unknown field"),
     ],
@@ -67,7 +105,53 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
     assert "TopologySpread" in caught.value.fix
 
 
+def as_written(spec: ProfileSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "scores": dict(spec.scores),
+        "disabled": list(spec.disabled),
+        "tieBreaker": spec.tie_breaker,
+        "binding": spec.binding,
+        "reservationTimeout": spec.reservation_timeout,
+        "seed": spec.seed,
+    }
+
+
+def with_decimals(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: with_decimals(each) for key, each in value.items()}
+    return Decimal(repr(value)) if isinstance(value, float) else value
+
+
+ODD = ProfileSpec("odd", {"Price": 0.1, "BinPacking": 1e6, "LeastTaken": 1e-3}, ("Licence",), "random", "two-phase", 0.25, -(1 << 63))
+
+
+@pytest.mark.parametrize("spec", [*PRESETS.values(), ODD], ids=lambda spec: spec.name)
+def test_a_profile_written_out_is_read_back_the_same(spec: ProfileSpec) -> None:
+    written = as_written(spec)
+    texts = (yaml.safe_dump(written), json.dumps(written))
+    read = [parse_profile(document.value) for text in texts for document in manifest.load(text)]
+    assert read == [spec, spec]
+    assert parse_profile(written) == parse_profile(with_decimals(written)) == spec
+    for each in (*read, parse_profile(with_decimals(written))):
+        assert all(type(weight) is float for weight in each.scores.values())
+        assert type(each.reservation_timeout) is float
+        compile_profile(each)
+
+
+@pytest.mark.parametrize("given", [{}, None, [], "balanced", 3])
+def test_what_is_no_profile_at_all_is_told_what_one_looks_like(given: Any) -> None:
+    with pytest.raises(Invalid) as caught:
+        parse_profile(given)
+    assert "profile/profile" in str(caught.value)
+    assert "scores: must give at least one of BalancedResources" in str(caught.value) or "a profile is a mapping" in str(caught.value)
+    assert "known scores: BalancedResources" in caught.value.fix
+    assert "apiVersion" not in str(caught.value)
+
+
 def test_a_profile_made_in_code_is_checked_too() -> None:
+    with pytest.raises(Invalid, match="seed: must be from"):
+        ProfileSpec("mine", {"Price": 1.0}, seed=1 << 64)
     with pytest.raises(Invalid, match='no score "Nope"'):
         ProfileSpec("mine", {"Nope": 1.0})
 

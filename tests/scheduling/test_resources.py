@@ -53,9 +53,9 @@ def test_class_of_service(given: list[Given], expected: Qos) -> None:
     assert qos_of(WorkloadSpec(containers=containers(*given))) is expected
 
 
-def test_requests_of_the_workload_itself_count_before_those_of_its_containers() -> None:
+def test_requests_of_the_workload_itself_count_only_if_its_containers_state_none() -> None:
     assert qos_of(WorkloadSpec(containers=containers(({}, {})), requests=FULL, limits=FULL)) is Qos.Guaranteed
-    assert qos_of(WorkloadSpec(containers=containers((FULL, FULL)), requests={"cpu": 1})) is Qos.Burstable
+    assert qos_of(WorkloadSpec(containers=containers((FULL, FULL)), requests={"cpu": 1})) is Qos.Guaranteed
 
 
 def test_best_effort_goes_first_then_burstable_then_guaranteed_low_priority_first() -> None:

@@ -80,8 +80,8 @@ def test_a_profile_that_lets_through_what_does_not_fit_is_stopped_by_number() ->
     [
         pytest.param([500, 500], 2, 0, 2, "", id="the whole gang"),
         pytest.param([500, 500, 700], 2, 0, 2, "0 of 2 nodes", id="enough of it; the rest says its own reason"),
-        pytest.param([500, 500, 700], 3, 0, 0, "2 of 3 would fit, 3 must start at once; the next: 0 of 2 nodes", id="too few"),
-        pytest.param([500], 3, 0, 0, "its group waits for 2 more: 3 must start at once", id="not all are here yet"),
+        pytest.param([500, 500, 700], 3, 0, 0, "2 of 3 would fit, minMember is 3; the next: 0 of 2 nodes", id="too few"),
+        pytest.param([500], 3, 0, 0, "its group waits for 2 more: minMember is 3", id="not all are here yet"),
         pytest.param([500], 3, 2, 1, "", id="those that run already count"),
     ],
 )

@@ -3,11 +3,12 @@
 import msgspec
 import pytest
 
-from lattice.errors import Invalid, NotFound
+from lattice.errors import NotFound
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.profile import PRESETS, compile_profile
-from lattice.scheduling.simulate import Run, node_problems, simulate, workload_problems
+from lattice.scheduling.sanity import node_problems, workload_problems
+from lattice.scheduling.simulate import Run, simulate
 
 GIB = 1 << 30
 
@@ -83,10 +84,105 @@ def test_a_binding_to_an_unknown_node_is_refused():
         simulated([a_node("n1")], [a_workload("a", on="gone")])
 
 
-def test_a_binding_that_no_gpu_can_honour_is_refused():
-    node = a_node("n1", status={"capacity": {"cpu": 4000, "memory": GIB, "gpu": 1000}, "gpus": [{"model": "t4"}]})
-    with pytest.raises(Invalid, match="which cannot hold it"):
-        simulated([node], [a_workload(name, requests={"gpu": 1}, on="n1") for name in "ab"])
+def with_gpus(name, count=1, **more):
+    status = {"capacity": {"cpu": 4000, "memory": 32 * GIB, "gpu": 1000 * count}, "gpus": [{"model": "t4"}] * count}
+    return a_node(name, status=status, **more)
+
+
+def odd(report):
+    return [f"{each.kind} {each.name} {each.what}" for each in report.odd]
+
+
+def test_a_binding_that_no_gpu_can_honour_is_left_out_and_told():
+    report = simulated([with_gpus("n1")], [a_workload(name, requests={"gpu": 1}, on="n1") for name in "ab"])
+    (told,) = odd(report)
+    expected = "workload default/b is bound to node n1, which cannot hold its 1 gpu beside the others that are bound there"
+    assert told == f"{expected} (free of each: 0): it is left out"
+    assert report.bound == 1
+    assert next(each.after for each in report.usage if each.resource == "cpu") == 1000
+
+
+def test_bound_gpu_shares_are_seated_largest_first():
+    shares = ["300m", "400m", "700m", "600m"]
+    bound = [a_workload(f"w{number}", cpu="100m", requests={"gpu": share}, on="n1") for number, share in enumerate(shares)]
+    report = simulated([with_gpus("n1", 2)], bound)
+    assert (odd(report), report.bound) == ([], 4)
+
+
+def test_what_the_bound_take_too_much_is_told_once_for_each_node():
+    bound = [a_workload(f"w{number}", cpu="3", memory="20Gi", on="n1") for number in range(2)]
+    report = simulated([a_node("n1"), a_node("n2")], bound)
+    assert odd(report) == ["node n1 workloads bound to it take more than it has: 6 of 4 cpu, 40Gi of 32Gi memory"]
+
+
+def test_a_number_of_gpus_alone_is_told_not_to_count():
+    (told,) = odd(simulated([a_node("n1", status={"capacity": {"cpu": 4000, "gpu": 2000}})], []))
+    assert told == "node n1 says 2 gpu, yet none counts: list each one under status.gpus, with its model"
+
+
+def test_who_is_displaced_is_told_with_by_whom():
+    workloads = [a_workload("low", cpu="4", on="n1"), a_workload("high", cpu="2", priority=100)]
+    report = simulated([a_node("n1")], workloads, explain="default/high")
+    assert {name: (each.node, each.by) for name, each in report.displaced.items()} == {"default/low": ("n1", "default/high")}
+    assert report.explained["summary"].startswith("n1, by displacing default/low (priority 0 < 100); else 0 of 1 node: ")
+    assert (report.explained["chosen"], report.explained["displaced"]) == ("n1", ["default/low"])
+
+
+def test_a_member_explained_says_what_became_of_its_group():
+    gang = [a_workload(f"g{number}", cpu="3", group={"name": "g", "minMember": 2}) for number in range(2)]
+    report = simulated([a_node("n1")], gang, explain="default/g0")
+    assert report.explained["chosen"] is None
+    assert report.explained["summary"] == "1 of 2 would fit, minMember is 2; the next: 0 of 1 node: 1 without 3 cpu free"
+
+
+def test_half_a_gang_is_never_left():
+    gang = [a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 3}) for number in range(3)]
+    others = [a_workload("high", cpu="2", priority=9), a_workload("huge", cpu="6", priority=8)]
+    report = simulated([a_node("n1", cpu=6000)], [*(msgspec.structs.replace(each, status=on("n1")) for each in gang), *others])
+    assert (report.placements, dict(report.displaced)) == ({}, {})
+
+
+def on(node):
+    return msgspec.convert({"binding": {"node": node}}, type(a_workload("x").status))
+
+
+@pytest.mark.parametrize(
+    ("needs", "placed"),
+    [
+        pytest.param({"x": "y", "y": "x"}, {"n2"}, id="two that need each other"),
+        pytest.param({"x": "y", "y": "z", "z": "x"}, {"n2"}, id="three in a circle"),
+        pytest.param({"x": "y", "y": "x", "z": "nobody"}, set(), id="one of them needs somebody else"),
+    ],
+)
+def test_a_gang_whose_members_need_one_another_is_seated_together(needs, placed):
+    gang = [
+        a_workload(name, labels={"app": name}, constraints=near(other), group={"name": "g", "minMember": len(needs)})
+        for name, other in needs.items()
+    ]
+    report = simulated([a_node("n1", cpu=1000), a_node("n2", cpu=3000)], gang, "resource-efficiency")
+    assert set(report.placements.values()) == placed
+    assert len(report.placements) in (0, len(needs))
+
+
+def test_a_circle_that_fits_nowhere_says_so():
+    gang = [
+        a_workload(name, labels={"app": name}, constraints=near(other), group={"name": "g", "minMember": 2})
+        for name, other in (("x", "y"), ("y", "x"))
+    ]
+    report = simulated([a_node("n1", cpu=1000), a_node("n2", cpu=1000)], gang)
+    assert "it must be near others of its own group" in reasons(report)["default/x"]
+
+
+def test_what_lasts_is_told_before_room():
+    nodes = [a_node("n1", cpu=100), a_node("n2", cpu=100), a_node("n3", unschedulable=True)]
+    assert reasons(simulated(nodes, [a_workload("a")])) == {"default/a": "0 of 3 nodes: 1 cordoned; 2 without 1 cpu free"}
+
+
+def test_a_node_of_another_model_is_told_before_a_busy_one():
+    nodes = [with_gpus("n1"), with_gpus("n2"), a_node("n3")]
+    workloads = [a_workload(f"w{number}", requests={"gpu": 1}, constraints={"gpuModels": ["t4"]}) for number in range(3)]
+    (reason,) = reasons(simulated(nodes, workloads)).values()
+    assert reason == "0 of 3 nodes: 1 without a GPU of model t4; 2 without 1 gpu free"
 
 
 def test_what_should_not_run_is_not_placed():
@@ -221,3 +317,18 @@ def test_progress_and_time_are_told():
     report = simulated([a_node("n1")], [a_workload("a"), a_workload("b")], tell=told.append, clock=lambda: float(next(ticks)))
     assert told[-1] == 2
     assert report.seconds == 1.0
+
+
+@pytest.mark.parametrize(
+    ("containers", "asked"),
+    [
+        pytest.param([{"requests": {"cpu": "2"}}, {"requests": {"cpu": "1"}}], 3000, id="all of them state requests"),
+        pytest.param([{"requests": {"cpu": "2"}}, {}], 2000, id="one of them does"),
+        pytest.param([{"limits": {"cpu": "2"}}, {}], 500, id="none does"),
+    ],
+)
+def test_requests_of_containers_win_over_those_of_the_workload(containers, asked):
+    value = msgspec.to_builtins(a_workload("a", cpu="500m"))
+    value["spec"]["containers"] = {f"c{number}": {"command": ["run"], "resources": each} for number, each in enumerate(containers)}
+    report = simulated([a_node("n1")], [msgspec.convert(value, LatticeWorkload)])
+    assert next(each.after for each in report.usage if each.resource == "cpu") == asked

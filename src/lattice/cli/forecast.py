@@ -1,27 +1,31 @@
 """A simulation's report as text and as JSON: who goes where, how full it gets, what found no place and why."""
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 from lattice.cli import render
 from lattice.kinds.container import BYTES
-from lattice.kinds.quantity import approximate_bytes, format_cores
-from lattice.scheduling.simulate import Report, Usage
+from lattice.kinds.quantity import approximate_bytes
+from lattice.scheduling.simulate import Report, Unplaced, Usage
 
 FEW = 50  # lines of a list, unless all are asked for; of more placements than that, counts per node
 BUSIEST = 20  # nodes listed then
 NAMED = 3  # of the unplaced with one reason
+NARROWEST = 30  # characters that a reason is folded into, at least
 
 
-def lines(report: Report, *, wide: bool = False) -> Iterator[str]:
+def lines(report: Report, *, wide: bool = False, columns: int = 0) -> Iterator[str]:
+    """Reasons are folded to fit into so many columns; 0: they are not."""
     yield _summary(report)
     for block in (
-        _explained(report, wide),
+        _explained(report, wide, columns),
         _placements(report, wide),
         _displaced(report),
         _usage(report),
-        _unplaced(report, wide),
+        _unplaced(report, wide, columns),
     ):
         if block:
             yield ""
@@ -57,7 +61,8 @@ def _placements(report: Report, wide: bool) -> list[str]:
 def _displaced(report: Report) -> list[str]:
     if not report.displaced:
         return []
-    return render.table([["DISPLACED", "WAS ON"], *([name, node] for name, node in report.displaced.items())])
+    rows = [[name, each.node, each.by, report.placements.get(name, "<none>")] for name, each in report.displaced.items()]
+    return render.table([["DISPLACED", "WAS ON", "BY", "NOW ON"], *rows])
 
 
 def _usage(report: Report) -> list[str]:
@@ -74,20 +79,49 @@ def _usage_row(each: Usage) -> list[str]:
 
 
 def amount(resource: str, value: int) -> str:
+    """Sums over many nodes: 30,286.75 cores."""
     if resource in ("cpu", "gpu"):
-        return format_cores(value)
-    return approximate_bytes(value) if resource in BYTES or resource.startswith("hugepages-") else str(value)
+        return f"{Decimal(value) / 1000:,f}"
+    return approximate_bytes(value) if resource in BYTES or resource.startswith("hugepages-") else f"{value:,}"
 
 
-def _unplaced(report: Report, wide: bool) -> list[str]:
+def _unplaced(report: Report, wide: bool, columns: int) -> list[str]:
     if not report.unplaced:
         return []
-    most_first = sorted(report.unplaced, key=lambda each: -len(each.names))
+    most_first = sorted(report.unplaced if wide else _alike(report.unplaced), key=lambda each: -len(each.names))
     shown = most_first if wide else most_first[:FEW]
     rows = [[f"{len(each.names):,}", _named(each.names, wide), each.reason] for each in shown]
     rest = sum(len(each.names) for each in most_first[len(shown) :])
-    told = render.table([["NOT PLACED", "WORKLOADS", "WHY"], *rows])
+    told = _folded([["NOT PLACED", "WORKLOADS", "WHY"], *rows], columns)
     return [*told, *([f"and {rest:,} more workloads; -o wide lists all"] if rest else [])]
+
+
+def _alike(groups: Sequence[Unplaced]) -> Iterator[Unplaced]:
+    """One for each kind of trouble; where counts or amounts differ, those of the most common one are shown."""
+    kinds: dict[object, list[Unplaced]] = {}
+    for group in groups:
+        kinds.setdefault(group.kinds or group.reason, []).append(group)
+    for found in kinds.values():
+        common = max(found, key=lambda each: len(each.names))
+        names = tuple(name for each in found for name in each.names)
+        others = "; the others alike" if any(each.reason != common.reason for each in found) else ""
+        yield Unplaced(names, common.reason + others, common.kinds)
+
+
+def _folded(rows: Sequence[Sequence[str]], columns: int) -> list[str]:
+    """A table whose last column goes on below where it would be too wide."""
+    if not columns:
+        return render.table(rows)
+    room = max(NARROWEST, columns - sum(render.widths([row[:-1] for row in rows])))
+    folded: list[Sequence[str]] = []
+    for *before, last in rows:
+        first, *more = _wrapped(last, room)
+        folded += [[*before, first], *([*[""] * len(before), part] for part in more)]
+    return render.table(folded)
+
+
+def _wrapped(text: str, columns: int) -> list[str]:
+    return textwrap.wrap(text, columns, break_long_words=False, break_on_hyphens=False) if columns and text else [text]
 
 
 def _named(names: Sequence[str], wide: bool) -> str:
@@ -95,7 +129,7 @@ def _named(names: Sequence[str], wide: bool) -> str:
     return ", ".join(shown) + (", …" if len(shown) < len(names) else "")
 
 
-def _explained(report: Report, wide: bool) -> list[str]:
+def _explained(report: Report, wide: bool, columns: int) -> list[str]:
     found = report.explained
     if found is None:
         return []
@@ -107,9 +141,9 @@ def _explained(report: Report, wide: bool) -> list[str]:
     refused = [["REFUSED", "WHY"]]
     refused += [[name, "; ".join(_short(each) for each in reasons)] for name, reasons in _shown(found["refused"], wide)]
     hidden = len(found["refused"]) - len(refused) + 1
-    told = [f"{found['ask']}: {found['summary']}"]
+    told = _wrapped(f"{found['ask']}: {found['summary']}", columns)
     told += ["", *render.table(rows)] if len(rows) > 1 else []
-    told += ["", *render.table(refused)] if len(refused) > 1 else []
+    told += ["", *_folded(refused, columns)] if len(refused) > 1 else []
     return [*told, *([f"and {hidden:,} more; -o wide lists all"] if hidden else [])]
 
 
@@ -135,9 +169,9 @@ def as_json(report: Report, profile: str, seed: int) -> dict[str, Any]:
         "stopped": report.stopped,
         "placements": dict(report.placements),
         "unplaced": [{"count": len(each.names), "reason": each.reason, "workloads": list(each.names)} for each in report.unplaced],
-        "displaced": dict(report.displaced),
+        "displaced": {name: {"node": each.node, "by": each.by} for name, each in report.displaced.items()},
         "utilisation": {each.resource: _usage_json(each) for each in report.usage},
-        "seconds": round(report.seconds, 6),
+        "warnings": [{"kind": each.kind, "name": each.name, "what": each.what} for each in report.odd],
     }
     return document if report.explained is None else {**document, "explained": report.explained}
 

@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ from lattice.kinds.metadata import name_problem
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.selector import label_problems
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.simulate import node_problems, workload_problems
+from lattice.scheduling.sanity import node_problems, workload_problems
 from lattice.server.admission import admit
 from lattice.server.catalog import Served, serve
 
 LINES = (".jsonl", ".ndjson")
 REPORTED = 20  # problems told before giving up on the rest
+LOOKED_AT = 20  # lines of a file, to see what is in it
 KEPT_SPECS = 20_000  # different specs remembered as checked
 
 
@@ -77,6 +79,7 @@ class Inventory:
     ignored: Counter[str] = field(default_factory=Counter)
     problems: list[LatticeError] = field(default_factory=list)
     _at: dict[tuple[str, str], str] = field(default_factory=dict)
+    _gangs: dict[str, tuple[int, str]] = field(default_factory=dict)  # minMember, and where it was said first
     _checked: dict[tuple[str, bytes, bytes], Kind] = field(default_factory=dict)
 
     def refuse(self, problem: LatticeError) -> None:
@@ -85,6 +88,11 @@ class Inventory:
     @property
     def is_hopeless(self) -> bool:
         return len(self.problems) >= REPORTED
+
+    def place_of(self, kind: str, name: str) -> str:
+        """`file:line: `, or nothing if it was not given."""
+        at = self._at.get((kind, name))
+        return f"{at}: " if at else ""
 
     def take_document(self, document: Document) -> None:
         """From YAML."""
@@ -174,8 +182,20 @@ class Inventory:
         if isinstance(found, LatticeNode):
             self.nodes[name] = found
         elif isinstance(found, LatticeWorkload):
+            self._agree(found, at)
             self.workloads[name] = found
         self._at[key] = at
+
+    def _agree(self, workload: LatticeWorkload, at: str) -> None:
+        """A gang has one size, whichever member is asked."""
+        group = workload.spec.group
+        if group is None:
+            return
+        name = f"{workload.metadata.namespace or 'default'}/{group.name}"
+        least, first = self._gangs.setdefault(name, (group.min_member, at))
+        if least != group.min_member:
+            what = f"must be the same for all of group {name}: {group.min_member} here, {least} at {first}"
+            raise Invalid("is invalid", causes=[Cause("spec.group.minMember", what)])
 
 
 _SERVED: dict[str, Served] = {}
@@ -183,7 +203,7 @@ _IN_FULL = Invalid("is looked at in full")  # never shown: what is wrong is foun
 
 
 def _admitted(served: Served, value: dict[str, Any], duplicates: tuple[str, ...] = ()) -> Kind:
-    kept = admit(served, value, "Strict", duplicates).obj
+    kept = _strictly(served, value, duplicates)
     found: Kind = msgspec.convert(kept, served.kind)
     wrong: list[Cause] = []
     if isinstance(found, LatticeNode):
@@ -193,6 +213,14 @@ def _admitted(served: Served, value: dict[str, Any], duplicates: tuple[str, ...]
     if wrong:
         raise Invalid("is invalid", causes=wrong)
     return found
+
+
+def _strictly(served: Served, value: dict[str, Any], duplicates: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        return admit(served, value, "Strict", duplicates).obj
+    except Malformed as e:  # a server would say how to ask it; here there is none
+        fix = f"`lattice crds {served.resource.plural}` shows the fields there are" if e.causes else e.fix
+        raise Malformed(e.what, where=e.where, fix=fix, causes=e.causes) from e
 
 
 def read(places: Sequence[str], recursive: bool = False) -> Inventory:
@@ -209,16 +237,39 @@ def read(places: Sequence[str], recursive: bool = False) -> Inventory:
 
 def _read_one(path: str, into: Inventory) -> None:
     if path != "-" and not path.endswith((*LINES, ".json")):
-        for document in documents([path]):
+        for document in _in_yaml(path):
             into.take_document(document)
         return
-    for found in _json_objects(path):
+    objects = _json_objects(path)
+    first = next(objects, None)
+    if first is None:
+        fix = "a manifest has apiVersion, kind and metadata.name"
+        raise Malformed("there is no manifest here", where="<stdin>" if path == "-" else path, fix=fix)
+    for found in chain([first], objects):
         if isinstance(found, Document):
             into.take_document(found)
         else:
             into.take_json(found)
         if into.is_hopeless:
             return
+
+
+def _in_yaml(path: str) -> list[Document]:
+    try:
+        return documents([path])
+    except Malformed as e:
+        if path.endswith(ENDINGS) or not _holds_lines(path):
+            raise
+        fix = "an object a line is read from files that end in .jsonl: rename it"
+        raise Malformed("looks like JSON, an object a line", where=path, fix=fix) from e
+
+
+def _holds_lines(path: str) -> bool:
+    if not Path(path).is_file():
+        return False
+    with _opened(path) as file:
+        lines = [line.strip() for line in islice(file, LOOKED_AT)]
+    return all(line[:1] == b"{" and line[-1:] == b"}" for line in lines if line)
 
 
 def _files(place: str, recursive: bool) -> list[str]:
@@ -257,6 +308,9 @@ def _items(text: bytes, source: str) -> Iterator[Written | Document]:
     try:
         head = _head.decode(text)
     except msgspec.MsgspecError:
+        if text.lstrip()[:1] == b"[":
+            yield from _in_list(text, source)
+            return
         lines = [line.strip() for line in text.split(b"\n")]
         if all(line[:1] == b"{" and line[-1:] == b"}" for line in lines if line):
             yield from (Written(line, source, number) for number, line in enumerate(lines, 1) if line)
@@ -266,9 +320,23 @@ def _items(text: bytes, source: str) -> Iterator[Written | Document]:
     if head.items is None or not head.kind.endswith("List"):
         yield Written(text.strip(), source, 1 + text[: len(text) - len(text.lstrip())].count(b"\n"))
         return
+    yield from _placed(head.items, text, source)
+
+
+def _in_list(text: bytes, source: str) -> Iterator[Written | Document]:
+    """A bare JSON list is as good as a List."""
+    try:
+        found = msgspec.json.decode(text, type=list[msgspec.Raw])
+    except msgspec.MsgspecError:
+        yield from load(text, source)
+        return
+    yield from _placed(found, text, source)
+
+
+def _placed(items: Sequence[msgspec.Raw], text: bytes, source: str) -> Iterator[Written]:
     start = 0
     line = 1
-    for raw in head.items:
+    for raw in items:
         item = bytes(raw)
         place = text.find(item, start)
         line += text.count(b"\n", start, place)

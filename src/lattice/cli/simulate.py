@@ -1,26 +1,55 @@
 """`lattice simulate`: where would these workloads go on these nodes? Decided offline, nothing is sent anywhere."""
 
 import random
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from lattice.cli import output, say
 from lattice.cli.options import Command
-from lattice.errors import Cause, Invalid
+from lattice.errors import Cause, Invalid, LatticeError, NotFound
 
 if TYPE_CHECKING:
     from lattice.cli.inventory import Inventory
     from lattice.engine.plugin import Profile
+    from lattice.kinds.manifest import Document
+    from lattice.scheduling.profile import ProfileSpec
     from lattice.scheduling.select import Selector
+    from lattice.scheduling.simulate import Report
 
 LONG = 2000  # workloads from which on it takes long enough to watch
+WARNED = 20  # oddities told one by one
+SEEDS = 2**63
+
+
+class Seed(click.ParamType):  # type: ignore[type-arg]
+    """A whole number that fits into 64 bits."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            seed = int(value)
+        except ValueError:
+            self.fail(f"must be a whole number such as 7, got {value!r}", param, ctx)
+        if not -SEEDS <= seed < SEEDS:
+            self.fail(f"must be from -2^63 to 2^63 - 1, got {value}", param, ctx)
+        return seed
+
+
+class Chosen(NamedTuple):
+    """How to decide: by which profile, with which dice."""
+
+    profile: "Profile"
+    selector: "Selector"
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -29,7 +58,7 @@ class Options:
     form: output.Form
     recursive: bool = False
     profile: str = "balanced"
-    seed: int = 0
+    seed: int | None = None
     explain: str = ""
     exit_code: bool = False
 
@@ -40,7 +69,9 @@ class Options:
 )
 @click.option("-R", "--recursive", is_flag=True, help="Look in folders below, too.")
 @click.option("--profile", default="balanced", show_default=True, metavar="NAME|FILE", help="Which plugins count how much.")
-@click.option("--seed", type=click.IntRange(-(2**63), 2**63 - 1), default=0, show_default=True, help="Another order among equals.")
+@click.option(
+    "--seed", type=Seed(), default=None, metavar="INTEGER", help="Another order among equals; the profile's seed, or 0, if absent."
+)
 @click.option("--explain", default="", metavar="WORKLOAD", help="Also say for every node why it takes this workload or not.")
 @click.option("--exit-code", is_flag=True, help="End with 1 if something is not placed; otherwise 0 once everything is decided.")
 @click.option(
@@ -69,13 +100,16 @@ def simulate(**options: Any) -> int:
     found = _inventory(asked)
     if found is None:
         return 1
-    report = _simulated(found, asked)
+    chosen = profile_named(asked.profile, asked.seed)
+    report = _simulated(found, asked.explain, chosen)
+    _warn(report, found)
     from lattice.cli import forecast
 
     if asked.form.name == "json":
-        output.show(output.written(forecast.as_json(report, asked.profile, asked.seed), asked.form))
+        output.show(output.written(forecast.as_json(report, asked.profile, chosen.seed), asked.form))
     else:
-        for line in forecast.lines(report, wide=asked.form.name == "wide"):
+        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+        for line in forecast.lines(report, wide=asked.form.name == "wide", columns=columns):
             click.echo(line)
     say.note(forecast.timing(report))
     return 1 if asked.exit_code and report.unplaced else 0
@@ -98,35 +132,64 @@ def _inventory(asked: Options) -> "Inventory | None":
     return found
 
 
-def _simulated(found: "Inventory", asked: Options) -> Any:
+def _warn(report: "Report", found: "Inventory") -> None:
+    for odd in report.odd[:WARNED]:
+        say.warning(f"{found.place_of(odd.kind, odd.name)}{odd.kind} {odd.name} {odd.what}")
+    if len(report.odd) > WARNED:
+        say.warning(f"and {len(report.odd) - WARNED:,} more like these; -o json lists all")
+
+
+def _simulated(found: "Inventory", to_explain: str, chosen: Chosen) -> "Report":
     from lattice.scheduling.simulate import Run
     from lattice.scheduling.simulate import simulate as decide_all
 
-    explain = asked.explain if "/" in asked.explain or not asked.explain else f"default/{asked.explain}"
-    profile, selector = profile_named(asked.profile, asked.seed)
+    explain = to_explain if "/" in to_explain or not to_explain else f"default/{to_explain}"
     with _progress(len(found.workloads)) as tell:
-        run = Run(profile, asked.seed, selector, time.perf_counter, tell, explain)
-        return decide_all(found.nodes.values(), found.workloads.values(), run)
+        run = Run(chosen.profile, chosen.seed, chosen.selector, time.perf_counter, tell, explain)
+        try:
+            return decide_all(found.nodes.values(), found.workloads.values(), run)
+        except NotFound as e:
+            raise NotFound(e.what, where=f"{found.place_of('workload', e.where)}{e.where}", fix=e.fix) from e
 
 
-def profile_named(name: str, seed: int) -> "tuple[Profile, Selector]":
+def profile_named(name: str, seed: int | None) -> Chosen:
     """A preset, or a profile that the user wrote. Equals go by the table's own order unless the profile says how."""
-    from lattice.scheduling.profile import PRESETS, compile_profile, parse_profile, preset
+    from lattice.scheduling.profile import PRESETS, compile_profile, preset
     from lattice.scheduling.select import Selector, TieBreaker
 
-    if name in PRESETS or not (Path(name).suffix or "/" in name):
-        return compile_profile(preset(name)), Selector()
-    from lattice.cli.sources import documents
+    if name in PRESETS or not (Path(name).suffix or "/" in name or Path(name).exists()):
+        return Chosen(compile_profile(preset(name)), Selector(), seed or 0)
+    spec = _written_profile(_profile_document(name))
+    chosen = spec.seed if seed is None else seed
+    return Chosen(compile_profile(spec), Selector(TieBreaker(spec.tie_breaker), random.Random(chosen)), chosen)  # noqa: S311 - a tie, not a secret
 
-    document = documents([name])[0]
+
+def _written_profile(document: "Document") -> "ProfileSpec":
+    from lattice.scheduling.profile import parse_profile
+
     try:
-        spec = parse_profile(document.value)
+        return parse_profile(document.value)
     except Invalid as e:
         causes = [Cause(f"{document.at(cause.field)}: {cause.field}", cause.message, cause.reason) for cause in e.causes]
-        raise Invalid("is not a profile", where=name, fix=e.fix, causes=causes) from e
-    told = "tieBreaker" in document.value
-    selector = Selector(TieBreaker(spec.tie_breaker), random.Random(seed or spec.seed)) if told else Selector()  # noqa: S311 - a tie, not a secret
-    return compile_profile(spec), selector
+        raise Invalid("is not a profile", where=document.source, fix=e.fix, causes=causes) from e
+
+
+def _profile_document(name: str) -> "Document":
+    """The one mapping in a file."""
+    from lattice.cli.sources import documents
+
+    fix = "give a file with one mapping, such as `scores: {BinPacking: 1}`, or the name of a preset"
+    if Path(name).is_dir():
+        raise Invalid("is a folder, not a profile", where=name, fix=fix)
+    try:
+        found = documents([name])
+    except LatticeError as e:
+        if "manifest" not in e.what:
+            raise
+        raise Invalid(e.what.replace("manifest", "profile"), where=e.where or name, fix=fix) from e
+    if len(found) > 1:
+        raise Invalid(f"holds {len(found)} documents, a profile is one", where=name, fix=fix)
+    return found[0]
 
 
 @contextmanager

@@ -86,10 +86,10 @@ def sentence(decision: Decision, noun: str = "node") -> str:
     total = int(np.count_nonzero(decision.table.column("alive")))
     fitting = int(np.count_nonzero(decision.totals > RULED_OUT))
     nouns = f"{noun}s" if total != 1 else noun
-    refused = "; ".join(f"{count} {reason.summary()}" for reason, count in counts(decision))
+    refused = "; ".join(f"{count:,} {reason.summary()}" for reason, count in counts(decision))
     if not decision.fits:
-        return f"0 of {total} {nouns}: {refused}" if refused else f"0 of {total} {nouns}: there are none"
-    chosen = f"{decision.name}: best of {fitting} that fit, of {total} {nouns}"
+        return f"0 of {total:,} {nouns}: {refused}" if refused else f"0 of {total:,} {nouns}: there are none"
+    chosen = f"{decision.name}: best of {fitting:,} that fit, of {total:,} {nouns}"
     return f"{chosen} ({refused})" if refused else chosen
 
 

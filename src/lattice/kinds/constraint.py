@@ -183,7 +183,13 @@ class MachineImage(Part):
 class Constraints(Part):
     """Everything besides room that decides which nodes a workload may use."""
 
-    node_selector: Annotated[dict[str, str], Meta(description="Labels that the node must have with exactly these values.")] = {}
+    node_selector: Annotated[
+        dict[str, str],
+        Meta(
+            description="Labels that the node must have with exactly these values; node, zone, region, provider, pool and cluster "
+            "are taken from the node's name and spec, and win over labels of the same key."
+        ),
+    ] = {}
     affinity: Annotated[Affinity, Meta(description="Nodes and neighbours to be near to or far from.")] | None = None
     tolerations: Annotated[tuple[Toleration, ...], Meta(description="Taints that it puts up with.")] = ()
     spread: Annotated[tuple[Spread, ...], Meta(description="How evenly replicas of the same service are laid out.")] = ()

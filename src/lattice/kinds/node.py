@@ -35,7 +35,14 @@ class NodeGpu(Part):
     """One GPU of the machine."""
 
     model: Annotated[str, Meta(description="Model, such as nvidia-a100.")]
-    milli_free: Annotated[int, Meta(ge=0, le=1000, description="Thousandths that are free; 1000 is all of it.")] = 1000
+    milli_free: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1000,
+            description="Thousandths that workloads may have, 1000 is all of it; what bound workloads use is counted by Lattice.",
+        ),
+    ] = 1000
 
 
 class NodeAddress(Part):

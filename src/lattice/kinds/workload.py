@@ -33,9 +33,9 @@ class WorkloadSpec(Part):
     revision: Annotated[str, Meta(pattern="^([0-9a-f]{24})?$", description="First 24 hex digits of the SHA-256 of what it runs.")] = ""
     cluster: Annotated[str, Meta(description="LatticeCluster whose nodes it may use; empty means any node.")] = ""
     requests: Annotated[
-        Quantities, Meta(description='Kept free for it by resource name, such as cpu "500m", if its containers do not say.')
+        Quantities, Meta(description='Kept free for it by resource name, such as cpu "500m"; counts only if no container states requests.')
     ] = {}
-    limits: Annotated[Quantities, Meta(description="More than this it never gets.")] = {}
+    limits: Annotated[Quantities, Meta(description="More than this it never gets; counts only if no container states limits.")] = {}
     priority: Annotated[
         int, Meta(ge=-1_000_000_000, le=1_000_000_000, description="Higher ones go first and may displace lower ones; 0.")
     ] = 0
@@ -45,12 +45,15 @@ class WorkloadSpec(Part):
 
     @property
     def request_amounts(self) -> dict[str, int]:
-        """Milli-cores, bytes, milli-GPUs and counts: its own requests, else the sum over its containers."""
-        return amounts(self.requests) or total_amounts(self.containers, "requests")
+        """Milli-cores, bytes, milli-GPUs and counts: the sum over its containers, if any of them states requests, else its own."""
+        return total_amounts(self.containers, "requests") if self._containers_state("requests") else amounts(self.requests)
 
     @property
     def limit_amounts(self) -> dict[str, int]:
-        return amounts(self.limits) or total_amounts(self.containers, "limits")
+        return total_amounts(self.containers, "limits") if self._containers_state("limits") else amounts(self.limits)
+
+    def _containers_state(self, part: Literal["requests", "limits"]) -> bool:
+        return any(getattr(container.resources, part, {}) for container in self.containers.values())
 
 
 class Binding(Part):
@@ -116,5 +119,12 @@ class LatticeWorkload(Kind):
         yield from limit_problems(spec.requests, spec.limits, "spec")
         yield from spec.constraints.problems("spec.constraints")
         yield from spec.disconnect.problems("spec.disconnect")
+        yield from self._spread_problems()
         if spec.group and (wrong := dns_label_problem(spec.group.name)):
             yield Cause("spec.group.name", wrong)
+
+    def _spread_problems(self) -> Iterator[Cause]:
+        for index, spread in enumerate(self.spec.constraints.spread):
+            if spread.selector is None and not self.spec.service:
+                what = "must be given, since the workload has no service whose replicas could be counted"
+                yield Cause(f"spec.constraints.spread[{index}].selector", what, "FieldValueRequired")

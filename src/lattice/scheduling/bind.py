@@ -1,6 +1,6 @@
 """Is the binding durable? Three ways to write one down, each with one event at the end and a rollback that may run twice."""
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
@@ -57,12 +57,12 @@ class Ledger(Protocol):
         """Take the room and write the reservation down, binding nothing yet; like try_commit otherwise."""
         ...
 
-    async def commit(self, request: BindRequest) -> bool:
-        """What was prepared is bound. False: there is no such record."""
+    async def commit_all(self, requests: Sequence[BindRequest]) -> Collection[str]:
+        """What was prepared is bound, all of it in one write. Else the reservations without a record, and nothing was written."""
         ...
 
-    async def abort(self, request: BindRequest) -> None:
-        """Whatever this reservation wrote, prepared or bound, is as if it never was. Once more changes nothing."""
+    async def abort_all(self, requests: Sequence[BindRequest]) -> None:
+        """Whatever these reservations wrote, prepared or bound, is as if it never was, in one write. Once more changes nothing."""
         ...
 
 
@@ -105,6 +105,16 @@ class _Failed(Exception):
         self.again = again
 
 
+@dataclass(slots=True)
+class _Member:
+    """One of a group on its way; with a problem it is on its way no more."""
+
+    reservation: Reservation
+    request: BindRequest
+    problem: Exception | None = None
+    event: BindEvent | None = None
+
+
 def _ignore(event: BindEvent) -> None:
     return None
 
@@ -120,59 +130,114 @@ class Binder:
     seen: dict[str, int] = field(default_factory=dict)
     emit: Callable[[BindEvent], None] = _ignore
 
+    _under_way: set[str] = field(default_factory=set)  # reservations that an attempt has in hand: only that one may undo them
+
     async def bind(self, reservation: Reservation) -> BindEvent:
         request = _request(reservation)
+        if not_ours := self._claim(request):
+            return self._tell(self._failed(request, self.mode, not_ours))
         try:
             self._verify(request)
             await self._steps()(request)
-            event = self._bound(request, self.mode)
+            event = self._bound(request, self.mode, self.now())
         except (_Failed, LatticeError) as problem:
-            await self._undo(reservation)
+            await self._undo([reservation])
             event = self._failed(request, self.mode, problem)
-        self.emit(event)
-        return event
+        finally:
+            self._under_way.discard(request.reservation)
+        return self._tell(event)
 
     async def bind_together(self, reservations: Sequence[Reservation], least: int) -> list[BindEvent]:
-        """All or nothing: every one is prepared first; fewer than `least` prepared, and none leaves a trace."""
-        requests = [_request(each) for each in reservations]
-        problems: dict[str, Exception] = {}
-        for request in requests:
-            try:
-                self._verify(request)
-                await self._prepare(request)
-            except (_Failed, LatticeError) as problem:
-                problems[request.reservation] = problem
-        ready = len(requests) - len(problems)
-        if ready < least:
-            for request in requests:
-                problems.setdefault(request.reservation, _Failed(f"only {ready} of its group could be bound, at least {least} are needed"))
-        return [await self._conclude(each, problems) for each in reservations]
-
-    async def _conclude(self, reservation: Reservation, problems: dict[str, Exception]) -> BindEvent:
-        request = _request(reservation)
-        problem = problems.get(reservation.id)
+        """All or nothing: every one is prepared, then all are committed in one write. Fewer than `least`, and none leaves a trace."""
+        members = [_Member(each, _request(each)) for each in reservations]
+        for each in members:
+            each.problem = self._claim(each.request)
+        ours = [each for each in members if each.problem is None]
         try:
-            if problem is not None:
-                raise problem
-            await self._commit(request)
-            event = self._bound(request, BindingMode.TWO_PHASE)
-        except (_Failed, LatticeError) as failed:
-            await self._undo(reservation)
-            event = self._failed(request, BindingMode.TWO_PHASE, failed)
-        self.emit(event)
-        return event
+            for each in ours:
+                await self._prepare_member(each)
+            await self._commit_together(ours, least)
+            self._confirm_together(ours, least)
+            await self._undo([each.reservation for each in ours if each.problem])
+        finally:
+            self._under_way -= {each.request.reservation for each in ours}
+        return [self._tell(each.event or self._failed(each.request, BindingMode.TWO_PHASE, each.problem)) for each in members]
+
+    async def _prepare_member(self, member: _Member) -> None:
+        try:
+            self._verify(member.request)
+            await self._prepare(member.request)
+        except (_Failed, LatticeError) as problem:
+            member.problem = problem
+
+    async def _commit_together(self, members: Sequence[_Member], least: int) -> None:
+        """Who has lost its record drops out, and the others are tried again while they are enough."""
+        while ready := self._enough(members, least, self.now()):
+            try:
+                missing = await self.ledger.commit_all([each.request for each in ready])
+            except LatticeError as problem:
+                for each in ready:
+                    each.problem = problem
+                return
+            if not missing:
+                return
+            for each in ready:
+                if each.request.reservation in missing:
+                    each.problem = _lost(each.request)
+
+    def _confirm_together(self, members: Sequence[_Member], least: int) -> None:
+        """Some may have been given up while the ledger wrote. At one moment, so that nobody counted on expires before its turn."""
+        now = self.now()
+        for each in self._enough(members, least, now):
+            each.event = self._bound(each.request, BindingMode.TWO_PHASE, now)
+
+    def _enough(self, members: Sequence[_Member], least: int, now: float) -> list[_Member]:
+        """Those with nothing against them if they are at least so many; else nobody, and that is what is against them."""
+        for each in members:
+            if each.problem is None and (why := self.reservations.refusal(each.request.reservation, now)):
+                each.problem = _Failed(why, again=True)
+        left = [each for each in members if each.problem is None]
+        ready = len(left)
+        if ready < least:
+            for each in left:
+                each.problem = _Failed(f"only {ready} of its group could be bound, at least {least} are needed", again=True)
+            return []
+        return left
 
     async def rollback(self, reservation: Reservation) -> bool:
         """Give up an attempt: as if never tried, here and in the ledger. Once more, or after it was concluded, changes nothing."""
-        return self.reservations.get(reservation.id) is not None and await self._undo(reservation)
-
-    async def _undo(self, reservation: Reservation) -> bool:
-        """If the ledger cannot be asked the room stays held until it expires: it may have been written."""
+        if reservation.id in self._under_way:
+            return self.reservations.release(reservation.id)  # the attempt will find out, and undo what it wrote
+        if self._claim(_request(reservation)):
+            return False
         try:
-            await self.ledger.abort(_request(reservation))
+            return await self._undo([reservation])
+        finally:
+            self._under_way.discard(reservation.id)
+
+    def _claim(self, request: BindRequest) -> _Failed | None:
+        """Why it is not for a new attempt to write, and so to undo, anything for this reservation; None: it is, from now on."""
+        if request.reservation in self._under_way:
+            return _Failed(f"reservation {request.reservation} is being bound already")
+        if self.reservations.get(request.reservation) is None:
+            return _unknown(request)
+        self._under_way.add(request.reservation)
+        return None
+
+    async def _undo(self, reservations: Sequence[Reservation]) -> bool:
+        """If the ledger cannot be asked the room stays held until it expires: it may have been written."""
+        if not reservations:
+            return False
+        try:
+            await self.ledger.abort_all([_request(each) for each in reservations])
         except LatticeError:
             return False
-        return self.reservations.release(reservation.id)
+        released = [self.reservations.release(each.id) for each in reservations]
+        return all(released)
+
+    def _tell(self, event: BindEvent) -> BindEvent:
+        self.emit(event)
+        return event
 
     def _steps(self) -> Callable[[BindRequest], Coroutine[Any, Any, None]]:
         match self.mode:
@@ -209,8 +274,8 @@ class Binder:
         self._advance(request, expected, await self.ledger.prepare(request, expected))
 
     async def _commit(self, request: BindRequest) -> None:
-        if not await self.ledger.commit(request):
-            raise _Failed(f"what was prepared for reservation {request.reservation} is gone", again=True)
+        if await self.ledger.commit_all([request]):
+            raise _lost(request)
 
     async def _expected(self, request: BindRequest) -> int:
         """The revision that deciding was based on; of a node never heard of, what it is now, provided that there is room."""
@@ -236,18 +301,18 @@ class Binder:
     def _verify(self, request: BindRequest) -> None:
         held = self.reservations.get(request.reservation)
         if held is None:
-            raise _Failed(f"no reservation {request.reservation}: it was released or never made")
+            raise _unknown(request)
         if held.is_expired(self.now()):
             raise _Failed(f"reservation {request.reservation} expired", again=True)
 
-    def _bound(self, request: BindRequest, mode: BindingMode) -> BindEvent:
-        confirmed = self.reservations.confirm(request.reservation, self.now())
+    def _bound(self, request: BindRequest, mode: BindingMode, now: float) -> BindEvent:
+        confirmed = self.reservations.confirm(request.reservation, now)
         if isinstance(confirmed, Refused):
             raise _Failed(confirmed.why, again=True)
         updates = resource_updates(request, self.reservations.table)
-        return BindEvent(request.workload, request.node, request.reservation, mode, "bound", self.now(), updates=updates)
+        return BindEvent(request.workload, request.node, request.reservation, mode, "bound", now, updates=updates)
 
-    def _failed(self, request: BindRequest, mode: BindingMode, problem: Exception) -> BindEvent:
+    def _failed(self, request: BindRequest, mode: BindingMode, problem: Exception | None) -> BindEvent:
         again = problem.again if isinstance(problem, _Failed) else True
         return BindEvent(request.workload, request.node, request.reservation, mode, "failed", self.now(), str(problem), again)
 
@@ -268,6 +333,14 @@ def resource_updates(request: BindRequest, table: NodeTable) -> tuple[ResourceUp
 def _gpus(table: NodeTable, row: int) -> Sequence[tuple[str, int]]:
     facts = table.facts[row]
     return facts.gpus if facts else ()
+
+
+def _unknown(request: BindRequest) -> _Failed:
+    return _Failed(f"no reservation {request.reservation}: it was bound, released or never made")
+
+
+def _lost(request: BindRequest) -> _Failed:
+    return _Failed(f"what was prepared for reservation {request.reservation} is gone", again=True)
 
 
 def _request(held: Reservation) -> BindRequest:

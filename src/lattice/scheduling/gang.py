@@ -1,7 +1,7 @@
 """Do enough members of a group fit at once? All or nothing."""
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.nodes import NodeTable, Placement
@@ -24,6 +24,7 @@ class NoSeat:
     ask: WorkloadAsk
     why: str
     wakes_on: frozenset[Hashable] = frozenset()
+    kinds: tuple[str, ...] = ()  # of its reasons, without counts and amounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def seat_together(members: Sequence[WorkloadAsk], least: int, table: NodeTable, 
     with table.what_if():
         for ask in members:
             last = refused[-1] if refused else None
-            answer = NoSeat(ask, last.why, last.wakes_on) if last and last.ask.shape == ask.shape else find(ask)
+            answer = replace(last, ask=ask) if last and last.ask.shape == ask.shape else find(ask)
             if isinstance(answer, NoSeat):
                 refused.append(answer)
             else:

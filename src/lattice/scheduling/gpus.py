@@ -11,99 +11,114 @@ from lattice.scheduling.ask import WHOLE_GPU, GpuNeed
 if TYPE_CHECKING:
     from lattice.scheduling.nodes import NodeTable
 
-ABSENT = -1
 NO_MODEL = -1
+LEAST = np.iinfo(np.int32).min  # what an absent GPU has free: less than anybody can ask
+
+Matrix = NDArray[np.int32]
 
 
 class Gpus:
-    """`free[g, row]`: thousandths free of the g-th GPU of a node, ABSENT where there is none.
+    """Per GPU and row: thousandths in all, taken by what we placed, and the code of its model (NO_MODEL: there is none).
 
-    Columns of the table derived from it, row by row: gpu_whole (wholly free ones), gpu_best (most free of any one), gpu_free (all
-    together), gpu_model (code of the model, see `models`; a node has GPUs of one model).
+    Taken is counted, whatever the node says it has: a node that shrinks may be overfull, and is full until it is not.
+    Columns of the table derived row by row: gpu_whole (wholly free ones), gpu_best (most free of any one), gpu_free (all together),
+    gpu_count, gpu_model (of the first one), and per model gpu_whole:MODEL, gpu_best:MODEL, gpu_count:MODEL.
     """
 
     def __init__(self, table: "NodeTable") -> None:
         self._table = table
         self.models: dict[str, int] = {}
-        self._free: NDArray[np.int32] = np.full((0, 64), ABSENT, np.int32)
+        self._total: Matrix = np.zeros((0, 64), np.int32)
+        self._taken: Matrix = np.zeros((0, 64), np.int32)
+        self._model: Matrix = np.full((0, 64), NO_MODEL, np.int32)
         for name in ("gpu_whole", "gpu_best", "gpu_free", "gpu_count"):
             table.add_column(name, np.int32)
         table.add_column("gpu_model", np.int32, NO_MODEL)
 
-    def free(self, row: int) -> NDArray[np.int32]:
-        """Of one node, its own GPUs only."""
+    def free(self, row: int, models: Sequence[str] = ()) -> Matrix:
+        """Of one node, its own GPUs only, of these models; below zero where more is taken than there is."""
         self._make_room(0)
-        column = self._free[:, row]
-        present: NDArray[np.int32] = column[column != ABSENT]
-        return present
+        mine = self._usable(row, models)
+        left: Matrix = (self._total[:, row] - self._taken[:, row])[mine]
+        return left
 
-    def matrix(self) -> NDArray[np.int32]:
-        """(GPU, row) for all rows of the table."""
+    def matrix(self) -> Matrix:
+        """(GPU, row) for all rows of the table: thousandths free, -1 where there is no GPU or it is overfull."""
         self._make_room(0)
-        return self._free[:, : self._table.count]
+        count = self._table.count
+        free: Matrix = np.where(self._model[:, :count] == NO_MODEL, -1, self._total[:, :count] - self._taken[:, :count])
+        return np.maximum(free, -1)
 
     def put(self, row: int, gpus: Sequence[tuple[str, int]]) -> None:
         """The node has these, before anything we placed there is taken off."""
-        if not gpus and not self._free.shape[0]:
+        if not gpus and not self._total.shape[0]:
             return
         self._make_room(len(gpus))
-        taken = self._taken(row)
-        self._free[:, row] = ABSENT
-        for number, (_, milli) in enumerate(gpus):
-            self._free[number, row] = max(0, milli - taken.get(number, 0))
-        model = self.models.setdefault(gpus[0][0], len(self.models)) if gpus else NO_MODEL
-        self._table.set(row, "gpu_model", model)
-        self._table.set(row, "gpu_count", len(gpus))
+        self._total[:, row] = 0
+        self._model[:, row] = NO_MODEL
+        for number, (model, milli) in enumerate(gpus):
+            self._total[number, row] = milli
+            self._model[number, row] = self._code(model)
+        table = self._table
+        table.set(row, "gpu_model", self._model[0, row] if gpus else NO_MODEL)
+        table.set(row, "gpu_count", len(gpus))
+        for model, code in self.models.items():
+            table.set(row, f"gpu_count:{model}", int((self._model[:, row] == code).sum()))
         self._settle(row)
 
-    def _taken(self, row: int) -> dict[int, int]:
-        taken: dict[int, int] = {}
-        for placement in self._table.on_row[row].values():
-            need = placement.ask.demands.gpu
-            for number in placement.gpus if need else ():
-                taken[number] = taken.get(number, 0) + (need.milli if need else 0)
-        return taken
+    def _code(self, model: str) -> int:
+        if model not in self.models:
+            self.models[model] = len(self.models)
+            for kind in ("count", "whole", "best"):
+                self._table.add_column(f"gpu_{kind}:{model}", np.int32)
+        return self.models[model]
+
+    def _usable(self, row: int, models: Sequence[str]) -> NDArray[np.bool_]:
+        column = self._model[:, row]
+        if not models:
+            usable: NDArray[np.bool_] = column != NO_MODEL
+            return usable
+        return np.isin(column, [self.models[model] for model in models if model in self.models])
 
     def take(self, row: int, need: GpuNeed) -> tuple[int, ...]:
         """Which GPUs it gets: for a part, the fullest one that still has room; for whole ones, the first free."""
-        column = self._free[:, row]
-        if need.milli == WHOLE_GPU:
-            chosen = np.flatnonzero(column >= WHOLE_GPU)[: need.count]
-        else:
-            room = np.where(column >= need.milli, column, np.iinfo(np.int32).max)
-            chosen = np.argmin(room, keepdims=True) if need.count == 1 else np.flatnonzero(column >= need.milli)[: need.count]
-            chosen = chosen[column[chosen] >= need.milli]
+        self._make_room(0)
+        free = np.where(self._usable(row, need.models), self._total[:, row] - self._taken[:, row], LEAST)
+        fitting = np.flatnonzero(free >= need.milli)
+        chosen = fitting[np.argsort(free[fitting], kind="stable")][: need.count]
         if len(chosen) < need.count:
-            raise ValueError(f"node {self._table.names[row]} has no room for {need}")
-        return self.take_these(row, need, tuple(int(number) for number in chosen))
+            raise ValueError(f"node {self._table.names[row]} has no room for {need.count} × {need.milli} thousandths of a GPU")
+        return self.take_these(row, need, tuple(sorted(int(number) for number in chosen)))
 
     def take_these(self, row: int, need: GpuNeed, numbers: tuple[int, ...]) -> tuple[int, ...]:
+        self._make_room(max(numbers, default=-1) + 1)
         for number in numbers:
-            self._free[number, row] -= need.milli
+            self._taken[number, row] += need.milli
         self._settle(row)
         return numbers
 
     def give_back(self, row: int, need: GpuNeed, numbers: tuple[int, ...]) -> None:
         for number in numbers:
-            if number < self._free.shape[0] and self._free[number, row] != ABSENT:
-                self._free[number, row] += need.milli
+            self._taken[number, row] -= need.milli
         self._settle(row)
 
-    def swap(self, row: int, need: GpuNeed | None, have: tuple[int, ...], want: tuple[int, ...]) -> None:
-        if need is not None:
-            self.give_back(row, need, have)
-            self.take_these(row, need, want)
-
     def _settle(self, row: int) -> None:
-        column = self._free[:, row]
+        models = self._model[:, row]
+        free = np.where(models == NO_MODEL, LEAST, self._total[:, row] - self._taken[:, row])
         table = self._table
-        table.set(row, "gpu_whole", int((column >= WHOLE_GPU).sum()), fixed=False)
-        table.set(row, "gpu_best", max(0, int(column.max(initial=0))), fixed=False)
-        table.set(row, "gpu_free", int(column[column > 0].sum()), fixed=False)
+        table.set(row, "gpu_whole", int((free >= WHOLE_GPU).sum()), fixed=False)
+        table.set(row, "gpu_best", max(0, int(free.max(initial=0))), fixed=False)
+        table.set(row, "gpu_free", int(free[free > 0].sum()), fixed=False)
+        for model, code in self.models.items():
+            ours = free[models == code]
+            table.set(row, f"gpu_whole:{model}", int((ours >= WHOLE_GPU).sum()), fixed=False)
+            table.set(row, f"gpu_best:{model}", max(0, int(ours.max(initial=0))), fixed=False)
 
     def _make_room(self, gpus: int) -> None:
-        have, rows = self._free.shape
+        have, rows = self._total.shape
         more_gpus, more_rows = max(0, gpus - have), max(0, self._table.count - rows)
         if more_gpus or more_rows:
             padding = ((0, more_gpus), (0, more_rows + 64 if more_rows else 0))
-            self._free = np.pad(self._free, padding, constant_values=ABSENT)
+            self._total = np.pad(self._total, padding)
+            self._taken = np.pad(self._taken, padding)
+            self._model = np.pad(self._model, padding, constant_values=NO_MODEL)

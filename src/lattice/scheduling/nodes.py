@@ -145,30 +145,70 @@ class NodeTable(Table):
         return replace(asked, group=f"{asked.demands.namespace}/{group.name}", min_member=group.min_member) if group else asked
 
     def asked(self, name: str, demands: Demands, priority: int = 0) -> WorkloadAsk:
-        counted = [*demands.requests, (SLOTS, 1)]
+        counted = Counter(dict(demands.requests))
+        counted[SLOTS] += 1
         if demands.ports:
-            counted.append((PORTS, demands.ports))
-        needs = tuple((self.add_resource(resource), amount) for resource, amount in counted)
+            counted[PORTS] += demands.ports
+        needs = tuple((self.add_resource(resource), amount) for resource, amount in counted.items())
         for port in demands.host_ports:
-            self.add_column(port_column(port), np.bool_)
+            self._watch_port(port)
         shape = self._shapes.setdefault(demands, len(self._shapes))
         fixed = self._fixed_shapes.setdefault(fixed_part(demands), len(self._fixed_shapes))
         return WorkloadAsk(name, demands, shape, needs, priority, labels=dict(demands.labels), fixed_shape=fixed)
 
-    def assume(self, ask: WorkloadAsk, row: int) -> Placement:
-        """It will be there; deciding goes on as if it were."""
+    def _watch_port(self, port: tuple[int, str]) -> None:
+        """From now on a column says where this port is in use."""
+        if port_column(port) in self._columns:
+            return
+        self.add_column(port_column(port), np.bool_)
+        for row, used in enumerate(self._host_ports):
+            if port in used:
+                self.set(row, port_column(port), True, fixed=False)
+
+    def assume(self, ask: WorkloadAsk, row: int, ports: tuple[int, ...] = ()) -> Placement:
+        """It will be there; deciding goes on as if it were. `ports`: those it was given already, else the lowest free ones."""
         if ask.name in self.placements:
             where = self.names[self.placements[ask.name].row]
             raise Conflict(f"is on node {where} already", where=ask.name, fix="forget it first")
-        demands = ask.demands
-        gpus = self.gpus.take(row, demands.gpu) if demands.gpu else ()
-        placement = Placement(ask, row, "assumed", gpus)
-        for port in demands.host_ports:
-            self._host_ports[row][port] = self._host_ports[row].get(port, 0) + 1
-            self.set(row, port_column(port), True, fixed=False)
-        self._enter(placement)
-        self.take(row, ask.needs)
+        gpus = self.gpus.take(row, ask.demands.gpu) if ask.demands.gpu else ()
+        placement = Placement(ask, row, "assumed", gpus, ports or self._free_ports(row, ask.demands.ports))
+        self._settle_in(placement)
         return placement
+
+    def _settle_in(self, placement: Placement) -> None:
+        row, ask = placement.row, placement.ask
+        for port in self._ports_of(placement):
+            self._host_ports[row][port] = self._host_ports[row].get(port, 0) + 1
+            self._show_port(row, port, True)
+        self._enter(placement)
+        self.take(row, self._needs_on(ask, row))
+
+    def _needs_on(self, ask: WorkloadAsk, row: int) -> tuple[tuple[int, int], ...]:
+        """A fixed port inside the range that ports are chosen from is one fewer to choose."""
+        facts = self.facts[row]
+        first, last = (facts.ports if facts else None) or ALL_PORTS
+        inside = sum(first <= number <= last for number, _ in ask.demands.host_ports)
+        return (*ask.needs, (self.index[PORTS], inside)) if inside else ask.needs
+
+    def _free_ports(self, row: int, count: int) -> tuple[int, ...]:
+        if not count:
+            return ()
+        facts, busy = self.facts[row], {number for number, _ in self._host_ports[row]}
+        first, last = (facts.ports if facts else None) or ALL_PORTS
+        free = (number for number in range(first, last + 1) if number not in busy)
+        return tuple(number for number, _ in zip(free, range(count), strict=False))
+
+    def _ports_of(self, placement: Placement) -> Iterator[tuple[int, str]]:
+        """Fixed ones with their protocol; a chosen one is kept for both."""
+        yield from placement.ask.demands.host_ports
+        for number in placement.ports:
+            yield number, "TCP"
+            yield number, "UDP"
+
+    def _show_port(self, row: int, port: tuple[int, str], used: bool) -> None:
+        """Only ports that somebody has asked for by number have a column."""
+        if port_column(port) in self._columns:
+            self.set(row, port_column(port), used, fixed=False)
 
     def commit(self, name: str) -> Placement:
         """Its binding is durable."""
@@ -185,15 +225,15 @@ class NodeTable(Table):
         row, ask = placement.row, placement.ask
         if ask.demands.gpu:
             self.gpus.give_back(row, ask.demands.gpu, placement.gpus)
-        for port in ask.demands.host_ports:
+        for port in self._ports_of(placement):
             left = self._host_ports[row][port] - 1
             if left:
                 self._host_ports[row][port] = left
             else:
                 del self._host_ports[row][port]
-                self.set(row, port_column(port), False, fixed=False)
+                self._show_port(row, port, False)
         self._leave(placement)
-        self.take(row, [(resource, -amount) for resource, amount in ask.needs])
+        self.take(row, [(resource, -amount) for resource, amount in self._needs_on(ask, row)])
         return placement
 
     def _placed(self, name: str) -> Placement:
@@ -227,10 +267,11 @@ class NodeTable(Table):
 
     def restore(self, placement: Placement) -> None:
         """What was forgotten is there again, as it was, GPUs included; these must be free."""
-        again = self.assume(placement.ask, placement.row)
-        if again.gpus != placement.gpus:
-            self.gpus.swap(placement.row, placement.ask.demands.gpu, again.gpus, placement.gpus)
-        self.placements[placement.ask.name] = self.on_row[placement.row][placement.ask.name] = placement
+        if placement.ask.name in self.placements:
+            raise Conflict("is there again already", where=placement.ask.name, fix="restore what was forgotten, once")
+        if placement.ask.demands.gpu:
+            self.gpus.take_these(placement.row, placement.ask.demands.gpu, placement.gpus)
+        self._settle_in(placement)
 
     # --- who is near whom ---
 

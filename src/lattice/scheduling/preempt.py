@@ -118,7 +118,7 @@ class Preemptor:
         missing = {r: amount for r, amount in missing.items() if amount > 0}
         if not missing:
             return None
-        candidates = sorted(lower(self.table, row, ask), key=self._importance)
+        candidates = sorted(self._candidates(row, ask), key=self._importance)
         victims = least_for(missing, self._within_limits(candidates))
         if victims and len(victims) == bound[0]:
             return self._preemption(row, victims)
@@ -130,16 +130,27 @@ class Preemptor:
     def _importance(self, placement: Placement) -> tuple[int, float, str]:
         return (placement.ask.priority, self.age(placement.ask.name), placement.ask.name)
 
+    def _candidates(self, row: int, ask: WorkloadAsk) -> list[Placement]:
+        """Whom it may displace; nobody whose gang has no member to spare."""
+        return [each for each in lower(self.table, row, ask) if self._to_spare(each) > 0]
+
+    def _to_spare(self, placement: Placement) -> int:
+        """Half a gang is of no use: so many members may go before it has fewer than must run together."""
+        ask = placement.ask
+        return self.table.members[ask.group] - ask.min_member if ask.group else UNLIMITED
+
     def _within_limits(self, order: Iterable[Placement]) -> list[Placement]:
-        """Of a service no more than may be disrupted, the first ones in the order."""
-        left: dict[str, int] = {}
+        """Of a service no more than may be disrupted, of a gang no more than it can spare; the first ones in the order."""
+        services: Counter[str] = Counter()
+        gangs: Counter[str] = Counter()
         allowed = []
         for placement in order:
-            service = service_of(placement)
-            may = left.get(service, self.may_disrupt.get(service, UNLIMITED) if service else UNLIMITED)
-            if may > 0:
+            service, gang = service_of(placement), placement.ask.group
+            may_stop = self.may_disrupt.get(service, UNLIMITED) if service else UNLIMITED
+            if services[service] < may_stop and gangs[gang] < self._to_spare(placement):
                 allowed.append(placement)
-            left[service] = may - 1
+                services[service] += 1
+                gangs[gang] += 1
         return allowed
 
     def _makes_room(self, ask: WorkloadAsk, draft: Preemption) -> bool:
@@ -150,7 +161,7 @@ class Preemptor:
 
     def _by_trying(self, ask: WorkloadAsk, row: int) -> Preemption | None:
         """Everyone out; if it fits then, back in one by one as long as it still fits, until nobody more can stay."""
-        candidates = sorted(lower(self.table, row, ask), key=self._importance, reverse=True)
+        candidates = sorted(self._candidates(row, ask), key=self._importance, reverse=True)
         for order in self._orders(row, candidates):
             victims = self._put_back(ask, row, order)
             if victims and len(self._within_limits(victims)) == len(victims):
@@ -158,18 +169,14 @@ class Preemptor:
         return None
 
     def _orders(self, row: int, candidates: list[Placement]) -> Iterator[list[Placement]]:
-        """The most important first; if that stops too many of a service, first as many small ones of it as must stay."""
+        """The most important first; if that stops too many of a service or gang, first as many small ones of it as must stay."""
         yield candidates
-        must_stay = Counter(service_of(each) for each in candidates)
-        must_stay.subtract(service_of(each) for each in self._within_limits(candidates))
-        if not must_stay.total():
+        by_size = sorted(candidates, key=lambda each: self._size(each, row))
+        may_go = {each.ask.name for each in self._within_limits(reversed(by_size))}
+        if len(may_go) == len(candidates):
             return
-        kept: list[Placement] = []
-        for each in sorted(candidates, key=lambda each: self._size(each, row)):
-            if must_stay[service_of(each)] > 0:
-                must_stay[service_of(each)] -= 1
-                kept.append(each)
-        yield kept + [each for each in candidates if each not in kept]
+        kept = [each for each in by_size if each.ask.name not in may_go]
+        yield kept + [each for each in candidates if each.ask.name in may_go]
 
     def _size(self, placement: Placement, row: int) -> tuple[int, float]:
         gpu = placement.ask.demands.gpu

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, ClassVar, Literal, Protocol, cast, get_args
 
 from lattice.engine.plugin import Filter, Profile, Rejections, Scope, Score
@@ -96,6 +97,11 @@ _SCORES: tuple[NodeScore, ...] = (
 FILTERS: Mapping[str, NodeFilter] = {each.name: each for each in _FILTERS}
 SCORES: Mapping[str, NodeScore] = {each.name: each for each in _SCORES}
 VITAL = ("Fit", "Gpu", "HostPorts")  # without these a node would be given more than it has
+HEAVIEST = 1_000_000  # so that a weighted sum of all scores still tells small differences apart as float32
+LONGEST_TIMEOUT = 86_400  # seconds; room that is held for over a day without being used is forgotten, not reserved
+LONGEST_SHOWN = 100  # characters of a refused value
+SEEDS = range(-(1 << 63), 1 << 63)
+Number = int | float | Decimal  # decimals are what a manifest's numbers with a point are read as
 
 
 @dataclass(frozen=True)
@@ -127,8 +133,33 @@ class _Reading:
         value = self.given.get(key, default)
         if isinstance(value, kinds) and not (isinstance(value, bool)):
             return value
-        self.causes.append(Cause(key, f"must be {_KIND_NAMES[key]}, got {value!r}"))
+        self.causes.append(Cause(key, f"must be {_KIND_NAMES[key]}, got {_shown(value)}"))
         return default
+
+    def filters(self) -> tuple[str, ...]:
+        named = self.take("disabled", (list, tuple), ())
+        for each in named:
+            if not isinstance(each, str):
+                self.causes.append(Cause("disabled", f"must be {_KIND_NAMES['disabled']}, got {_shown(each)} in it"))
+        return tuple(each for each in named if isinstance(each, str))
+
+    def seconds(self) -> Number:
+        value = self.take("reservationTimeout", (int, float, Decimal, str), 30.0)
+        if not isinstance(value, str):
+            return cast("Number", value)
+        try:
+            return parse_seconds(value)
+        except Invalid as error:
+            self.causes.append(Cause("reservationTimeout", error.what))
+            return 30.0
+
+    def scores(self) -> Mapping[str, Any]:
+        """A profile without any would choose by the tie-breaker alone, which nobody means who writes one."""
+        scores: Mapping[str, Any] = self.take("scores", Mapping, {})
+        if isinstance(self.given.get("scores", {}), Mapping) and not any(scores.values()):
+            wanted = f"must give at least one of {', '.join(SCORES)} a weight above 0"
+            self.causes.append(Cause("scores", wanted, "FieldValueRequired"))
+        return scores
 
 
 _KIND_NAMES = {
@@ -144,42 +175,34 @@ _KIND_NAMES = {
 
 def parse_profile(given: Mapping[str, Any]) -> ProfileSpec:
     """From YAML or JSON: name, scores, and if wanted disabled, tieBreaker, binding, reservationTimeout, seed."""
+    if not isinstance(given, Mapping):
+        raise _refused("profile", [Cause("", f"a profile is a mapping with name and scores, got {_shown(given)}")])
     reading = _Reading(given)
     name = reading.take("name", str, "profile")
     for key in given:
         if key not in _KIND_NAMES:
             reading.causes.append(Cause(str(key), f"is not a field of a profile; known are {', '.join(_KIND_NAMES)}"))
-    if "scores" not in given:
-        reading.causes.append(Cause("scores", f"must name at least one of {', '.join(SCORES)}", "FieldValueRequired"))
     spec = _Unchecked(
         name,
-        reading.take("scores", Mapping, {}),
-        tuple(reading.take("disabled", (list, tuple), ())),
+        reading.scores(),
+        reading.filters(),
         reading.take("tieBreaker", str, "fixed"),
         reading.take("binding", str, "optimistic"),
-        _seconds(reading),
+        cast("float", reading.seconds()),
         reading.take("seed", int, 0),
     )
     reading.causes.extend(_spec_problems(spec))
     if reading.causes:
         raise _refused(name, reading.causes)
-    return ProfileSpec(**spec.__dict__)
+    weights = {plugin: float(weight) for plugin, weight in spec.scores.items()}
+    return ProfileSpec(**{**spec.__dict__, "scores": weights, "reservation_timeout": float(spec.reservation_timeout)})
 
 
 class _Unchecked(ProfileSpec):
+    """Numbers are as they were given: what is wrong with one can be said before it is a float."""
+
     def __post_init__(self) -> None:
         """Whoever makes one checks it together with everything else."""
-
-
-def _seconds(reading: _Reading) -> float:
-    value = reading.take("reservationTimeout", (int, float, str), 30.0)
-    if not isinstance(value, str):
-        return float(value)
-    try:
-        return float(parse_seconds(value))
-    except Invalid as error:
-        reading.causes.append(Cause("reservationTimeout", error.what))
-        return 30.0
 
 
 def _spec_problems(spec: ProfileSpec) -> Iterator[Cause]:
@@ -193,16 +216,43 @@ def _spec_problems(spec: ProfileSpec) -> Iterator[Cause]:
     for key, value, known in (("tieBreaker", spec.tie_breaker, TieBreaker), ("binding", spec.binding, Binding)):
         if value not in get_args(known):
             yield Cause(key, f'must be one of {", ".join(get_args(known))}, got "{value}"', "FieldValueNotSupported")
-    if not (math.isfinite(spec.reservation_timeout) and spec.reservation_timeout > 0):
-        yield Cause("reservationTimeout", f"must be above 0 seconds, got {spec.reservation_timeout}")
+    timeout = spec.reservation_timeout
+    if not _is_number(timeout) or timeout <= 0:
+        yield Cause("reservationTimeout", f"must be above 0 seconds, got {_shown(timeout)}")
+    elif timeout > LONGEST_TIMEOUT:
+        yield Cause("reservationTimeout", f"must be at most {LONGEST_TIMEOUT} seconds, got {_shown(timeout)}")
+    if spec.seed not in SEEDS:
+        yield Cause("seed", f"must be from {SEEDS[0]} to {SEEDS[-1]}, got {_shown(spec.seed)}")
 
 
-def _weight_problems(plugin: str, weight: object) -> Iterator[Cause]:
+def _weight_problems(plugin: str, weight: Any) -> Iterator[Cause]:
     where = f"scores.{plugin}"
     if plugin not in SCORES:
         yield Cause(where, f'no score "{plugin}"; known are {", ".join(SCORES)}', "FieldValueNotSupported")
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight) or weight < 0:
-        yield Cause(where, f"must be a number of 0 or more, got {weight!r}")
+    if not _is_number(weight) or weight < 0:
+        yield Cause(where, f"must be a number of 0 or more, got {_shown(weight)}")
+    elif weight > HEAVIEST:
+        yield Cause(where, f"must be at most {HEAVIEST}, got {_shown(weight)}")
+
+
+def _is_number(value: object) -> bool:
+    """Finite, and so can be compared; whole numbers may be beyond any float."""
+    if isinstance(value, Decimal):
+        return value.is_finite()
+    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _shown(value: object) -> str:
+    """As the user would recognise it. Python refuses to print whole numbers of thousands of digits."""
+    try:
+        text = str(value) if isinstance(value, Decimal) else repr(value)
+    except ValueError:
+        text = "." * (LONGEST_SHOWN + 1)
+    if len(text) <= LONGEST_SHOWN:
+        return text
+    if isinstance(value, int):
+        return f"a number of more than {LONGEST_SHOWN} digits"
+    return f"a {type(value).__name__} of more than {LONGEST_SHOWN} characters"
 
 
 def _refused(name: str, causes: list[Cause]) -> Invalid:

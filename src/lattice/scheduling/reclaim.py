@@ -67,8 +67,8 @@ class Reclaimable:
         if gpu := ask.demands.gpu:
             fits &= self.table.column("gpu_free") + self.sums[0] >= gpu.total
             if gpu.models:
-                known = [code for model, code in self.table.gpus.models.items() if model in gpu.models]
-                fits &= np.isin(self.table.column("gpu_model"), known)
+                counts = [self.table.column(f"gpu_count:{model}") for model in gpu.models if model in self.table.gpus.models]
+                fits &= sum(counts, np.zeros(self.table.count, np.int32)) >= gpu.count
         return fits
 
     def at_least(self, ask: WorkloadAsk) -> Integers:

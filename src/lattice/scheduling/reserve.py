@@ -64,16 +64,23 @@ class Reservations:
 
     def confirm(self, reservation: str, now: float) -> Reservation | Refused:
         """The room is its workload's for good. Too late is refused, and the room is free again."""
-        held = self.get(reservation)
-        if held is None:
-            return Refused("", f"no reservation {reservation}: it was released, confirmed or never made")
-        if held.is_expired(now):
+        held, why = self.get(reservation), self.refusal(reservation, now)
+        if held is None or why:
             self.release(reservation)
-            return Refused(held.workload, f"reservation {reservation} expired {now - held.expires_at:.1f} s ago")
-        if not self._has_room(self._held.pop(reservation)[1]):
-            return Refused(held.workload, f"node {held.node} or the workload is gone")
+            return Refused(held.workload if held else "", why)
+        del self._held[reservation]
         self.table.commit(held.workload)
         return held
+
+    def refusal(self, reservation: str, now: float) -> str:
+        """Why confirming it would be refused now; "" if it would not be. Changes nothing."""
+        found = self._held.get(reservation)
+        if found is None:
+            return f"no reservation {reservation}: it was released, confirmed or never made"
+        held, placement = found
+        if held.is_expired(now):
+            return f"reservation {reservation} expired {now - held.expires_at:.1f} s ago"
+        return "" if self._has_room(placement) else f"node {held.node} or the workload is gone"
 
     def release(self, reservation: str) -> bool:
         """Give the room back. Once more changes nothing and says so."""
@@ -126,4 +133,4 @@ def lacks(ask: WorkloadAsk, table: NodeTable, row: int) -> str:
 
 def has_gpus(need: GpuNeed, table: NodeTable, row: int) -> bool:
     least = WHOLE_GPU if need.milli == WHOLE_GPU else need.milli
-    return int(np.count_nonzero(table.gpus.free(row) >= least)) >= need.count
+    return int(np.count_nonzero(table.gpus.free(row, need.models) >= least)) >= need.count

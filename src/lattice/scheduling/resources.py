@@ -23,9 +23,11 @@ class Qos(IntEnum):
 def qos_of(spec: WorkloadSpec) -> Qos:
     """Guaranteed: every container has cpu and memory, and whatever extended resource it names, at request = limit.
 
-    BestEffort: nothing is asked for anywhere. A workload that states requests of its own counts as one container.
+    BestEffort: nothing is asked for anywhere. What a workload itself states counts only if none of its containers does, and as one.
     """
-    asked = [_stated(spec)] if spec.requests or spec.limits else [_stated(each.resources) for each in spec.containers.values()]
+    asked = [_stated(each.resources) for each in spec.containers.values()]
+    if not any(requests or limits for requests, limits in asked):
+        asked = [_stated(spec)]
     if not any(requests or limits for requests, limits in asked):
         return Qos.BestEffort
     return Qos.Guaranteed if all(_is_guaranteed(requests, limits) for requests, limits in asked) else Qos.Burstable

@@ -4,16 +4,18 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from lattice.engine.decide import Decision, decide
-from lattice.engine.explain import sentence
+from lattice.engine.explain import best_rows
 from lattice.engine.group import decide_many, groupable
 from lattice.engine.plugin import Profile
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.bind import Binder, BindEvent
 from lattice.scheduling.change import Change
+from lattice.scheduling.circle import Finding, leans, seat_in_circle
 from lattice.scheduling.gang import NoSeat, Seat, Together, make_way, seat_together
 from lattice.scheduling.nodes import NodeTable
 from lattice.scheduling.preempt import Preemptor
 from lattice.scheduling.profile import ProfileSpec, compile_profile
+from lattice.scheduling.refusal import refusal
 from lattice.scheduling.reserve import Refused, Reservation, Reservations
 from lattice.scheduling.select import Dice, Selector, TieBreaker
 
@@ -38,6 +40,7 @@ class Unplaced:
     ask: WorkloadAsk
     why: str
     wakes_on: frozenset[Hashable] = frozenset()
+    kinds: tuple[str, ...] = ()  # of its reasons, without counts and amounts
 
 
 @dataclass(slots=True)
@@ -93,14 +96,14 @@ class CompositeScheduler:
         return events
 
     def _place_equal(self, run: Sequence[WorkloadAsk], now: float, cycle: Cycle) -> None:
-        refusal: NoSeat | None = None
+        refused: NoSeat | None = None
         for ask in self._place_grouped(self._not_yet_placed(run, cycle), now, cycle):
-            answer = refusal or self._seat(ask, self.preemptor)
+            answer = refused or self._seat(ask, self.preemptor)
             if isinstance(answer, Seat):
                 self._settle(answer, now, cycle)
             else:
-                refusal = answer  # nothing has changed for the rest of them
-                cycle.unplaced.append(Unplaced(ask, answer.why, answer.wakes_on))
+                refused = answer  # nothing has changed for the rest of them
+                cycle.unplaced.append(Unplaced(ask, answer.why, answer.wakes_on, answer.kinds))
 
     def _not_yet_placed(self, run: Sequence[WorkloadAsk], cycle: Cycle) -> list[WorkloadAsk]:
         placements, fresh = self.table.placements, []
@@ -124,15 +127,23 @@ class CompositeScheduler:
         members = self._not_yet_placed(members, cycle)
         least = self._still_needed(members[0]) if members else 0
         if len(members) < least:
-            why = f"its group waits for {least - len(members)} more: {least} must start at once"
-            cycle.unplaced += [Unplaced(ask, why, frozenset({Change.WORKLOAD_ADDED})) for ask in members]
+            why = f"its group waits for {least - len(members)} more: minMember is {members[0].min_member}"
+            cycle.unplaced += [Unplaced(ask, why, frozenset({Change.WORKLOAD_ADDED}), (why,)) for ask in members]
             return
-        together = seat_together(members, least, self.table, lambda ask: self._seat(ask, None))
+        together = self._seat_as_things_are(members, least)
         if not together.seats and self.preemptor:
             together = self._seat_by_evicting(members, least, self.preemptor)
         for seat in together.seats:
             self._settle(seat, now, cycle)
-        self._refuse_gang(members, least, together, cycle)
+        self._refuse_gang(members, together, cycle)
+
+    def _seat_as_things_are(self, members: Sequence[WorkloadAsk], least: int) -> Together:
+        finding = Finding(lambda ask: self._seat(ask, None), self._best_rows)
+        together = seat_together(members, least, self.table, finding.seat)
+        return together if together.seats else seat_in_circle(members, least, self.table, finding) or together
+
+    def _best_rows(self, ask: WorkloadAsk, most: int) -> list[int]:
+        return best_rows(decide(ask, self.table, self.profile), most)
 
     def _seat_by_evicting(self, members: Sequence[WorkloadAsk], least: int, preemptor: Preemptor) -> Together:
         """Limits on disruption are spent while trying, and given back afterwards: who really goes is charged when seats are taken."""
@@ -148,15 +159,24 @@ class CompositeScheduler:
         preemptor.may_disrupt.update(before)
         return together
 
-    def _refuse_gang(self, members: Sequence[WorkloadAsk], least: int, together: Together, cycle: Cycle) -> None:
+    def _refuse_gang(self, members: Sequence[WorkloadAsk], together: Together, cycle: Cycle) -> None:
         reasons = {each.ask.name: each for each in together.refused}
         seated = {seat.ask.name for seat in together.seats}
+        short = "" if seated else self._short_of(members, together)
         for ask in members:
             if ask.name in seated:
                 continue
             own = reasons.get(ask.name) or together.refused[0]
-            short = f"{together.fitting} of {len(members)} would fit, {least} must start at once; the next: " if not seated else ""
-            cycle.unplaced.append(Unplaced(ask, short + own.why, own.wakes_on))
+            kinds = own.kinds if seated else ("its group", *own.kinds)
+            cycle.unplaced.append(Unplaced(ask, short + own.why, own.wakes_on, kinds))
+
+    def _short_of(self, members: Sequence[WorkloadAsk], together: Together) -> str:
+        first = members[0]
+        there = self.table.members[first.group]
+        running = f", {there} in place already" if there else ""
+        circle = any(leans(each.ask, members, self.table) for each in together.refused[:1])
+        near = "; it must be near others of its own group, and no node has room for enough of them" if circle else ""
+        return f"{together.fitting} of {len(members)} would fit, minMember is {first.min_member}{running}{near}; the next: "
 
     def _still_needed(self, ask: WorkloadAsk, of_which: int = 0) -> int:
         """Besides the members of its group that have their place; of these some may not count yet."""
@@ -171,7 +191,7 @@ class CompositeScheduler:
         evicting = preemptor.find(ask, decision) if preemptor else None
         if evicting:
             return Seat(ask, evicting.row, victims=evicting.victims)
-        return NoSeat(ask, sentence(decision), wakes_on(decision))
+        return _no_seat(ask, decision)
 
     def _settle(self, seat: Seat, now: float, cycle: Cycle) -> None:
         """Victims first, then the reservation. Refused means that the profile let through what does not fit by number."""
@@ -180,12 +200,17 @@ class CompositeScheduler:
         if isinstance(held, Refused):
             for victim in seat.victims:
                 self.table.restore(victim)
-            cycle.unplaced.append(Unplaced(seat.ask, held.why, ANYTHING))
+            cycle.unplaced.append(Unplaced(seat.ask, held.why, ANYTHING, (held.why,)))
             return
         if self.preemptor:
             self.preemptor.charge(seat.victims)
         victims = tuple(victim.ask.name for victim in seat.victims)
         cycle.placed.append(Placed(seat.ask, held.node, held, seat.score, victims))
+
+
+def _no_seat(ask: WorkloadAsk, decision: Decision) -> NoSeat:
+    told = refusal(decision)
+    return NoSeat(ask, told.why, wakes_on(decision), told.kinds)
 
 
 def compose(spec: ProfileSpec, table: NodeTable, dice: Dice, holder: str = "scheduler") -> CompositeScheduler:

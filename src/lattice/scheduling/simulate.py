@@ -2,30 +2,30 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal, InvalidOperation
 from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
 
-from lattice.engine.decide import decide
+from lattice.engine.decide import Decision, decide
 from lattice.engine.explain import as_json
 from lattice.engine.plugin import Profile
-from lattice.errors import Cause, Invalid, NotFound
+from lattice.errors import LatticeError, NotFound
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 from lattice.scheduling.ask import PORTS, SLOTS, WHOLE_GPU, WorkloadAsk
 from lattice.scheduling.change import Change
-from lattice.scheduling.facts import PRICE_LABEL, facts_of
+from lattice.scheduling.facts import facts_of
 from lattice.scheduling.nodes import NO_LIMIT, NodeTable
 from lattice.scheduling.preempt import Preemptor
 from lattice.scheduling.queue import Queue
+from lattice.scheduling.refusal import refusal
 from lattice.scheduling.reserve import Reservations
-from lattice.scheduling.schedule import CompositeScheduler
+from lattice.scheduling.sanity import Odd, hard_to_hold, node_oddities, overfull
+from lattice.scheduling.schedule import CompositeScheduler, Cycle, Placed
 from lattice.scheduling.select import Selector
 
 NOW = 0.0  # the clock stands still: nothing expires, nothing waits
-MOST = 1 << 60  # of any resource: an exbibyte, 10^15 cores. More is a slip of the hand, and sums of it would not fit into int64
 BATCH = 1000  # workloads decided before progress is told again
 TOP = 5  # of the candidates, shown with what their score is made of
 
@@ -56,6 +56,15 @@ class Unplaced:
 
     names: tuple[str, ...]
     reason: str
+    kinds: tuple[str, ...] = ()  # of reasons, without counts and amounts
+
+
+@dataclass(frozen=True, slots=True)
+class Displaced:
+    """It had to go from a node to make room for another."""
+
+    node: str
+    by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +74,11 @@ class Report:
     stopped: int  # workloads that are not meant to run
     placements: Mapping[str, str]  # workload -> node, of those decided here
     unplaced: tuple[Unplaced, ...]
-    displaced: Mapping[str, str]  # workload that had to go -> the node it was on
+    displaced: Mapping[str, Displaced]  # by workload
     usage: tuple[Usage, ...]
     seconds: float  # spent deciding
     explained: Mapping[str, Any] | None = None
+    odd: tuple[Odd, ...] = ()
 
     @property
     def decided(self) -> int:
@@ -79,6 +89,7 @@ class Report:
 class Refusal:
     why: str
     wakes_on: frozenset[Hashable]  # changes that might help
+    kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,36 +104,12 @@ class Run:
     explain: str = ""  # namespace/name of a workload
 
 
-def node_problems(node: LatticeNode) -> Iterator[Cause]:
-    """What nobody can decide with: room below nothing or beyond all measure, a price that is no number."""
-    for part in ("capacity", "reserved", "allocatable"):
-        for name, amount in getattr(node.status, part).items():
-            if not 0 <= amount <= MOST:
-                yield Cause(f"status.{part}.{name}", f"must be from 0 to 2^60, got {amount}")
-    price = node.metadata.labels.get(PRICE_LABEL)
-    if price is not None and not _is_price(price):
-        yield Cause(f"metadata.labels.{PRICE_LABEL}", f'must be dollars an hour such as 0.192, got "{price}"')
-
-
-def _is_price(text: str) -> bool:
-    try:
-        price = Decimal(text)
-    except InvalidOperation:
-        return False
-    return price.is_finite() and 0 <= price <= 10**9
-
-
-def workload_problems(workload: LatticeWorkload) -> Iterator[Cause]:
-    """Its containers may each ask for something sane and all together not."""
-    for name, amount in workload.spec.request_amounts.items():
-        if amount > MOST:
-            yield Cause("spec", f"asks for {amount} of {name} all together, more than any node has; at most 2^60")
-
-
 def simulate(nodes: Iterable[LatticeNode], workloads: Iterable[LatticeWorkload], run: Run) -> Report:
+    nodes = list(nodes)
     table = NodeTable(run.seed)
     table.load(facts_of(node) for node in nodes)
     simulation = _Simulation(table, run)
+    simulation.odd += [odd for node in nodes for odd in node_oddities(node)]
     simulation.enter(workloads)
     return simulation.report()
 
@@ -138,13 +125,15 @@ class _Simulation:
         self.placements: dict[str, str] = {}
         self.refused: dict[str, Refusal] = {}
         self.bound: dict[str, str] = {}
-        self.displaced: dict[str, str] = {}
+        self.displaced: dict[str, Displaced] = {}
+        self.odd: list[Odd] = []
         self.explained: dict[str, Any] | None = None
         self.stopped = 0
         self._alike: dict[Hashable, tuple[WorkloadSpec, WorkloadAsk]] = {}
 
     def enter(self, workloads: Iterable[LatticeWorkload]) -> None:
         """Those that are on a node go there first; the others wait for their turn."""
+        bound: list[tuple[WorkloadAsk, str]] = []
         for workload in workloads:
             if workload.spec.desired_state != "Running":
                 self.stopped += 1
@@ -152,9 +141,12 @@ class _Simulation:
             ask = self._asked(workload)
             self.asks[ask.name] = ask
             if workload.status.binding:
-                self._bind(ask, workload.status.binding.node)
+                bound.append((ask, workload.status.binding.node))
             else:
                 self.queue.add(ask)
+        for ask, node in sorted(bound, key=lambda pair: -_gpu_share(pair[0])):  # small shares fit beside large ones, not the other way
+            self._bind(ask, node)
+        self.odd += overfull(self.table)
         if self.run.explain and (self.run.explain in self.bound or self.run.explain not in self.asks):
             raise self._not_explained()
 
@@ -174,8 +166,11 @@ class _Simulation:
             raise NotFound(f"is bound to node {node}, which is not among those given", where=ask.name, fix=fix)
         try:
             self.table.assume(ask, row)
-        except (ValueError, OverflowError) as e:
-            raise Invalid(f"is bound to node {node}, which cannot hold it: {e}", where=ask.name, fix="leave status.binding out") from e
+        except (ValueError, OverflowError, LatticeError):
+            what = f"is bound to node {node}, which cannot hold {hard_to_hold(ask, self.table, row)}: it is left out"
+            self.odd.append(Odd("workload", ask.name, what))
+            del self.asks[ask.name]
+            return
         self.table.commit(ask.name)
         self.bound[ask.name] = node
 
@@ -184,7 +179,9 @@ class _Simulation:
         if name in self.bound:
             fix = "leave its status.binding out to decide it anew"
             return NotFound(f"is on node {self.bound[name]} already: nothing is decided", where=name, fix=fix)
-        return NotFound("there is no such workload to decide", where=name, fix="write it as namespace/name")
+        alike = [other for other in self.asks if other.rpartition("/")[2] == name.rpartition("/")[2]]
+        fix = f"did you mean {' or '.join(sorted(alike)[:TOP])}?" if alike else "write it as namespace/name"
+        return NotFound("there is no such workload to decide", where=name, fix=fix)
 
     def report(self) -> Report:
         before = _taken(self.table)
@@ -201,6 +198,7 @@ class _Simulation:
             usage=tuple(_usage(self.table, before)),
             seconds=seconds,
             explained=self.explained,
+            odd=tuple(self.odd),
         )
 
     def _decide_all(self) -> None:
@@ -210,7 +208,7 @@ class _Simulation:
             self._work_off()
             changes = {Change.WORKLOAD_ADDED} if len(self.placements) > placed else set()
             changes |= {Change.WORKLOAD_GONE} if len(self.displaced) > displaced else set()
-            again = [name for name, refusal in self.refused.items() if refusal.wakes_on & changes]
+            again = [name for name, each in self.refused.items() if each.wakes_on & changes]
             if not again:
                 return
             for name in again:
@@ -226,23 +224,49 @@ class _Simulation:
     def _decide(self, runs: Sequence[Sequence[WorkloadAsk]]) -> None:
         """One run of equals, or all of a gang."""
         for ask in (ask for each in runs for ask in each if ask.name == self.run.explain):
-            self.explained = as_json(decide(ask, self.table, self.run.profile), TOP, everything=True)
+            self.explained = _explanation(decide(ask, self.table, self.run.profile))
         cycle = self.scheduler.cycle(runs, NOW)
+        if self.explained is not None:
+            self._explain_outcome(cycle)
         for each in runs:
             for ask in each:
                 self.queue.done(ask.name)
         for refused in cycle.unplaced:
-            self.refused[refused.ask.name] = Refusal(refused.why, refused.wakes_on)
+            self.refused[refused.ask.name] = Refusal(refused.why, refused.wakes_on, refused.kinds)
         for placed in cycle.placed:
             self.scheduler.reservations.confirm(placed.reservation.id, NOW)
             self.placements[placed.ask.name] = placed.node
-        for victim, _ in cycle.evictions:
-            self._displace(victim)
+        for victim, by in cycle.evictions:
+            self._displace(victim, by)
 
-    def _displace(self, name: str) -> None:
+    def _displace(self, name: str, by: str) -> None:
         """It was there before, or came in this run; either way it needs another place."""
-        self.displaced[name] = self.placements.pop(name, "") or self.bound[name]
+        self.displaced[name] = Displaced(self.placements.pop(name, "") or self.bound[name], by)
         self.queue.add(self.asks[name])
+
+    def _explain_outcome(self, cycle: Cycle) -> None:
+        """What came of it, where that is not what it alone would have got: others made way, or its gang had a say."""
+        told = self.explained or {}
+        for placed in cycle.placed:
+            if placed.ask.name == told["ask"] and (placed.victims or placed.node != told["chosen"]):
+                told["summary"] = self._by_displacing(placed, told["summary"]) if placed.victims else f"{placed.node}; {told['summary']}"
+                told.update(chosen=placed.node, displaced=list(placed.victims))
+        for refused in cycle.unplaced:
+            if refused.ask.name == told["ask"] and told["chosen"]:
+                told.update(chosen=None, summary=refused.why)
+
+    def _by_displacing(self, placed: Placed, otherwise: str) -> str:
+        gone = ", ".join(f"{name} (priority {self.asks[name].priority} < {placed.ask.priority})" for name in placed.victims)
+        return f"{placed.node}, by displacing {gone}; else {otherwise}"
+
+
+def _explanation(decision: Decision) -> dict[str, Any]:
+    told = as_json(decision, TOP, everything=True)
+    return told if decision.fits else {**told, "summary": refusal(decision).why}
+
+
+def _gpu_share(ask: WorkloadAsk) -> int:
+    return ask.demands.gpu.milli if ask.demands.gpu else 0
 
 
 def _alone(batch: Iterable[Sequence[WorkloadAsk]], name: str) -> Iterator[Sequence[WorkloadAsk]]:
@@ -255,11 +279,11 @@ def _alone(batch: Iterable[Sequence[WorkloadAsk]], name: str) -> Iterator[Sequen
 
 def _grouped(refused: Mapping[str, Refusal], asks: Mapping[str, WorkloadAsk]) -> Iterator[Unplaced]:
     """What differs only in the name is told once."""
-    groups: dict[tuple[object, str], list[str]] = {}
-    for name, refusal in refused.items():
-        groups.setdefault((asks[name].shape, refusal.why), []).append(name)
-    for (_, why), names in groups.items():
-        yield Unplaced(tuple(names), why)
+    groups: dict[tuple[object, str, tuple[str, ...]], list[str]] = {}
+    for name, each in refused.items():
+        groups.setdefault((asks[name].shape, each.why, each.kinds), []).append(name)
+    for (_, why, kinds), names in groups.items():
+        yield Unplaced(tuple(names), why, kinds)
 
 
 def _taken(table: NodeTable) -> dict[str, int]:

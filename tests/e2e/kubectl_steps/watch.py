@@ -7,7 +7,7 @@ STEPS = (
         "a watch shows what is there, then what changes",
         "kubectl get lsvc -w",
         meanwhile="kubectl annotate lsvc web n=$N --overwrite",
-        out=(r"^NAME\s+READY\s", r"^api\s", r"^web\s[^\n]*\n(.*\n)*web\s"),
+        out=(r"^NAME\s+WANTED\s+READY\s", r"^api\s", r"^web\s[^\n]*\n(.*\n)*web\s"),
     ),
     Step(
         "a watch of changes only, as whole objects",

@@ -1,7 +1,6 @@
 """Fit: a node must have room for everything that the workload asks for, by whatever name."""
 
 from dataclasses import dataclass
-from itertools import starmap
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -32,12 +31,9 @@ class Short(_Short):
         return f"without {show_amount(self.resource, self.need)} {self.resource} free"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        have = max(0, int(table.free(table.index[self.resource])[row]))
+        have = int(table.free(table.index[self.resource])[row])  # below 0 on a node that shrank under what it runs
         need, left, missing = (show_amount(self.resource, amount) for amount in (self.need, have, self.need - have))
         return Shortfall(self.resource, need, left, missing)
-
-
-NO_SLOT = Short(SLOTS, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +46,5 @@ class Fit:
         return True
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
-        demands = ask.demands
-        reasons = [*starmap(Short, demands.requests), NO_SLOT]
-        if demands.ports:
-            reasons.append(Short(PORTS, demands.ports))
-        return {reason: np.less(rows.free(resource), amount) for reason, (resource, amount) in zip(reasons, ask.needs, strict=True)}
+        named = rows.table.resources
+        return {Short(named[resource], amount): np.less(rows.free(resource), amount) for resource, amount in ask.needs}

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
+from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rows, Table
 from lattice.scheduling.ask import WHOLE_GPU, GpuNeed, WorkloadAsk
 from lattice.scheduling.change import Change
@@ -43,9 +44,9 @@ class GpuBusy:
 
     def detail(self, table: Table, row: int) -> Shortfall:
         if self.need.milli == WHOLE_GPU:
-            have = int(table.column("gpu_whole")[row])
+            have = int(whole(table, self.need)[row])
             return Shortfall("gpu", str(self.need.count), str(have), str(self.need.count - have))
-        most = int(table.column("gpu_best")[row])
+        most = int(best(table, self.need)[row])
         need, have_text, missing = (show_amount("gpu", amount) for amount in (self.need.milli, most, self.need.milli - most))
         return Shortfall("part of one gpu", need, have_text, missing)
 
@@ -61,17 +62,40 @@ class Gpu:
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         need = cast("GpuNeed", ask.demands.gpu)
-        found: dict[Reason, Flags] = {}
-        if need.models:
-            found[OtherModel(need.models)] = rows.memo((self.name, need.models), lambda table: _other_model(table, need.models))
-        if need.milli == WHOLE_GPU:
-            found[GpuBusy(need)] = np.less(rows.column("gpu_whole"), need.count)
-        else:
-            found[GpuBusy(need)] = np.less(rows.column("gpu_best"), need.milli)
-        return found
+        busy: Flags = np.less(whole(rows, need), need.count) if need.milli == WHOLE_GPU else np.less(best(rows, need), need.milli)
+        if not need.models:
+            return {GpuBusy(need): busy}
+        other = rows.memo((self.name, need.models), lambda table: _other_model(table, need.models))
+        return {OtherModel(need.models): other, GpuBusy(need): busy & ~other}
+
+
+def whole(rows: Rows, need: GpuNeed) -> NDArray[np.int32]:
+    """How many GPUs of the named models are wholly free."""
+    if not need.models:
+        return rows.column("gpu_whole")
+    found: NDArray[np.int32] = sum(
+        (rows.column(f"gpu_whole:{model}") for model in _known(rows, need.models)), np.zeros(rows.count, np.int32)
+    )
+    return found
+
+
+def best(rows: Rows, need: GpuNeed) -> NDArray[np.int32]:
+    """The most that is free of any one GPU of the named models."""
+    if not need.models:
+        return rows.column("gpu_best")
+    found = np.zeros(rows.count, np.int32)
+    for model in _known(rows, need.models):
+        np.maximum(found, rows.column(f"gpu_best:{model}"), out=found)
+    return found
+
+
+def _known(rows: Rows, models: tuple[str, ...]) -> list[str]:
+    known = cast("NodeTable", rows.table).gpus.models
+    return [model for model in models if model in known]
 
 
 def _other_model(table: Table, models: tuple[str, ...]) -> Flags:
-    known = cast("NodeTable", table).gpus.models
-    wanted = [known[model] for model in models if model in known]
-    return ~np.isin(table.column("gpu_model"), wanted)
+    found = np.zeros(table.count, np.bool_)
+    for model in _known(table, models):
+        found |= table.column(f"gpu_count:{model}") > 0
+    return ~found

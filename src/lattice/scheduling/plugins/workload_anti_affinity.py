@@ -9,7 +9,7 @@ from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Table
 from lattice.kinds.constraint import WorkloadTerm
 from lattice.scheduling.ask import WorkloadAsk
-from lattice.scheduling.change import Change
+from lattice.scheduling.change import NEIGHBOURS, Change
 from lattice.scheduling.domains import occupied
 from lattice.scheduling.nodes import NodeTable
 from lattice.scheduling.reason import Because, facts_at
@@ -40,7 +40,7 @@ class WorkloadAntiAffinity:
 
     name: ClassVar[str] = "WorkloadAntiAffinity"
     scope: ClassVar[Scope] = "domain"
-    wakes_on: ClassVar[frozenset[Change]] = frozenset({Change.NODE_ADDED, Change.NODE_CHANGED, Change.WORKLOAD_GONE})
+    wakes_on: ClassVar[frozenset[Change]] = NEIGHBOURS - {Change.WORKLOAD_ADDED}
 
     def applies(self, ask: WorkloadAsk) -> bool:
         return True  # whatever it asks for itself, a placed workload may keep it away

@@ -1,0 +1,271 @@
+"""Whoever sleeps is woken by everything that could let it in: for each filter a no, one change, and a yes."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from build import a_node, a_spread, a_taint, a_workload, ask, near, node_term, nodes, place, requirement, ruled_out
+from hypothesis import given
+from hypothesis import strategies as st
+from small import many
+
+from lattice.engine.decide import decide
+from lattice.kinds.constraint import MachineImage, Volume
+from lattice.scheduling.ask import Demands
+from lattice.scheduling.change import Change
+from lattice.scheduling.facts import NodeFacts
+from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.profile import FILTERS, compile_preset
+from lattice.scheduling.queue import SAFETY_WAKE, Queue
+from lattice.scheduling.schedule import wakes_on
+
+BALANCED = compile_preset()
+
+
+@dataclass(frozen=True)
+class Case:
+    filter: str
+    change: Change
+    wants: Demands
+    table: Callable[[], NodeTable]
+    apply: Callable[[NodeTable], object]
+    note: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.filter} - {self.change.value}{self.note and f', {self.note}'}"
+
+
+ONE_NODE: list[tuple[str, Demands, dict[str, Any], dict[Change, dict[str, Any]]]] = [
+    ("Ready", a_workload(), {"cordoned": True}, {Change.NODE_READY: {"cordoned": False}}),
+    ("Ready", a_workload(), {"ready": False}, {Change.NODE_READY: {"ready": True}}),
+    ("Ready", a_workload(), {"draining": True}, {Change.NODE_READY: {"draining": False}}),
+    ("InCluster", a_workload(cluster="c"), {"cluster": "b"}, {Change.NODE_CHANGED: {"cluster": "c"}}),
+    ("NodeSelector", a_workload(node_selector={"disk": "ssd"}), {}, {Change.NODE_CHANGED: {"labels": {"disk": "ssd"}}}),
+    (
+        "NodeAffinity",
+        a_workload(node_terms=(node_term(requirement("disk", "Exists")),)),
+        {},
+        {Change.NODE_CHANGED: {"labels": {"disk": "ssd"}}},
+    ),
+    ("Taints", a_workload(), {"taints": (a_taint("t"),)}, {Change.NODE_CHANGED: {"taints": ()}}),
+    (
+        "Runtime",
+        a_workload(runtime="container"),
+        {"runtimes": frozenset({"process"})},
+        {Change.NODE_CHANGED: {"runtimes": frozenset({"container"})}},
+    ),
+    ("MachineImage", a_workload(image=MachineImage(pattern="b*")), {"image": "a-1"}, {Change.NODE_CHANGED: {"image": "b-1"}}),
+    ("Licence", a_workload(licences=("pro",)), {}, {Change.NODE_CHANGED: {"licences": frozenset({"pro"})}}),
+    ("VolumeZone", a_workload(volumes=(Volume(name="v", zone="a"),)), {"zone": "b"}, {Change.NODE_CHANGED: {"zone": "a"}}),
+    ("Fit", a_workload({"cpu": 8}), {}, {Change.NODE_GREW: {"room": {"cpu": 8, "memory": "16Gi"}}}),
+    ("Fit", a_workload({"fpga": 1}), {}, {Change.NODE_GREW: {"room": {"cpu": 4, "fpga": 1}}}),
+    ("Fit", a_workload(ports=3), {"ports": (1, 2)}, {Change.NODE_GREW: {"ports": (1, 3)}}),
+    ("Gpu", a_workload(gpu=2), {"gpus": ("T4",)}, {Change.NODE_GREW: {"gpus": ("T4", "T4")}}),
+    ("Gpu", a_workload(gpu=1, models=("A100",)), {"gpus": ("T4",)}, {Change.NODE_CHANGED: {"gpus": ("A100",)}}),
+    ("HostPorts", a_workload(host_ports=((80, "TCP"),)), {}, {}),
+]
+
+
+def one_node_cases() -> Iterator[Case]:
+    """The node becomes what is wanted, or another one comes that is."""
+    for name, wants, bad, changes in ONE_NODE:
+        for change, good in changes.items():
+            yield Case(
+                name, change, wants, lambda bad=bad: nodes(a_node("n", **bad)), lambda table, good=good: table.put(a_node("n", **good))
+            )
+            yield Case(
+                name,
+                Change.NODE_ADDED,
+                wants,
+                lambda bad=bad: nodes(a_node("n", **bad)),
+                lambda table, good=good: table.put(a_node("new", **good)),
+            )
+
+
+def with_one(wants: Demands, **facts: Any) -> Callable[[], NodeTable]:
+    def made() -> NodeTable:
+        table = nodes(a_node("n", **facts))
+        place(table, wants, "n")
+        return table
+
+    return made
+
+
+def first_leaves(table: NodeTable) -> object:
+    return table.forget("default/placed-0")
+
+
+PORT = a_workload(host_ports=((80, "TCP"),))
+SPREAD = a_workload(labels={"app": "a"}, spread=(a_spread("zone", labels={"app": "a"}),))
+FAR = a_workload(labels={"app": "a"}, far=(near("zone", app="a"),))
+NEAR = a_workload(near=(near("zone", app="a"),))
+NEAR_ITS_OWN = a_workload(labels={"app": "a"}, near=(near("zone", app="a"),))
+PLAIN = a_workload(labels={"app": "a"})
+
+
+def two_zones(*placed: str, unready: tuple[str, ...] = ()) -> Callable[[], NodeTable]:
+    """Nodes x1 and x2 in zone x, y1 in zone y, and a workload on each of these."""
+
+    def made() -> NodeTable:
+        table = nodes(*(a_node(name, zone=name[0], ready=name not in unready) for name in ("x1", "x2", "y1")))
+        place(table, PLAIN, *placed)
+        return table
+
+    return made
+
+
+TWO_ZONES = [
+    Case("Fit", Change.WORKLOAD_GONE, a_workload({"cpu": 3}), with_one(a_workload({"cpu": 3})), first_leaves),
+    Case("Gpu", Change.WORKLOAD_GONE, a_workload(gpu=1), with_one(a_workload(gpu="500m"), gpus=("T4",)), first_leaves),
+    Case("HostPorts", Change.WORKLOAD_GONE, PORT, with_one(PORT), first_leaves),
+    Case("HostPorts", Change.NODE_ADDED, PORT, with_one(PORT), lambda table: table.put(a_node("new"))),
+    Case("TopologySpread", Change.NODE_GONE, SPREAD, two_zones("x1"), lambda table: table.drop("y1"), "of the emptiest domain"),
+    Case(
+        "TopologySpread",
+        Change.NODE_GONE,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: table.put(a_node("y1", zone="y", cordoned=True)),
+        "cordon",
+    ),
+    Case(
+        "TopologySpread", Change.NODE_GONE, SPREAD, two_zones("x1"), lambda table: table.put(a_node("y1", zone="y", ready=False)), "unready"
+    ),
+    Case(
+        "TopologySpread", Change.NODE_GONE, SPREAD, two_zones("x1"), lambda table: table.put(a_node("y1", zone="y", draining=True)), "drain"
+    ),
+    Case("TopologySpread", Change.NODE_GONE, SPREAD, two_zones("x1"), lambda table: table.drop("x1"), "with what was on it"),
+    Case(
+        "TopologySpread", Change.NODE_CHANGED, SPREAD, two_zones("x1"), lambda table: table.put(a_node("x2", zone="y")), "into another zone"
+    ),
+    Case(
+        "TopologySpread", Change.NODE_CHANGED, SPREAD, two_zones("x1"), lambda table: table.put(a_node("y1", zone="x")), "the emptiest ends"
+    ),
+    Case("TopologySpread", Change.NODE_ADDED, SPREAD, two_zones("x1"), lambda table: table.put(a_node("y2", zone="y"))),
+    Case("TopologySpread", Change.WORKLOAD_ADDED, SPREAD, two_zones("x1"), lambda table: place(table, PLAIN, "y1")),
+    Case("TopologySpread", Change.WORKLOAD_GONE, SPREAD, two_zones("x1"), first_leaves),
+    Case(
+        "TopologySpread",
+        Change.NODE_READY,
+        SPREAD,
+        two_zones("x1", "y1", unready=("x1", "x2", "y1")),
+        lambda table: table.put(a_node("x1", zone="x")),
+    ),
+    Case("WorkloadAffinity", Change.WORKLOAD_ADDED, NEAR, two_zones(), lambda table: place(table, PLAIN, "y1")),
+    Case("WorkloadAffinity", Change.NODE_ADDED, NEAR, two_zones("x1"), lambda table: table.put(a_node("x3", zone="x"))),
+    Case("WorkloadAffinity", Change.NODE_CHANGED, NEAR, two_zones("x1"), lambda table: table.put(a_node("y1", zone="x"))),
+    Case("WorkloadAffinity", Change.WORKLOAD_GONE, NEAR_ITS_OWN, two_zones("x1"), first_leaves, "so it is the first of them"),
+    Case("WorkloadAffinity", Change.NODE_GONE, NEAR_ITS_OWN, two_zones("x1"), lambda table: table.drop("x1"), "so it is the first of them"),
+    Case("WorkloadAntiAffinity", Change.WORKLOAD_GONE, FAR, two_zones("x1", "y1"), first_leaves),
+    Case("WorkloadAntiAffinity", Change.NODE_GONE, FAR, two_zones("x1", "y1"), lambda table: table.drop("x1"), "with whom it kept away"),
+    Case("WorkloadAntiAffinity", Change.NODE_ADDED, FAR, two_zones("x1", "y1"), lambda table: table.put(a_node("z1", zone="z"))),
+    Case("WorkloadAntiAffinity", Change.NODE_CHANGED, FAR, two_zones("x1", "y1"), lambda table: table.put(a_node("x2", zone="z"))),
+]
+CASES = [*one_node_cases(), *TWO_ZONES]
+
+
+def welcome(case: Case, table: NodeTable) -> set[str]:
+    return set(table.row_of) - set(ruled_out(FILTERS[case.filter], table, case.wants))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_turns_a_no_into_a_yes_wakes(case: Case) -> None:
+    table = case.table()
+    before = welcome(case, table)
+    case.apply(table)
+    assert welcome(case, table) - before, "it is no help"
+    assert case.change in FILTERS[case.filter].wakes_on
+
+
+def test_no_filter_names_a_change_that_is_no_help() -> None:
+    assert {name: set(each.wakes_on) for name, each in FILTERS.items()} == {
+        name: {case.change for case in CASES if case.filter == name} for name in FILTERS
+    }
+
+
+def test_a_sleeper_is_woken_when_the_emptiest_zone_is_lost() -> None:
+    table, queue = nodes(a_node("x", zone="x"), a_node("y", {"cpu": "10m"}, zone="y")), Queue()
+    place(table, SPREAD, "x")
+    asked = ask(table, SPREAD)
+    queue.add(asked)
+    queue.pop(0.0)
+    decision = decide(asked, table, BALANCED)
+    assert not decision.fits
+    queue.unschedulable(asked.name, wakes_on(decision), 0.0)
+    table.put(a_node("y", {"cpu": "10m"}, zone="y", cordoned=True))
+    assert queue.wake(Change.NODE_GONE, 2.0) == 1
+    assert queue.pop(2.0) == asked, f"not after {SAFETY_WAKE} seconds"
+    assert decide(asked, table, BALANCED).name == "x"
+
+
+def changes(before: NodeFacts | None, after: NodeFacts | None) -> set[Change]:
+    """What is said to have happened when a node was that and is this."""
+    if before is None or after is None:
+        return {Change.NODE_ADDED if before is None else Change.NODE_GONE}
+    could, can = (each.ready and not each.cordoned and not each.draining for each in (before, after))
+    found = {Change.NODE_READY} if can and not could else {Change.NODE_GONE} if could and not can else set()
+    if any(after.totals.get(name, 0) > before.totals.get(name, 0) for name in after.totals):
+        found.add(Change.NODE_GREW)
+    same = replace(after, totals=before.totals, ready=before.ready, cordoned=before.cordoned, draining=before.draining)
+    return found if same == before else found | {Change.NODE_CHANGED}
+
+
+def facts(name: str) -> st.SearchStrategy[NodeFacts]:
+    return st.builds(
+        lambda cpu, zone, cordoned, unready, taint: a_node(
+            name, {"cpu": cpu, "memory": "16Gi"}, zone=zone, cordoned=cordoned, ready=not unready, taints=(a_taint("t"),) * taint
+        ),
+        st.integers(1, 3),
+        st.sampled_from("xyz"),
+        *([st.sampled_from([False, False, False, True])] * 3),
+    )
+
+
+WANTS = st.sampled_from([SPREAD, FAR, NEAR, NEAR_ITS_OWN, PORT, PLAIN, a_workload({"cpu": 2}, spread=SPREAD.spread, labels={"app": "a"})])
+NAMES = ("n0", "n1", "n2", "n3")
+
+
+@many
+@given(
+    there=st.tuples(*(facts(name) for name in NAMES)),
+    placed=st.lists(st.tuples(st.sampled_from(NAMES), WANTS), max_size=5),
+    wants=WANTS,
+    news=st.one_of(
+        st.sampled_from(NAMES),
+        st.sampled_from([*NAMES, "new"]).flatmap(facts),
+        st.tuples(st.sampled_from(NAMES), WANTS),
+        st.integers(0, 4),
+    ),
+)
+def test_nothing_that_helps_goes_unheard(
+    there: tuple[NodeFacts, ...], placed: list[tuple[str, Demands]], wants: Demands, news: str | NodeFacts | tuple[str, Demands] | int
+) -> None:
+    table = nodes(*there)
+    for node, demands in placed:
+        place(table, demands, node)
+    asked = ask(table, wants)
+    decision = decide(asked, table, BALANCED)
+    if decision.fits:
+        return
+    hears, happened = wakes_on(decision), apply(table, news)
+    assert not decide(asked, table, BALANCED).fits or hears & happened, f"{happened} helps, and is not heard"
+
+
+def apply(table: NodeTable, news: str | NodeFacts | tuple[str, Demands] | int) -> set[Change]:
+    """One piece of news: a node goes, comes or changes, a workload comes or goes."""
+    match news:
+        case str():
+            table.drop(news)
+            return {Change.NODE_GONE}
+        case NodeFacts():
+            before = table.facts[table.row_of[news.name]] if news.name in table.row_of else None
+            table.put(news)
+            return changes(before, news)
+        case (node, demands):
+            place(table, demands, node)
+            return {Change.WORKLOAD_ADDED}
+        case int():
+            if news < len(table.placements):
+                table.forget(list(table.placements)[news])
+            return {Change.WORKLOAD_GONE}
