@@ -75,7 +75,7 @@ def test_ranked_says_what_scores_are_made_of_and_which_part_decided() -> None:
     first, second = ranked(decided([8, 8], taken=(0, 4)), top=2)
     assert (first.name, second.name) == ("r1", "r0")
     assert [(part.plugin, part.score, part.weight) for part in second.parts] == [("Fullest", 0.0, 3.0), ("Early", 50.0, 1.0)]
-    assert first.score == pytest.approx((3 * 50 + 100 / 3) / 4)
+    assert first.score == pytest.approx((3 * 50 + 100 / 3) / 4, abs=1e-4)
     assert first.deciding_over(second).plugin == "Fullest"
 
 
