@@ -45,6 +45,12 @@ def plain(table: NodeTable, count: int, prefix: str = "w") -> list[WorkloadAsk]:
     return [table.asked(f"default/{prefix}-{number}", demands) for number in range(count)]
 
 
+def of_services(table: NodeTable, count: int, services: int) -> list[WorkloadAsk]:
+    """Replicas of services in turn: the default profile spreads each softly over nodes and zones."""
+    demands = [Demands(requests=SMALL, service=f"s{number}", labels=(("app", f"s{number}"),)) for number in range(services)]
+    return [table.asked(f"default/w-{number}", demands[number % services]) for number in range(count)]
+
+
 def different(table: NodeTable, count: int) -> list[WorkloadAsk]:
     """No two ask for the same."""
     return [

@@ -29,7 +29,7 @@ def measure(report: Report, scale: Scale, folder: Path) -> None:
     delivered = sum(found["received"])
     what = f"{scale.watchers} watchers x {scale.changes} changes: events delivered, none missing"
     report.add(what, delivered / (found["last"] - began), "/s", note=f"{delivered:,} events")
-    report.add("from the last write to the last delivery", max(0.0, found["last"] - ended) * 1000, "ms")
+    report.add("from the answer to the last write to the last delivery (0: before it)", max(0.0, found["last"] - ended) * 1000, "ms")
     report.add("writes meanwhile", written.rate, "/s", note=f"p99 {written.quantile(0.99):.0f} ms")
 
 

@@ -29,7 +29,8 @@ no sampling; chosen, runner-up and the reason masks for each decision. Not inclu
 placed before the next is decided, and what that changes in the table's remembered answers is paid for by the next decision.
 What is remembered of a shape is used: a known one is looked at only where a node changed; one with new amounts on every node, but the
 answers of plugins that look at fixed facts (labels, taints, readiness) are shared with others alike. S4 tells these apart.
-Nodes: 4 CPU, 32 GiB, 110 slots, three zones. 1,000 placements before measuring begins. Workloads: 100m, 500Mi.
+Nodes: 4 CPU, 32 GiB, 110 slots, three zones. 1,000 placements before measuring begins. Workloads: 100m, 500Mi,
+of no service unless the case says so: only a service's replicas are spread softly, which costs more.
 Every placement is checked afterwards, in order, by a plain verifier that shares no code with the scheduler.
 Peers: Kubernetes' scheduling cycle alone, without writes, measured on like hardware (two cores; it scores about 10 % of 5,000 nodes), or
 figures that the peer publishes, of its own hardware and with its own storage: the ratio then compares different things and says so."""
@@ -154,6 +155,15 @@ def different(bench: Bench) -> None:
     bench.add(Figure("S1", what, spent.rate, "/CPU-s", at_least=14_000, note=f"{spent.with_placing:,.0f} with placing"), Peer(438, CYCLE))
 
 
+def services(bench: Bench) -> None:
+    for count in (1, 100):
+        table, placed = bench.warm_table()
+        spent = place_all(cases.of_services(table, bench.scale.workloads, count), table, bench.profile, placed)
+        check(table, placed, bench.scale.warm + bench.scale.workloads)
+        what = f"one at a time, replicas of {count} service{'s' * (count > 1)}, spread softly"
+        bench.add(Figure("S1", what, spent.rate, "/CPU-s", note=f"{spent.with_placing:,.0f} with placing"), Peer(438, CYCLE))
+
+
 def constrained(bench: Bench) -> None:
     kinds: tuple[tuple[str, Callable[[NodeTable, int], Iterable[WorkloadAsk]], Peer], ...] = (
         ("hard zone spread", cases.spread, Peer(267, CYCLE)),
@@ -273,7 +283,7 @@ def explaining(bench: Bench) -> None:
         table.set(table.row_of[name], "cordoned", True)
     ask = table.asked("default/huge", Demands(requests=cases.HUGE))
     decision = decide(ask, table, bench.profile)
-    assert sentence(decision).startswith(f"0 of {table.count} nodes: ")
+    assert sentence(decision).startswith(f"0 of {table.count:,} nodes: ")
     makes = {"a rejection as a sentence with counts": lambda: sentence(decision), "a rejection as JSON": lambda: as_json(decision)}
     for what, make in makes.items():
         bench.add(Figure("explain", what, 1000 * _median(make), "ms", at_most=5))
@@ -295,6 +305,7 @@ CASES: dict[str, Callable[[Bench], None]] = {
     "basic": basic,
     "equal": equal,
     "different": different,
+    "services": services,
     "constrained": constrained,
     "mixed": mixed,
     "preemption": preemption,
