@@ -28,6 +28,7 @@ class Gpus:
     def __init__(self, table: "NodeTable") -> None:
         self._table = table
         self.models: dict[str, int] = {}
+        self._names: list[str] = []  # by code
         self._total: Matrix = np.zeros((0, 64), np.int32)
         self._taken: Matrix = np.zeros((0, 64), np.int32)
         self._model: Matrix = np.full((0, 64), NO_MODEL, np.int32)
@@ -64,11 +65,14 @@ class Gpus:
         table.set(row, "gpu_count", len(gpus))
         for model, code in self.models.items():
             table.set(row, f"gpu_count:{model}", int((self._model[:, row] == code).sum()))
+            table.set(row, f"gpu_whole:{model}", 0, fixed=False)
+            table.set(row, f"gpu_best:{model}", 0, fixed=False)
         self._settle(row)
 
     def _code(self, model: str) -> int:
         if model not in self.models:
             self.models[model] = len(self.models)
+            self._names.append(model)
             for kind in ("count", "whole", "best"):
                 self._table.add_column(f"gpu_{kind}:{model}", np.int32)
         return self.models[model]
@@ -109,8 +113,8 @@ class Gpus:
         table.set(row, "gpu_whole", int((free >= WHOLE_GPU).sum()), fixed=False)
         table.set(row, "gpu_best", max(0, int(free.max(initial=0))), fixed=False)
         table.set(row, "gpu_free", int(free[free > 0].sum()), fixed=False)
-        for model, code in self.models.items():
-            ours = free[models == code]
+        for code in set(models.tolist()) - {NO_MODEL}:  # the few that this node has
+            ours, model = free[models == code], self._names[code]
             table.set(row, f"gpu_whole:{model}", int((ours >= WHOLE_GPU).sum()), fixed=False)
             table.set(row, f"gpu_best:{model}", max(0, int(ours.max(initial=0))), fixed=False)
 
