@@ -133,9 +133,8 @@ class Early:
         return True
 
     def score(self, ask: Any, rows: Rows) -> Floats:
-        order = sorted(rows.table.row_of)
-        values = rows.memo("early", lambda table: np.array([1 / (2 + order.index(n)) if n else 0 for n in table.names], np.float32))
-        return values.copy()
+        order = rows.fact("names", lambda table: sorted(table.row_of))
+        return np.array([1 / (2 + order.index(name)) if name else 0 for name in rows.each(rows.table.names)], np.float32)
 
 
 class Lonely:
@@ -165,7 +164,9 @@ class Whim:
         return True
 
     def score(self, ask: Any, rows: Rows) -> Floats:
-        lookup = rows.memo(self, lambda table: np.array([self.values[name] for name in table.names], np.float32).reshape(-1, LEVELS))
+        lookup = rows.derived(
+            self, lambda some: np.array([self.values[name] for name in some.each(some.table.names)], np.float32).reshape(-1, LEVELS)
+        )
         level = np.minimum((rows.total(0) - rows.free(0)) // self.unit, LEVELS - 1)
         return np.take_along_axis(lookup, level[:, None].astype(np.intp), axis=1)[:, 0].copy()
 

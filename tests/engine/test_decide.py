@@ -8,9 +8,11 @@ from candidates import Fullest, Lacks, Lonely, NotTheFullest, Room, Unmarked, a_
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.engine.decide import NOWHERE, REMEMBERED, RULED_OUT, SIGHTINGS, State, decide
+from lattice.engine.decide import COLUMNS_OF_A_BASE, COLUMNS_OF_A_STATE, NOWHERE, RULED_OUT, SIGHTINGS, decide
+from lattice.engine.derived import most_columns
+from lattice.engine.order import tie_rank
 from lattice.engine.plugin import Profile
-from lattice.engine.table import Table, tie_rank
+from lattice.engine.table import Table
 
 PACK = a_profile(Room(), Unmarked(), fullest=1.0)
 ALL = a_profile(Room(), Unmarked(), NotTheFullest(), fullest=1.0, early=0.5, lonely=0.25)
@@ -112,9 +114,9 @@ def test_not_more_shapes_are_remembered_than_allowed() -> None:
     for amount in range(1, SIGHTINGS + 300):
         for _ in range(1 + amount % 2):
             decide(wanted(table, x=amount), table, PACK)
-    assert len(table.states) <= SIGHTINGS + 1
-    assert sum(isinstance(state, State) for state in table.states.values()) <= SIGHTINGS
-    assert len(table.bases) <= REMEMBERED
+    assert len(table.seen) <= SIGHTINGS
+    assert len(table.states) <= most_columns(table.count) // COLUMNS_OF_A_STATE
+    assert len(table.bases) <= most_columns(table.count) // COLUMNS_OF_A_BASE
 
 
 STEPS = st.lists(

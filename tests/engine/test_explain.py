@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from candidates import NotTheFullest, Room, Unmarked, a_profile, a_table, many, wanted
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from lattice.engine.decide import RULED_OUT, Decision, decide
 from lattice.engine.explain import as_json, best_rows, counts, ranked, refusals, sentence, why_not
 from lattice.engine.plugin import Shortfall
+from lattice.engine.table import Rowids, Table
 
 PROFILE = a_profile(Unmarked(), Room(), fullest=3.0, early=1.0)
 
@@ -104,6 +106,31 @@ def test_as_json_holds_everything_on_request() -> None:
     assert list(document["refused"]) == ["r1", "r2"]
     assert "refused" not in as_json(decision)
     assert as_json(decided([1]))["chosen"] is None
+
+
+class Counted:
+    """A reason that can be told of many rows at once, and says how often it was asked."""
+
+    plugin, asked = "Counted", 0
+
+    def summary(self) -> str:
+        return "counted"
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        return Shortfall(f"row {row}")
+
+    def details(self, table: Table, rows: Rowids) -> list[Shortfall]:
+        self.asked += 1
+        return [self.detail(table, row) for row in rows.tolist()]
+
+
+def test_a_reason_that_can_is_asked_once_about_all_its_rows_and_only_about_these() -> None:
+    decision, counted = decided([1, 4, 1, 1]), Counted()
+    decision.table.remove("r2")
+    decision.reasons = {counted: np.array([True, False, True, True]), **decision.reasons}
+    told = dict(refusals(decision))
+    assert told == {name: [Shortfall(f"row {name[1:]}"), Shortfall("x", "2", "1", "1")] for name in ("r0", "r3")}
+    assert counted.asked == 1
 
 
 WORLDS = st.tuples(st.lists(st.integers(0, 5), max_size=8), st.lists(st.integers(0, 7), max_size=4), st.integers(1, 4))

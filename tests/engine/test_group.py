@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.engine.decide import decide
-from lattice.engine.group import AHEAD, decide_many, groupable
+from lattice.engine.group import MOST_AHEAD, decide_many, groupable
 from lattice.engine.plugin import Profile
 from lattice.engine.table import Table
 
@@ -95,7 +95,7 @@ def test_together_is_the_same_as_one_at_a_time_even_with_random_scores(
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(st.integers(0, 90), min_size=2 * AHEAD, max_size=3 * AHEAD), st.booleans())
+@given(st.lists(st.integers(0, 90), min_size=MOST_AHEAD // 4, max_size=MOST_AHEAD // 2), st.booleans())
 def test_many_rows_and_many_levels_come_out_the_same(rooms: list[int], packs: bool) -> None:
     table = a_table(rooms)
     profile = a_profile(Room(), fullest=1.0) if packs else a_profile(Room(), early=1.0)

@@ -8,11 +8,17 @@ from candidates import a_table, many
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.engine.table import FIRST_CAPACITY, LOG_LIMIT, Some, Table, tie_rank
+from lattice.engine.derived import CHANGES_KEPT
+from lattice.engine.order import tie_rank
+from lattice.engine.table import FIRST_CAPACITY, FIRST_LINES, Some, Table
 
 
 def free(table: Table, name: str, resource: str = "x") -> int:
     return int(table.free(table.index[resource])[table.row_of[name]])
+
+
+def alive(table: Table) -> list[int]:
+    return np.flatnonzero(table.column("alive")).tolist()
 
 
 def test_taking_and_giving_back_is_exact() -> None:
@@ -44,14 +50,23 @@ def test_a_removed_row_is_empty_and_used_again() -> None:
     table = a_table([4, 4])
     table.take(0, [(0, 3)])
     row = table.remove("r0")
-    assert ("r0" in table.row_of, table.alive_rows().tolist(), int(table.free(0)[row])) == (False, [1], 0)
+    assert ("r0" in table.row_of, alive(table), int(table.free(0)[row])) == (False, [1], 0)
     assert table.add("new", {"x": 5}) == row
-    assert (table.count, free(table, "new"), table.alive_rows().tolist()) == (2, 5, [0, 1])
+    assert (table.count, free(table, "new"), alive(table)) == (2, 5, [0, 1])
 
 
 def test_a_name_stands_once() -> None:
     with pytest.raises(KeyError, match="r0"):
         a_table([4]).add("r0", {})
+
+
+def test_rows_that_come_later_have_what_a_column_was_filled_with() -> None:
+    table = a_table([])
+    table.add_column("model", np.int16, fill=-1)
+    for number in range(2 * FIRST_CAPACITY + 1):
+        table.add(f"r{number}", {})
+    assert table.column("model").tolist() == [-1] * (2 * FIRST_CAPACITY + 1)
+    assert table.column("model").dtype == np.int16
 
 
 def test_rows_and_columns_grow_together() -> None:
@@ -73,7 +88,7 @@ def test_rows_and_columns_grow_together() -> None:
         pytest.param(lambda table: table.resize("r0", {"x": 9}), True, id="nor a changed capacity"),
     ],
 )
-def test_derived_columns_are_made_once_until_something_fixed_changes(change: Any, anew: bool) -> None:
+def test_what_is_made_from_the_whole_table_is_made_once_until_something_fixed_changes(change: Any, anew: bool) -> None:
     table, made = a_table([4, 4]), []
 
     def make(whole: Table) -> Any:
@@ -87,10 +102,72 @@ def test_derived_columns_are_made_once_until_something_fixed_changes(change: Any
     assert len(made) == 1 + anew
 
 
+@pytest.mark.parametrize(
+    ("change", "looked_at"),
+    [
+        pytest.param(lambda table: table.take(0, [(0, 1)]), [], id="taking changes nothing that is fixed"),
+        pytest.param(lambda table: table.set(3, "marked", True), [3], id="a fixed column changes its row"),
+        pytest.param(lambda table: table.add("new", {"x": 1}), [9], id="a new row is looked at alone"),
+        pytest.param(lambda table: table.remove("r1"), [1], id="so is one that goes"),
+        pytest.param(lambda table: [table.remove("r1"), table.add("new", {"x": 7})], [1], id="and one that is used again"),
+        pytest.param(lambda table: [table.touch_fixed(row) for row in range(5)], list(range(9)), id="all of them, if many changed"),
+    ],
+)
+def test_derived_columns_follow_row_by_row(change: Any, looked_at: list[int]) -> None:
+    table, seen = a_table([4] * 9), []
+
+    def make(rows: Any) -> Any:
+        seen.append(rows.pick(np.arange(table.count)).tolist())
+        return rows.total(0) + rows.column("marked")
+
+    table.derived("sum", make)
+    seen.clear()
+    change(table)
+    assert table.derived("sum", make).tolist() == (table.total(0) + table.column("marked")).tolist()
+    assert seen == ([looked_at] if looked_at else [])
+
+
+def test_a_fact_of_the_whole_table_tells_when_it_is_no_longer_so() -> None:
+    table = a_table([4, 7, 5])
+
+    def most(whole: Table) -> int:
+        return int(whole.total(0).max())
+
+    assert table.fact("most", most) == 7
+    before = table.facts_version
+    table.resize("r0", {"x": 6})
+    assert (table.facts_version, table.fact("most", most)) == (before, 7)
+    table.remove("r1")
+    assert (table.facts_version > before, table.fact("most", most)) == (True, 6)
+
+
+def test_resources_that_nobody_has_or_takes_make_room_for_others() -> None:
+    table = a_table([4])
+    table.take(0, [(table.add_resource("only taken"), 2)])
+    for number in range(1000):
+        table.resize("r0", {"x": 4, f"odd-{number}": 3})
+        assert free(table, "r0", f"odd-{number}") == 3
+        assert number == 0 or free(table, "r0", f"odd-{number - 1}") == 0
+    assert len(table._total) <= 2 * FIRST_LINES
+    assert (free(table, "r0"), free(table, "r0", "only taken"), free(table, "r0", "odd-5")) == (4, -2, 0)
+    table.resize("r0", {"x": 4, "odd-5": 1})
+    assert free(table, "r0", "odd-5") == 1, "its number is still its own"
+
+
+def test_shares_of_huge_amounts_are_the_same_however_they_came_about() -> None:
+    amount = (1 << 60) + (1 << 36) + 1  # rounded once to 32 bits it goes up, rounded to 64 bits first it goes down
+    table = a_table([1 << 61])
+    table.take(0, [(0, amount)])
+    taken = table.share(0)[0]
+    assert Some(table, np.array([0, 0]), [(0, 1)], np.array([0, 0])).share(0).tolist() == [taken, taken]
+    table.resize("r0", {"x": 1 << 61})
+    assert table.share(0)[0] == taken
+
+
 def test_who_looked_too_long_ago_looks_at_everything() -> None:
     table = a_table([4, 4])
     old = table.version
-    for _ in range(LOG_LIMIT + 1):
+    for _ in range(CHANGES_KEPT + 1):
         table.touch(0)
     recent = table.version
     table.touch(1)
@@ -148,7 +225,7 @@ def test_the_table_agrees_with_a_dictionary(steps: list[tuple[str, int, int]]) -
     table = a_table({})
     slow, _ = walk(table, steps)
     assert set(table.row_of) == set(slow)
-    assert sorted(table.names[row] for row in table.alive_rows()) == sorted(slow)
+    assert sorted(table.names[row] for row in alive(table)) == sorted(slow)
     for name, (total, taken, mark) in slow.items():
         row = table.row_of[name]
         assert (int(table.total(0)[row]), int(table.taken(0)[row]), int(table.free(0)[row])) == (total, taken, total - taken)
@@ -174,9 +251,25 @@ def test_changes_since_any_moment_are_the_rows_touched_after_it_each_once(steps:
 def test_rows_said_to_be_in_tie_order_are(steps: list[tuple[str, int, int]]) -> None:
     table = a_table({})
     walk(table, steps)
+    ranks = table.column("rank")[alive(table)].tolist()
+    assert table.column("rank")[[row for row in table.by_rank() if table.column("alive")[row]]].tolist() == sorted(ranks)
     if table.in_order:
-        assert table.column("alive").all()
-        assert table.column("rank").tolist() == sorted(table.column("rank").tolist())
+        assert ranks == sorted(ranks)
+
+
+@many
+@given(st.lists(st.lists(st.tuples(st.booleans(), st.integers(0, 49)), min_size=1, max_size=4), max_size=8))
+def test_the_tie_order_follows_as_a_few_rows_come_and_go(rounds: list[list[tuple[bool, int]]]) -> None:
+    table = a_table({f"n{number}": 1 for number in range(40)})
+    for changes in rounds:
+        for comes, which in changes:
+            if comes and f"n{which}" not in table.row_of:
+                table.add(f"n{which}", {"x": 1})
+            elif not comes and f"n{which}" in table.row_of:
+                table.remove(f"n{which}")
+        order = table.by_rank().tolist()
+        assert sorted(order) == list(range(table.count))
+        assert [table.names[row] for row in order if table.names[row]] == sorted(table.row_of, key=lambda name: tie_rank(0, name))
 
 
 ROOMS = st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**12)), min_size=1, max_size=8)
@@ -190,10 +283,12 @@ def test_a_few_rows_look_as_they_would_after_more_was_placed_there(rooms: list[t
         table.take(row, [(0, taken)])
     rows = np.array(data.draw(st.lists(st.integers(0, len(rooms) - 1), min_size=1, max_size=6)), np.intp)
     more = np.array(data.draw(st.lists(st.integers(0, 10**12), min_size=len(rows), max_size=len(rows))), np.int64)
-    as_is, as_if = Some(table, rows), Some(table, rows, {0: more})
+    as_is, as_if = Some(table, rows), Some(table, rows, [(0, 1)], more)
     assert as_is.free(0).tolist() == table.free(0)[rows].tolist()
     assert np.array_equal(as_is.share(0), table.share(0)[rows])
-    assert np.array_equal(as_is.memo("twice", lambda whole: whole.total(0) * 2), table.total(0)[rows] * 2)
+    assert np.array_equal(as_is.derived("twice", lambda some: some.total(0) * 2), table.total(0)[rows] * 2)
+    assert np.array_equal(as_is.pick(table.column("rank")), table.column("rank")[rows])
+    assert list(as_is.each(table.names)) == [table.names[row] for row in rows]
     shares = as_if.share(0)
     assert as_if.free(0).tolist() == (table.free(0)[rows] - more).tolist()
     for position, (row, amount) in enumerate(zip(rows.tolist(), more.tolist(), strict=True)):
@@ -201,3 +296,13 @@ def test_a_few_rows_look_as_they_would_after_more_was_placed_there(rooms: list[t
         assert as_if.total(0)[position] == table.total(0)[row]
         assert shares[position] == table.share(0)[row], "to the last bit"
         table.take(row, [(0, -amount)])
+
+
+def test_a_first_row_that_is_used_again_out_of_order_is_noticed() -> None:
+    table = a_table({})
+    first, second, late = sorted(("n0", "n1", "n2"), key=lambda name: tie_rank(0, name))
+    table.add(first, {})
+    table.add(second, {})
+    table.remove(first)
+    table.add(late, {})
+    assert not table.in_order

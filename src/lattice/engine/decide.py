@@ -2,16 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
-from lattice.engine.plugin import Ask, Filter, Profile, Reason, Weighted
-from lattice.engine.table import Flags, Floats, Rows, Some, Table
+from lattice.engine.derived import keep_last, lengthened, most_columns
+from lattice.engine.plugin import Ask, Filter, Profile, Reason, Tiered, Weighted
+from lattice.engine.table import Flags, Floats, Rows, Table
 
 NOWHERE = -1
+COLUMNS_OF_A_BASE = 16  # about, with its reasons
+COLUMNS_OF_A_STATE = 4
 RULED_OUT = np.float32(-np.inf)
-REMEMBERED = 256  # shapes whose answers are kept up to date instead of made anew
-SIGHTINGS = 4096  # shapes remembered as seen once, which earns a place among those
+SIGHTINGS = 4096  # shapes remembered as seen once, which earns a place among those whose answers are kept up to date
 
 
 @dataclass(slots=True)
@@ -39,10 +42,10 @@ class Decision:
         return Decision(self.ask, self.table, self.profile, self.chosen, self.runner_up, self.totals.copy(), kept)
 
 
-class _Plan:
+class Plan:
     """The plugins of a profile that have something to say about a shape, by how far their answers reach."""
 
-    __slots__ = ("ask", "moving_filters", "moving_scores", "profile", "wide_filters", "wide_scores")
+    __slots__ = ("ask", "moving_filters", "moving_scores", "profile", "tiered", "wide_filters", "wide_scores")
 
     def __init__(self, ask: Ask, profile: Profile) -> None:
         self.ask, self.profile = ask, profile
@@ -51,6 +54,8 @@ class _Plan:
         self.moving_scores: Weighted = [each for each in scores["moving"] if each[0].applies(ask)]
         self.wide_filters: Sequence[Filter] = [each for each in filters["wide"] if each.applies(ask)]
         self.wide_scores: Weighted = [each for each in scores["wide"] if each[0].applies(ask)]
+        alone = len(self.wide_scores) == 1 and hasattr(self.wide_scores[0][0], "tiers")
+        self.tiered = cast("tuple[Tiered, np.float32]", self.wide_scores[0]) if alone else None  # the only wide score, if it is
 
     @property
     def fixed_filters(self) -> Sequence[Filter]:
@@ -61,67 +66,111 @@ class _Plan:
         return [each for each in self.profile.scores_by_reach["fixed"] if each[0].applies(self.ask)]
 
     @property
-    def near_filters(self) -> Sequence[Filter]:
-        """Those whose answer for a row depends on that row alone."""
-        return [*self.fixed_filters, *self.moving_filters]
+    def highest(self) -> float:
+        """No total is above this: scores are at most 1."""
+        return float(sum(abs(weight) for _, weight in (*self.fixed_scores, *self.moving_scores, *self.wide_scores)))
+
+
+class Base:
+    """What plugins with fixed answers say: totals, -inf where they rule out, and reasons. Shared by asks alike in what those look at."""
+
+    __slots__ = ("facts_version", "made", "reasons", "totals", "version")
+
+    def __init__(self) -> None:
+        self.version = self.facts_version = -1
+        self.made = 0  # how often every row was looked at
+        self.totals: Floats = np.empty(0, np.float32)
+        self.reasons: dict[Reason, Flags] = {}
+
+    def refresh(self, ask: Ask, table: Table, plan: Plan) -> None:
+        if self.version == table.fixed_version:
+            return
+        changed = table.fixed_since(self.version) if self.facts_version == table.facts_version else None
+        if changed is None or len(changed) * 4 > table.count or not self._look_again(ask, table, plan, changed):
+            self.totals, self.reasons = self._look(ask, table, plan)
+            self.made += 1
+        self.version, self.facts_version = table.fixed_version, table.facts_version
+
+    def _look(self, ask: Ask, rows: Rows, plan: Plan) -> tuple[Floats, dict[Reason, Flags]]:
+        totals, reasons = evaluate(ask, rows, plan.fixed_filters, plan.fixed_scores)
+        np.copyto(totals, RULED_OUT, where=~rows.column("alive"))
+        return totals, reasons
+
+    def _look_again(self, ask: Ask, table: Table, plan: Plan, changed: list[int]) -> bool:
+        """False: there are other reasons now, so that the rows that did not change have to be looked at, too."""
+        some = table.some(changed)
+        totals, reasons = self._look(ask, some, plan)
+        if reasons.keys() != self.reasons.keys():
+            return False
+        if len(self.totals) < table.count:
+            self.totals, self.reasons = _room_for(table.count, self.totals, self.reasons)
+        self.totals[some.at] = totals
+        for reason, mask in reasons.items():
+            self.reasons[reason][some.at] = mask
+        return True
+
+
+def _room_for(count: int, totals: Floats, reasons: Mapping[Reason, Flags]) -> tuple[Floats, dict[Reason, Flags]]:
+    return lengthened(totals, count), {reason: lengthened(mask, count) for reason, mask in reasons.items()}
 
 
 class State:
     """What is known of one shape by plugins that look at one row at a time, kept up to date row by row.
 
-    `base`: what plugins with fixed answers add, -inf where they rule out; it is added last, so that sums come out the same everywhere.
+    The base is added last, so that sums come out the same everywhere.
     """
 
-    __slots__ = ("base", "fixed_version", "plan", "reasons", "totals", "version")
+    __slots__ = ("_facts_version", "_made", "_own", "base", "plan", "reasons", "totals", "version")
 
-    def __init__(self, plan: _Plan) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.version = self.fixed_version = -1
+        self.version = self._facts_version = self._made = -1
         self.totals: Floats = np.empty(0, np.float32)
-        self.base: Floats = self.totals
+        self.base = Base()
+        self._own: dict[Reason, Flags] = {}
         self.reasons: dict[Reason, Flags] = {}
 
     def refresh(self, ask: Ask, table: Table) -> None:
-        if self.fixed_version == table.fixed_version and self.version == table.version:
+        if self.version == table.version:
             return
-        changed = table.changed_since(self.version) if self.fixed_version == table.fixed_version else None
-        if changed is None or len(changed) * 4 > table.count:
+        base, facts_version = self.base, table.facts_version
+        if base.version != table.fixed_version:
+            base = base_of(ask, table, self.plan)
+        is_known = base is self.base and base.made == self._made and facts_version == self._facts_version
+        self.base, changed = base, table.changed_since(self.version) if is_known else None
+        if changed is None or len(changed) * 4 > table.count or not self._look_again(ask, table, changed):
             self._look_at_all(ask, table)
-        elif changed:
-            self._look_again(ask, table, changed)
-        self.version, self.fixed_version = table.version, table.fixed_version
+        self.version, self._made, self._facts_version = table.version, base.made, facts_version
 
     def _look_at_all(self, ask: Ask, table: Table) -> None:
-        self.base, fixed = _base_of(ask, table, self.plan)
-        self.totals, moving = evaluate(ask, table, self.plan.moving_filters, self.plan.moving_scores)
-        self.totals += self.base
-        self.reasons = {**fixed, **moving}
+        self.totals, self._own = evaluate(ask, table, self.plan.moving_filters, self.plan.moving_scores)
+        self.totals += self.base.totals
+        self.reasons = {**self.base.reasons, **self._own}
 
-    def _look_again(self, ask: Ask, table: Table, changed: list[int]) -> None:
-        rows = np.array(changed, np.intp)
-        totals, reasons = evaluate(ask, Some(table, rows), self.plan.moving_filters, self.plan.moving_scores)
-        totals += self.base[rows]
-        self.totals[rows] = totals
+    def _look_again(self, ask: Ask, table: Table, changed: list[int]) -> bool:
+        """False: there are other reasons now."""
+        some = table.some(changed)
+        totals, reasons = evaluate(ask, some, self.plan.moving_filters, self.plan.moving_scores)
+        if reasons.keys() != self._own.keys():
+            return False
+        if len(self.totals) < table.count:
+            self.totals, self._own = _room_for(table.count, self.totals, self._own)
+            self.reasons = {**self.base.reasons, **self._own}
+        totals += self.base.totals[some.at]
+        self.totals[some.at] = totals
         for reason, mask in reasons.items():
-            self.reasons[reason][rows] = mask
+            self._own[reason][some.at] = mask
+        return True
 
 
-def _base_of(ask: Ask, table: Table, plan: _Plan) -> tuple[Floats, dict[Reason, Flags]]:
-    """What plugins with fixed answers say; the same for all asks that are alike in what those look at."""
+def base_of(ask: Ask, table: Table, plan: Plan) -> Base:
     key = (plan.profile, ask.fixed_shape)
-    kept = table.bases.get(key)
-    if kept is None or kept[0] != table.fixed_version:
-        if len(table.bases) >= REMEMBERED:
-            table.bases.clear()
-        base, reasons = evaluate(ask, table, plan.fixed_filters, plan.fixed_scores)
-        np.copyto(base, RULED_OUT, where=table.memo("dead", _dead))
-        kept = table.bases[key] = (table.fixed_version, base, reasons)
-    return kept[1], kept[2]
-
-
-def _dead(table: Table) -> Flags:
-    dead: Flags = ~table.column("alive")
-    return dead
+    base: Base | None = table.bases.get(key)
+    if base is None:
+        keep_last(table.bases, most_columns(table.count) // COLUMNS_OF_A_BASE)
+        base = table.bases[key] = Base()
+    base.refresh(ask, table, plan)
+    return base
 
 
 def evaluate(ask: Ask, rows: Rows, filters: Sequence[Filter], scores: Weighted) -> tuple[Floats, dict[Reason, Flags]]:
@@ -138,10 +187,16 @@ def refusals_of(ask: Ask, rows: Rows, filters: Sequence[Filter]) -> dict[Reason,
 
 
 def weighed(ask: Ask, rows: Rows, scores: Weighted, reasons: Mapping[Reason, Flags]) -> Floats:
-    totals = np.zeros(rows.count, np.float32)  # not one of the buffers: those go round while the scores compute
+    totals: Floats | None = None
     for score, weight in scores:
         values = score.score(ask, rows)
-        totals += np.multiply(values, weight, out=values)
+        values = np.multiply(values, weight, out=values)
+        if totals is None:
+            totals = values.copy()  # what scores return is one of the buffers, which go round while the others compute
+        else:
+            totals += values
+    if totals is None:
+        totals = np.zeros(rows.count, np.float32)
     if reasons:
         np.copyto(totals, RULED_OUT, where=_either(list(reasons.values())))
     return totals
@@ -159,24 +214,17 @@ def _either(masks: list[Flags]) -> Flags:
 def state_of(ask: Ask, table: Table, profile: Profile) -> State:
     """What is remembered of this shape; a shape seen for the first time is not worth remembering yet."""
     key = (profile, ask.shape)
-    state = table.states.get(key)
-    if isinstance(state, State):
+    state: State | None = table.states.get(key)
+    if state is not None:
         return state
-    fresh = State(_Plan(ask, profile))
-    if len(table.states) > SIGHTINGS:
-        _forget(table)
-    if state is None:
-        table.states[key] = fresh.plan  # seen once
-        return fresh
-    fresh.plan = state
-    table.states[key] = fresh
-    return fresh
-
-
-def _forget(table: Table) -> None:
-    kept = [(key, state) for key, state in table.states.items() if isinstance(state, State)]
-    table.states.clear()
-    table.states.update(kept[-REMEMBERED // 2 :])
+    plan: Plan | None = table.seen.pop(key, None)
+    if plan is None:
+        keep_last(table.seen, SIGHTINGS)
+        plan = table.seen[key] = Plan(ask, profile)
+        return State(plan)
+    keep_last(table.states, most_columns(table.count) // COLUMNS_OF_A_STATE)
+    state = table.states[key] = State(plan)
+    return state
 
 
 def decide(ask: Ask, table: Table, profile: Profile) -> Decision:
@@ -185,27 +233,41 @@ def decide(ask: Ask, table: Table, profile: Profile) -> Decision:
     state.refresh(ask, table)
     plan, totals, reasons = state.plan, state.totals, state.reasons
     more = refusals_of(ask, table, plan.wide_filters)
-    if more or plan.wide_scores:
+    if plan.tiered and not more:
+        score, weight = plan.tiered
+        tiers = score.tiers(ask, table)
+        wide = (tiers.values() * weight).take(tiers.codes, mode="wrap")  # as below, with less to multiply; -1 is the last one
+        totals = np.add(wide, totals, out=wide)
+    elif more or plan.wide_scores:
         wide = weighed(ask, table, plan.wide_scores, more)
         totals = np.add(wide, totals, out=wide)
         reasons = {**reasons, **more}
-    chosen = best(table, totals)
-    runner_up = NOWHERE
-    if chosen != NOWHERE:
-        kept, totals[chosen] = totals[chosen], RULED_OUT
-        runner_up = best(table, totals)
-        totals[chosen] = kept
+    chosen, runner_up = best_two(table, totals)
     return Decision(ask, table, profile, chosen, runner_up, totals, reasons)
 
 
-def best(table: Table, totals: Floats) -> int:
-    """The row with the highest total; among equals the one that comes first in the fixed order."""
+def best_two(table: Table, totals: Floats) -> tuple[int, int]:
+    """The row with the highest total, among equals the one that comes first in the fixed order; and who would be next."""
     if not len(totals):
-        return NOWHERE
-    first = int(totals.argmax())
-    if totals[first] == RULED_OUT:
-        return NOWHERE
+        return NOWHERE, NOWHERE
     if table.in_order:
-        return first
-    equal = np.flatnonzero(totals == totals[first])
-    return first if len(equal) == 1 else int(equal[table.column("rank")[equal].argmin()])
+        return _first_two(totals)
+    order = table.by_rank()
+    first, second = _first_two(totals.take(order, mode="clip"))  # clip: the fastest, and no number is out of bounds
+    return (int(order[first]) if first != NOWHERE else NOWHERE), (int(order[second]) if second != NOWHERE else NOWHERE)
+
+
+def _first_two(totals: Floats) -> tuple[int, int]:
+    first = int(totals.argmax())
+    kept = totals[first]
+    if kept == RULED_OUT:
+        return NOWHERE, NOWHERE
+    totals[first] = RULED_OUT
+    second = int(totals.argmax())
+    none = totals[second] == RULED_OUT
+    totals[first] = kept
+    return first, (NOWHERE if none else second)
+
+
+def best(table: Table, totals: Floats) -> int:
+    return best_two(table, totals)[0]

@@ -1,14 +1,14 @@
 """Decision -> sentences and JSON: what was chosen, by how much, and why not each of the others."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from lattice.engine.decide import RULED_OUT, Decision, best
-from lattice.engine.plugin import Reason, Score, Shortfall
-from lattice.engine.table import Some
+from lattice.engine.plugin import Plural, Reason, Score, Shortfall
+from lattice.engine.table import Rowids, Some, Table
 
 SHOWN = 100.0  # scores are 0..1 inside, 0..100 to people
 
@@ -101,11 +101,25 @@ def why_not(decision: Decision, name: str) -> list[Shortfall]:
 
 def refusals(decision: Decision) -> Iterator[tuple[str, list[Shortfall]]]:
     """Every candidate that is ruled out, with all its reasons, by name."""
-    table = decision.table
-    for name in sorted(table.row_of):
-        row = table.row_of[name]
-        if found := [reason.detail(table, row) for reason, mask in decision.reasons.items() if mask[row]]:
-            yield name, found
+    table, alive, names = decision.table, decision.table.column("alive"), decision.table.names
+    found: dict[str, list[Shortfall]] = {}
+    for reason, mask in decision.reasons.items():
+        rows = np.flatnonzero(mask & alive)
+        for row, short in zip(rows.tolist(), details(reason, table, rows), strict=True):
+            name = names[row]
+            if name in found:
+                found[name].append(short)
+            else:
+                found[name] = [short]
+    for name in sorted(found):
+        yield name, found[name]
+
+
+def details(reason: Reason, table: Table, rows: Rowids) -> Sequence[Shortfall]:
+    """Of each row, in one go if the reason can."""
+    if hasattr(reason, "details"):
+        return cast("Plural", reason).details(table, rows)
+    return [reason.detail(table, row) for row in rows.tolist()]
 
 
 def as_json(decision: Decision, top: int = 3, *, everything: bool = False) -> dict[str, Any]:
@@ -128,7 +142,7 @@ def as_json(decision: Decision, top: int = 3, *, everything: bool = False) -> di
     }
     if everything:
         document["refused"] = {
-            name: [{"what": s.what, "need": s.need, "have": s.have, "missing": s.missing} for s in found]
+            name: [{"what": what, "need": need, "have": have, "missing": missing} for what, need, have, missing in found]
             for name, found in refusals(decision)
         }
     return document

@@ -1,13 +1,13 @@
 """The two extension points, Filter and Score, and what they are asked."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal, Protocol, get_args
+from typing import ClassVar, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 
-from lattice.engine.table import Flags, Floats, Rows, Table
+from lattice.engine.table import Flags, Floats, Rowids, Rows, Table
 
 # What an answer for a row depends on: fixed columns of that row alone; also what is taken there; the other things in its topology
 # domain too; or anything in the table.
@@ -54,9 +54,16 @@ class Reason(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Shortfall:
-    """Need, have, missing, as people read them; "" where a reason has no numbers."""
+class Plural(Reason, Protocol):
+    """A reason that can be told of many rows at once, for less than of one after the other."""
+
+    def details(self, table: Table, rows: Rowids) -> "Sequence[Shortfall]":
+        """What `detail` says of each of them."""
+        ...
+
+
+class Shortfall(NamedTuple):
+    """Need, have, missing, as people read them; "" where a reason has no numbers. A tuple: thousands are made for one explanation."""
 
     what: str
     need: str = ""
@@ -95,6 +102,30 @@ class Score(Protocol):
         ...
 
 
+class Tiers(Protocol):
+    """What a score gives by domain: the same to every row of it. Counts along while more of the ask are taken to be placed."""
+
+    codes: Rowids  # of each row, its domain; -1: it is in none
+
+    def value(self, code: int) -> np.float32:
+        """What rows of this domain get, weights apart, bit for bit what the score gives them."""
+        ...
+
+    def values(self) -> Floats:
+        """That of every domain, and last of those in none."""
+        ...
+
+    def place(self, code: int) -> Iterable[int] | None:
+        """One more is there: which domains may get another value now, its own among them? None: all of them."""
+        ...
+
+
+class Tiered(Score, Protocol):
+    """A wide score that is one value for all rows of a domain, so that equal asks can be looked at together."""
+
+    def tiers(self, ask: Ask, table: Table) -> Tiers: ...
+
+
 Weighted = Sequence[tuple[Score, np.float32]]
 Reach = Literal["fixed", "moving", "wide"]  # when an answer is looked for again: never, when the row changes, always
 REACH: Mapping[Scope, Reach] = {"fixed": "fixed", "row": "moving", "domain": "wide", "table": "wide"}
@@ -114,7 +145,8 @@ class Profile:
 
     @cached_property
     def scores_by_reach(self) -> Mapping[Reach, Weighted]:
-        weighted = [(each, np.float32(weight)) for each, weight in self.scores if weight]
+        """A score may be the sum of `parts`, of which some look at each row alone and others further: what can be kept by row is."""
+        weighted = [(part, np.float32(weight)) for each, weight in self.scores if weight for part in getattr(each, "parts", (each,))]
         return {reach: [pair for pair in weighted if REACH[pair[0].scope] == reach] for reach in get_args(Reach)}
 
     __hash__ = object.__hash__

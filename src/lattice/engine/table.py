@@ -1,19 +1,24 @@
 """Candidates as columns: what each has, what is taken of it, and which rows changed since somebody looked."""
 
-import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lattice.engine.derived import Changes, DerivedColumns, Facts, keep_last, most_columns
+from lattice.engine.order import TieOrder, tie_rank
 
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
 Rowids = NDArray[np.intp]
+Value = TypeVar("Value")
 
 FIRST_CAPACITY = 64
-LOG_LIMIT = 1 << 16  # changed rows remembered; who looked longer ago looks at everything again
+FIRST_LINES = 8
+NONE_ANYWHERE = 0  # the line of every resource that no row has and nobody takes
+KINDS = ("_total", "_taken", "_free", "_inverse", "_share")
 BUFFERS = 12  # float buffers in rotation: a score needs a few at a time
 
 
@@ -23,8 +28,11 @@ class Rows(Protocol):
     count: int
 
     @property
-    def table(self) -> "Table":
-        """All of them, for what is fixed and not of a row: which taints there are, say."""
+    def table(self) -> "Table": ...
+
+    @property
+    def more(self) -> Integers | int:
+        """How many more of what is asked are taken to be there, besides what the table knows of."""
         ...
 
     def free(self, resource: int) -> Integers:
@@ -45,8 +53,20 @@ class Rows(Protocol):
         """A column that the owner of the table keeps."""
         ...
 
-    def memo(self, key: Hashable, make: Callable[["Table"], NDArray[Any]]) -> NDArray[Any]:
-        """A column derived from fixed columns only, made once for all rows and kept until one of those changes."""
+    def derived(self, key: Hashable, make: Callable[["Rows"], NDArray[Any]]) -> NDArray[Any]:
+        """A column that follows from fixed columns, each row from its own: made once, and again for the rows where those change."""
+        ...
+
+    def fact(self, key: Hashable, make: Callable[["Table"], Value]) -> Value:
+        """What follows from the fixed columns of all rows, the highest price, say. Cheap to make: that is done at each fixed change."""
+        ...
+
+    def pick(self, column: NDArray[Any]) -> NDArray[Any]:
+        """The values of these rows, of a column that somebody else keeps."""
+        ...
+
+    def each(self, listed: Sequence[Value]) -> Sequence[Value]:
+        """The same for a list."""
         ...
 
     def floats(self) -> Floats:
@@ -67,61 +87,88 @@ class Table:
         self.names: list[str] = []
         self.row_of: dict[str, int] = {}
         self.count = 0
-        self.fixed_version = 0  # grows when a row comes, goes, or changes in a column that memos are made from
-        self.version = 0  # grows with every changed row
         self.in_order = True  # rows stand in tie order, so that the first best one is the one to take
-        self._log: list[int] = []
-        self._log_start = 0
+        self._order = TieOrder()
+        self._changes = Changes()
+        self._fixed_changes = Changes()  # a row came, went, or changed in a column that something is derived from
         self._holes: list[int] = []
         self._capacity = FIRST_CAPACITY
-        self._total = np.zeros((0, FIRST_CAPACITY), np.int64)
-        self._taken = np.zeros((0, FIRST_CAPACITY), np.int64)
-        self._free = np.zeros((0, FIRST_CAPACITY), np.int64)
-        self._inverse = np.zeros((0, FIRST_CAPACITY), np.float32)
-        self._share = np.zeros((0, FIRST_CAPACITY), np.float32)
+        self._line: list[int] = []  # of each resource, in the arrays below
+        self._owner: list[int] = [NONE_ANYWHERE]  # of each line in use, its resource
+        self._spare: list[int] = []
+        self._total = np.zeros((FIRST_LINES, FIRST_CAPACITY), np.int64)
+        self._taken = np.zeros((FIRST_LINES, FIRST_CAPACITY), np.int64)
+        self._free = np.zeros((FIRST_LINES, FIRST_CAPACITY), np.int64)
+        self._inverse = np.zeros((FIRST_LINES, FIRST_CAPACITY), np.float32)
+        self._share = np.zeros((FIRST_LINES, FIRST_CAPACITY), np.float32)
         self._columns: dict[str, NDArray[Any]] = {
             "alive": np.zeros(FIRST_CAPACITY, np.bool_),
             "rank": np.zeros(FIRST_CAPACITY, np.uint64),
         }
+        self._fills: dict[str, Any] = {}
         self._memos: dict[Hashable, tuple[int, NDArray[Any]]] = {}
+        self._derived = DerivedColumns()
+        self._facts = Facts()
         self._buffers: list[Floats] = []
         self._next_buffer = 0
-        self.bases: dict[Hashable, Any] = {}  # and of fixed answers, which many shapes share
-        self.states: dict[Hashable, Any] = {}  # what decide() remembers of shapes it has seen; see decide.py
+        self.seen: dict[Hashable, Any] = {}  # what decide() remembers: shapes seen once,
+        self.states: dict[Hashable, Any] = {}  # the answers for shapes that came again,
+        self.bases: dict[Hashable, Any] = {}  # and of these the fixed part, which many shapes share; see decide.py
         for resource in resources:
             self.add_resource(resource)
-
-    # --- what plugins read ---
 
     @property
     def table(self) -> "Table":
         return self
 
     def free(self, resource: int) -> Integers:
-        return self._free[resource, : self.count]
+        return self._free[self._line[resource], : self.count]
 
     def total(self, resource: int) -> Integers:
-        return self._total[resource, : self.count]
+        return self._total[self._line[resource], : self.count]
 
     def taken(self, resource: int) -> Integers:
-        return self._taken[resource, : self.count]
+        return self._taken[self._line[resource], : self.count]
 
     def share(self, resource: int) -> Floats:
-        return self._share[resource, : self.count]
+        return self._share[self._line[resource], : self.count]
 
     def inverse(self, resource: int) -> Floats:
-        return self._inverse[resource, : self.count]
+        return self._inverse[self._line[resource], : self.count]
 
     def column(self, name: str) -> NDArray[Any]:
         return self._columns[name][: self.count]
 
+    @property
+    def more(self) -> int:
+        return 0
+
+    def pick(self, column: NDArray[Any]) -> NDArray[Any]:
+        return column[: self.count]
+
+    def each(self, listed: Sequence[Value]) -> Sequence[Value]:
+        return listed
+
+    def derived(self, key: Hashable, make: Callable[[Rows], NDArray[Any]]) -> NDArray[Any]:
+        return self._derived.column(self, key, make)
+
+    def fact(self, key: Hashable, make: Callable[["Table"], Value]) -> Value:
+        return self._facts.get(self, key, make)
+
     def memo(self, key: Hashable, make: Callable[["Table"], NDArray[Any]]) -> NDArray[Any]:
+        """Anything else that follows from fixed columns, made anew when one of them changes. Not for answers that are kept by row."""
         kept = self._memos.get(key)
         if kept is None or kept[0] != self.fixed_version:
-            if len(self._memos) > 4096:
-                self._memos.clear()
+            keep_last(self._memos, most_columns(self.count))
             kept = self._memos[key] = (self.fixed_version, make(self))
         return kept[1]
+
+    def by_rank(self) -> Rowids:
+        """All rows in tie order."""
+        return self._order.rows(self.column("rank"))
+
+    def some(self, rows: Sequence[int]) -> "Some":
+        return Some(self, np.array(rows, np.intp))
 
     def floats(self) -> Floats:
         if not self._buffers or len(self._buffers[0]) != self.count:
@@ -129,44 +176,64 @@ class Table:
         self._next_buffer = (self._next_buffer + 1) % BUFFERS
         return self._buffers[self._next_buffer]
 
-    # --- what its owner changes ---
-
     def add_resource(self, name: str) -> int:
-        """The index of a resource; a new one is none anywhere until rows say otherwise."""
+        """The number of a resource, for ever; a new one is none anywhere until rows say otherwise, and takes no room until then."""
         if name in self.index:
             return self.index[name]
         self.index[name] = len(self.resources)
         self.resources.append(name)
-        for kind, dtype in (
-            ("_total", np.int64),
-            ("_taken", np.int64),
-            ("_free", np.int64),
-            ("_inverse", np.float32),
-            ("_share", np.float32),
-        ):
-            setattr(self, kind, np.vstack([getattr(self, kind), np.zeros((1, self._capacity), dtype)]))
+        self._line.append(NONE_ANYWHERE)
         return self.index[name]
 
+    def _line_of(self, resource: int) -> int:
+        """Its line, to write to; those of resources that nobody has or takes any more are given to others."""
+        if self._line[resource] != NONE_ANYWHERE:
+            return self._line[resource]
+        if not self._spare and len(self._owner) == len(self._total):
+            self._give_up_lines()
+        if self._spare:
+            line = self._spare.pop()
+            self._owner[line] = resource
+        else:
+            self._owner.append(resource)
+            line = len(self._owner) - 1
+            if line == len(self._total):
+                for kind in KINDS:
+                    setattr(self, kind, np.pad(getattr(self, kind), ((0, line), (0, 0))))
+        self._line[resource] = line
+        return line
+
+    def _give_up_lines(self) -> None:
+        for line in range(1, len(self._owner)):
+            if not self._total[line].any() and not self._taken[line].any():
+                self._line[self._owner[line]] = NONE_ANYWHERE
+                self._spare.append(line)
+
     def add_column(self, name: str, dtype: Any, fill: Any = 0) -> None:
+        """`fill` is what rows have that nobody set it for, those that come later included."""
         if name not in self._columns:
             self._columns[name] = np.full(self._capacity, fill, dtype)
+            self._fills[name] = fill
 
     def add(self, name: str, totals: Mapping[str, int]) -> int:
         """A new row; `totals` in whole units by resource."""
         if name in self.row_of:
             raise KeyError(name)
-        for resource in totals:
-            self.add_resource(resource)
         row = self._holes.pop() if self._holes else self._append()
         self.names[row] = name
         self.row_of[name] = row
         self._columns["alive"][row] = True
         self._columns["rank"][row] = rank = tie_rank(self.seed, name)
         self._taken[:, row] = 0
-        if self.in_order and not (row == 0 or (row == self.count - 1 and self._columns["rank"][row - 1] <= rank)):
-            self.in_order = False
+        self.in_order = self.in_order and self._stands_in_order(row, rank)
+        self._order.name(row)
         self.resize(name, totals)
         return row
+
+    def _stands_in_order(self, row: int, rank: int) -> bool:
+        """Between its neighbours; one that left keeps its rank until the row is used again."""
+        ranks = self._columns["rank"]
+        return (row == 0 or ranks[row - 1] <= rank) and (row == self.count - 1 or rank <= ranks[row + 1])
 
     def _append(self) -> int:
         if self.count == self._capacity:
@@ -178,9 +245,10 @@ class Table:
     def _grow(self) -> None:
         extra = self._capacity
         self._capacity += extra
-        for kind in ("_total", "_taken", "_free", "_inverse", "_share"):
+        for kind in KINDS:
             setattr(self, kind, np.pad(getattr(self, kind), ((0, 0), (0, extra))))
-        self._columns = {name: np.concatenate([column, np.zeros(extra, column.dtype)]) for name, column in self._columns.items()}
+        for name, column in self._columns.items():
+            self._columns[name] = np.concatenate([column, np.full(extra, self._fills.get(name, 0), column.dtype)])
 
     def remove(self, name: str) -> int:
         row = self.row_of.pop(name)
@@ -189,23 +257,25 @@ class Table:
         for kind in (self._total, self._taken, self._free, self._inverse, self._share):
             kind[:, row] = 0
         self._holes.append(row)
-        self.in_order = False
         self.touch_fixed(row)
         return row
 
     def resize(self, name: str, totals: Mapping[str, int]) -> None:
         """Its capacity is now this; what is taken stays taken."""
         row = self.row_of[name]
-        for resource in totals:
-            self.add_resource(resource)
-        for resource, number in self.index.items():
-            self._total[number, row] = total = totals.get(resource, 0)
-            self._inverse[number, row] = 1.0 / total if total > 0 else 0.0
+        self._total[:, row] = 0
+        self._inverse[:, row] = 0
+        for resource, total in totals.items():
+            number = self.add_resource(resource)
+            if total:
+                line = self._line_of(number)
+                self._total[line, row] = total
+                self._inverse[line, row] = 1.0 / total if total > 0 else 0.0
         self._settle(row)
         self.touch_fixed(row)
 
     def set(self, row: int, column: str, value: Any, *, fixed: bool = True) -> None:
-        """fixed: memos may have been made from this column."""
+        """fixed: something may have been derived from this column."""
         self._columns[column][row] = value
         if fixed:
             self.touch_fixed(row)
@@ -216,60 +286,76 @@ class Table:
         """Place something there: (resource, amount) pairs. Amounts below zero give back."""
         taken, free, total, share, inverse = self._taken, self._free, self._total, self._share, self._inverse
         for resource, amount in needs:
-            used = int(taken[resource, row]) + amount
-            taken[resource, row] = used
-            free[resource, row] = int(total[resource, row]) - used
-            share[resource, row] = np.float32(used) * inverse[resource, row]
+            line = self._line[resource]
+            if line == NONE_ANYWHERE:
+                line = self._line_of(resource)
+                taken, free, total, share, inverse = self._taken, self._free, self._total, self._share, self._inverse
+            used = int(taken[line, row]) + amount
+            taken[line, row] = used
+            free[line, row] = int(total[line, row]) - used
+            share[line, row] = np.float32(used) * inverse[line, row]
         self.touch(row)
 
     def _settle(self, row: int) -> None:
         np.subtract(self._total[:, row], self._taken[:, row], out=self._free[:, row])
-        self._share[:, row] = self._taken[:, row].astype(np.float32) * self._inverse[:, row]
+        self._share[:, row] = as_floats(self._taken[:, row]) * self._inverse[:, row]
+
+    @property
+    def version(self) -> int:
+        """Grows with every changed row."""
+        return self._changes.version
+
+    @property
+    def fixed_version(self) -> int:
+        """Grows when a row comes, goes, or changes in a fixed column."""
+        return self._fixed_changes.version
+
+    @property
+    def facts_version(self) -> int:
+        """Grows when something that holds for the table as a whole is no longer what it was: see `fact`."""
+        return self._facts.version(self)
 
     def touch(self, row: int) -> None:
-        self._log.append(row)
-        self.version += 1
-        if len(self._log) > LOG_LIMIT:
-            drop = LOG_LIMIT // 2
-            del self._log[:drop]
-            self._log_start += drop
+        self._changes.add(row)
 
     def touch_fixed(self, row: int) -> None:
-        self.fixed_version += 1
-        self.touch(row)
+        self._fixed_changes.add(row)
+        self._changes.add(row)
 
     def changed_since(self, version: int) -> list[int] | None:
         """The rows that changed after `version`, each once; None: too long ago to say."""
-        if version < self._log_start:
-            return None
-        return list(dict.fromkeys(self._log[version - self._log_start :]))
+        return self._changes.since(version)
 
-    def alive_rows(self) -> Rowids:
-        return np.flatnonzero(self.column("alive"))
+    def fixed_since(self, version: int) -> list[int] | None:
+        """Those of them that changed in a fixed column after `fixed_version` was this."""
+        return self._fixed_changes.since(version)
 
 
-def tie_rank(seed: int, name: str) -> int:
-    """Where a name stands among equals: a fixed order that has nothing to do with how rows came to be where they are."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8, key=seed.to_bytes(8, "little", signed=True)).digest(), "little")
+def as_floats(amounts: Integers) -> Floats:
+    """Rounded twice, as np.float32(int) does it: the same to the last bit beyond 2^53, too."""
+    found: Floats = amounts.astype(np.float64).astype(np.float32)
+    return found
 
 
 class Some:
-    """Some rows of a table (a row may stand several times), with `more[resource]` taken there besides: what would be, if."""
+    """Some rows of a table (a row may stand several times), with `more` asks that need so much there besides: what would be, if."""
 
-    def __init__(self, table: Table, rows: Rowids, more: Mapping[int, Integers] | None = None) -> None:
+    def __init__(self, table: Table, rows: Rowids, needs: Iterable[tuple[int, int]] = (), more: Integers | int = 0) -> None:
         self.count = len(rows)
         self.rows = rows
+        self.at: Rowids | slice = slice(int(rows[0]), int(rows[0]) + 1) if len(rows) == 1 else rows  # a slice is looked up faster
         self.table = table
-        self._more = more or {}
+        self.more = more
+        self._more: dict[int, Integers | int] = {resource: amount * more for resource, amount in needs}
         self._shares: dict[int, Floats] = {}
         self._inverses: dict[int, Floats] = {}
 
     def free(self, resource: int) -> Integers:
-        found = self.table.free(resource)[self.rows]
+        found = self.table.free(resource)[self.at]
         return found - self._more[resource] if resource in self._more else found
 
     def total(self, resource: int) -> Integers:
-        return self.table.total(resource)[self.rows]
+        return self.table.total(resource)[self.at]
 
     def share(self, resource: int) -> Floats:
         found = self._shares.get(resource)
@@ -279,22 +365,31 @@ class Some:
 
     def _share(self, resource: int) -> Floats:
         if resource not in self._more:
-            return self.table.share(resource)[self.rows]
-        taken = self.table.taken(resource)[self.rows] + self._more[resource]
-        shares: Floats = taken.astype(np.float32) * self.inverse(resource)
+            return self.table.share(resource)[self.at]
+        taken = self.table.taken(resource)[self.at] + self._more[resource]
+        shares: Floats = as_floats(taken) * self.inverse(resource)
         return shares
 
     def inverse(self, resource: int) -> Floats:
         found = self._inverses.get(resource)
         if found is None:
-            found = self._inverses[resource] = self.table.inverse(resource)[self.rows]
+            found = self._inverses[resource] = self.table.inverse(resource)[self.at]
         return found
 
     def column(self, name: str) -> NDArray[Any]:
-        return self.table.column(name)[self.rows]
+        return self.table.column(name)[self.at]
 
-    def memo(self, key: Hashable, make: Callable[[Table], NDArray[Any]]) -> NDArray[Any]:
-        return self.table.memo(key, make)[self.rows]
+    def pick(self, column: NDArray[Any]) -> NDArray[Any]:
+        return column[self.at]
+
+    def each(self, listed: Sequence[Value]) -> Sequence[Value]:
+        return [listed[row] for row in self.rows.tolist()]
+
+    def derived(self, key: Hashable, make: Callable[[Rows], NDArray[Any]]) -> NDArray[Any]:
+        return self.table.derived(key, make)[self.at]
+
+    def fact(self, key: Hashable, make: Callable[[Table], Value]) -> Value:
+        return self.table.fact(key, make)
 
     def floats(self) -> Floats:
         return np.empty(self.count, np.float32)

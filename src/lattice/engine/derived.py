@@ -1,0 +1,130 @@
+"""What follows from fixed columns: by row, kept up to date where they changed; and for the table as a whole."""
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from lattice.engine.table import Rows, Table
+
+Value = TypeVar("Value")
+CHANGES_KEPT = 1 << 16  # who looked longer ago looks at everything again
+MOST_KEPT = 4096  # columns, and whole-table facts
+CELLS_KEPT = 1 << 25  # in all columns together
+FEWEST_KEPT = 64
+
+
+class Changes:
+    """Rows in the order in which they changed."""
+
+    __slots__ = ("_rows", "_start", "version")
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._rows: list[int] = []
+        self._start = 0
+
+    def add(self, row: int) -> None:
+        self._rows.append(row)
+        self.version += 1
+        if len(self._rows) > CHANGES_KEPT:
+            drop = CHANGES_KEPT // 2
+            del self._rows[:drop]
+            self._start += drop
+
+    def since(self, version: int) -> list[int] | None:
+        """The rows that changed after `version`, each once; None: too long ago to say."""
+        if version < self._start:
+            return None
+        return list(dict.fromkeys(self._rows[version - self._start :]))
+
+
+def lengthened(values: NDArray[Any], count: int) -> NDArray[Any]:
+    """As many rows as that; new ones are zero."""
+    if len(values) >= count:
+        return values
+    return np.concatenate([values, np.zeros((count - len(values), *values.shape[1:]), values.dtype)])
+
+
+class Derived:
+    """One column that is made from fixed columns, each row from its own."""
+
+    __slots__ = ("_values", "_version")
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._values: NDArray[Any] = np.empty(0)
+
+    def of(self, table: "Table", make: "Callable[[Rows], NDArray[Any]]") -> NDArray[Any]:
+        if self._version != table.fixed_version:
+            changed = table.fixed_since(self._version)
+            if changed is None or len(changed) * 4 > table.count:
+                self._values = make(table)
+            else:
+                some = table.some(changed)
+                self._values = lengthened(self._values, table.count)
+                self._values[some.at] = make(some)
+            self._version = table.fixed_version
+        return self._values
+
+
+class DerivedColumns:
+    """Those in use, most recently made last; as many as there is room for."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, Derived] = {}
+
+    def column(self, table: "Table", key: Hashable, make: "Callable[[Rows], NDArray[Any]]") -> NDArray[Any]:
+        kept = self._kept.get(key)
+        if kept is None:
+            keep_last(self._kept, most_columns(table.count))
+            kept = self._kept[key] = Derived()
+        return kept.of(table, make)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+def most_columns(count: int) -> int:
+    """How many columns over so many rows may be kept."""
+    return min(MOST_KEPT, max(FEWEST_KEPT, CELLS_KEPT // max(1, count)))
+
+
+def keep_last(kept: dict[Any, Any], most: int) -> None:
+    """Make room for one more: if there is none, the older half goes."""
+    if len(kept) >= most:
+        for key in list(kept)[: len(kept) - most // 2]:
+            del kept[key]
+
+
+class Facts:
+    """What holds for the table as a whole, and when that last turned out different."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, tuple[Any, Callable[[Any], Any]]] = {}
+        self._seen = -1
+        self._version = 0
+
+    def version(self, table: "Table") -> int:
+        """Grows when anything that was asked for is no longer what it was."""
+        if self._seen != table.fixed_version:
+            self._seen = table.fixed_version
+            for key, (value, make) in list(self._kept.items()):
+                now = make(table)
+                if now != value:
+                    self._kept[key] = (now, make)
+                    self._version += 1
+        return self._version
+
+    def get(self, table: "Table", key: Hashable, make: "Callable[[Table], Value]") -> Value:
+        self.version(table)
+        kept = self._kept.get(key)
+        if kept is None:
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+                self._version += 1
+            kept = self._kept[key] = (make(table), make)
+        value: Value = kept[0]
+        return value
