@@ -6,6 +6,7 @@ from lattice.kinds.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import ConfigMap, Event, Lease, Namespace, Secret, Service
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
+from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.nodeclass import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy
@@ -24,6 +25,7 @@ LATTICE_KINDS: tuple[type[Kind], ...] = (
     LatticeNode,
     LatticeWorkload,
     LatticeAgreement,
+    LatticeLedger,
     AutomationRule,
 )
 CORE_KINDS: tuple[type[Kind], ...] = (Namespace, Secret, ConfigMap, Event, Lease, Service)

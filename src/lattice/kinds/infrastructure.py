@@ -42,9 +42,13 @@ class CloudBudget(Part):
     alert_threshold: (
         Annotated[Amount, Meta(description="Share of the budget that raises an alert, as 80 percent or as 0.8; 80 by default.")] | None
     ) = None
-    hard_limit: Annotated[bool, Meta(description="true: nothing is provisioned beyond it; false, the default: it only warns.")] | None = (
-        None
-    )
+    hard_limit: (
+        Annotated[
+            bool,
+            Meta(description="true: nothing is provisioned beyond it; false: it only warns. Absent: false; in a region, as for the whole."),
+        ]
+        | None
+    ) = None
 
     @property
     def limit_micros(self) -> int | None:

@@ -80,18 +80,27 @@ class NodeClassSpec(Part):
     labels: Annotated[dict[str, str], Meta(description="Labels that machines of this class get.")] = {}
     taints: Annotated[tuple[Taint, ...], Meta(description="Taints that machines of this class get.")] = ()
 
+    @property
+    def size(self) -> Size:
+        """Where no provider says otherwise."""
+        resources = self.resources
+        return Size(
+            milli=parse_cores(resources.cores),
+            memory=gibibytes(resources.memory_gi),
+            storage=gibibytes(resources.storage_gi),
+            gpu=resources.gpu * 1000,
+            extended=amounts(resources.extended),
+        )
+
     def size_on(self, provider: str) -> Size | None:
         """The one answer to how big a machine is there; None when this class is not available there."""
         there = self.providers.get(provider)
         if there is None:
             return None
-        stated, resources = there.milli, self.resources
-        return Size(
-            milli=parse_cores(resources.cores) if stated is None else stated,
-            memory=gibibytes(resources.memory_gi) if there.memory_bytes is None else there.memory_bytes,
-            storage=gibibytes(resources.storage_gi),
-            gpu=resources.gpu * 1000,
-            extended=amounts(resources.extended),
+        size = self.size
+        return size._replace(
+            milli=size.milli if there.milli is None else there.milli,
+            memory=size.memory if there.memory_bytes is None else there.memory_bytes,
         )
 
     def price_on(self, provider: str) -> int | None:

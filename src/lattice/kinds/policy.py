@@ -18,9 +18,7 @@ DEFAULT_PACKING = 800_000  # millionths: a cluster above 80 percent gets no new 
 class SpreadConstraint(Part):
     """How evenly replicas are laid out over the fleet."""
 
-    topology_key: Annotated[
-        Literal["region", "zone", "provider", "pool", "cluster", "node"], Meta(description="What the replicas are spread over.")
-    ]
+    topology_key: Annotated[Literal["region", "zone", "provider", "pool", "node"], Meta(description="What the replicas are spread over.")]
     max_skew: Annotated[int, Meta(ge=1, description="Largest allowed difference between the fullest and the emptiest; 1 by default.")] = 1
 
 

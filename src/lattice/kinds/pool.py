@@ -1,7 +1,7 @@
 """LatticePool: how much may be used, and spent, in one region of one provider?"""
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
@@ -49,7 +49,9 @@ class PoolBudget(Part):
     """Money per month. A pool's budget is hard: nothing is provisioned beyond it."""
 
     max_monthly_cost: Annotated[Amount, Meta(description="Most that may be spent in a month of 30 days.")] | None = None
-    currency: Annotated[Literal["USD"], Meta(description="US dollars, as all prices are.")] = "USD"
+    currency: Annotated[
+        str, Meta(pattern="^[A-Z]{3}$", description="USD, as all prices are; a pool that counts in another currency is not used.")
+    ] = "USD"
     alert_threshold: (
         Annotated[Amount, Meta(description="Share of the budget that raises an alert, as 0.8 or as 80 percent; 0.8 by default.")] | None
     ) = None

@@ -103,8 +103,8 @@ class Dependency(Part):
 class Replicas(Part):
     """How many copies run."""
 
-    min: Annotated[int, Meta(ge=0, description="So many run; 1 by default. `scale` moves this number.")] | None = None
-    max: Annotated[int, Meta(ge=0, description="There are never more than this; absent means no ceiling.")] | None = None
+    min: Annotated[int, Meta(ge=0, le=100_000, description="So many run; 1 by default. `scale` moves this number.")] | None = None
+    max: Annotated[int, Meta(ge=0, le=100_000, description="There are never more than this; absent means no ceiling.")] | None = None
 
 
 class ServiceSpec(Part):

@@ -70,6 +70,10 @@ class Retry(Part):
     attempts: Annotated[int, Meta(ge=0, description="Failures so far.")] | None = None
     max: Annotated[int, Meta(ge=0, description="So many failures end it.")] | None = None
     next_at: Annotated[str, Meta(description="Not tried again before this time.")] | None = None
+    revision: Annotated[str, Meta(description="Revision that this counts the failures of; another begins anew.")] = ""
+    run: (
+        Annotated[int, Meta(ge=0, description="Number of the start that it is for: grows with each, and a node starts each once.")] | None
+    ) = None
 
 
 class WorkloadStatus(Status):
@@ -82,7 +86,9 @@ class WorkloadStatus(Status):
     allocated_ports: Annotated[dict[str, Count], Meta(description="Port numbers on the node, by name of the port.")] = {}
     retry: Annotated[Retry, Meta(description="How often it failed and when it is tried again.")] | None = None
     failure_reason: Annotated[str, Meta(description="Why it failed last, as one word such as IMAGE_NOT_FOUND.")] = ""
+    state_since: Annotated[str, Meta(description="When it began to do that.")] | None = None
     last_action: Annotated[str, Meta(description="What was last done about it.")] = ""
+    last_action_at: Annotated[str, Meta(description="When that was done.")] | None = None
     last_log: Annotated[str, Meta(description="Last lines that it printed.")] = ""
     decision: Annotated[Extra, Meta(description="Why this node: the best three, counts per reason, hash of the input; at most 2 KB.")] = {}
 
