@@ -53,10 +53,10 @@ def ask(table: NodeTable, demands: Demands | None = None, name: str = "default/w
 
 
 def place(table: NodeTable, demands: Demands, *on: str) -> None:
-    """One such workload on each of these nodes."""
+    """One such workload on each of these nodes, whether or not there is room."""
     for node in on:
         name = f"{demands.namespace}/placed-{len(table.placements)}"
-        table.assume(table.asked(name, demands), table.row_of[node])
+        table.admit(table.asked(name, demands), table.row_of[node])
 
 
 def ruled_out(plugin: Any, table: NodeTable, demands: Demands) -> dict[str, list[str]]:

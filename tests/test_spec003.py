@@ -16,13 +16,16 @@ from docs.spec003 import ROWS, SPECIFICATION, Row
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "lattice"
 SAMPLE = ROWS[9 :: len(ROWS) // 6]  # a few of them each time, from all over; the rest with `make prove`
-COUNTS = {  # items of the specification; where one names two things there are two rows
+# How many demands each section of the specification makes, counted in its own text and not in our rows, so that a row that goes
+# missing is noticed: the lines of its table plus its list of what is missing; in the gaps and recommendations the numbered points.
+# A line that names two things counts twice: pod_affinity and pod_anti_affinity in 2, the events of success and failure in 5.
+COUNTS = {
     "Overview": 7,
-    "1. scheduling.resources": 15,
-    "2. scheduling.filter": 13,
-    "3. scheduling.score": 13,
-    "4. scheduling.select": 13,
-    "5. scheduling.bind": 13,
+    "1. scheduling.resources": 15,  # 10 in the table, 5 missing
+    "2. scheduling.filter": 13,  # 10 and 3
+    "3. scheduling.score": 13,  # 11 and 2
+    "4. scheduling.select": 13,  # 11 and 2
+    "5. scheduling.bind": 13,  # 9 and 4
     "6. scheduling.feasibility": 10,
     "7. scheduling.scheduler": 11,
     "Gaps: fully missing": 10,

@@ -53,7 +53,7 @@ BIND = (
         "bind result (success/failure)",
         "scheduling.bind:BindEvent",
         f"{BINDS}::test_an_expired_reservation_is_refused_and_gives_the_room_back",
-        ("scheduling/bind.py", 'mode, "failed", self.now(), str(problem)', 'mode, "bound", self.now(), str(problem)'),
+        ("scheduling/bind.py", 'mode, "failed", self.now(), why', 'mode, "bound", self.now(), why'),
     ),
     Row(
         "Binder trait",
@@ -81,8 +81,8 @@ BIND = (
     ),
     Row(
         "state_transition tracking",
-        "scheduling.bind:BindEvent.transition",
-        f"{BINDS}::test_an_expired_reservation_is_refused_and_gives_the_room_back",
-        ("scheduling/bind.py", 'return ("pending", self.outcome)', 'return ("pending", "bound")'),
+        "scheduling.nodes:NodeTable.commit",
+        f"{SUCCESS}[two-phase]",
+        ("scheduling/nodes.py", 'placement = replace(placement, state="bound")', 'placement = replace(placement, state="assumed")'),
     ),
 )

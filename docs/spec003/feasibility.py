@@ -7,9 +7,9 @@ FILTERS = "scheduling/test_spec003_filters.py"
 FEASIBILITY = (
     Row(
         "node_capacity never exceeded",
-        "scheduling.reserve:lacks",
+        "scheduling.room:lacks",
         "scheduling/test_schedule.py::test_a_profile_that_lets_through_what_does_not_fit_is_stopped_by_number",
-        ("scheduling/reserve.py", "if amount > free:", "if False:"),
+        ("scheduling/room.py", "if amount > free:", "if False:"),
     ),
     Row(
         "node_status requires ready",
@@ -31,7 +31,7 @@ FEASIBILITY = (
         "anti_affinity enforcement",
         "scheduling.nodes:NodeTable.repulsed_by",
         f"{FILTERS}::test_workload_anti_affinity[what is there keeps it away]",
-        ("scheduling/nodes.py", "carriers.add(self, placement.row, change)", "carriers.add(self, placement.row, 0)"),
+        ("scheduling/census.py", "carriers.add(self._table, row, change)", "carriers.add(self._table, row, 0)"),
     ),
     Row(
         "pod_spreading topology_constraint",
@@ -43,19 +43,19 @@ FEASIBILITY = (
         "taints/tolerations",
         "scheduling.plugins.taints:Taints",
         f"{FILTERS}::test_taints",
-        ("scheduling/plugins/taints.py", 'for taint in facts.taints if taint.effect != "PreferNoSchedule"}', "for taint in facts.taints}"),
+        ("scheduling/plugins/taints.py", 'if taint.effect != "PreferNoSchedule")', ")"),
     ),
     Row(
         "volume_affinity",
         "scheduling.plugins.volume_zone:VolumeZone",
         f"{FILTERS}::test_volume_zone",
-        ("scheduling/plugins/volume_zone.py", "value=value: ~having(", "value=value: having("),
+        ("scheduling/plugins/volume_zone.py", "~having(rows, key, value)", "having(rows, key, value)"),
     ),
     Row(
         "pod_priority / preemption",
-        "scheduling.reclaim:lower",
+        "scheduling.preempt:Preemptor.find",
         "scheduling/test_spec003_scheduler.py::test_equals_are_never_victims_even_if_fewer_would_do",
-        ("scheduling/reclaim.py", "if each.ask.priority < ask.priority)", "if each.ask.priority <= ask.priority)"),
+        ("scheduling/preempt.py", "self._sums.below(ask.priority)", "self._sums.below(0)"),
     ),
     Row(
         "scheduling_decision atomic",

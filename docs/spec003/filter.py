@@ -33,7 +33,7 @@ FILTER = (
         "node_selector",
         "scheduling.plugins.node_selector:NodeSelector",
         f"{FILTERS}::test_every_filter_is_asked[NodeSelector]",
-        ("scheduling/plugins/node_selector.py", "value=value: ~having(", "value=value: having("),
+        ("scheduling/plugins/node_selector.py", "~having(rows, key, value)", "having(rows, key, value)"),
     ),
     Row(
         "node_affinity",
@@ -57,7 +57,7 @@ FILTER = (
         "rejection_reasons",
         "scheduling.plugins.fit:Short",
         f"{FILTERS}::test_room",
-        ("scheduling/plugins/fit.py", "(self.need, have, self.need - have)", "(self.need, have, self.need)"),
+        ("scheduling/plugins/fit.py", "(have, self.need - have)", "(have, self.need)"),
     ),
     Row(
         "Filter trait",

@@ -90,7 +90,7 @@ RESOURCES = (
     ),
     Row(
         "aggregation over the containers of a pod",
-        "scheduling.resources:totals_of",
+        "kinds.container:total_amounts",
         "scheduling/test_spec003_resources.py::test_a_workload_asks_for_what_its_containers_ask_for_together",
         ("kinds/container.py", "sum(found.get(name, 0) for found in each)", "max(found.get(name, 0) for found in each)"),
     ),

@@ -46,7 +46,7 @@ SCHEDULER = (
         "score phase",
         "engine.decide:weighed",
         f"{COMPOSED}::test_the_scores_of_the_profile_decide",
-        ("engine/decide.py", "weighed(ask, table, plan.wide_scores, more)", "weighed(ask, table, (), more)"),
+        ("engine/decide.py", "weighed(ask, rows, scores, reasons)", "weighed(ask, rows, (), reasons)"),
     ),
     Row(
         "select phase",

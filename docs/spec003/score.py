@@ -57,8 +57,8 @@ SCORE = (
         f"{SCORES}::test_liked_labels_count_by_their_weight",
         (
             "scheduling/plugins/preferred_nodes.py",
-            "matching_any(table, [each.term]) * np.float32(each.weight)",
-            "matching_any(table, [each.term])",
+            "matching_any(rows, (each.term,)) * np.float32(each.weight)",
+            "matching_any(rows, (each.term,))",
         ),
     ),
     Row(

@@ -1,29 +1,63 @@
 """Which nodes can take a workload, found by the slowest and most obvious loops. Shares nothing with the scheduler but the manifest classes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from lattice.kinds.selector import LabelSelector
 from lattice.scheduling.ask import Demands
 from lattice.scheduling.facts import NodeFacts
 
-Placed = Sequence[tuple[Demands, str]]  # what, and on which node
+
+@dataclass(frozen=True)
+class Placed:
+    demands: Demands
+    node: str
+    gpus: tuple[int, ...] = ()  # by their place on the node
+    ports: tuple[int, ...] = ()  # chosen for it
 
 
-def feasible(nodes: Sequence[NodeFacts], placed: Placed, wanted: Demands) -> set[str]:
-    return {node.name for node in nodes if can_take(node, nodes, placed, wanted)}
+class Ledger:
+    """Which nodes there are and who is where, as things happen one after the other."""
+
+    def __init__(self, nodes: Iterable[NodeFacts]) -> None:
+        self.nodes = {node.name: node for node in nodes}
+        self.placed: dict[str, Placed] = {}
+
+    def feasible(self, wanted: Demands) -> set[str]:
+        nodes, placed = list(self.nodes.values()), list(self.placed.values())
+        return {node.name for node in nodes if can_take(node, nodes, placed, wanted)}
+
+    def comes(self, name: str, demands: Demands, node: str) -> None:
+        """For a part it gets the fullest GPU that has room, whole ones in their order; and the lowest ports that nobody has."""
+        gpus: tuple[int, ...] = ()
+        here = [each for each in self.placed.values() if each.node == node]
+        if demands.gpu is not None:
+            room = gpu_room(self.nodes[node], here, demands)
+            gpus = tuple(sorted(number for _, number in sorted((free, number) for number, free in room.items())[: demands.gpu.count]))
+        free = sorted(set(port_range(self.nodes[node])) - fixed_numbers([demands]) - numbers_in_use(here))
+        self.placed[name] = Placed(demands, node, gpus, tuple(free[: demands.ports]))
+
+    def goes(self, name: str) -> None:
+        del self.placed[name]
+
+    def is_gone(self, node: str) -> None:
+        """And who was on it."""
+        del self.nodes[node]
+        self.placed = {name: each for name, each in self.placed.items() if each.node != node}
 
 
-def can_take(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Placed, wanted: Demands) -> bool:
-    here = [demands for demands, name in placed if name == node.name]
+def can_take(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequence[Placed], wanted: Demands) -> bool:
+    on_it = [each for each in placed if each.node == node.name]
+    here = [each.demands for each in on_it]
     return (
         is_usable(node)
         and is_allowed(node, wanted)
         and tolerates(node, wanted)
         and suits(node, wanted)
         and has_room(node, here, wanted)
-        and has_gpus(node, here, wanted)
-        and not any(set(each.host_ports) & set(wanted.host_ports) for each in here)
+        and has_ports(node, on_it, wanted)
+        and (wanted.gpu is None or len(gpu_room(node, on_it, wanted)) >= wanted.gpu.count)
         and neighbours_agree(node, nodes, placed, wanted)
         and stays_even(node, nodes, placed, wanted)
     )
@@ -66,27 +100,43 @@ def has_room(node: NodeFacts, here: Sequence[Demands], wanted: Demands) -> bool:
         used = sum(dict(each.requests).get(resource, 0) for each in here)
         if used + amount > node.totals.get(resource, 0):
             return False
-    first, last = node.ports or (30000, 32767)
-    if wanted.ports and sum(each.ports for each in here) + wanted.ports > node.totals.get("ports", last - first + 1):
-        return False
     return "workloads" not in node.totals or len(here) < node.totals["workloads"]
 
 
-def has_gpus(node: NodeFacts, here: Sequence[Demands], wanted: Demands) -> bool:
-    """Each workload that is here took the fullest GPU with room for its part, or the first wholly free ones, in order of arrival."""
-    free = [milli for _, milli in node.gpus]
-    for each in here:
-        if each.gpu is not None and each.gpu.milli == 1000:
-            for _ in range(each.gpu.count):
-                free[free.index(1000)] = 0
-        elif each.gpu is not None:
-            room = [number for number, milli in enumerate(free) if milli >= each.gpu.milli]
-            free[min(room, key=lambda number: free[number])] -= each.gpu.milli
-    if wanted.gpu is None:
-        return True
-    if wanted.gpu.models and not any(model in wanted.gpu.models for model, _ in node.gpus):
-        return False
-    return sum(milli >= wanted.gpu.milli for milli in free) >= wanted.gpu.count
+def port_range(node: NodeFacts) -> range:
+    first, last = node.ports or (30000, 32767)
+    return range(first, last + 1)
+
+
+def fixed_numbers(demands: Iterable[Demands]) -> set[int]:
+    return {number for each in demands for number, _ in each.host_ports}
+
+
+def numbers_in_use(on_it: Sequence[Placed]) -> set[int]:
+    return fixed_numbers(each.demands for each in on_it) | {number for each in on_it for number in each.ports}
+
+
+def has_ports(node: NodeFacts, on_it: Sequence[Placed], wanted: Demands) -> bool:
+    """A chosen number is kept for both protocols; of the range each number counts once, whoever has it and for how many protocols."""
+    for number, protocol in wanted.host_ports:
+        if any((number, protocol) in each.demands.host_ports or number in each.ports for each in on_it):
+            return False
+    ports = port_range(node)
+    most = min(len(ports), node.totals.get("ports", len(ports)))
+    taken = sum(each.demands.ports for each in on_it) + len(fixed_numbers(each.demands for each in on_it) & set(ports))
+    more = wanted.ports + len((fixed_numbers([wanted]) - numbers_in_use(on_it)) & set(ports))
+    return not more or taken + more <= most
+
+
+def gpu_room(node: NodeFacts, on_it: Sequence[Placed], wanted: Demands) -> dict[int, int]:
+    """By number, what is free on those of its GPUs that are of a model it may use, where that is enough."""
+    need = wanted.gpu
+    found = {}
+    for number, (model, milli) in enumerate(node.gpus):
+        used = sum(each.demands.gpu.milli for each in on_it if each.demands.gpu is not None and number in each.gpus)
+        if need is not None and milli - used >= need.milli and (not need.models or model in need.models):
+            found[number] = milli - used
+    return found
 
 
 def count_near(node: NodeFacts, key: str, nodes: Sequence[NodeFacts], matching: Sequence[str]) -> int:
@@ -97,11 +147,11 @@ def count_near(node: NodeFacts, key: str, nodes: Sequence[NodeFacts], matching: 
     return sum(value[name] == node.labels[key] for name in matching)
 
 
-def where(placed: Placed, namespace: str, selector: LabelSelector) -> list[str]:
-    return [name for each, name in placed if each.namespace == namespace and selector.matches(dict(each.labels))]
+def where(placed: Sequence[Placed], namespace: str, selector: LabelSelector) -> list[str]:
+    return [each.node for each in placed if each.demands.namespace == namespace and selector.matches(dict(each.demands.labels))]
 
 
-def neighbours_agree(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Placed, wanted: Demands) -> bool:
+def neighbours_agree(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequence[Placed], wanted: Demands) -> bool:
     keys = {key for each in nodes for key in each.labels}
     for term in wanted.near:
         there = where(placed, wanted.namespace, term.selector)
@@ -112,15 +162,15 @@ def neighbours_agree(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Placed
     for term in wanted.far:
         if term.topology_key not in keys or count_near(node, term.topology_key, nodes, where(placed, wanted.namespace, term.selector)):
             return False
-    for each, name in placed:
-        for term in each.far:
-            meant = each.namespace == wanted.namespace and term.selector.matches(dict(wanted.labels))
-            if meant and count_near(node, term.topology_key, nodes, [name]):
+    for each in placed:
+        for term in each.demands.far:
+            meant = each.demands.namespace == wanted.namespace and term.selector.matches(dict(wanted.labels))
+            if meant and count_near(node, term.topology_key, nodes, [each.node]):
                 return False
     return True
 
 
-def stays_even(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Placed, wanted: Demands) -> bool:
+def stays_even(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequence[Placed], wanted: Demands) -> bool:
     for spread in wanted.spread:
         if spread.when_unsatisfiable != "DoNotSchedule":
             continue
@@ -130,9 +180,8 @@ def stays_even(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Placed, want
             there = where(placed, wanted.namespace, spread.selector)
             itself = spread.selector.matches(dict(wanted.labels))
         else:
-            there = [
-                name for each, name in placed if wanted.service and (each.namespace, each.service) == (wanted.namespace, wanted.service)
-            ]
+            mine = (wanted.namespace, wanted.service)
+            there = [each.node for each in placed if wanted.service and (each.demands.namespace, each.demands.service) == mine]
             itself = bool(wanted.service)
         eligible = [each for each in nodes if is_usable(each) and is_allowed(each, wanted) and spread.topology_key in each.labels]
         fewest = min((count_near(each, spread.topology_key, nodes, there) for each in eligible), default=0)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import settings
 from lattice.engine.plugin import Profile
 from lattice.scheduling.ask import Demands, GpuNeed, WorkloadAsk
 from lattice.scheduling.facts import NodeFacts
-from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.nodes import NodeTable, Placement
 from lattice.scheduling.plugins.bin_packing import BinPacking
 from lattice.scheduling.plugins.fit import Fit
 from lattice.scheduling.plugins.gpu import Gpu
@@ -68,8 +69,9 @@ def ask(table: NodeTable, name: str, cpu: int = 100, priority: int = 0, **more: 
 
 
 def put(table: NodeTable, node: str, asks: Iterable[WorkloadAsk]) -> None:
+    """They run there, whether or not there is room."""
     for each in asks:
-        table.assume(each, table.row_of[node])
+        table.admit(each, table.row_of[node])
         table.commit(each.name)
 
 
@@ -78,19 +80,38 @@ def where(table: NodeTable) -> dict[str, str]:
 
 
 def check_capacity(table: NodeTable) -> None:
-    """Counted anew from who is where: nothing is given out twice, and the table's own sums agree."""
+    """Nothing is given out twice, and the table's own sums agree."""
+    recounted(table)
+    for row in range(table.count):
+        for number in range(len(table.resources)):
+            assert table.free(number)[row] >= 0, f"{table.names[row]}: too much {table.resources[number]} taken"
+        assert (table.gpus.free(row) >= 0).all()
+        assert all(len(each.ports) == each.ask.demands.ports for each in table.on_row[row].values())
+
+
+def recounted(table: NodeTable) -> None:
+    """Counted anew from who is where, the table's own sums agree, also where a node has shrunk under those on it."""
     for row in range(table.count):
         here = [each for each in table.placements.values() if each.row == row]
+        assert here == sorted(table.on_row[row].values(), key=here.index)
         for number in range(len(table.resources)):
             taken = sum(dict(each.ask.needs).get(number, 0) for each in here)
-            assert taken == table.taken(number)[row]
-            assert taken <= table.total(number)[row], f"{table.names[row]}: {taken} {table.resources[number]} taken"
+            if table.resources[number] == "ports":
+                taken += len(fixed_inside(table, row, here))
+            assert taken == table.taken(number)[row] == table.total(number)[row] - table.free(number)[row]
         facts = table.facts[row]
-        free = [milli for _, milli in facts.gpus] if facts else []
-        for each in here:
-            for number in each.gpus:
-                free[number] -= each.ask.demands.gpu.milli if each.ask.demands.gpu else 0
-        assert free == table.gpus.free(row).tolist()
-        assert all(milli >= 0 for milli in free)
-        ports = [port for each in here for port in each.ask.demands.host_ports]
-        assert len(ports) == len(set(ports))
+        gpus = [milli for _, milli in facts.gpus] if facts else []
+        used = [
+            sum(each.ask.demands.gpu.milli for each in here if each.ask.demands.gpu and number in each.gpus) for number in range(len(gpus))
+        ]
+        assert table.gpus.free(row).tolist() == [milli - taken for milli, taken in zip(gpus, used, strict=True)]
+        ports = [port for each in here for port in (*each.ask.demands.host_ports, *product(each.ports, ("TCP", "UDP")))]
+        assert len(ports) == len(set(ports)), f"{table.names[row]}: a port is given out twice: {sorted(ports)}"
+        assert set(ports) == set(table.ports.in_use(row))
+
+
+def fixed_inside(table: NodeTable, row: int, here: Iterable[Placement]) -> set[int]:
+    """Numbers of the range that ports are chosen from which somebody has fixed."""
+    facts = table.facts[row]
+    first, last = (facts and facts.ports) or (30000, 32767)
+    return {number for each in here for number, _ in each.ask.demands.host_ports if first <= number <= last}

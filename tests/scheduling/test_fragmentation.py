@@ -1,22 +1,30 @@
 """GPU fragmentation: where a workload should go so that what comes next finds GPUs it can use."""
 
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.engine.decide import decide
+from lattice.engine.explain import ranked
 from lattice.engine.plugin import Profile
 from lattice.scheduling.ask import Demands, GpuNeed, WorkloadAsk
 from lattice.scheduling.facts import NodeFacts
-from lattice.scheduling.mix import STARVED, Kind, Mix, States, count_kinds, left_over, placed
+from lattice.scheduling.lesson import FEW
+from lattice.scheduling.mix import STARVED, Kind, Mix, States, kind_of, left_over, most_frequent, placed
 from lattice.scheduling.nodes import NodeTable
 from lattice.scheduling.plugins.fit import Fit
 from lattice.scheduling.plugins.fragmentation import GpuFragmentation, Landscape
 from lattice.scheduling.plugins.gpu import Gpu
-from tests.scheduling.small import many
+from lattice.scheduling.preempt import fits_on
+from tests.scheduling.small import EXAMPLES, many
 
+pytestmark = pytest.mark.timeout(3600 if EXAMPLES > 500 else 300)
 MODELS = ("T4", "G2")
+FITS = Profile("fits", (Fit(), Gpu()), ())  # type: ignore[arg-type]
 
 
 def cluster(*nodes: tuple[int, int, str], seed: int = 0) -> NodeTable:
@@ -98,7 +106,7 @@ def filled(nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int
     table = cluster(*nodes)
     for number, (row, cpu, gpu, model) in enumerate(given_to):
         ask = asks(table, f"w{number}", cpu, gpu, (model,) if model and gpu else ())
-        if np.isfinite(decide(ask, table, Profile("fits", (Fit(), Gpu()), ())).totals[row]):  # type: ignore[arg-type]
+        if np.isfinite(decide(ask, table, FITS).totals[row]):
             table.assume(ask, row)
     return table
 
@@ -122,13 +130,14 @@ def slow_loss(mix: Mix, kinds: list[tuple[Kind, int]], node: tuple[int, list[int
 @given(nodes=machines, given_to=placements)
 def test_the_loss_agrees_with_the_obvious_loop(nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]) -> None:
     table = filled(nodes, given_to)
-    kinds = count_kinds(placement.ask for placement in table.placements.values())
+    kinds = most_frequent(Counter(filter(None, (kind_of(placement.ask) for placement in table.placements.values()))))
     mix = Mix(kinds, table.gpus.models)
-    gpus = table.gpus.matrix().T.clip(0).astype(np.int64)
+    gpus = table.gpus.free_of(slice(None)).astype(np.int64)
     states = States(table.free(0).astype(np.float64), gpus, table.column("gpu_model").astype(np.int64))
     mix.weigh(states, np.ones(table.count, np.int64))
     slow = [slow_loss(mix, kinds, (int(table.free(0)[row]), gpus[row].tolist(), nodes[row][2])) for row in range(table.count)]
     assert mix.loss(states) == pytest.approx(slow, abs=1e-6)
+    assert (table.lessons.latest.mix.loss(states) == mix.loss(states)).all()
 
 
 @many
@@ -156,26 +165,6 @@ def test_row_order_does_not_matter(nodes: list[tuple[int, int, str]], given_to: 
 
 
 @many
-@given(nodes=machines, given_to=placements, more=placements)
-def test_following_changes_costs_the_same_as_looking_at_all_rows(
-    nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]], more: list[tuple[int, int, int, str]]
-) -> None:
-    table = filled(nodes, given_to)
-    landscape = Landscape(table)
-    landscape.patience = 1_000_000
-    ask = asks(table, "new", 2, 500)
-    landscape.costs(ask)
-    for number, (row, cpu, gpu, model) in enumerate(more):
-        extra = asks(table, f"more{number}", cpu, gpu, (model,) if model and gpu else ())
-        if np.isfinite(decide(extra, table, Profile("fits", (Fit(), Gpu()), ())).totals[row]):  # type: ignore[arg-type]
-            table.assume(extra, row)
-            landscape.follow(table)
-    followed = landscape.costs(ask)
-    landscape.recode(table)
-    assert (landscape.costs(ask) == followed).all()
-
-
-@many
 @given(nodes=machines, given_to=placements, cpu=st.sampled_from((0, 2)), gpu=st.sampled_from((0, 300, 1000, 2000)))
 def test_what_is_scored_is_what_the_table_does(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]], cpu: int, gpu: int
@@ -186,8 +175,167 @@ def test_what_is_scored_is_what_the_table_does(
     if not decision.fits:
         return
     row = decision.chosen
-    before = States(table.free(0)[[row]].astype(float), table.gpus.matrix().T[[row]].clip(0).astype(np.int64), np.zeros(1, np.int64))
+    before = States(table.free(0)[[row]].astype(float), table.gpus.free_of([row]).astype(np.int64), np.zeros(1, np.int64))
     table.assume(ask, row)
     after = placed(before, cpu * 1000, ask.demands.gpu)
-    assert sorted(after.gpus[0]) == sorted(table.gpus.matrix().T[row].clip(0))
+    assert sorted(after.gpus[0]) == table.gpus.free_of([row])[0].tolist()
     assert after.cpu[0] == table.free(0)[row]
+
+
+# What happens to a table: workloads come, on node `where`, and go; nodes change and are gone.
+changes = st.lists(
+    st.tuples(
+        st.sampled_from(("comes", "comes", "comes", "goes", "goes", "cordoned", "has GPUs", "is gone")),
+        st.integers(0, 11),
+        st.sampled_from((0, 1, 3)),
+        st.sampled_from((0, 110, 500, 810, 1000, 2000)),
+        st.sampled_from(("", *MODELS)),
+    ),
+    min_size=10,
+    max_size=20,
+)
+Step = tuple[str, int, int, int, str]
+crowds = st.sampled_from((0, FEW - 4, FEW + 10, FEW + 10))
+
+
+def begun(nodes: list[tuple[int, int, str]], crowd: int) -> NodeTable:
+    """Twelve nodes, and so many small ones there already."""
+    table = cluster(*nodes * 3)
+    for number in range(crowd):
+        row = number % table.count
+        ask = asks(table, f"small{number}", 0, 30 if nodes[row % 4][1] else 0)
+        table.assume(ask, row)
+    return table
+
+
+def happens(table: NodeTable, number: int, step: Step) -> None:
+    what, where, cpu, gpu, model = step
+    name = f"n{where}"
+    if what == "goes":
+        here = sorted(table.placements)
+        if here:
+            table.forget(here[where % len(here)])
+    elif name not in table.row_of:
+        return
+    elif what == "comes":
+        ask = asks(table, f"w{number}", cpu, gpu, (model,) if model and gpu else ())
+        if fits_on(ask, table, FITS, table.row_of[name]):
+            table.assume(ask, table.row_of[name])
+    elif what == "is gone":
+        table.drop(name)
+    else:
+        facts = table.facts[table.row_of[name]]
+        assert facts
+        changed = {"cordoned": not facts.cordoned} if what == "cordoned" else {"gpus": ((model or "new", 1000), *facts.gpus)[:3]}
+        table.put(replace(facts, **changed))
+
+
+def asked_about(table: NodeTable) -> list[list[float]]:
+    plugin = GpuFragmentation()
+    return [plugin.score(asks(table, "new", cpu, gpu), table).tolist() for cpu, gpu in ((2, 0), (1, 500), (1, 1000), (1, 2000))]
+
+
+@many
+@given(
+    nodes=machines, crowd=crowds, steps=changes, idle=st.lists(st.sampled_from(("decide", "explain", "what if")), min_size=10, max_size=10)
+)
+def test_who_asks_in_between_changes_no_decision(nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step], idle: list[str]) -> None:
+    quiet, busy, used = begun(nodes, crowd), begun(nodes, crowd), profile()
+    new = asks(busy, "new", 1, 500)
+    for number, step in enumerate(steps):
+        happens(quiet, number, step)
+        happens(busy, number, step)
+        match idle[number % 10]:
+            case "decide":
+                first = decide(new, busy, used).freeze()
+                assert decide(new, busy, used).totals.tolist() == first.totals.tolist()
+            case "explain":
+                ranked(decide(new, busy, used), 3)
+            case "what if":
+                with busy.what_if():
+                    for later, other in enumerate(steps[:10]):
+                        if other[0] in ("comes", "goes"):
+                            happens(busy, 1000 + later, other)
+                            decide(new, busy, used)
+    last = [decide(asks(table, "new", 1, 500), table, used) for table in (quiet, busy)]
+    assert last[0].name == last[1].name
+    assert last[0].totals.tolist() == last[1].totals.tolist()
+    assert asked_about(quiet) == asked_about(busy)
+
+
+@many
+@given(nodes=machines, crowd=crowds, steps=changes)
+def test_what_would_be_is_what_is_once_it_is_done(nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step]) -> None:
+    imagined, real = begun(nodes, crowd), begun(nodes, crowd)
+    before = asked_about(imagined)
+    placing = [step for step in steps if step[0] in ("comes", "goes")]
+    with imagined.what_if():
+        for number, step in enumerate(placing):
+            happens(imagined, number, step)
+            happens(real, number, step)
+        assert asked_about(imagined) == asked_about(real)
+    assert asked_about(imagined) == before == asked_about(begun(nodes, crowd))
+
+
+@many
+@given(nodes=machines, steps=changes)
+def test_a_table_built_anew_from_few_placements_scores_the_same(nodes: list[tuple[int, int, str]], steps: list[Step]) -> None:
+    old = begun(nodes, 0)
+    for number, step in enumerate(steps):
+        happens(old, number, step)
+    assert named_scores(restored(old)) == named_scores(old)
+
+
+@many
+@given(nodes=machines, crowd=crowds, steps=changes)
+def test_following_changes_costs_the_same_as_looking_at_all_rows(nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step]) -> None:
+    table = begun(nodes, crowd)
+    landscape = Landscape(table)
+    ask = asks(table, "new", 2, 500)
+    for number, step in enumerate(steps):
+        happens(table, number, step)
+        landscape.follow(table)
+        assert (landscape.costs(ask) == Landscape(table).costs(ask)).all()
+
+
+def restored(old: NodeTable) -> NodeTable:
+    """A table that is told of nodes and placements in another order."""
+    new = NodeTable()
+    for name in sorted(old.row_of, reverse=True):
+        facts = old.facts[old.row_of[name]]
+        assert facts
+        new.put(facts)
+    for name, placement in reversed(old.placements.items()):
+        new.restore(replace(placement, ask=new.asked(name, placement.ask.demands), row=new.row_of[old.names[placement.row]]))
+    return new
+
+
+def named_scores(table: NodeTable) -> dict[str, list[float]]:
+    return {name: [scores[row] for scores in asked_about(table)] for name, row in table.row_of.items()}
+
+
+@many
+@given(nodes=machines, crowd=crowds, steps=changes, later=changes)
+def test_a_table_that_carries_the_lesson_over_goes_on_like_the_one_it_was_built_from(
+    nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step], later: list[Step]
+) -> None:
+    old = begun(nodes, crowd)
+    for number, step in enumerate(steps):
+        happens(old, number, step)
+    new = restored(old)
+    new.lessons.carry_over(old.lessons)
+    assert named_scores(new) == named_scores(old)
+    for number, step in enumerate(later):
+        happens(old, 100 + number, step)
+        happens(new, 100 + number, step)
+        assert named_scores(new) == named_scores(old)
+
+
+def test_without_carrying_it_over_the_lesson_may_be_another_once_placements_are_many() -> None:
+    old = begun([(8, 1, "T4")] * 4, FEW + 10)
+    for number in range(3):
+        happens(old, number, ("comes", number, 1, 500, ""))
+    new = restored(old)
+    assert named_scores(new) != named_scores(old)
+    new.lessons.carry_over(old.lessons)
+    assert named_scores(new) == named_scores(old)

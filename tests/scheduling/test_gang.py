@@ -1,16 +1,24 @@
 """A group is seated all or nothing, and told how many would fit and why the next does not."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small import ask, check_capacity, many, nodes, packing, put, where
+from test_bind import ledger
 
 from lattice.engine.decide import decide
 from lattice.engine.explain import sentence
 from lattice.engine.plugin import Profile
 from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.bind import Binder, BindingMode
 from lattice.scheduling.gang import NoSeat, Seat, Together, seat_together, take
 from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.preempt import Preemptor
+from lattice.scheduling.queue import Queue
+from lattice.scheduling.reserve import Reservations
+from lattice.scheduling.schedule import CompositeScheduler
 
 
 def seated(table: NodeTable, sizes: list[int], least: int, profile: Profile | None = None) -> Together:
@@ -64,3 +72,104 @@ def test_a_group_takes_all_its_seats_or_leaves_everything_as_it_was(free: list[i
     for seat in together.seats:
         take(seat, table)
     check_capacity(table)
+
+
+# --- a gang that has to make way ---
+
+
+def gang_of(table: NodeTable, count: int, least: int, cpu: int = 600) -> list[WorkloadAsk]:
+    """One member on each node."""
+    members = [ask(table, f"g{number}", cpu, 1, group="g", least=least) for number in range(count)]
+    for number, member in enumerate(members):
+        put(table, f"n{number}", [member])
+    return members
+
+
+def evicting(table: NodeTable, **limits: int) -> CompositeScheduler:
+    return CompositeScheduler(packing(), Reservations(table), preemptor=Preemptor(table, packing(), limits))
+
+
+def test_all_members_leave_their_nodes_for_one_that_needs_only_one_of_these() -> None:
+    table = nodes(1000, 1000, 1000)
+    gang_of(table, 3, least=3)
+    cycle = evicting(table).cycle([[ask(table, "high", 900, 5)]], 0.0)
+    assert sorted(cycle.evictions) == [(f"default/g{number}", "default/high") for number in range(3)]
+    assert list(where(table)) == ["high"]
+    check_capacity(table)
+
+
+def test_what_comes_to_a_node_that_a_mate_leaves_waits_until_it_is_gone() -> None:
+    table = nodes(1000, 1000)
+    gang_of(table, 2, least=2)
+    one = evicting(table)
+    one.binder = Binder(ledger(1000, 1000), one.reservations, lambda: 0.0, BindingMode.OPTIMISTIC)
+    cycle = one.cycle([[ask(table, "high", 900, 5)], [ask(table, "low", 900)]], 0.0)
+    high, low = cycle.placed
+    assert high.waits_for == high.victims == ("default/g0", "default/g1")
+    assert (low.victims, low.waits_for) == ((), (f"default/g{low.node[1:]}",))
+    assert asyncio.run(one.bind(cycle)) == []
+
+
+def test_members_that_had_to_go_come_back_together() -> None:
+    table, queue = nodes(1000, 1000, 1000), Queue()
+    members = gang_of(table, 2, least=2)
+    one = evicting(table)
+    put(table, "n2", [ask(table, "top", 900, 9)])
+    cycle = one.cycle([[ask(table, "high", 900, 5)]], 0.0)
+    gone = [name for name, _ in cycle.evictions]
+    assert sorted(gone) == [each.name for each in members]
+    for each in members:
+        queue.add(each)
+    (run,) = queue.pop_batch(0.0, 1)
+    assert [each.name for each in run] == [each.name for each in members]
+    again = one.cycle([run], 0.0)
+    assert again.placed == []
+    assert all(each.why.startswith("1 of 2 would fit, minMember is 2; the next: ") for each in again.unplaced)
+    table.forget("default/top")
+    assert [each.ask.name for each in one.cycle([run], 0.0).placed] == [each.name for each in members]
+
+
+def test_a_gang_takes_the_places_of_another() -> None:
+    table = nodes(1000, 1000, 1000)
+    gang_of(table, 3, least=3)
+    strong = [ask(table, f"s{number}", 700, 5, group="strong", least=3) for number in range(3)]
+    one = evicting(table, **{"default/none": 0})
+    cycle = one.cycle([strong], 0.0)
+    assert sorted(where(table)) == ["s0", "s1", "s2"]
+    assert len(cycle.evictions) == 3
+    assert all(each.waits_for for each in cycle.placed)
+    weak = [ask(table, f"w{number}", 700, 5, group="weak", least=3) for number in range(3)]
+    assert one.cycle([weak], 0.0).placed == []
+    assert sorted(where(table)) == ["s0", "s1", "s2"]
+
+
+MEMBER = st.tuples(st.integers(0, 2), st.integers(100, 600), st.integers(0, 3), st.sampled_from(["", "", "g", "h"]))
+
+
+@many
+@given(
+    there=st.lists(MEMBER, min_size=2, max_size=9),
+    least=st.integers(1, 3),
+    comes=st.lists(st.tuples(st.integers(200, 900), st.integers(1, 4), st.booleans()), min_size=1, max_size=4),
+)
+def test_a_gang_is_whole_or_gone_whoever_comes(
+    there: list[tuple[int, int, int, str]], least: int, comes: list[tuple[int, int, bool]]
+) -> None:
+    table = nodes(1000, 800, 1000)
+    for number, (node, cpu, priority, gang) in enumerate(there):
+        if cpu <= table.free(0)[node]:
+            put(table, f"n{node}", [ask(table, f"w{number}", cpu, priority, group=gang, least=least if gang else 0)])
+    whole = {gang for gang in "gh" if table.members[gang] >= least}
+    one, before = evicting(table), set(table.placements)
+    batch = [
+        [ask(table, f"new{number}.{twin}", cpu, priority, group=f"new{number}" if together else "", least=2 if together else 0)]
+        for number, (cpu, priority, together) in enumerate(comes)
+        for twin in range(1 + together)
+    ]
+    cycle = one.cycle(batch, 0.0)
+    check_capacity(table)
+    assert before - set(table.placements) <= {name for name, _ in cycle.evictions}
+    for gang in whole:
+        assert table.members[gang] == 0 or table.members[gang] >= least
+    for number in range(len(comes)):
+        assert table.members[f"new{number}"] in (0, 2)

@@ -3,12 +3,16 @@
 from typing import Any
 
 import pytest
+from small import recounted
 
-from lattice.engine.decide import decide
+from lattice.engine.decide import NOWHERE, decide
+from lattice.engine.explain import counts, refusals
+from lattice.errors import Conflict, Invalid
 from lattice.scheduling.ask import Demands, GpuNeed
 from lattice.scheduling.facts import NodeFacts
 from lattice.scheduling.nodes import NodeTable
 from lattice.scheduling.profile import compile_preset
+from lattice.scheduling.room import lacks
 
 PROFILE = compile_preset("balanced")
 
@@ -106,3 +110,124 @@ def test_a_request_that_names_what_we_count_ourselves_adds_to_it(name: str) -> N
     nodes.put(NodeFacts("a", {"cpu": 8000, "memory": 1 << 34, "ports": 6, "workloads": 6}, {"node": "a"}, ports=(1, 6)))
     assert not place(nodes, "greedy", requests=((name, 6),), ports=1)
     assert place(nodes, "modest", requests=((name, 5),), ports=1)
+
+
+def test_a_range_of_ports_that_moves_under_a_fixed_port_leaves_nothing_taken() -> None:
+    table = NodeTable()
+    table.put(NodeFacts("a", {"cpu": 1000, "memory": 1}, {"node": "a"}, ports=(80, 90)))
+    table.assume(table.asked("default/w", Demands(host_ports=((80, "TCP"),))), 0)
+    table.put(NodeFacts("a", {"cpu": 1000, "memory": 1}, {"node": "a"}, ports=(100, 110)))
+    assert int(table.free(table.index["ports"])[0]) == 11
+    table.forget("default/w")
+    assert int(table.free(table.index["ports"])[0]) == 11
+
+
+BOTH = ((30000, "TCP"), (30000, "UDP"))
+TCP, UDP = ((30000, "TCP"),), ((30000, "UDP"),)
+
+
+@pytest.mark.parametrize(
+    ("ports", "room", "comes", "fit", "free"),
+    [
+        pytest.param((30000, 30009), {}, [(1, TCP)], [(30001,)], 8, id="its own fixed port is not chosen for it once more"),
+        pytest.param((30000, 30000), {}, [(1, TCP)], [None], 1, id="a fixed port may be the last one of the range"),
+        pytest.param((30000, 30000), {}, [(0, TCP), (0, UDP)], [(), ()], 0, id="one number, two protocols, two workloads: it counts once"),
+        pytest.param(
+            (30000, 30001), {}, [(0, BOTH), (1, ())], [(), (30001,)], 0, id="one number, two protocols, one workload: counts once"
+        ),
+        pytest.param((30000, 30001), {"ports": 5}, [(1, ())] * 3, [(30000,), (30001,), None], 0, id="never more than the range has"),
+        pytest.param((30000, 30009), {"ports": 1}, [(1, TCP)], [None], 1, id="fixed ones inside the range count against the limit"),
+        pytest.param((30000, 30009), {"ports": 1}, [(1, ((80, "TCP"),))], [(30000,)], 0, id="fixed ones outside the range do not"),
+        pytest.param((30009, 30000), {}, [(1, ())], [None], 0, id="a range that ends before it begins has none"),
+    ],
+)
+def test_ports_of_the_range_are_counted_by_number(
+    ports: tuple[int, int], room: dict[str, int], comes: list[Any], fit: list[tuple[int, ...] | None], free: int
+) -> None:
+    nodes = NodeTable()
+    nodes.put(NodeFacts("a", {"cpu": 8000, "memory": 1 << 34, **room}, {"node": "a"}, ports=ports))
+    for number, (chosen, fixed) in enumerate(comes):
+        ask = nodes.asked(f"w{number}", Demands(ports=chosen, host_ports=fixed))
+        assert bool(lacks(ask, nodes, 0)) == (fit[number] is None)
+        assert place(nodes, f"w{number}", ports=chosen, host_ports=fixed) == (fit[number] is not None)
+        if fit[number] is not None:
+            assert nodes.placements[f"w{number}"].ports == fit[number]
+    assert int(nodes.free(nodes.index["ports"])[0]) == free
+    recounted(nodes)
+    for name in list(nodes.placements):
+        nodes.forget(name)
+    recounted(nodes)
+
+
+def test_a_range_that_shrank_under_what_was_chosen_has_no_room_for_fixed_ports() -> None:
+    nodes = table(ports=(90, 99))
+    assert place(nodes, "chooses", ports=3)
+    nodes.put(NodeFacts("a", {"cpu": 8000, "memory": 1 << 34}, {"node": "a"}, ports=(80, 81)))
+    assert not place(nodes, "fixed", host_ports=((80, "TCP"),))
+    assert place(nodes, "outside", host_ports=((79, "TCP"),))
+
+
+def test_a_range_used_up_by_fixed_ports_says_so() -> None:
+    nodes = table(ports=(30000, 30000))
+    decision = decide(nodes.asked("w", Demands(ports=1, host_ports=TCP)), nodes, compile_preset())
+    assert [reason.summary() for reason, count in counts(decision)] == ["without room in the port range for 30000 and 1 more"]
+    ((_, (told,)),) = refusals(decision)
+    assert (told.what, told.need, told.have, told.missing) == ("ports", "2", "1", "1")
+
+
+@pytest.mark.parametrize(
+    ("demands", "why"),
+    [
+        pytest.param({"requests": (("cpu", 8001),)}, "node a has 8000 cpu free, 8001 needed", id="too much cpu"),
+        pytest.param({"host_ports": ((80, "TCP"),)}, "port 80/TCP of node a is taken", id="a port in use"),
+        pytest.param({"ports": 3}, "node a has 2 ports free, 3 needed", id="too many ports"),
+        pytest.param({"gpu": GpuNeed(1, 1000)}, "node a has no 1 GPUs with 1000 thousandths free", id="no GPU"),
+    ],
+)
+def test_what_does_not_fit_is_not_assumed(demands: dict[str, Any], why: str) -> None:
+    nodes = table(ports=(30000, 30001))
+    nodes.assume(nodes.asked("there", Demands(host_ports=((80, "TCP"),))), 0)
+    with pytest.raises(Conflict, match=why):
+        nodes.assume(nodes.asked("new", Demands(**demands)), 0)
+    assert list(nodes.placements) == ["there"]
+    recounted(nodes)
+
+
+def test_nothing_is_assumed_or_restored_on_a_node_that_is_gone() -> None:
+    nodes = table()
+    was = nodes.assume(nodes.asked("w", Demands()), 0)
+    assert nodes.drop("a") == [was]
+    for row in (0, NOWHERE):
+        with pytest.raises(Conflict, match="the node is gone"):
+            nodes.assume(nodes.asked("w", Demands()), row)
+    with pytest.raises(Invalid, match="the node is gone"):
+        nodes.restore(was)
+    assert not nodes.placements
+
+
+def test_nodes_do_not_change_inside_what_if() -> None:
+    nodes = table()
+    nodes.assume(nodes.asked("w", Demands(requests=(("cpu", 1000),))), 0)
+    with nodes.what_if():
+        with pytest.raises(Conflict, match="node a: nodes cannot change inside what_if"):
+            nodes.drop("a")
+        with pytest.raises(Conflict, match="node b: nodes cannot change inside what_if"):
+            nodes.put(NodeFacts("b", {"cpu": 1}, {"node": "b"}))
+    assert (list(nodes.row_of), list(nodes.placements)) == (["a"], ["w"])
+    recounted(nodes)
+
+
+def test_amounts_beyond_measure_are_refused_before_anything_changes() -> None:
+    nodes = table()
+    with pytest.raises(Invalid, match=r"workload w: memory must be from 0 to 2\^53, got"):
+        nodes.asked("w", Demands(requests=(("memory", (1 << 53) + 1),)))
+    with pytest.raises(Invalid, match=r"node b: memory must be from 0 to 2\^53, got -1"):
+        nodes.put(NodeFacts("b", {"memory": -1}, {"node": "b"}))
+    assert list(nodes.row_of) == ["a"]
+    for number in range(512):
+        nodes.admit(nodes.asked(f"w{number}", Demands(requests=(("memory", 1 << 53),))), 0)
+    one_more = nodes.asked("last", Demands(requests=(("memory", 1 << 53),), host_ports=((80, "TCP"),)))
+    with pytest.raises(Invalid, match="memory taken, more than can be counted"):
+        nodes.admit(one_more, 0)
+    assert "last" not in nodes.placements
+    recounted(nodes)

@@ -135,10 +135,8 @@ def test_node_selector_names_each_label_that_is_missing() -> None:
         "without label disk=ssd",
         "without label x=1",
     ]
-    assert details(NodeSelector(), node, a_workload(node_selector={"disk": "ssd"})) == [
-        "without label disk=ssd: need disk=ssd, have disk=hdd"
-    ]
-    assert details(NodeSelector(), node, a_workload(node_selector={"x": "1"})) == ["without label x=1: need x=1, have none"]
+    assert details(NodeSelector(), node, a_workload(node_selector={"disk": "ssd"})) == ["label: need disk=ssd, have disk=hdd"]
+    assert details(NodeSelector(), node, a_workload(node_selector={"x": "1"})) == ["label: need x=1, have no label x"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +170,7 @@ def test_node_affinity(labels: dict[str, str], terms: list[list[tuple[Any, ...]]
 def test_node_affinity_says_what_was_wanted_and_what_is_there() -> None:
     demands = a_workload(node_terms=(node_term(requirement("zone", "In", "a", "b")), node_term(requirement("gpu", "Exists"))))
     assert against(NodeAffinity(), a_node(zone="c"), demands) == ["without labels zone in (a,b) or gpu"]
-    assert details(NodeAffinity(), a_node(zone="c"), demands) == ["labels: need zone in (a,b) or gpu, have zone=c"]
+    assert details(NodeAffinity(), a_node(zone="c"), demands) == ["labels: need zone in (a,b) or gpu, have zone=c, no label gpu"]
 
 
 TAINTED = "with untolerated taint k=v:NoSchedule"
@@ -232,7 +230,19 @@ def test_no_execute_says_who_must_go_and_when(taints: tuple[Any, ...], toleratio
     table = nodes(a_node())
     place(table, a_workload(tolerations=tolerations), "n1")
     gone = evicted_by(a_node(taints=taints), table.placements.values())
-    assert gone == ({} if leaves is None else {"default/placed-0": leaves})
+    assert {name: each.after for name, each in gone.items()} == ({} if leaves is None else {"default/placed-0": leaves})
+
+
+def test_who_must_go_is_told_for_which_taint() -> None:
+    node = a_node(taints=(a_taint("k", "NoExecute"), a_taint("l", "NoExecute", "v")))
+    table = nodes(node)
+    place(table, a_workload(tolerations=(a_toleration("k", "Exists"),)), "n1")
+    patient = (a_toleration("k", "Exists"), a_toleration("l", "Exists", toleration_seconds=60))
+    place(table, a_workload(tolerations=patient), "n1")
+    assert [str(each) for each in evicted_by(node, table.placements.values()).values()] == [
+        "at once: it does not tolerate taint l=v:NoExecute",
+        "60 s after taint l=v:NoExecute came: it is not tolerated for longer",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,9 @@ def test_spread_tells_the_counts() -> None:
     place(table, wanted, "a1")
     (reason,) = [reason for reason, mask in TopologySpread().filter(ask(table, wanted), table).items() if mask.any()]
     assert reason.summary() == "in a zone that is 1 or more ahead of the emptiest"
-    assert str(reason.detail(table, table.row_of["a1"])) == "workloads in zone a, the emptiest has 0: need at most 1, have 2 with this one"
+    assert str(reason.detail(table, table.row_of["a1"])) == (
+        "skew over zone: need at most 1, have 2 (2 in zone a with this one, 0 in zone b)"
+    )
 
 
 def test_replicas_of_a_service_prefer_nodes_and_zones_with_fewer() -> None:

@@ -1,19 +1,17 @@
 """Victims are of lower priority, make room, are no more than needed and as cheap as can be."""
 
-from itertools import combinations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from small import ask, indifferent, many, nodes, packing, put, where
+from small import ask, indifferent, nodes, packing, put, where
 
 from lattice.engine.decide import decide
 from lattice.kinds.constraint import WorkloadTerm
 from lattice.kinds.selector import LabelSelector
 from lattice.scheduling.ask import WorkloadAsk
-from lattice.scheduling.nodes import NodeTable, Placement
-from lattice.scheduling.preempt import Preemption, Preemptor, fits_on
+from lattice.scheduling.facts import NodeFacts
+from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.preempt import Preemption, Preemptor
 
 WEB = (("app", "web"),)
 NOT_NEAR_WEB = (WorkloadTerm(selector=LabelSelector(match_labels={"app": "web"}), topology_key="node"),)
@@ -87,30 +85,56 @@ def test_disruption_limits(left: dict[str, int], gone: list[str]) -> None:
 @pytest.mark.parametrize(
     ("least", "cpu", "gone"),
     [
-        pytest.param(3, 300, [], id="a gang without a member to spare"),
+        pytest.param(3, 300, ["g0", "g1", "g2"], id="a gang without a member to spare goes as a whole"),
         pytest.param(2, 300, ["g0"], id="a gang with one to spare"),
-        pytest.param(2, 600, [], id="one to spare is not enough"),
+        pytest.param(2, 600, ["g0", "g1", "g2"], id="one to spare is not enough, so all go"),
         pytest.param(1, 600, ["g0", "g1"], id="two to spare"),
     ],
 )
-def test_a_gang_keeps_as_many_as_it_needs(least: int, cpu: int, gone: list[str]) -> None:
+def test_a_gang_keeps_as_many_as_it_needs_or_none(least: int, cpu: int, gone: list[str]) -> None:
     table = nodes(900)
     put(table, "n0", [ask(table, f"g{number}", 300, group="g", least=least) for number in range(3)])
     assert victims(preempt(table, ask(table, "new", cpu, 5))) == gone
 
 
-def test_a_gang_over_many_nodes_is_counted_whole() -> None:
+def gang_on(table: NodeTable, *priorities: int, least: int, **more: Any) -> None:
+    """One member on each node."""
+    for number, priority in enumerate(priorities):
+        put(table, f"n{number}", [ask(table, f"g{number}", 300, priority, group="g", least=least, **more)])
+
+
+@pytest.mark.parametrize(
+    ("priorities", "least", "more", "gone"),
+    [
+        pytest.param((0, 0, 0), 2, {}, 1, id="one to spare, wherever"),
+        pytest.param((0, 0, 0), 3, {}, 3, id="none to spare: all, on all nodes"),
+        pytest.param((0, 0, 5), 3, {}, 0, id="one of equal priority saves them all"),
+        pytest.param((0, 0, 5), 2, {}, 1, id="but not the one to spare"),
+        pytest.param((0, 0, 0), 3, {"service": "limited"}, 0, id="a limit saves them all"),
+        pytest.param((0, 0, 0), 2, {"service": "limited"}, 1, id="what the limit allows may be spared"),
+    ],
+)
+def test_a_gang_over_many_nodes(priorities: tuple[int, ...], least: int, more: dict[str, Any], gone: int) -> None:
     table = nodes(300, 300, 300)
-    for number in range(3):
-        put(table, f"n{number}", [ask(table, f"g{number}", 300, group="g", least=2)])
-    preemptor = Preemptor(table, packing())
-    for name, goes in (("new", 1), ("newer", 0)):
-        newcomer = ask(table, name, 300, 5)
-        found = preemptor.find(newcomer, decide(newcomer, table, packing()))
-        assert len(victims(found)) == goes
-        for victim in found.names if found else ():
-            table.forget(victim)
-            put(table, table.names[found.row] if found else "", [newcomer])
+    gang_on(table, *priorities, least=least, **more)
+    found = preempt(table, ask(table, "new", 300, 5), may_disrupt={"default/limited": 2})
+    assert len(victims(found)) == gone
+    assert not found or found.row in {victim.row for victim in found.victims}
+
+
+@pytest.mark.parametrize(
+    ("others", "gone"),
+    [
+        pytest.param([3, 3], ["a0", "a1"], id="two others rather than three of a gang"),
+        pytest.param([3, 3, 3], ["g0", "g1", "g2"], id="of as many the less important, wherever they are"),
+        pytest.param([0, 0, 0, 0], ["g0", "g1", "g2"], id="three of a gang rather than four others"),
+    ],
+)
+def test_all_of_a_gang_are_counted(others: list[int], gone: list[str]) -> None:
+    table = nodes(300, 300, 300, 300)
+    gang_on(table, 1, 1, 1, least=3)
+    put(table, "n3", [ask(table, f"a{number}", 300 // len(others), priority) for number, priority in enumerate(others)])
+    assert victims(preempt(table, ask(table, "new", 300, 5))) == gone
 
 
 def test_stopped_ones_are_charged_to_their_service() -> None:
@@ -160,56 +184,32 @@ def test_sums_follow_new_nodes_and_resources() -> None:
     assert victims(preemptor.find(new, decide(new, table, profile))) == ["b"]
 
 
-def needed(table: NodeTable, newcomer: WorkloadAsk, row: int, gone: tuple[Placement, ...]) -> bool:
-    with table.what_if():
-        for each in gone:
-            table.forget(each.ask.name)
-        return fits_on(newcomer, table, packing(), row)
+def test_one_of_very_many_nodes_helps() -> None:
+    table, port = nodes(*[100] * 400), ((80, "TCP"),)
+    for row in range(400):
+        put(table, f"n{row}", [ask(table, f"equal{row}", 10, 5 if row != 397 else 4, host_ports=port), ask(table, f"low{row}", 10)])
+    assert victims(preempt(table, ask(table, "new", 10, 5, host_ports=port))) == ["equal397"]
 
 
-SOMEBODY = st.tuples(st.integers(0, 2), st.integers(50, 600), st.integers(0, 4), st.sampled_from(["", "a", "b"]), st.booleans())
-
-
-@many
-@given(
-    st.lists(SOMEBODY, max_size=9),
-    st.integers(100, 1000),
-    st.booleans(),
-    st.dictionaries(st.sampled_from(["default/a", "default/b"]), st.integers(0, 2)),
+@pytest.mark.parametrize(
+    ("there", "cpu", "gone"),
+    [
+        pytest.param(
+            [(1, 0)] * 4 + [(2, 1), (2, 1), (3, 9)], 4, [4, 5], id="the cheapest pair is neither of the smallest nor of the largest"
+        ),
+        pytest.param([(4, 3), (3, 1), (3, 1), (2, 0)], 6, [1, 2], id="the largest one is not among the cheapest two"),
+        pytest.param([(5, 8), (3, 3), (3, 4), (2, 0), (2, 0)], 7, [0, 3], id="a dear one and a cheap one"),
+    ],
 )
-def test_against_trying_every_set_of_victims(
-    somebody: list[tuple[int, int, int, str, bool]], cpu: int, wants_gpu: bool, limits: dict[str, int]
-) -> None:
-    table = nodes(1000, 700, 1000, gpus=(1, 1, 0))
-    for number, (node, size, priority, service, gpu) in enumerate(somebody):
-        each = ask(table, f"w{number}", size, priority, service=service, gpu=1000 if gpu and node < 2 else 0)
-        if fits_on(each, table, indifferent(), node):
-            put(table, f"n{node}", [each])
-    newcomer = ask(table, "new", cpu, 3, gpu=1000 if wants_gpu else 0)
-    profile = packing()
-    decision = decide(newcomer, table, profile)
-    if decision.fits:
-        return
-    found = Preemptor(table, profile, dict(limits)).find(newcomer, decision)
-    possible = []
-    for row in range(3):
-        lower = [each for each in table.on_row[row].values() if each.ask.priority < 3]
-        for size in range(1, len(lower) + 1):
-            for gone in combinations(lower, size):
-                services = [f"default/{each.ask.demands.service}" for each in gone]
-                allowed = all(services.count(service) <= left for service, left in limits.items())
-                if allowed and needed(table, newcomer, row, gone):
-                    possible.append((len(gone), sum(each.ask.priority for each in gone)))
-    assert (found is None) == (not possible), possible
-    if found is None:
-        return
-    assert all(victim.ask.priority < newcomer.priority for victim in found.victims)
-    assert needed(table, newcomer, found.row, found.victims)
-    for spared in found.victims:
-        assert not needed(table, newcomer, found.row, tuple(each for each in found.victims if each is not spared)), "one too many"
-    assert found.cost[:2] >= min(possible)
-    if not wants_gpu and not limits:
-        assert found.cost[0] == min(possible)[0], "fewer would do"
-    if not wants_gpu and not limits and min(possible)[0] == 1:
-        assert found.cost[:2] == min(possible), "one is enough somewhere, and the cheapest one goes"
-    assert found == Preemptor(table, profile, dict(limits)).find(newcomer, decide(newcomer, table, profile))
+def test_sizes_against_priorities(there: list[tuple[int, int]], cpu: int, gone: list[int]) -> None:
+    table = nodes(sum(size for size, _ in there))
+    put(table, "n0", [ask(table, f"w{number}", size, priority) for number, (size, priority) in enumerate(there)])
+    found = preempt(table, ask(table, "new", cpu, 10))
+    assert sorted(victims(found)) == [f"w{number}" for number in gone]
+
+
+def test_a_port_of_the_range_that_is_freed_can_be_given_out() -> None:
+    table = NodeTable()
+    table.put(NodeFacts("n0", {"cpu": 1000, "memory": 1}, {"node": "n0"}, ports=(9000, 9001)))
+    put(table, "n0", [ask(table, "fixed", 10, 1, host_ports=((9000, "TCP"),)), ask(table, "other", 10, 0)])
+    assert victims(preempt(table, ask(table, "new", 10, 5, ports=2))) == ["fixed"]

@@ -11,7 +11,17 @@ from build import a_node, a_workload, ask, nodes, place
 from lattice.engine.decide import decide
 from lattice.errors import Invalid, NotFound
 from lattice.kinds import manifest
-from lattice.scheduling.profile import FILTERS, PRESETS, SCORES, ProfileSpec, compile_preset, compile_profile, parse_profile, preset
+from lattice.scheduling.profile import (
+    FILTERS,
+    LIGHTEST,
+    PRESETS,
+    SCORES,
+    ProfileSpec,
+    compile_preset,
+    compile_profile,
+    parse_profile,
+    preset,
+)
 
 
 def test_a_profile_is_read_from_what_a_user_wrote() -> None:
@@ -74,6 +84,8 @@ def test_a_profile_is_read_from_what_a_user_wrote() -> None:
         pytest.param(
             {"scores": {"Price": [10**9999]}}, "scores.Price: must be a number of 0 or more, got a list", id="a list beyond printing"
         ),
+        pytest.param({"scores": {"Price": 1e-50}}, "scores.Price: must be 0, or at least 0.000001, got 1e-50", id="nothing as a float32"),
+        pytest.param({"scores": {"Price": Decimal("1E-7")}}, "must be 0, or at least 0.000001, got 1E-7", id="too light"),
         pytest.param({"scores": {}}, "scores: must give at least one of BalancedResources, BinPacking", id="no score"),
         pytest.param(
             {"scores": {"Price": 0, "BinPacking": Decimal("0.0")}}, "scores: must give at least one of", id="no score that counts"
@@ -96,6 +108,19 @@ def test_what_is_wrong_with_a_profile_is_said(change: dict[str, Any], message: s
     assert message in str(caught.value)
     assert "profile/mine" in str(caught.value)
     assert caught.value.causes
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_profile_has_a_name(name: str) -> None:
+    with pytest.raises(Invalid, match="profile/profile: name: must not be empty"):
+        parse_profile({"name": name, "scores": {"Price": 1}})
+    with pytest.raises(Invalid, match="name: must not be empty"):
+        ProfileSpec(name, {"Price": 1.0})
+
+
+def test_the_least_weight_still_counts() -> None:
+    spec = parse_profile({"name": "light", "scores": {"Price": LIGHTEST}})
+    assert [weight for _, weight in compile_profile(spec).scores_by_reach["fixed"]] == [pytest.approx(LIGHTEST)]
 
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:

@@ -1,21 +1,19 @@
-"""Classes of service, eviction order, what can be squeezed, what is left, and sums over containers."""
+"""Classes of service, eviction order, what can be squeezed, and sums over containers."""
 
 from typing import Any
 
 import pytest
 
-from lattice.kinds.container import Container, ContainerResources
+from lattice.kinds.container import Container, ContainerResources, total_amounts
 from lattice.kinds.workload import WorkloadSpec
 from lattice.scheduling.resources import (
     Qos,
-    allocatable,
     eviction_order,
     fits,
     is_compressible,
     is_extended,
     qos_of,
     show_amount,
-    totals_of,
     utilisation,
 )
 
@@ -68,10 +66,6 @@ def test_cpu_and_scratch_space_can_be_squeezed_and_memory_and_disk_cannot() -> N
     assert [is_extended(name) for name in ("cpu", "memory", "hugepages-2Mi", "x/fpga")] == [False, False, False, True]
 
 
-def test_allocatable_is_capacity_less_reserved_and_never_negative() -> None:
-    assert allocatable({"cpu": 4000, "memory": 10, "disk": 5}, {"cpu": 500, "memory": 20}) == {"cpu": 3500, "memory": 0, "disk": 5}
-
-
 @pytest.mark.parametrize(
     ("need", "free", "expected"),
     [
@@ -93,11 +87,9 @@ def test_utilisation_is_that_of_the_fullest_resource_within_bounds() -> None:
 
 
 def test_containers_add_up_and_a_limit_that_one_lacks_is_unknown() -> None:
-    requests, limits = totals_of(
-        containers(({"cpu": 1, "memory": "1Gi"}, {"cpu": 2, "memory": "2Gi"}), ({"cpu": "500m"}, {"memory": "1Gi"}))
-    )
-    assert requests == {"cpu": 1500, "memory": 1 << 30}
-    assert limits == {"memory": 3 << 30}
+    two = containers(({"cpu": 1, "memory": "1Gi"}, {"cpu": 2, "memory": "2Gi"}), ({"cpu": "500m"}, {"memory": "1Gi"}))
+    assert total_amounts(two, "requests") == {"cpu": 1500, "memory": 1 << 30}
+    assert total_amounts(two, "limits") == {"memory": 3 << 30}
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,72 @@ def test_victims_leave_first_and_their_room_is_kept() -> None:
     assert where(table) == {"high": "n0"}
 
 
+def test_who_comes_later_waits_for_those_who_are_still_leaving() -> None:
+    table = nodes(1000, 300)
+    put(table, "n0", [ask(table, "low", 1000)])
+    one = bound_by(scheduler(table, evicts=True), ledger(1000, 300), BindingMode.OPTIMISTIC)
+    first = one.cycle([[ask(table, "high", 500, 5)]], 0.0)
+    assert [(each.victims, each.waits_for) for each in first.placed] == [(("default/low",), ("default/low",))]
+    second = one.cycle([[ask(table, "mid", 400)], [ask(table, "else", 300)]], 1.0)
+    assert {each.ask.name: each.waits_for for each in second.placed} == {"default/mid": ("default/low",), "default/else": ()}
+    assert [[event.workload for event in asyncio.run(one.bind(cycle))] for cycle in (first, second)] == [[], ["default/else"]]
+    one.departed("default/low", "n1")
+    assert asyncio.run(one.bind(first)) == []
+    one.departed("default/low", "n0")
+    events = [[(event.workload, event.outcome) for event in asyncio.run(one.bind(cycle))] for cycle in (first, second)]
+    assert events == [[("default/high", "bound")], [("default/mid", "bound")]]
+    assert [asyncio.run(one.bind(cycle)) for cycle in (first, second)] == [[], []]
+    third = one.cycle([[ask(table, "last", 100)]], 2.0)
+    assert [each.waits_for for each in third.placed] == [()]
+
+
+def test_nobody_waits_for_those_who_left_with_their_node() -> None:
+    table = nodes(1000)
+    put(table, "n0", [ask(table, "low", 1000)])
+    one = scheduler(table, evicts=True)
+    one.cycle([[ask(table, "high", 500, 5)]], 0.0)
+    facts = table.facts[0]
+    assert facts
+    table.drop("n0")
+    table.put(facts)
+    (placed,) = one.cycle([[ask(table, "mid", 400)]], 1.0).placed
+    assert placed.waits_for == ()
+
+
+def test_who_is_held_back_by_a_limit_on_disruption_is_told_and_woken_when_it_changes() -> None:
+    table, queue = nodes(1000), Queue()
+    put(table, "n0", [ask(table, "low", 800, service="s")])
+    one = scheduler(table, evicts=True, s=0)
+    queue.add(ask(table, "high", 800, 5))
+    (refused,) = one.cycle(queue.pop_batch(0.0, 9), 0.0).unplaced
+    assert refused.why == (
+        "0 of 1 node: 1 without 800m cpu free; "
+        "1 of lower priority on node n0 could make way, but only 0 more of service default/s may be stopped"
+    )
+    assert Change.LIMITS_EASED in refused.wakes_on
+    queue.unschedulable(refused.ask.name, refused.wakes_on, 0.0)
+    assert one.preemptor
+    one.preemptor.may_disrupt["default/s"] = 1
+    assert queue.wake(Change.LIMITS_EASED, 2.0) == 1
+    assert placed(one.cycle(queue.pop_batch(2.0, 9), 2.0)) == {"high": "n0"}
+
+
+def test_who_is_not_held_back_by_a_limit_does_not_wait_for_one() -> None:
+    table = nodes(1000)
+    put(table, "n0", [ask(table, "low", 800, service="s")])
+    (refused,) = scheduler(table, evicts=True, s=0).cycle([[ask(table, "high", 1200, 5)]], 0.0).unplaced
+    assert refused.why == "0 of 1 node: 1 without 1200m cpu free"
+    assert Change.LIMITS_EASED not in refused.wakes_on
+
+
+def test_a_gang_that_a_profile_lets_through_is_stopped_by_number_as_a_whole() -> None:
+    table = nodes(1000)
+    members = [ask(table, f"m{number}", 600, group="g", least=2) for number in range(2)]
+    cycle = scheduler(table, Profile("careless", (), ())).cycle([members], 0.0)
+    why = "1 of 2 would fit, minMember is 2; the next: node n0 has 400 cpu free, 600 needed"
+    assert (placed(cycle), reasons(cycle), where(table)) == ({}, {"m0": why, "m1": why}, {})
+
+
 def test_without_a_preemptor_nobody_is_evicted() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "low", 1000)])

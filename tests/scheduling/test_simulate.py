@@ -6,7 +6,7 @@ import pytest
 from lattice.errors import NotFound
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.profile import PRESETS, compile_profile
+from lattice.scheduling.profile import PRESETS
 from lattice.scheduling.sanity import node_problems, workload_problems
 from lattice.scheduling.simulate import Run, simulate
 
@@ -33,7 +33,7 @@ def a_workload(name, cpu="1", memory="1Gi", on="", labels=None, **spec):
 
 
 def simulated(nodes, workloads, profile="balanced", **run):
-    return simulate(nodes, workloads, Run(compile_profile(PRESETS[profile]), **run))
+    return simulate(nodes, workloads, Run(PRESETS[profile], **run))
 
 
 def near(app, key="node"):
@@ -102,6 +102,32 @@ def test_a_binding_that_no_gpu_can_honour_is_left_out_and_told():
     assert next(each.after for each in report.usage if each.resource == "cpu") == 1000
 
 
+def test_bound_ones_that_cannot_even_be_counted_are_left_out_and_told():
+    huge = "8Pi"
+    bound = [a_workload(f"w{number}", cpu="1m", memory=huge, on="n1") for number in range(514)]
+    report = simulated([a_node("n1", memory=1 << 53)], [*bound, a_workload("high", cpu="3800m", priority=9)])
+    left_out = [told for told in odd(report) if "left out" in told]
+    assert len(left_out) == 2
+    assert left_out[0].startswith("workload default/w512 is bound to node n1; node n1 would have ")
+    assert "memory taken, more than can be counted: it is left out" in left_out[0]
+    assert (report.bound, report.placements["default/high"]) == (512, "n1")
+
+
+def test_sums_over_all_nodes_are_exact_however_large():
+    many = [a_node(f"n{number}", memory=1 << 53) for number in range(1100)]
+    report = simulated(many, [a_workload(f"w{number}", cpu="1m", memory="8Pi", on=f"n{number}") for number in range(1100)])
+    usage = next(each for each in report.usage if each.resource == "memory")
+    assert (usage.total, usage.after) == (1100 << 53, 1100 << 53)
+
+
+def test_ports_are_not_given_out_beyond_the_range_of_the_node():
+    node = a_node("n", status={"capacity": {"cpu": 4000, "memory": GIB * 32, "ports": 5}, "portRange": {"first": 30000, "last": 30001}})
+    asking = [a_workload(f"w{n}", cpu="1m", containers={"c": {"command": ["x"], "ports": [{"name": "http"}]}}) for n in range(5)]
+    report = simulated([node], asking)
+    assert len(report.placements) == 2
+    assert set(reasons(report).values()) == {"0 of 1 node: 1 without a free port"}
+
+
 def test_bound_gpu_shares_are_seated_largest_first():
     shares = ["300m", "400m", "700m", "600m"]
     bound = [a_workload(f"w{number}", cpu="100m", requests={"gpu": share}, on="n1") for number, share in enumerate(shares)]
@@ -112,7 +138,117 @@ def test_bound_gpu_shares_are_seated_largest_first():
 def test_what_the_bound_take_too_much_is_told_once_for_each_node():
     bound = [a_workload(f"w{number}", cpu="3", memory="20Gi", on="n1") for number in range(2)]
     report = simulated([a_node("n1"), a_node("n2")], bound)
-    assert odd(report) == ["node n1 workloads bound to it take more than it has: 6 of 4 cpu, 40Gi of 32Gi memory"]
+    (told,) = odd(report)
+    over, *consequences = told.split("; ")
+    assert over == "node n1 workloads bound to it take more than it has: 6 of 4 cpu, 40Gi of 32Gi memory"
+    assert consequences == ["too little cpu slows them down", "too little memory ends some, in this order: default/w0, default/w1"]
+
+
+def test_on_an_overfull_node_best_effort_and_low_priority_go_first():
+    limits = {"limits": {"cpu": "1", "memory": "20Gi"}}
+    bound = [
+        a_workload("guaranteed", memory="20Gi", on="n1", **limits),
+        a_workload("important", memory="20Gi", on="n1", priority=9),
+        a_workload("burstable", memory="20Gi", on="n1"),
+        a_workload("cpu-only", memory="0", on="n1"),
+    ]
+    report = simulated([a_node("n1", cpu=9000)], bound)
+    assert odd(report)[0].endswith("; too little memory ends some, in this order: default/burstable, default/important, default/guaranteed")
+
+
+def test_slots_and_ports_end_nobody():
+    told = odd(simulated([a_node("n1", status={"allocatable": {"cpu": 9000, "memory": 99 * GIB, "workloads": 1}})], two_on("n1")))
+    assert told == ["node n1 workloads bound to it take more than it has: 2 of 1 workloads"]
+
+
+def two_on(node):
+    return [a_workload(name, on=node) for name in "ab"]
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "when"),
+    [
+        pytest.param([], "at once: it does not tolerate taint broken:NoExecute", id="untolerated"),
+        pytest.param(
+            [{"key": "broken", "operator": "Exists", "tolerationSeconds": 60}],
+            "60 s after taint broken:NoExecute came: it is not tolerated for longer",
+            id="tolerated for a while",
+        ),
+        pytest.param([{"key": "broken", "operator": "Exists"}], "", id="tolerated"),
+    ],
+)
+def test_who_must_leave_a_tainted_node_is_told(tolerations, when):
+    node = a_node("n1", taints=[{"key": "broken", "effect": "NoExecute"}])
+    told = odd(simulated([node, a_node("n2")], [a_workload("a", on="n1", constraints={"tolerations": tolerations})]))
+    assert told == ([f"workload default/a must leave node n1 {when}"] if when else [])
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        pytest.param([("5", "1Gi")], "default/w0 asks for more than any node has even when empty: 5 cpu of at most 4", id="too much cpu"),
+        pytest.param(
+            [("4", "20Gi")] * 3,
+            "default/w0 asks for more than any node has even when empty (and so do 2 others): no node has 4 cpu and 20Gi memory together",
+            id="no node has both",
+        ),
+        pytest.param([("4", "1Gi")] * 2, "", id="a full node would do if it were empty"),
+    ],
+)
+def test_who_would_not_even_fit_on_an_empty_node_is_told(asked, told):
+    nodes = [a_node("broad", cpu=4000, memory=GIB), a_node("tall", cpu=1000, memory=32 * GIB)]
+    report = simulated(nodes, [a_workload(f"w{number}", *each) for number, each in enumerate(asked)])
+    assert odd(report) == ([f"workload {told}"] if told else [])
+
+
+def needing(name, *others, **more):
+    return a_workload(
+        name,
+        labels={"app": name},
+        constraints={
+            "affinity": {
+                "workload": {"required": [{"selector": {"matchLabels": {"app": other}}, "topologyKey": "node"} for other in others]}
+            }
+        },
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("workloads", "told"),
+    [
+        pytest.param([needing("a", "b"), needing("b", "a")], "default/a waits for default/b, which waits for it", id="two"),
+        pytest.param(
+            [needing("a", "b"), needing("b", "c"), needing("c", "a")],
+            "default/a waits for default/b, which waits for default/c, which waits for it",
+            id="three",
+        ),
+        pytest.param([needing("a", "b"), a_workload("b", labels={"app": "b"})], "", id="no circle"),
+        pytest.param([needing("a", "a")], "", id="the first of its kind may start"),
+        pytest.param([needing("a", "b"), needing("b", "a"), a_workload("c", labels={"app": "b"})], "", id="somebody else will do"),
+        pytest.param([needing("a", "b"), needing("b", "gone")], "", id="one of them waits for somebody unknown"),
+    ],
+)
+def test_who_waits_in_a_circle_is_told(workloads, told):
+    how = ": none can be the first; with the same spec.group they are placed together"
+    assert odd(simulated([a_node("n1")], workloads)) == ([f"workload {told}{how}"] if told else [])
+
+
+def test_the_advice_against_a_circle_works():
+    group = {"group": {"name": "g", "minMember": 2}}
+    assert not simulated([a_node("n1")], [needing("a", "b", **group), needing("b", "a", **group)]).unplaced
+
+
+def test_every_workload_has_a_class_of_service_and_every_node_a_utilisation():
+    limits = {"limits": {"cpu": "1", "memory": "1Gi"}}
+    workloads = [a_workload("g", on="n1", **limits), a_workload("b", cpu="3", on="n2"), a_workload("e", cpu="0", memory="0", on="n1")]
+    report = simulated([a_node("n1"), a_node("n2"), a_node("n3")], workloads)
+    assert {name: qos.name for name, qos in report.qos.items()} == {
+        "default/g": "Guaranteed",
+        "default/b": "Burstable",
+        "default/e": "BestEffort",
+    }
+    assert report.fullness == {"n1": 0.25, "n2": 0.75, "n3": 0.0}
 
 
 def test_a_number_of_gpus_alone_is_told_not_to_count():
@@ -139,7 +275,24 @@ def test_half_a_gang_is_never_left():
     gang = [a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 3}) for number in range(3)]
     others = [a_workload("high", cpu="2", priority=9), a_workload("huge", cpu="6", priority=8)]
     report = simulated([a_node("n1", cpu=6000)], [*(msgspec.structs.replace(each, status=on("n1")) for each in gang), *others])
-    assert (report.placements, dict(report.displaced)) == ({}, {})
+    assert report.placements == {"default/high": "n1"}
+    assert {name: (each.node, each.by) for name, each in report.displaced.items()} == {
+        f"default/g{number}": ("n1", "default/high") for number in range(3)
+    }
+    left_over = sorted(name for each in report.unplaced for name in each.names)
+    assert left_over == [*(f"default/g{number}" for number in range(3)), "default/huge"]
+
+
+def test_a_gang_that_has_to_go_from_several_nodes_finds_new_ones_together():
+    rules = {"name": "g", "minMember": 2}
+    gang = [msgspec.structs.replace(a_workload(f"g{n}", cpu="2", group=rules), status=on(f"n{n}")) for n in range(2)]
+    late = a_workload("g2", cpu="4", group=rules)
+    machines = [a_node("n0", cpu=3000), a_node("n1", cpu=2000), a_node("n2", cpu=2000)]
+    report = simulated(machines, [*gang, late, a_workload("high", cpu="3", priority=9)])
+    assert report.placements["default/high"] == "n0"
+    assert {name: each.node for name, each in report.displaced.items()} == {"default/g0": "n0", "default/g1": "n1"}
+    assert sorted(report.placements[f"default/g{n}"] for n in range(2)) == ["n1", "n2"]
+    assert [each.names for each in report.unplaced] == [("default/g2",)]
 
 
 def on(node):
@@ -247,10 +400,10 @@ def test_what_cannot_be_met_is_refused_with_a_reason_never_placed_wrongly(worklo
 @pytest.mark.parametrize(
     ("node", "problem"),
     [
-        pytest.param(a_node("n", cpu=-1), "status.capacity.cpu: must be from 0 to 2^60, got -1", id="room below nothing"),
-        pytest.param(a_node("n", memory=1 << 61), "status.capacity.memory: must be from 0 to 2^60", id="room beyond measure"),
+        pytest.param(a_node("n", cpu=-1), "status.capacity.cpu: must be from 0 to 2^53, got -1", id="room below nothing"),
+        pytest.param(a_node("n", memory=1 << 61), "status.capacity.memory: must be from 0 to 2^53", id="room beyond measure"),
         pytest.param(
-            a_node("n", status={"reserved": {"cpu": -5}}), "status.reserved.cpu: must be from 0 to 2^60, got -5", id="less reserved"
+            a_node("n", status={"reserved": {"cpu": -5}}), "status.reserved.cpu: must be from 0 to 2^53, got -5", id="less reserved"
         ),
         pytest.param(
             a_node("n", labels={"lattice.dev/price-per-hour": "cheap"}), 'must be dollars an hour such as 0.192, got "cheap"', id="no price"

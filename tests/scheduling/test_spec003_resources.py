@@ -14,7 +14,7 @@ from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.facts import allocatable, facts_of
 from lattice.scheduling.nodes import NodeTable
 from lattice.scheduling.profile import compile_preset
-from lattice.scheduling.resources import Qos, eviction_order, fits, is_compressible, qos_of, totals_of, utilisation
+from lattice.scheduling.resources import Qos, eviction_order, fits, is_compressible, qos_of, utilisation
 
 GIB = 1 << 30
 Quantities = Mapping[str, Any]
@@ -151,7 +151,7 @@ def test_a_workload_asks_for_what_its_containers_ask_for_together() -> None:
 
 def test_a_limit_that_one_container_lacks_is_none_for_the_whole() -> None:
     workload = a_workload(({}, {"cpu": 2}), ({}, {"cpu": 1, "memory": "1Gi"}))
-    assert totals_of(workload.spec.containers) == ({}, {"cpu": 3000})
+    assert workload.spec.limit_amounts == {"cpu": 3000}
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ ONE_NODE: list[tuple[str, Demands, dict[str, Any], dict[Change, dict[str, Any]]]
     ("Fit", a_workload(ports=3), {"ports": (1, 2)}, {Change.NODE_GREW: {"ports": (1, 3)}}),
     ("Gpu", a_workload(gpu=2), {"gpus": ("T4",)}, {Change.NODE_GREW: {"gpus": ("T4", "T4")}}),
     ("Gpu", a_workload(gpu=1, models=("A100",)), {"gpus": ("T4",)}, {Change.NODE_CHANGED: {"gpus": ("A100",)}}),
-    ("HostPorts", a_workload(host_ports=((80, "TCP"),)), {}, {}),
+    ("HostPorts", a_workload(host_ports=((80, "TCP"),), ports=1), {"ports": (80, 80)}, {Change.NODE_GREW: {"ports": (80, 81)}}),
 ]
 
 

@@ -92,10 +92,6 @@ class BindEvent:
     def id(self) -> str:
         return f"{self.workload}.{self.reservation}"
 
-    @property
-    def transition(self) -> tuple[str, str]:
-        return ("pending", self.outcome)
-
 
 class _Failed(Exception):
     """One attempt is over. Stays inside this module: outside, failure is an event."""
@@ -140,9 +136,17 @@ class Binder:
             self._verify(request)
             await self._steps()(request)
             event = self._bound(request, self.mode, self.now())
-        except (_Failed, LatticeError) as problem:
+        except Exception as problem:  # noqa: BLE001 - whatever a ledger raises, it may have written before
             await self._undo([reservation])
             event = self._failed(request, self.mode, problem)
+        except GeneratorExit:
+            raise  # nothing can be awaited any more: the room stays held until it expires
+        except BaseException:
+            try:
+                await self._undo([reservation])
+            finally:
+                self._tell(self._failed(request, self.mode, _cancelled()))
+            raise
         finally:
             self._under_way.discard(request.reservation)
         return self._tell(event)
@@ -159,15 +163,33 @@ class Binder:
             await self._commit_together(ours, least)
             self._confirm_together(ours, least)
             await self._undo([each.reservation for each in ours if each.problem])
+        except GeneratorExit:
+            raise
+        except BaseException:
+            try:
+                await self._call_off(ours)
+            finally:
+                self._tell_all(members)
+            raise
         finally:
             self._under_way -= {each.request.reservation for each in ours}
+        return self._tell_all(members)
+
+    async def _call_off(self, members: Sequence[_Member]) -> None:
+        """The attempt was cancelled while it was under way; those that are bound by then stay bound."""
+        left = [each for each in members if each.event is None]
+        for each in left:
+            each.problem = each.problem or _cancelled()
+        await self._undo([each.reservation for each in left])
+
+    def _tell_all(self, members: Sequence[_Member]) -> list[BindEvent]:
         return [self._tell(each.event or self._failed(each.request, BindingMode.TWO_PHASE, each.problem)) for each in members]
 
     async def _prepare_member(self, member: _Member) -> None:
         try:
             self._verify(member.request)
             await self._prepare(member.request)
-        except (_Failed, LatticeError) as problem:
+        except Exception as problem:  # noqa: BLE001 - as in bind
             member.problem = problem
 
     async def _commit_together(self, members: Sequence[_Member], least: int) -> None:
@@ -175,7 +197,7 @@ class Binder:
         while ready := self._enough(members, least, self.now()):
             try:
                 missing = await self.ledger.commit_all([each.request for each in ready])
-            except LatticeError as problem:
+            except Exception as problem:  # noqa: BLE001 - as in bind
                 for each in ready:
                     each.problem = problem
                 return
@@ -230,7 +252,7 @@ class Binder:
             return False
         try:
             await self.ledger.abort_all([_request(each) for each in reservations])
-        except LatticeError:
+        except Exception:  # noqa: BLE001 - what made undoing necessary is told; whether the ledger wrote is not known
             return False
         released = [self.reservations.release(each.id) for each in reservations]
         return all(released)
@@ -314,7 +336,9 @@ class Binder:
 
     def _failed(self, request: BindRequest, mode: BindingMode, problem: Exception | None) -> BindEvent:
         again = problem.again if isinstance(problem, _Failed) else True
-        return BindEvent(request.workload, request.node, request.reservation, mode, "failed", self.now(), str(problem), again)
+        known = isinstance(problem, _Failed | LatticeError)
+        why = str(problem) if known else f"{type(problem).__name__}: {problem}"
+        return BindEvent(request.workload, request.node, request.reservation, mode, "failed", self.now(), why, again)
 
 
 def resource_updates(request: BindRequest, table: NodeTable) -> tuple[ResourceUpdate, ...]:
@@ -337,6 +361,10 @@ def _gpus(table: NodeTable, row: int) -> Sequence[tuple[str, int]]:
 
 def _unknown(request: BindRequest) -> _Failed:
     return _Failed(f"no reservation {request.reservation}: it was bound, released or never made")
+
+
+def _cancelled() -> _Failed:
+    return _Failed("binding was cancelled", again=True)
 
 
 def _lost(request: BindRequest) -> _Failed:

@@ -47,16 +47,18 @@ def _follow(first: Seat, members: Sequence[WorkloadAsk], table: NodeTable, findi
     seats, waiting = [first], [each for each in members if each.name != first.ask.name]
     refused: dict[str, NoSeat] = {}
     with table.what_if():
-        take(first, table)
+        if no_seat := take(first, table):
+            return Together((), 0, (no_seat,))
         seated = 1
         while seated:
             seated = 0
             for ask in tuple(waiting):
                 answer = finding.seat(ask)
+                if isinstance(answer, Seat):
+                    answer = take(answer, table) or answer
                 if isinstance(answer, NoSeat):
                     refused[ask.name] = answer
                     continue
-                take(answer, table)
                 seats.append(answer)
                 waiting.remove(ask)
                 refused.pop(ask.name, None)

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
+from lattice.errors import Conflict
 from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.change import ANYTHING
 from lattice.scheduling.nodes import NodeTable, Placement
 
 
@@ -46,16 +48,24 @@ def seat_together(members: Sequence[WorkloadAsk], least: int, table: NodeTable, 
             answer = replace(last, ask=ask) if last and last.ask.shape == ask.shape else find(ask)
             if isinstance(answer, NoSeat):
                 refused.append(answer)
+            elif no_room := take(answer, table):
+                refused.append(no_room)
             else:
-                take(answer, table)
                 seats.append(answer)
     enough = len(seats) >= max(1, least)
     return Together(tuple(seats) if enough else (), len(seats), tuple(refused))
 
 
-def take(seat: Seat, table: NodeTable) -> None:
+def take(seat: Seat, table: NodeTable) -> NoSeat | None:
+    """None: it is taken. Else whoever found the seat let through what does not fit by number, and everything is as it was."""
     make_way(seat, table)
-    table.assume(seat.ask, seat.row)
+    try:
+        table.assume(seat.ask, seat.row)
+    except Conflict as problem:
+        for victim in seat.victims:
+            table.restore(victim)
+        return NoSeat(seat.ask, problem.what, ANYTHING, (problem.what,))
+    return None
 
 
 def make_way(seat: Seat, table: NodeTable) -> None:

@@ -1,6 +1,6 @@
 """GPUs of the nodes, one by one: which are free, wholly or in part, and which ones a workload gets."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,12 +43,17 @@ class Gpus:
         left: Matrix = (self._total[:, row] - self._taken[:, row])[mine]
         return left
 
-    def matrix(self) -> Matrix:
-        """(GPU, row) for all rows of the table: thousandths free, -1 where there is no GPU or it is overfull."""
+    @property
+    def width(self) -> int:
+        """So many GPUs no node has more of."""
+        return len(self._total)
+
+    def free_of(self, rows: slice | list[int]) -> Matrix:
+        """(row, GPU): thousandths free, least first; 0 where there is no GPU or it is overfull."""
         self._make_room(0)
-        count = self._table.count
-        free: Matrix = np.where(self._model[:, :count] == NO_MODEL, -1, self._total[:, :count] - self._taken[:, :count])
-        return np.maximum(free, -1)
+        total, taken, model = (each[:, : self._table.count][:, rows] for each in (self._total, self._taken, self._model))
+        free: Matrix = np.where(model == NO_MODEL, 0, total - taken).clip(0, WHOLE_GPU)
+        return np.sort(free.T, axis=1)
 
     def put(self, row: int, gpus: Sequence[tuple[str, int]]) -> None:
         """The node has these, before anything we placed there is taken off."""
@@ -68,6 +73,12 @@ class Gpus:
             table.set(row, f"gpu_whole:{model}", 0, fixed=False)
             table.set(row, f"gpu_best:{model}", 0, fixed=False)
         self._settle(row)
+
+    def expect(self, models: Iterable[str], width: int) -> None:
+        """GPUs of these models, and nodes with so many of them, are nothing new from now on."""
+        for model in models:
+            self._code(model)
+        self._make_room(width)
 
     def _code(self, model: str) -> int:
         if model not in self.models:

@@ -5,34 +5,51 @@ from typing import cast
 
 import numpy as np
 
-from lattice.engine.table import Flags, Table
+from lattice.engine.table import Flags, Rows
 from lattice.kinds.constraint import NodeTerm
 from lattice.kinds.selector import Requirement
+from lattice.scheduling.facts import NodeFacts
 from lattice.scheduling.nodes import NodeTable
 
+FEW = 64  # nodes looked at one by one: less work than every distinct value
 
-def having(table: Table, key: str, value: str) -> Flags:
-    nodes = cast("NodeTable", table)
-    names = nodes.domain_names(key)
-    code = names.index(value) if value in names else -2  # -1 is: no such label
-    found: Flags = nodes.codes(key) == code
+
+def facts_on(rows: Rows) -> Sequence[NodeFacts | None]:
+    """What is known of the nodes on these rows; None: there is no node."""
+    return rows.each(cast("NodeTable", rows.table).facts)
+
+
+def having(rows: Rows, key: str, value: str) -> Flags:
+    return rows.derived(("label", key, value), lambda some: _having(some, key, value))
+
+
+def _having(rows: Rows, key: str, value: str) -> Flags:
+    coded = cast("NodeTable", rows.table).coded(key)
+    found: Flags = rows.pick(coded.codes) == coded.numbers.get(value, -2)  # -1 is: no such label
     return found
 
 
-def matching(table: Table, requirement: Requirement) -> Flags:
-    nodes, key = cast("NodeTable", table), requirement.key
-    verdicts = [requirement.matches({key: value}) for value in nodes.domain_names(key)]
-    verdicts.append(requirement.matches({}))  # code -1 finds this one
-    found: Flags = np.array(verdicts, np.bool_)[nodes.codes(key)]
-    return found
-
-
-def matching_any(table: Table, terms: Sequence[NodeTerm]) -> Flags:
+def matching_any(rows: Rows, terms: tuple[NodeTerm, ...]) -> Flags:
     """Any of the terms, of it all expressions."""
-    found = np.zeros(table.count, np.bool_)
+    return rows.derived(("labels", terms), lambda some: _matching_any(some, terms))
+
+
+def _matching_any(rows: Rows, terms: tuple[NodeTerm, ...]) -> Flags:
+    found = np.zeros(rows.count, np.bool_)
     for term in terms:
-        each = np.ones(table.count, np.bool_)
+        each = np.ones(rows.count, np.bool_)
         for requirement in term.match_expressions:
-            each &= matching(table, requirement)
+            each &= _matching(rows, requirement)
         found |= each
+    return found
+
+
+def _matching(rows: Rows, requirement: Requirement) -> Flags:
+    if rows.count <= FEW:
+        labels = [facts.labels if facts else {} for facts in facts_on(rows)]
+        return np.array([requirement.matches(each) for each in labels], np.bool_)
+    coded = cast("NodeTable", rows.table).coded(requirement.key)
+    verdicts = [requirement.matches({requirement.key: value}) for value in coded.names]
+    verdicts.append(requirement.matches({}))  # code -1 finds this one
+    found: Flags = np.array(verdicts, np.bool_)[rows.pick(coded.codes)]
     return found

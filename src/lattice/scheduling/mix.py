@@ -1,8 +1,9 @@
 """What typically asks for GPUs here, learned from what is placed, and how much free GPU a node state keeps from being used by it."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,18 +52,8 @@ def cpu_of(ask: WorkloadAsk) -> int:
     return next((amount for resource, amount in ask.needs if resource == CPU), 0)
 
 
-def count_kinds(asks: Iterable[WorkloadAsk]) -> list[tuple[Kind, int]]:
-    """How often each was seen, in an order that does not depend on the order of the asks."""
-    shapes: Counter[object] = Counter()
-    example: dict[object, WorkloadAsk] = {}
-    for ask in asks:
-        shapes[ask.shape] += 1
-        example[ask.shape] = ask
-    kinds: Counter[Kind] = Counter()
-    for shape, times in shapes.items():
-        kind = kind_of(example[shape])
-        if kind is not None:
-            kinds[kind] += times
+def most_frequent(kinds: Mapping[Kind, int]) -> list[tuple[Kind, int]]:
+    """In an order that does not depend on who came first."""
     return sorted(kinds.items(), key=lambda each: (-each[1], each[0]))[:KINDS]
 
 
@@ -130,17 +121,21 @@ class Mix:
 
 def left_over(kinds: list[tuple[Kind, int]]) -> Reals:
     """For each amount free on one GPU: how much of it stays unused, if it is offered asks of the mix and takes those that leave less."""
-    left: Reals = np.arange(WHOLE_GPU + 1, dtype=np.float64)
-    total = sum(times for _, times in kinds)
-    shares: Counter[int] = Counter()
-    for kind, times in kinds:
-        shares[kind.milli] += times
-    for _ in range(OFFERS if kinds else 0):
-        gain = np.zeros(WHOLE_GPU + 1)
-        for milli in sorted(shares):
-            gain[milli:] += shares[milli] / total * np.maximum(left[milli:] - left[: WHOLE_GPU + 1 - milli], 0)
-        left = left - gain
-    return left
+    amounts = np.arange(WHOLE_GPU + 1)
+    if not kinds:
+        return amounts.astype(np.float64)
+    times: Counter[int] = Counter()
+    for kind, often in kinds:
+        times[kind.milli] += often
+    step = gcd(WHOLE_GPU, *times)  # what is free beyond a multiple of it stays so, whatever comes
+    sizes = np.array(sorted(times))
+    left: Reals = amounts[::step].astype(np.float64)
+    after = amounts[: len(left)] - sizes[:, None] // step
+    chance = (after >= 0) * np.array([times[size] for size in sizes.tolist()])[:, None] / times.total()
+    after = after.clip(0)
+    for _ in range(OFFERS):
+        left = left - (np.maximum(left - left[after], 0) * chance).sum(axis=0)
+    return left[amounts // step] + amounts % step
 
 
 def placed(states: States, cpu: int, need: GpuNeed | None) -> States:

@@ -1,10 +1,10 @@
 """Who must make room? The fewest and cheapest of lower priority, on the node where that costs least."""
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
-from operator import ge, le, sub
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,26 +12,30 @@ from numpy.typing import NDArray
 from lattice.engine.decide import Decision
 from lattice.engine.plugin import Filter, Profile
 from lattice.engine.table import Flags, Some, Table
+from lattice.scheduling.apart import Apart, kept_apart
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import Change
 from lattice.scheduling.nodes import NodeTable, Placement
-from lattice.scheduling.reclaim import Reclaimables, lower
-from lattice.scheduling.reserve import lacks
+from lattice.scheduling.parties import Asking, Scene, service_of
+from lattice.scheduling.plugins.workload_affinity import WorkloadAffinity
+from lattice.scheduling.plugins.workload_anti_affinity import WorkloadAntiAffinity
+from lattice.scheduling.reclaim import Reclaimables
+from lattice.scheduling.room import lacks
+from lattice.scheduling.victims import Accept, Choice, Cost, Effort, Search
 
-LOOKED_AT = 12  # promising nodes that are compared; more only if none of them helps
-GIVEN_UP_AFTER = 256  # that turned out not to help at all
-UNLIMITED = 1 << 30
+PER_NODE = 20_000  # steps of a search for the best victims on one node
+PER_WORKLOAD = 100_000  # and on all nodes together
 WIDE = ("domain", "table")  # scopes of filters that look beyond one row
 
-Bound = tuple[int, int]  # the least that a node could cost: how many, sum of their priorities
-Cost = tuple[int, int, float, int]  # how many, sum of their priorities, how long they have run, rank of the node
+Bound = tuple[int, int, int, int]  # the least that a node could cost: how many, sum of their priorities; its rank; its row
 
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
     row: int
-    victims: tuple[Placement, ...]  # least important first
+    victims: tuple[Placement, ...]  # least important first; not all on this row, if a whole gang must go
     cost: Cost
+    exact: bool = True  # no set of victims anywhere costs less; else that was not proved
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -44,9 +48,16 @@ def _ageless(name: str) -> float:
 
 @dataclass(slots=True)
 class Preemptor:
-    """`may_disrupt`: how many of a service (namespace/service) may still be stopped; absent ones are not limited.
+    """The fewest victims, of these the least important (sum of priorities), then the youngest, then the node that is first in tie order.
 
-    `age` of a workload in seconds: of equals the youngest goes.
+    Victims are of lower priority and on the node that is freed. A gang is never left with fewer members than it needs: if it has
+    none to spare all of it goes, on all nodes, and counts. `may_disrupt`: how many of a service (namespace/service) may still be
+    stopped; absent ones are not limited. `age` of a workload in seconds.
+
+    Every node that could be helped is looked at unless it cannot be cheaper than what is known. The answer is exact for amounts, GPUs,
+    ports and required anti-affinity, and for any other filter that never minds a workload's leaving, as long as the search takes no
+    more than PER_NODE steps on a node and PER_WORKLOAD in all: some tens of candidates on a node. Where it is cut short that node
+    gets a greedy answer, the same each time, and `exact` is false.
     """
 
     table: NodeTable
@@ -57,38 +68,21 @@ class Preemptor:
 
     def find(self, ask: WorkloadAsk, decision: Decision) -> Preemption | None:
         """The cheapest set of victims that makes room. The table is as before when this returns."""
-        best: Preemption | None = None
-        rows = deque(islice(self._promising(ask, decision), GIVEN_UP_AFTER))
-        enough = max(0, len(rows) - LOOKED_AT)  # left over, once something is found
-        while rows and (best is None or (len(rows) > enough and not self._cannot_beat(rows[0][1], best))):
-            found = self._best_of(ask, rows)
-            best = min((each for each in (best, found) if each), key=_cost, default=None)
-        return best
+        keeps_apart = any(each.name == WorkloadAntiAffinity.name for each in self.profile.filters)
+        apart = kept_apart(self.table, ask) if keeps_apart else Apart(self.table, ask)
+        return _Hunt(self, ask, apart).run(self._promising(ask, decision, apart))
 
-    def _best_of(self, ask: WorkloadAsk, rows: "deque[tuple[int, Bound]]") -> Preemption | None:
-        """Draft by number on the next few nodes, then prove the cheapest draft; only where that fails, try out who can stay."""
-        drafts: list[Preemption] = []
-        others: list[tuple[int, Bound]] = []
-        for _ in range(min(LOOKED_AT, len(rows))):
-            if drafts and self._cannot_beat(rows[0][1], min(drafts, key=_cost)):
-                break
-            row, bound = rows.popleft()
-            draft = self._draft(ask, row, bound)
-            if draft:
-                drafts.append(draft)
-            else:
-                others.append((row, bound))
-        best: Preemption | None = None
-        for draft in sorted(drafts, key=_cost):
-            if self._makes_room(ask, draft):
-                best = draft
-                break
-            others.append((draft.row, draft.cost[:2]))
-        for row, bound in others:
-            found = None if best and self._cannot_beat(bound, best) else self._by_trying(ask, row)
-            if found and (best is None or found.cost < best.cost):
-                best = found
-        return best
+    def held_back(self, ask: WorkloadAsk, decision: Decision) -> str:
+        """Who could make way if limits on disruption let them; "" if none is the reason that nobody is found."""
+        found = replace(self, may_disrupt={}).find(ask, decision) if self.may_disrupt else None
+        if found is None:
+            return ""
+        gone = Counter(map(service_of, found.victims))
+        over = [(service, left) for service, left in sorted(self.may_disrupt.items()) if gone[service] > left]
+        limits = " and ".join(f"{max(0, left)} more of service {service}" for service, left in over)
+        return (
+            f"{len(found.victims)} of lower priority on node {self.table.names[found.row]} could make way, but only {limits} may be stopped"
+        )
 
     def charge(self, victims: Iterable[Placement]) -> None:
         """They are stopped: of their services fewer may be from now on."""
@@ -96,157 +90,143 @@ class Preemptor:
             if (service := service_of(victim)) in self.may_disrupt:
                 self.may_disrupt[service] -= 1
 
-    def _cannot_beat(self, bound: Bound, best: Preemption) -> bool:
-        """Where ages are not told, rows of equal cost come in their fixed order, and the first one wins."""
-        return best.cost[:2] <= bound if self.age is _ageless else best.cost[:2] < bound
-
-    def _promising(self, ask: WorkloadAsk, decision: Decision) -> Iterator[tuple[int, Bound]]:
+    def _promising(self, ask: WorkloadAsk, decision: Decision, apart: Apart) -> Iterator[Bound]:
         """Rows with the least that they could cost, cheapest first."""
         if self._sums is None:
             self._sums = Reclaimables(self.table)
         sums = self._sums.below(ask.priority)
+        beyond = _beyond_help(decision) | (_beyond_reach(decision, apart) & ~sums.in_gangs)
         order = self.table.memo("by rank", _by_rank)
-        rows = order[(sums.could_fit(ask) & self.table.column("alive") & ~_beyond_help(decision))[order]]
-        fewest = sums.at_least(ask)[rows]
-        cheapest = fewest * sums.lowest[rows]
+        rows = order[(sums.could_fit(ask) & self.table.column("alive") & ~beyond)[order]]
+        at_least = apart.at_least(sums.at_least(ask))
+        fewest, cheapest, ranks = at_least[rows], sums.at_least_worth(at_least)[rows], self.table.column("rank")
         for position in np.lexsort((cheapest, fewest)).tolist():
-            yield int(rows[position]), (int(fewest[position]), int(cheapest[position]))
+            row = int(rows[position])
+            yield int(fewest[position]), int(cheapest[position]), int(ranks[row]), row
 
-    def _draft(self, ask: WorkloadAsk, row: int, bound: Bound) -> Preemption | None:
-        """By amounts alone, in two orders: sparing the important ones, and sparing the small ones. None: amounts are not the trouble."""
-        missing = {r: amount - int(self.table.free(r)[row]) for r, amount in ask.needs}
-        missing = {r: amount for r, amount in missing.items() if amount > 0}
-        if not missing:
-            return None
-        candidates = sorted(self._candidates(row, ask), key=self._importance)
-        victims = least_for(missing, self._within_limits(candidates))
-        if victims and len(victims) == bound[0]:
-            return self._preemption(row, victims)
-        by_size = sorted(candidates, key=lambda each: -share_of(missing, each))
-        fewer = least_for(missing, self._within_limits(by_size))
-        found = [self._preemption(row, each) for each in (victims, fewer) if each]
-        return min(found, key=_cost, default=None)
 
-    def _importance(self, placement: Placement) -> tuple[int, float, str]:
-        return (placement.ask.priority, self.age(placement.ask.name), placement.ask.name)
+class _Hunt:
+    """For one workload, over all nodes: always on where the bound is lowest, one size of set at a time, until nothing can be cheaper."""
 
-    def _candidates(self, row: int, ask: WorkloadAsk) -> list[Placement]:
-        """Whom it may displace; nobody whose gang has no member to spare."""
-        return [each for each in lower(self.table, row, ask) if self._to_spare(each) > 0]
+    def __init__(self, preemptor: Preemptor, ask: WorkloadAsk, apart: Apart) -> None:
+        self.table, self.profile, self.ask = preemptor.table, preemptor.profile, ask
+        self.asking = Asking(self.table, ask, preemptor.may_disrupt, preemptor.age, apart)
+        self.effort = Effort(PER_WORKLOAD)
+        self.best: Preemption | None = None
+        self.tries: dict[int, _Try] = {}
+        self.put_off: set[int] = set()
+        self.waiting: list[Bound] = []
 
-    def _to_spare(self, placement: Placement) -> int:
-        """Half a gang is of no use: so many members may go before it has fewer than must run together."""
-        ask = placement.ask
-        return self.table.members[ask.group] - ask.min_member if ask.group else UNLIMITED
+    def run(self, promising: Iterator[Bound]) -> Preemption | None:
+        for count, worth, rank, row in self._in_order(promising):
+            if self.best and (count, worth, 0.0, rank) >= self.best.cost:
+                break
+            if row in self.tries:
+                self._go_on(self.tries[row], count)
+            else:
+                self._begin(row, count)
+        return replace(self.best, exact=not self.effort.is_spent) if self.best else None
 
-    def _within_limits(self, order: Iterable[Placement]) -> list[Placement]:
-        """Of a service no more than may be disrupted, of a gang no more than it can spare; the first ones in the order."""
-        services: Counter[str] = Counter()
-        gangs: Counter[str] = Counter()
-        allowed = []
-        for placement in order:
-            service, gang = service_of(placement), placement.ask.group
-            may_stop = self.may_disrupt.get(service, UNLIMITED) if service else UNLIMITED
-            if services[service] < may_stop and gangs[gang] < self._to_spare(placement):
-                allowed.append(placement)
-                services[service] += 1
-                gangs[gang] += 1
-        return allowed
+    def _in_order(self, promising: Iterator[Bound]) -> Iterator[Bound]:
+        """Those not looked at yet, and those that wait with a better bound."""
+        head = next(promising, None)
+        while head or self.waiting:
+            if head is None or (self.waiting and self.waiting[0] < head):
+                yield heappop(self.waiting)
+            else:
+                yield head
+                head = next(promising, None)
 
-    def _makes_room(self, ask: WorkloadAsk, draft: Preemption) -> bool:
-        with self.table.what_if():
-            for victim in draft.victims:
-                self.table.forget(victim.ask.name)
-            return fits_on(ask, self.table, self.profile, draft.row)
+    def _begin(self, row: int, count: int) -> None:
+        """A node where only large gangs may go waits until these are not too many."""
+        scene = Scene(self.asking, row)
+        fewest = scene.fewest
+        if fewest and fewest[0] > count and row not in self.put_off:
+            self.put_off.add(row)
+            heappush(self.waiting, (*fewest, self._rank(row), row))
+        elif fewest:
+            self._wait(self._closely(scene) if scene.short.is_nothing else self._try(scene), count)
 
-    def _by_trying(self, ask: WorkloadAsk, row: int) -> Preemption | None:
-        """Everyone out; if it fits then, back in one by one as long as it still fits, until nobody more can stay."""
-        candidates = sorted(self._candidates(row, ask), key=self._importance, reverse=True)
-        for order in self._orders(row, candidates):
-            victims = self._put_back(ask, row, order)
-            if victims and len(self._within_limits(victims)) == len(victims):
-                return self._preemption(row, victims)
+    def _try(self, scene: Scene, accept: Accept | None = None) -> "_Try":
+        most = self.best.cost[0] if self.best else len(self.table.placements)
+        search = Search(scene.parties(most, alike=accept is None), scene.short, scene.limits, accept)
+        return _Try(scene, search, self.effort.part(PER_NODE))
+
+    def _closely(self, scene: Scene) -> "_Try | None":
+        """Numbers are not all there is to it: from now on the filters are asked about every set. None: not even all who may go suffice."""
+        if self._can_be_helped(scene):
+            return self._try(scene, lambda choice: self._makes_room(scene, choice))
         return None
 
-    def _orders(self, row: int, candidates: list[Placement]) -> Iterator[list[Placement]]:
-        """The most important first; if that stops too many of a service or gang, first as many small ones of it as must stay."""
-        yield candidates
-        by_size = sorted(candidates, key=lambda each: self._size(each, row))
-        may_go = {each.ask.name for each in self._within_limits(reversed(by_size))}
-        if len(may_go) == len(candidates):
-            return
-        kept = [each for each in by_size if each.ask.name not in may_go]
-        yield kept + [each for each in candidates if each.ask.name in may_go]
+    def _wait(self, each: "_Try | None", count: int) -> None:
+        if each and (bound := each.search.bound(count)):
+            self.tries[each.scene.row] = each
+            heappush(self.waiting, (*bound, self._rank(each.scene.row), each.scene.row))
 
-    def _size(self, placement: Placement, row: int) -> tuple[int, float]:
-        gpu = placement.ask.demands.gpu
-        shares = sum(amount * float(self.table.inverse(r)[row]) for r, amount in placement.ask.needs)
-        return (gpu.total if gpu else 0, shares)
-
-    def _put_back(self, ask: WorkloadAsk, row: int, order: list[Placement]) -> list[Placement]:
-        """Who cannot stay; nobody, if it does not even fit without all of them."""
-        with self.table.what_if():
-            for each in order:
-                self.table.forget(each.ask.name)
-            if not fits_on(ask, self.table, self.profile, row):
-                return []
-            victims = order
-            while spared := {each.ask.name for each in victims if self._can_stay(each, ask, row)}:
-                victims = [each for each in victims if each.ask.name not in spared]  # again: sparing one may help another
-            return victims
-
-    def _can_stay(self, placement: Placement, ask: WorkloadAsk, row: int) -> bool:
-        """It is back if so."""
-        self.table.restore(placement)
-        if fits_on(ask, self.table, self.profile, row):
-            return True
-        self.table.forget(placement.ask.name)
-        return False
-
-    def _preemption(self, row: int, victims: Sequence[Placement]) -> Preemption:
-        ordered = tuple(sorted(victims, key=self._importance))
-        ages = sum(self.age(each.ask.name) for each in ordered)
-        cost = (len(ordered), sum(each.ask.priority for each in ordered), ages, int(self.table.column("rank")[row]))
-        return Preemption(row, ordered, cost)
-
-
-def _cost(preemption: Preemption) -> Cost:
-    return preemption.cost
-
-
-def least_for(missing: Mapping[int, int], candidates: Sequence[Placement]) -> list[Placement]:
-    """One that gives enough alone, else all less those that can be spared, last first; none if all are not enough."""
-    if not candidates:
-        return []
-    resources = tuple(missing)
-    given = []
-    for each in candidates:
-        amounts = dict(each.ask.needs)
-        given.append([amounts.get(r, 0) for r in resources])
-    wanted = list(missing.values())
-    for each, gives in zip(candidates, given, strict=True):
-        if all(map(ge, gives, wanted)):
-            return [each]
-    spare = [sum(column) - want for column, want in zip(zip(*given, strict=True), wanted, strict=True)]
-    if min(spare) < 0:
-        return []
-    victims = []
-    for each, gives in zip(reversed(candidates), reversed(given), strict=True):
-        if all(map(le, gives, spare)):
-            spare = list(map(sub, spare, gives))
+    def _go_on(self, each: "_Try", count: int) -> None:
+        """Sets of this size. By number first; the filters are asked about the outcome."""
+        search, row = each.search, each.scene.row
+        choice = search.cheapest(count, self._below(row), each.effort)
+        if search.is_cut:
+            self._settle_for_less(each, choice)
+        elif choice is None:
+            self._wait(each, count + 1)
+        elif search.accept or self._makes_room(each.scene, choice):
+            self._keep(row, choice)
         else:
-            victims.append(each)
-    return victims
+            self._wait(self._closely(each.scene), count)
+
+    def _settle_for_less(self, each: "_Try", choice: Choice | None) -> None:
+        """What was found before the effort was spent, or a greedy choice, if need be one that the filters were asked about all along."""
+        choices = [found for found in (choice, each.search.good_enough()) if found]
+        if each.search.accept is None:
+            choices = [found for found in choices if self._makes_room(each.scene, found)]
+        for found in choices:
+            self._keep(each.scene.row, found)
+        if not choices and each.search.accept is None and (closely := self._closely(each.scene)):
+            self._settle_for_less(closely, None)
+
+    def _below(self, row: int) -> tuple[float, ...]:
+        """At the same cost the lower rank wins: a cost is less than itself with anything after it."""
+        if self.best is None:
+            return (inf,)
+        return self.best.cost if self._rank(row) < self.best.cost[3] else self.best.cost[:3]
+
+    def _rank(self, row: int) -> int:
+        return int(self.table.column("rank")[row])
+
+    def _keep(self, row: int, choice: Choice) -> None:
+        worth = {member.ask.name: (self.asking.worth(member), member) for party in choice for member in party.members}
+        ordered = sorted(worth.values(), key=lambda each: (each[0], each[1].ask.name))
+        cost = (len(ordered), sum(priority for (priority, _), _ in ordered), sum(age for (_, age), _ in ordered), self._rank(row))
+        if self.best is None or cost < self.best.cost:
+            self.best = Preemption(row, tuple(member for _, member in ordered), cost)
+
+    def _makes_room(self, scene: Scene, choice: Choice) -> bool:
+        return self._fits_without(scene, [member for party in choice for member in party.members])
+
+    def _can_be_helped(self, scene: Scene) -> bool:
+        """Would it fit without all who might go? Whoever needs neighbours might not, though it does without some of them."""
+        if self.ask.demands.near:
+            return True
+        members = [member for party in scene.parties(len(self.table.placements), alike=False) for member in party.members]
+        here = [each for each in members if each.row == scene.row]
+        return self._fits_without(scene, here) or (len(here) < len(members) and self._fits_without(scene, members))
+
+    def _fits_without(self, scene: Scene, members: Iterable[Placement]) -> bool:
+        with self.table.what_if():
+            for name in dict.fromkeys(member.ask.name for member in members):
+                self.table.forget(name)
+            return fits_on(self.ask, self.table, self.profile, scene.row)
 
 
-def share_of(missing: Mapping[int, int], placement: Placement) -> float:
-    """How much of what is missing it would give back."""
-    return sum(min(1.0, amount / missing[r]) for r, amount in placement.ask.needs if r in missing)
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """Where the hunt stands on one node."""
 
-
-def service_of(placement: Placement) -> str:
-    demands = placement.ask.demands
-    return f"{demands.namespace}/{demands.service}" if demands.service else ""
+    scene: Scene
+    search: Search
+    effort: Effort
 
 
 def fits_on(ask: WorkloadAsk, table: NodeTable, profile: Profile, row: int) -> bool:
@@ -269,6 +249,15 @@ def _beyond_help(decision: Decision) -> Flags:
     beyond: Flags = np.zeros(decision.table.count, np.bool_)
     for reason, mask in decision.reasons.items():
         if reason.plugin not in cured:
+            beyond |= mask
+    return beyond
+
+
+def _beyond_reach(decision: Decision, apart: Apart) -> Flags:
+    """Rows ruled out by who is, or is not, on other nodes: nobody's leaving cures that, unless mates elsewhere must go along."""
+    beyond = apart.out_of_reach()
+    for reason, mask in decision.reasons.items():
+        if reason.plugin == WorkloadAffinity.name:
             beyond |= mask
     return beyond
 

@@ -98,6 +98,7 @@ FILTERS: Mapping[str, NodeFilter] = {each.name: each for each in _FILTERS}
 SCORES: Mapping[str, NodeScore] = {each.name: each for each in _SCORES}
 VITAL = ("Fit", "Gpu", "HostPorts")  # without these a node would be given more than it has
 HEAVIEST = 1_000_000  # so that a weighted sum of all scores still tells small differences apart as float32
+LIGHTEST = 0.000001  # less would be lost beside any other score, or be 0 as a float32
 LONGEST_TIMEOUT = 86_400  # seconds; room that is held for over a day without being used is forgotten, not reserved
 LONGEST_SHOWN = 100  # characters of a refused value
 SEEDS = range(-(1 << 63), 1 << 63)
@@ -206,6 +207,8 @@ class _Unchecked(ProfileSpec):
 
 
 def _spec_problems(spec: ProfileSpec) -> Iterator[Cause]:
+    if not spec.name.strip():
+        yield Cause("name", "must not be empty: decisions are shown under it", "FieldValueRequired")
     for plugin, weight in spec.scores.items():
         yield from _weight_problems(str(plugin), weight)
     for plugin in spec.disabled:
@@ -231,6 +234,8 @@ def _weight_problems(plugin: str, weight: Any) -> Iterator[Cause]:
         yield Cause(where, f'no score "{plugin}"; known are {", ".join(SCORES)}', "FieldValueNotSupported")
     if not _is_number(weight) or weight < 0:
         yield Cause(where, f"must be a number of 0 or more, got {_shown(weight)}")
+    elif 0 < weight < LIGHTEST:
+        yield Cause(where, f"must be 0, or at least {LIGHTEST:f}, got {_shown(weight)}")
     elif weight > HEAVIEST:
         yield Cause(where, f"must be at most {HEAVIEST}, got {_shown(weight)}")
 
@@ -257,7 +262,7 @@ def _shown(value: object) -> str:
 
 def _refused(name: str, causes: list[Cause]) -> Invalid:
     fix = f"known scores: {', '.join(SCORES)}; known filters: {', '.join(FILTERS)}"
-    return Invalid("; ".join(map(str, causes)), where=f"profile/{name}", fix=fix, causes=causes)
+    return Invalid("; ".join(map(str, causes)), where=f"profile/{name.strip() or 'profile'}", fix=fix, causes=causes)
 
 
 _WISHES = {"SoftSpread": 1.0, "PreferredNodes": 1.0, "PreferredWorkloads": 1.0, "AntiPreferred": 1.0, "TaintPreference": 1.0}

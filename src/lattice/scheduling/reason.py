@@ -1,12 +1,29 @@
-"""Why a node is ruled out, for the reasons that need no arithmetic."""
+"""Why a node is ruled out, for the reasons that need no arithmetic, and the words that reasons share."""
 
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeVar, cast
+
+import numpy as np
 
 from lattice.engine.plugin import Shortfall
-from lattice.engine.table import Table
-from lattice.scheduling.facts import NodeFacts
-from lattice.scheduling.nodes import NodeTable
+from lattice.engine.table import Rowids, Table
+from lattice.scheduling.facts import TOPOLOGY, NodeFacts
+from lattice.scheduling.nodes import NodeTable, Placement
+
+NAMED = 3  # of the workloads that are in the way
+Value = TypeVar("Value", bound=Hashable)
+
+
+def only(row: int) -> Rowids:
+    """For reasons whose words for one node are those for many, of which there is one."""
+    return np.array([row], np.intp)
+
+
+def each_once(values: Sequence[Value], tell: Callable[[Value], Shortfall]) -> list[Shortfall]:
+    """Nodes that are alike in this are told the same: there are many nodes and few values."""
+    told = {value: tell(value) for value in dict.fromkeys(values)}
+    return [told[value] for value in values]
 
 
 def facts_at(table: Table, row: int) -> NodeFacts:
@@ -16,20 +33,74 @@ def facts_at(table: Table, row: int) -> NodeFacts:
     return facts
 
 
+def written(key: str, value: str | None) -> str:
+    """`disk=hdd`, `no label disk`; zone and the like are no labels to the user, so `no zone`."""
+    if value is None:
+        return f"no {key}" if key in TOPOLOGY else f"no label {key}"
+    return f"{key}={value}"
+
+
+def named(table: Table, rows: Iterable[int], is_meant: Callable[[Placement], bool]) -> str:
+    """The first few workloads on these rows that are meant, `default/a, default/b, …`."""
+    placed = cast("NodeTable", table).on_row
+    found: list[str] = []
+    for row in rows:
+        for each in placed[row].values():
+            if is_meant(each):
+                if len(found) == NAMED:
+                    return ", ".join(found) + ", …"
+                found.append(each.ask.name)
+    return ", ".join(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Because:
-    """`words` stand after a count; `need` and the node's value of `label` are shown for one node, if there are any."""
+    """`words` stand after a count; for one node, `what` it is about with need and have, the same for every node."""
 
     plugin: str
     words: str
+    what: str = ""
     need: str = ""
-    label: str = ""
+    have: str = ""
 
     def summary(self) -> str:
         return self.words
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        if not self.label:
-            return Shortfall(self.words)
-        have = facts_at(table, row).labels.get(self.label)
-        return Shortfall(self.words, self.need, "none" if have is None else f"{self.label}={have}")
+        return Shortfall(self.what or self.words, self.need, self.have)
+
+    def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
+        return [Shortfall(self.what or self.words, self.need, self.have)] * len(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class OtherLabel:
+    """Because of a label: what the node has under `key` is shown next to what is needed."""
+
+    plugin: str
+    words: str
+    what: str
+    need: str
+    key: str
+
+    def summary(self) -> str:
+        return self.words
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        return self.of(facts_at(table, row).labels.get(self.key))
+
+    def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
+        return each_once([facts_at(table, row).labels.get(self.key) for row in rows.tolist()], self.of)
+
+    def of(self, value: str | None) -> Shortfall:
+        """For nodes with this value under the key; None: without it."""
+        return Shortfall(self.what, self.need, written(self.key, value))
+
+
+def no_such_key(plugin: str, key: str) -> Because:
+    """Nothing can be near or spread by a topology key that no node has."""
+    return Because(plugin, f"without topology key {key}, which no node has", "topology key", key, "none on any node")
+
+
+def without_key(plugin: str, key: str) -> OtherLabel:
+    return OtherLabel(plugin, f"without topology key {key}", "topology key", key, key)

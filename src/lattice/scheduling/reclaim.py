@@ -3,8 +3,8 @@
 import numpy as np
 
 from lattice.engine.table import Flags, Integers
-from lattice.scheduling.ask import WorkloadAsk
-from lattice.scheduling.nodes import NodeTable, Placement
+from lattice.scheduling.ask import PORTS, WHOLE_GPU, WorkloadAsk
+from lattice.scheduling.nodes import NodeTable, Placement, with_ports
 
 KEPT = 16  # priorities that sums are kept for
 NOBODY = 1 << 40  # above every priority
@@ -23,6 +23,8 @@ class Reclaimable:
         self.largest: Integers = np.zeros((1, 0), np.int64)
         self.count: Integers = np.zeros(0, np.int64)
         self.lowest: Integers = np.zeros(0, np.int64)
+        self.in_gangs: Flags = np.zeros(0, np.bool_)  # rows with a member of any gang
+        self._lowest_mate = NOBODY  # of all gangs, at any time so far
 
     def refresh(self) -> None:
         table = self.table
@@ -37,19 +39,21 @@ class Reclaimable:
         more = ((0, len(self.table.resources) + 1 - lines), (0, self.table.count - rows))
         if more != ((0, 0), (0, 0)):
             self.sums, self.largest = np.pad(self.sums, more), np.pad(self.largest, more)
-            self.count = np.pad(self.count, more[1])
+            self.count, self.in_gangs = np.pad(self.count, more[1]), np.pad(self.in_gangs, more[1])
             self.lowest = np.pad(self.lowest, more[1], constant_values=NOBODY)
 
     def _sum_up(self, row: int) -> None:
         width = len(self.sums)
-        sums, largest, count, lowest = [0] * width, [0] * width, 0, NOBODY
+        sums, largest, count, lowest, gangs = [0] * width, [0] * width, 0, NOBODY, False
         for placement in self.table.on_row[row].values():
             ask = placement.ask
             if ask.priority >= self.below:
                 continue
             count += 1
             lowest = min(lowest, ask.priority)
-            for resource, amount in ask.needs:
+            if ask.group:
+                gangs, self._lowest_mate = True, min(self._lowest_mate, ask.priority)
+            for resource, amount in needs_of(self.table, placement):
                 sums[resource + 1] += amount
                 if amount > largest[resource + 1]:
                     largest[resource + 1] = amount
@@ -57,7 +61,7 @@ class Reclaimable:
                 sums[0] += ask.demands.gpu.total
                 largest[0] = max(largest[0], ask.demands.gpu.total)
         self.sums[:, row], self.largest[:, row] = sums, largest
-        self.count[row], self.lowest[row] = count, lowest
+        self.count[row], self.lowest[row], self.in_gangs[row] = count, lowest, gangs
 
     def could_fit(self, ask: WorkloadAsk) -> Flags:
         """Rows where there would be room by number, were all of these gone."""
@@ -79,7 +83,16 @@ class Reclaimable:
             if missing.max(initial=0) <= 0:
                 continue
             np.maximum(fewest, -(-missing // np.maximum(self.largest[resource + 1], 1)), out=fewest)
+        if ask.demands.gpu and ask.demands.gpu.milli == WHOLE_GPU:
+            missing = ask.demands.gpu.count - self.table.column("gpu_whole").astype(np.int64)
+            np.maximum(fewest, -(-missing // np.maximum(self.largest[0] // WHOLE_GPU, 1)), out=fewest)
         return fewest
+
+    def at_least_worth(self, fewest: Integers) -> Integers:
+        """So many cost no less, per row; mates on other nodes, who may have to go along, may be the cheaper ones."""
+        lowest = np.where(self.in_gangs, np.minimum(self.lowest, self._lowest_mate), self.lowest)
+        worth: Integers = fewest * lowest
+        return worth
 
 
 class Reclaimables:
@@ -102,3 +115,10 @@ def lower(table: NodeTable, row: int, ask: WorkloadAsk) -> list[Placement]:
     """Those on a node who may have to give way to it; members of its own group never do."""
     found = (each for each in table.on_row[row].values() if each.ask.priority < ask.priority)
     return [each for each in found if not ask.group or each.ask.group != ask.group]
+
+
+def needs_of(table: NodeTable, placement: Placement) -> tuple[tuple[int, int], ...]:
+    """What it takes where it is at most, each resource once: a fixed number of the range may be another's too, for another protocol."""
+    ask = placement.ask
+    fixed = table.ports.inside(placement.row, {number for number, _ in ask.demands.host_ports})
+    return with_ports(ask, table.index[PORTS], fixed)

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-import numpy as np
-
-from lattice.scheduling.ask import GPU, WHOLE_GPU, GpuNeed, WorkloadAsk
+from lattice.errors import Conflict
+from lattice.scheduling.ask import GPU, WorkloadAsk
 from lattice.scheduling.nodes import NodeTable, Placement
 
 TIMEOUT = 30.0  # seconds a reservation lasts unless the profile says otherwise
@@ -46,9 +45,10 @@ class Reservations:
         if ask.name in self.table.placements:
             where = self.table.names[self.table.placements[ask.name].row]
             return Refused(ask.name, f"it has room on node {where} already")
-        if why := lacks(ask, self.table, row):
-            return Refused(ask.name, why)
-        return self._hold(self.table.assume(ask, row), now)
+        try:
+            return self._hold(self.table.assume(ask, row), now)
+        except Conflict as problem:
+            return Refused(ask.name, problem.what)
 
     def _hold(self, placement: Placement, now: float) -> Reservation:
         self._made += 1
@@ -114,23 +114,3 @@ def named_needs(ask: WorkloadAsk, table: NodeTable) -> tuple[tuple[str, int], ..
     if ask.demands.gpu:
         needs.append((GPU, ask.demands.gpu.total))
     return tuple(needs)
-
-
-def lacks(ask: WorkloadAsk, table: NodeTable, row: int) -> str:
-    """What there is no room for on a node, counted exactly; "" if there is room for all of it."""
-    if not table.column("alive")[row]:
-        return "the node is gone"
-    for resource, amount in ask.needs:
-        free = int(table.free(resource)[row])
-        if amount > free:
-            return f"node {table.names[row]} has {free} {table.resources[resource]} free, {amount} needed"
-    if ask.demands.gpu and not has_gpus(ask.demands.gpu, table, row):
-        return f"node {table.names[row]} has no {ask.demands.gpu.count} GPUs with {ask.demands.gpu.milli} thousandths free"
-    in_use = table.host_ports_in_use(row)
-    taken = next((port for port in ask.demands.host_ports if port in in_use), None)
-    return f"port {taken[0]}/{taken[1]} of node {table.names[row]} is taken" if taken else ""
-
-
-def has_gpus(need: GpuNeed, table: NodeTable, row: int) -> bool:
-    least = WHOLE_GPU if need.milli == WHOLE_GPU else need.milli
-    return int(np.count_nonzero(table.gpus.free(row, need.models) >= least)) >= need.count

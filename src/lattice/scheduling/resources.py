@@ -1,9 +1,9 @@
-"""Resources of a workload and a node: class of service, who is evicted first, what is left, how full, and how amounts are written."""
+"""Resources of a workload and a node: class of service, who is evicted first, whether it fits, how full, and how amounts are written."""
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
-from lattice.kinds.container import BYTES, Container, ContainerResources, amounts, total_amounts
+from lattice.kinds.container import BYTES, ContainerResources, amounts
 from lattice.kinds.quantity import approximate_bytes, format_bytes, format_cores
 from lattice.kinds.workload import WorkloadSpec
 
@@ -50,11 +50,6 @@ def is_extended(resource: str) -> bool:
     return resource != "cpu" and resource not in BYTES and not resource.startswith("hugepages-")
 
 
-def totals_of(containers: Mapping[str, Container]) -> tuple[Amounts, Amounts]:
-    """(requests, limits) summed over the containers; a limit that one of them lacks is unknown for the whole."""
-    return total_amounts(containers, "requests"), total_amounts(containers, "limits")
-
-
 def eviction_order(workloads: Iterable[tuple[str, Qos, int]]) -> list[str]:
     """Names of (name, class, priority), who goes first at the front: BestEffort before Burstable before Guaranteed, then low priority."""
     return [name for name, _, _ in sorted(workloads, key=lambda each: (-each[1], each[2], each[0]))]
@@ -62,11 +57,6 @@ def eviction_order(workloads: Iterable[tuple[str, Qos, int]]) -> list[str]:
 
 def is_compressible(resource: str) -> bool:
     return resource in COMPRESSIBLE
-
-
-def allocatable(capacity: Mapping[str, int], reserved: Mapping[str, int]) -> dict[str, int]:
-    """Capacity less what the machine keeps for itself, never below nothing."""
-    return {name: max(0, amount - reserved.get(name, 0)) for name, amount in capacity.items()}
 
 
 def fits(need: Mapping[str, int], free: Mapping[str, int]) -> bool:

@@ -1,6 +1,6 @@
 """Nodes and workloads as given: what nobody can decide with, and what can be decided with but is hardly meant."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Literal
@@ -10,12 +10,15 @@ import numpy as np
 from lattice.errors import Cause
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.ask import PORTS, SLOTS, GpuNeed, WorkloadAsk
 from lattice.scheduling.facts import PRICE_LABEL, allocatable
 from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.resources import show_amount
+from lattice.scheduling.plugins.taints import evicted_by
+from lattice.scheduling.resources import Qos, eviction_order, fits, is_compressible, show_amount
+from lattice.scheduling.room import MOST
 
-MOST = 1 << 60  # of any resource: an exbibyte, 10^15 cores. More is a slip of the hand, and sums of it would not fit into int64
+FIRST = 3  # of those who go, named
+KINDS = 200  # of workloads that wait for others, looked at to see who waits for whom
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ def node_problems(node: LatticeNode) -> Iterator[Cause]:
     for part in ("capacity", "reserved", "allocatable"):
         for name, amount in getattr(node.status, part).items():
             if not 0 <= amount <= MOST:
-                yield Cause(f"status.{part}.{name}", f"must be from 0 to 2^60, got {amount}")
+                yield Cause(f"status.{part}.{name}", f"must be from 0 to 2^53, got {amount}")
     price = node.metadata.labels.get(PRICE_LABEL)
     if price is not None and not _is_price(price):
         yield Cause(f"metadata.labels.{PRICE_LABEL}", f'must be dollars an hour such as 0.192, got "{price}"')
@@ -50,7 +53,7 @@ def workload_problems(workload: LatticeWorkload) -> Iterator[Cause]:
     """Its containers may each ask for something sane and all together not."""
     for name, amount in workload.spec.request_amounts.items():
         if amount > MOST:
-            yield Cause("spec", f"asks for {amount} of {name} all together, more than any node has; at most 2^60")
+            yield Cause("spec", f"asks for {amount} of {name} all together, more than any node has; at most 2^53")
 
 
 def node_oddities(node: LatticeNode) -> Iterator[Odd]:
@@ -61,26 +64,108 @@ def node_oddities(node: LatticeNode) -> Iterator[Odd]:
         yield Odd("node", node.metadata.name, what)
 
 
-def hard_to_hold(ask: WorkloadAsk, table: NodeTable, row: int) -> str:
-    """What of a workload a node has no place for, in words."""
-    gpu = ask.demands.gpu
-    if gpu is None:
-        return "it"
+def hard_to_hold(gpu: GpuNeed, table: NodeTable, row: int) -> str:
+    """GPUs of a workload that a node has no place for, in words."""
     free = ", ".join(show_amount("gpu", int(milli)) for milli in table.gpus.free(row))
     models = f" of model {' or '.join(gpu.models)}" if gpu.models else ""
     return f"its {show_amount('gpu', gpu.total)} gpu{models} beside the others that are bound there (free of each: {free or 'none'})"
 
 
-def overfull(table: NodeTable) -> Iterator[Odd]:
-    """Nodes whose bound workloads ask for more than there is."""
+def overfull(table: NodeTable, qos: Mapping[str, Qos]) -> Iterator[Odd]:
+    """Nodes whose bound workloads ask for more than there is, and what comes of it."""
     short = {resource: np.flatnonzero(table.free(number) < 0) for resource, number in table.index.items()}
     rows = {int(row) for found in short.values() for row in found}
     for row in sorted(rows, key=table.names.__getitem__):
-        over = ", ".join(_taken_of(table, resource, row) for resource, found in short.items() if row in found)
-        yield Odd("node", table.names[row], f"workloads bound to it take more than it has: {over}")
+        lacking = [resource for resource, found in short.items() if row in found]
+        over = ", ".join(_taken_of(table, resource, row) for resource in lacking)
+        told = "".join(f"; {each}" for each in _consequences(table, row, lacking, qos))
+        yield Odd("node", table.names[row], f"workloads bound to it take more than it has: {over}{told}")
+
+
+def _consequences(table: NodeTable, row: int, lacking: Iterable[str], qos: Mapping[str, Qos]) -> Iterator[str]:
+    """Slots and ports are only counted: nobody suffers from a lack of them."""
+    real = [resource for resource in lacking if resource not in (PORTS, SLOTS)]
+    if slow := [resource for resource in real if is_compressible(resource)]:
+        yield f"too little {' and '.join(slow)} slows them down"
+    if deadly := [resource for resource in real if not is_compressible(resource)]:
+        concerned = [
+            (name, qos[name], each.ask.priority)
+            for name, each in table.on_row[row].items()
+            if any(resource in deadly for resource, _ in each.ask.demands.requests)
+        ]
+        order = eviction_order(concerned)
+        first = ", ".join(order[:FIRST]) + (", …" if len(order) > FIRST else "")
+        yield f"too little {' and '.join(deadly)} ends some, in this order: {first}"
 
 
 def _taken_of(table: NodeTable, resource: str, row: int) -> str:
     number = table.index[resource]
     taken, total = (show_amount(resource, int(amounts[row])) for amounts in (table.taken(number), table.total(number)))
     return f"{taken} of {total} {resource}"
+
+
+def leaving(table: NodeTable) -> Iterator[Odd]:
+    """Bound workloads that a NoExecute taint sends away."""
+    for node, row in table.row_of.items():
+        facts = table.facts[row]
+        if facts is not None and facts.taints:
+            for name, eviction in evicted_by(facts, table.on_row[row].values()).items():
+                yield Odd("workload", name, f"must leave node {node} {eviction}")
+
+
+def too_large(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterator[Odd]:
+    """Workloads that would not fit on any node even if it were empty, those that ask for the same told once."""
+    sizes = {tuple(sorted(facts.totals.items())): facts.totals for facts in table.facts if facts is not None}
+    groups: dict[object, list[WorkloadAsk]] = {}
+    for ask in asks if sizes else ():
+        groups.setdefault(ask.demands.requests, []).append(ask)
+    for first, *others in groups.values():
+        needs = dict(first.demands.requests)
+        if not any(fits(needs, totals) for totals in sizes.values()):
+            alike = f" (and so do {len(others):,} others)" if len(others) > 1 else " (and so does another)" if others else ""
+            yield Odd("workload", first.name, f"asks for more than any node has even when empty{alike}: {_too_much(needs, sizes.values())}")
+
+
+def _too_much(needs: Mapping[str, int], sizes: Iterable[Mapping[str, int]]) -> str:
+    """Each resource that no node has enough of; if there is none such, no node has enough of all together."""
+    most = {name: max(totals.get(name, 0) for totals in sizes) for name in needs}
+    short = [name for name, amount in needs.items() if amount > most[name]]
+    if not short:
+        return f"no node has {' and '.join(f'{show_amount(name, amount)} {name}' for name, amount in needs.items())} together"
+    return ", ".join(f"{show_amount(name, needs[name])} {name} of at most {show_amount(name, most[name])}" for name in short)
+
+
+def waiting_in_circles(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterator[Odd]:
+    """Workloads that must each be near another that waits in turn, so that none can be the first."""
+    kinds = {(ask.demands.namespace, ask.demands.labels, ask.demands.near): ask for ask in asks if ask.demands.near and not ask.group}
+    waiting = list(kinds.values())[:KINDS]
+    awaited = {ask.name: _awaited(ask, waiting, table) for ask in waiting}
+    told: set[str] = set()
+    for ask in waiting:
+        circle = _circle(ask.name, awaited)
+        if circle and told.isdisjoint(circle):
+            told.update(circle)
+            chain = ", which waits for ".join((*circle[1:], "it"))
+            yield Odd("workload", ask.name, f"waits for {chain}: none can be the first; with the same spec.group they are placed together")
+
+
+def _awaited(ask: WorkloadAsk, waiting: Iterable[WorkloadAsk], table: NodeTable) -> list[str]:
+    """Those among the waiting that it must be near to, for terms that nobody who is placed meets."""
+    namespace = ask.demands.namespace
+    unmet = [term.selector for term in ask.demands.near if not table.tally(namespace, term.selector).per_node(table).any()]
+    others = [each for each in waiting if each.name != ask.name and each.demands.namespace == namespace]
+    return [each.name for each in others if any(selector.matches(each.labels) for selector in unmet)]
+
+
+def _circle(start: str, awaited: Mapping[str, list[str]]) -> tuple[str, ...]:
+    """The shortest way from somebody to one who waits for them; () if there is none."""
+    ways: list[tuple[str, ...]] = [(start,)]
+    seen = {start}
+    for way in ways:
+        for name in awaited[way[-1]]:
+            if name == start:
+                return way
+            if name not in seen:
+                seen.add(name)
+                ways.append((*way, name))
+    return ()

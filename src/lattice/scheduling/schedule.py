@@ -9,7 +9,7 @@ from lattice.engine.group import decide_many, groupable
 from lattice.engine.plugin import Profile
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.bind import Binder, BindEvent
-from lattice.scheduling.change import Change
+from lattice.scheduling.change import ANYTHING, Change
 from lattice.scheduling.circle import Finding, leans, seat_in_circle
 from lattice.scheduling.gang import NoSeat, Seat, Together, make_way, seat_together
 from lattice.scheduling.nodes import NodeTable
@@ -19,18 +19,17 @@ from lattice.scheduling.refusal import refusal
 from lattice.scheduling.reserve import Refused, Reservation, Reservations
 from lattice.scheduling.select import Dice, Selector, TieBreaker
 
-ANYTHING: frozenset[Hashable] = frozenset(Change)
-
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """To be bound; if there are victims, once these are gone: their room is kept for it."""
+    """To be bound once its victims are gone, and everybody else who leaves its node (`waits_for` has both): their room is kept for it."""
 
     ask: WorkloadAsk
     node: str
     reservation: Reservation
     score: float | None = None  # 0..100; None: decided together with its equals
     victims: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,7 @@ class Cycle:
     placed: list[Placed] = field(default_factory=list)
     unplaced: list[Unplaced] = field(default_factory=list)
     expired: list[Reservation] = field(default_factory=list)
+    tried: set[str] = field(default_factory=set)  # reservations that were bound, or were to be
 
     @property
     def evictions(self) -> list[tuple[str, str]]:
@@ -57,7 +57,11 @@ class Cycle:
 
 @dataclass(slots=True)
 class CompositeScheduler:
-    """Four exchangeable phases: the profile filters and scores, the selector selects, the binder binds. No preemptor: nobody is evicted."""
+    """Four exchangeable phases: the profile filters and scores, the selector selects, the binder binds. No preemptor: nobody is evicted.
+
+    Who is evicted is leaving until `departed` says that it is gone; whatever is placed on its node until then waits for it, in this
+    cycle and in later ones.
+    """
 
     profile: Profile
     reservations: Reservations
@@ -82,15 +86,33 @@ class CompositeScheduler:
                 self._place_gang([ask for each in runs for ask in each if ask.group == run[0].group], now, cycle)
         return cycle
 
+    def departed(self, workload: str, node: str = "") -> None:
+        """One that was leaving is gone from that node; from all that it was leaving, if none is named."""
+        leaving = self.table.leaving
+        for each in [node] if node else list(leaving):
+            leaving.get(each, {}).pop(workload, None)
+            if not leaving.get(each, True):
+                del leaving[each]
+
+    def still_waits_for(self, placed: Placed) -> list[str]:
+        """Of those it waits for, who has not left yet."""
+        leaving = {name for each in self.table.leaving.values() for name in each}
+        return [name for name in placed.waits_for if name in leaving]
+
     async def bind(self, cycle: Cycle) -> list[BindEvent]:
-        """Bind what needs nobody to leave first; gangs all or nothing. One event each, also for those that failed."""
+        """Bind what needs nobody to leave first; gangs all or nothing. One event each, also for those that failed.
+
+        Once more after somebody departed, it binds what waited.
+        """
         if self.binder is None:
             return []
-        ready = [each for each in cycle.placed if not each.victims]
+        ready = [each for each in cycle.placed if each.reservation.id not in cycle.tried and not self.still_waits_for(each)]
+        cycle.tried.update(each.reservation.id for each in ready if not each.ask.group)
         events = [await self.binder.bind(each.reservation) for each in ready if not each.ask.group]
         for group in dict.fromkeys(each.ask.group for each in ready if each.ask.group):
             gang = [each for each in cycle.placed if each.ask.group == group]
-            if not any(each.victims for each in gang):
+            if not any(self.still_waits_for(each) for each in gang):
+                cycle.tried.update(each.reservation.id for each in gang)
                 least = self._still_needed(gang[0].ask, of_which=len(gang))
                 events += await self.binder.bind_together([each.reservation for each in gang], least)
         return events
@@ -191,7 +213,7 @@ class CompositeScheduler:
         evicting = preemptor.find(ask, decision) if preemptor else None
         if evicting:
             return Seat(ask, evicting.row, victims=evicting.victims)
-        return _no_seat(ask, decision)
+        return _no_seat(ask, decision, preemptor.held_back(ask, decision) if preemptor else "")
 
     def _settle(self, seat: Seat, now: float, cycle: Cycle) -> None:
         """Victims first, then the reservation. Refused means that the profile let through what does not fit by number."""
@@ -204,19 +226,26 @@ class CompositeScheduler:
             return
         if self.preemptor:
             self.preemptor.charge(seat.victims)
+        leaving = self.table.leaving
+        for victim in seat.victims:
+            leaving.setdefault(self.table.names[victim.row], {})[victim.ask.name] = None
         victims = tuple(victim.ask.name for victim in seat.victims)
-        cycle.placed.append(Placed(seat.ask, held.node, held, seat.score, victims))
+        waits_for = tuple(dict.fromkeys((*victims, *leaving.get(held.node, ()))))
+        cycle.placed.append(Placed(seat.ask, held.node, held, seat.score, victims, waits_for))
 
 
-def _no_seat(ask: WorkloadAsk, decision: Decision) -> NoSeat:
-    told = refusal(decision)
-    return NoSeat(ask, told.why, wakes_on(decision), told.kinds)
+def _no_seat(ask: WorkloadAsk, decision: Decision, held_back: str) -> NoSeat:
+    told, wakes = refusal(decision), wakes_on(decision)
+    if not held_back:
+        return NoSeat(ask, told.why, wakes, told.kinds)
+    return NoSeat(ask, f"{told.why}; {held_back}", wakes | {Change.LIMITS_EASED}, (*told.kinds, "held back by a limit on disruption"))
 
 
-def compose(spec: ProfileSpec, table: NodeTable, dice: Dice, holder: str = "scheduler") -> CompositeScheduler:
+def compose(spec: ProfileSpec, table: NodeTable, dice: Dice | None = None, holder: str = "scheduler") -> CompositeScheduler:
     """The scheduler that a profile describes, without binder and preemptor; `dice` are seeded by whoever throws them."""
     book = Reservations(table, holder, spec.reservation_timeout)
-    return CompositeScheduler(compile_profile(spec), book, Selector(TieBreaker(spec.tie_breaker), dice))
+    selector = Selector(TieBreaker(spec.tie_breaker), dice) if dice else Selector(TieBreaker(spec.tie_breaker))
+    return CompositeScheduler(compile_profile(spec), book, selector)
 
 
 def wakes_on(decision: Decision) -> frozenset[Hashable]:

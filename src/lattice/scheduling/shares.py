@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lattice.engine.table import Floats, Rows, Table
+from lattice.engine.table import Floats, Rows
 from lattice.scheduling.ask import WHOLE_GPU, WorkloadAsk
 
 
@@ -24,14 +24,14 @@ def share_after(ask: WorkloadAsk, rows: Rows, number: int, out: Floats) -> Float
 def _gpu_share_after(ask: WorkloadAsk, rows: Rows, out: Floats) -> Floats:
     total = ask.demands.gpu.total if ask.demands.gpu else 0
     np.subtract(np.int32(total), rows.column("gpu_free"), out=out, casting="unsafe")
-    out *= rows.memo("gpu inverse", _gpu_inverse)
+    out *= rows.derived("gpu inverse", _gpu_inverse)
     out += np.float32(1)
     return out
 
 
-def _gpu_inverse(table: Table) -> Floats:
-    milli = table.column("gpu_count") * np.float32(WHOLE_GPU)
-    inverse: Floats = np.divide(np.float32(1), milli, out=np.zeros(table.count, np.float32), where=milli > 0)
+def _gpu_inverse(rows: Rows) -> Floats:
+    milli = rows.column("gpu_count") * np.float32(WHOLE_GPU)
+    inverse: Floats = np.divide(np.float32(1), milli, out=np.zeros(rows.count, np.float32), where=milli > 0)
     return inverse
 
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from lattice.engine.decide import Decision, decide
 from lattice.engine.explain import as_json
-from lattice.engine.plugin import Profile
-from lattice.errors import LatticeError, NotFound
+from lattice.errors import NotFound
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 from lattice.scheduling.ask import PORTS, SLOTS, WHOLE_GPU, WorkloadAsk
@@ -18,12 +17,14 @@ from lattice.scheduling.change import Change
 from lattice.scheduling.facts import facts_of
 from lattice.scheduling.nodes import NO_LIMIT, NodeTable
 from lattice.scheduling.preempt import Preemptor
+from lattice.scheduling.profile import ProfileSpec
 from lattice.scheduling.queue import Queue
 from lattice.scheduling.refusal import refusal
-from lattice.scheduling.reserve import Reservations
-from lattice.scheduling.sanity import Odd, hard_to_hold, node_oddities, overfull
-from lattice.scheduling.schedule import CompositeScheduler, Cycle, Placed
-from lattice.scheduling.select import Selector
+from lattice.scheduling.resources import Qos, qos_of, utilisation
+from lattice.scheduling.room import has_gpus, uncountable
+from lattice.scheduling.sanity import Odd, hard_to_hold, leaving, node_oddities, overfull, too_large, waiting_in_circles
+from lattice.scheduling.schedule import Cycle, Placed, compose
+from lattice.scheduling.select import Dice
 
 NOW = 0.0  # the clock stands still: nothing expires, nothing waits
 BATCH = 1000  # workloads decided before progress is told again
@@ -79,6 +80,8 @@ class Report:
     seconds: float  # spent deciding
     explained: Mapping[str, Any] | None = None
     odd: tuple[Odd, ...] = ()
+    qos: Mapping[str, Qos] = field(default_factory=dict)  # by workload, of those meant to run
+    fullness: Mapping[str, float] = field(default_factory=dict)  # by node: the share of its fullest resource, 0 to 1
 
     @property
     def decided(self) -> int:
@@ -96,9 +99,9 @@ class Refusal:
 class Run:
     """How to simulate: by which profile and seed, with whose clock, and who wants to know how far it is."""
 
-    profile: Profile
+    profile: ProfileSpec
     seed: int = 0
-    selector: Selector = field(default_factory=Selector)
+    dice: Dice | None = None
     clock: Callable[[], float] = lambda: 0.0
     tell: Callable[[int], None] = lambda done: None
     explain: str = ""  # namespace/name of a workload
@@ -120,16 +123,18 @@ class _Simulation:
     def __init__(self, table: NodeTable, run: Run) -> None:
         self.table, self.run = table, run
         self.queue = Queue()
-        self.scheduler = CompositeScheduler(run.profile, Reservations(table), run.selector, Preemptor(table, run.profile))
+        self.scheduler = compose(run.profile, table, run.dice)
+        self.scheduler.preemptor = Preemptor(table, self.scheduler.profile)
         self.asks: dict[str, WorkloadAsk] = {}
         self.placements: dict[str, str] = {}
         self.refused: dict[str, Refusal] = {}
         self.bound: dict[str, str] = {}
         self.displaced: dict[str, Displaced] = {}
         self.odd: list[Odd] = []
+        self.qos: dict[str, Qos] = {}
         self.explained: dict[str, Any] | None = None
         self.stopped = 0
-        self._alike: dict[Hashable, tuple[WorkloadSpec, WorkloadAsk]] = {}
+        self._alike: dict[Hashable, tuple[WorkloadSpec, WorkloadAsk, Qos]] = {}
 
     def enter(self, workloads: Iterable[LatticeWorkload]) -> None:
         """Those that are on a node go there first; the others wait for their turn."""
@@ -146,7 +151,7 @@ class _Simulation:
                 self.queue.add(ask)
         for ask, node in sorted(bound, key=lambda pair: -_gpu_share(pair[0])):  # small shares fit beside large ones, not the other way
             self._bind(ask, node)
-        self.odd += overfull(self.table)
+        self.odd += [*overfull(self.table, self.qos), *leaving(self.table)]
         if self.run.explain and (self.run.explain in self.bound or self.run.explain not in self.asks):
             raise self._not_explained()
 
@@ -156,21 +161,21 @@ class _Simulation:
         key = (id(spec), metadata.namespace, *metadata.labels.items())
         like = self._alike.get(key)
         if like is None or like[0] is not spec:
-            like = self._alike[key] = (spec, self.table.ask(workload))
-        return replace(like[1], name=f"{like[1].demands.namespace}/{metadata.name}")
+            like = self._alike[key] = (spec, self.table.ask(workload), qos_of(spec))
+        ask = replace(like[1], name=f"{like[1].demands.namespace}/{metadata.name}")
+        self.qos[ask.name] = like[2]
+        return ask
 
     def _bind(self, ask: WorkloadAsk, node: str) -> None:
         row = self.table.row_of.get(node)
         if row is None:
             fix = "give its LatticeNode too, or leave status.binding out"
             raise NotFound(f"is bound to node {node}, which is not among those given", where=ask.name, fix=fix)
-        try:
-            self.table.assume(ask, row)
-        except (ValueError, OverflowError, LatticeError):
-            what = f"is bound to node {node}, which cannot hold {hard_to_hold(ask, self.table, row)}: it is left out"
-            self.odd.append(Odd("workload", ask.name, what))
+        if why := _out_of_place(ask, self.table, row):
+            self.odd.append(Odd("workload", ask.name, f"is bound to node {node}{why}: it is left out"))
             del self.asks[ask.name]
             return
+        self.table.admit(ask, row)
         self.table.commit(ask.name)
         self.bound[ask.name] = node
 
@@ -188,6 +193,7 @@ class _Simulation:
         began = self.run.clock()
         self._decide_all()
         seconds = self.run.clock() - began
+        refused = [self.asks[name] for name in self.refused]
         return Report(
             nodes=len(self.table.row_of),
             bound=len(self.bound),
@@ -198,7 +204,9 @@ class _Simulation:
             usage=tuple(_usage(self.table, before)),
             seconds=seconds,
             explained=self.explained,
-            odd=tuple(self.odd),
+            odd=(*self.odd, *too_large(refused, self.table), *waiting_in_circles(refused, self.table)),
+            qos=self.qos,
+            fullness=_fullness(self.table),
         )
 
     def _decide_all(self) -> None:
@@ -211,9 +219,7 @@ class _Simulation:
             again = [name for name, each in self.refused.items() if each.wakes_on & changes]
             if not again:
                 return
-            for name in again:
-                del self.refused[name]
-                self.queue.add(self.asks[name])
+            self._call_back(again)
 
     def _work_off(self) -> None:
         while batch := self.queue.pop_batch(NOW, BATCH):
@@ -224,7 +230,7 @@ class _Simulation:
     def _decide(self, runs: Sequence[Sequence[WorkloadAsk]]) -> None:
         """One run of equals, or all of a gang."""
         for ask in (ask for each in runs for ask in each if ask.name == self.run.explain):
-            self.explained = _explanation(decide(ask, self.table, self.run.profile))
+            self.explained = _explanation(decide(ask, self.table, self.scheduler.profile))
         cycle = self.scheduler.cycle(runs, NOW)
         if self.explained is not None:
             self._explain_outcome(cycle)
@@ -237,12 +243,21 @@ class _Simulation:
             self.scheduler.reservations.confirm(placed.reservation.id, NOW)
             self.placements[placed.ask.name] = placed.node
         for victim, by in cycle.evictions:
+            self.scheduler.departed(victim)
             self._displace(victim, by)
 
     def _displace(self, name: str, by: str) -> None:
         """It was there before, or came in this run; either way it needs another place."""
         self.displaced[name] = Displaced(self.placements.pop(name, "") or self.bound[name], by)
         self.queue.add(self.asks[name])
+        if gang := self.asks[name].group:
+            self._call_back([mate for mate in self.refused if self.asks[mate].group == gang])
+
+    def _call_back(self, names: Iterable[str]) -> None:
+        """They are decided again, a gang with all of its members."""
+        for name in names:
+            del self.refused[name]
+            self.queue.add(self.asks[name])
 
     def _explain_outcome(self, cycle: Cycle) -> None:
         """What came of it, where that is not what it alone would have got: others made way, or its gang had a say."""
@@ -258,6 +273,15 @@ class _Simulation:
     def _by_displacing(self, placed: Placed, otherwise: str) -> str:
         gone = ", ".join(f"{name} (priority {self.asks[name].priority} < {placed.ask.priority})" for name in placed.victims)
         return f"{placed.node}, by displacing {gone}; else {otherwise}"
+
+
+def _out_of_place(ask: WorkloadAsk, table: NodeTable, row: int) -> str:
+    """Why one that is bound there cannot be told of among the others; room need not be left for it."""
+    gpu = ask.demands.gpu
+    if gpu and not has_gpus(gpu, table, row):
+        return f", which cannot hold {hard_to_hold(gpu, table, row)}"
+    why = uncountable(ask, table, row)
+    return f"; {why}" if why else ""
 
 
 def _explanation(decision: Decision) -> dict[str, Any]:
@@ -287,13 +311,25 @@ def _grouped(refused: Mapping[str, Refusal], asks: Mapping[str, WorkloadAsk]) ->
 
 
 def _taken(table: NodeTable) -> dict[str, int]:
-    found = {resource: int(table.taken(number).sum()) for resource, number in table.index.items()}
+    found = {resource: sum(table.taken(number).tolist()) for resource, number in table.index.items()}  # as large as they come
     return {**found, "gpu": _gpus_taken(table)}
 
 
 def _gpus_taken(table: NodeTable) -> int:
     total = int(table.column("gpu_count").sum()) * WHOLE_GPU
     return total - int(table.column("gpu_free").sum())
+
+
+def _fullness(table: NodeTable) -> dict[str, float]:
+    columns = {resource: (table.taken(number).tolist(), table.total(number).tolist()) for resource, number in table.index.items()}
+    counts = (table.column("gpu_count").astype(np.int64) * WHOLE_GPU).tolist()
+    columns["gpu"] = ([count - free for count, free in zip(counts, table.column("gpu_free").tolist(), strict=True)], counts)
+    found = {}
+    for name in sorted(table.row_of):
+        row = table.row_of[name]
+        used, total = ({resource: pair[part][row] for resource, pair in columns.items()} for part in (0, 1))
+        found[name] = utilisation(used, {resource: amount for resource, amount in total.items() if amount < NO_LIMIT})
+    return found
 
 
 def _usage(table: NodeTable, before: Mapping[str, int]) -> Iterator[Usage]:
@@ -305,7 +341,9 @@ def _usage(table: NodeTable, before: Mapping[str, int]) -> Iterator[Usage]:
         if not some.any() or (resource in (PORTS, SLOTS) and not after[resource]):
             continue
         shares = table.taken(number)[some] / totals[some]
-        yield Usage(resource, int(totals[some].sum()), before.get(resource, 0), after[resource], float(shares.mean()), float(shares.max()))
+        yield Usage(
+            resource, sum(totals[some].tolist()), before.get(resource, 0), after[resource], float(shares.mean()), float(shares.max())
+        )
     counts = table.column("gpu_count").astype(np.int64) * WHOLE_GPU
     if counts.any():
         some = counts > 0

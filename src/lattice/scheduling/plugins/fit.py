@@ -1,14 +1,16 @@
 """Fit: a node must have room for everything that the workload asks for, by whatever name."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
-from lattice.engine.table import Rows, Table
+from lattice.engine.table import Rowids, Rows, Table
 from lattice.scheduling.ask import PORTS, SLOTS, WorkloadAsk
 from lattice.scheduling.change import Change
+from lattice.scheduling.reason import each_once, only
 from lattice.scheduling.resources import show_amount
 
 
@@ -31,9 +33,16 @@ class Short(_Short):
         return f"without {show_amount(self.resource, self.need)} {self.resource} free"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        have = int(table.free(table.index[self.resource])[row])  # below 0 on a node that shrank under what it runs
-        need, left, missing = (show_amount(self.resource, amount) for amount in (self.need, have, self.need - have))
-        return Shortfall(self.resource, need, left, missing)
+        return self.details(table, only(row))[0]
+
+    def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
+        need = show_amount(self.resource, self.need)
+
+        def tell(have: int) -> Shortfall:  # below 0 on a node that shrank under what it runs
+            left, missing = (show_amount(self.resource, amount) for amount in (have, self.need - have))
+            return Shortfall(self.resource, need, left, missing)
+
+        return each_once(table.free(table.index[self.resource])[rows].tolist(), tell)
 
 
 @dataclass(frozen=True, slots=True)

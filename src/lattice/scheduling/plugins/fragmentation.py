@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats, Rowids
 from lattice.scheduling.ask import WHOLE_GPU, WorkloadAsk
-from lattice.scheduling.mix import CPU, Mix, Reals, States, Whole, count_kinds, cpu_of, placed, takes
+from lattice.scheduling.gpus import Matrix
+from lattice.scheduling.mix import CPU, Reals, States, Whole, cpu_of, placed, takes
 from lattice.scheduling.nodes import NodeTable
 
 GRAIN = 1024.0  # losses are rounded to 1/1024 of a thousandth, so that rounding errors decide nothing
@@ -20,59 +21,53 @@ Codes = NDArray[np.int64]
 
 
 class Landscape:
-    """One table as the plugin sees it: each row's state as a number, the mix learned from it, and costs by shape and state.
+    """One table as it is now, in numbers: each row's state as one, and by lesson what placing a shape costs in a state.
 
-    Nodes in the same state share a number, so each is looked at once. The mix is learned anew when the table has changed by a third
-    of what it was learned from, at the latest after half as many changes as there are nodes.
+    Nodes in the same state share a number, so each is looked at once. All of it can be made anew from the table at any time.
     """
 
     def __init__(self, table: NodeTable) -> None:
-        self.version = -1
         self.code: Codes = np.empty(0, np.int64)
-        self._changes = 0
-        self.patience = 0
-        self._learn(table)
-
-    def _learn(self, table: NodeTable) -> None:
         self.recode(table)
-        kinds = count_kinds(placement.ask for placement in table.placements.values())
-        self._mix = Mix(kinds, table.gpus.models)
-        numbers, times = np.unique(self.code, return_counts=True)
-        self._mix.weigh(self._states(numbers), times)
-        self._changes = 0
-        self.patience = min(len(table.placements) // 3, table.count // 2)
-        self.version = table.version
 
     def recode(self, table: NodeTable) -> None:
         """Look at every row anew, and forget what was known of states."""
+        self.version = table.version
         self._numbers: dict[tuple[int, int, bytes], int] = {}
-        self._width = table.gpus.matrix().shape[0]
         self._cpu: Reals = np.empty(256)
-        self._gpus: Whole = np.zeros((256, self._width), np.int64)
+        self._gpus: Whole = np.zeros((256, table.gpus.width), np.int64)
         self._model: Whole = np.empty(256, np.int64)
         self._loss: Reals = np.empty(256)
-        self._costs: dict[Hashable, Floats] = {}
-        self._weighed = 0  # states whose loss is known
         self.code = np.empty(table.count, np.int64)
-        self._encode(table, range(table.count))
+        self._encode(table, list(range(table.count)))
+        self._learn(table)
+
+    def _learn(self, table: NodeTable) -> None:
+        self.lesson, self._mix = table.lessons.number, table.lessons.latest.mix
+        self._weighed = 0  # states whose loss is known
+        self._costs: dict[Hashable, Floats] = {}
 
     def follow(self, table: NodeTable) -> None:
         """Catch up with the table."""
-        if table.version == self.version:
-            return
         changed = table.changed_since(self.version)
-        self._changes += len(changed or ())
-        known = changed is not None and table.count == len(self.code) and self._width == table.gpus.matrix().shape[0]
-        if changed is None or not known or self._changes > self.patience:
-            self._learn(table)
+        if changed is None or not self._has_room(table):
+            self.recode(table)
             return
         self._encode(table, changed)
         self.version = table.version
+        if table.lessons.number != self.lesson:
+            self._learn(table)
 
-    def _encode(self, table: NodeTable, rows: range | list[int]) -> None:
-        gpus = np.sort(table.gpus.matrix().T[rows].clip(0, WHOLE_GPU), axis=1)
+    def _has_room(self, table: NodeTable) -> bool:
+        """For its nodes and their GPUs; and few states are in mind that no node is in, if all of them must be looked at again."""
+        most = table.count + 256 if table.lessons.number != self.lesson else 4 * table.count + 4096
+        return table.count == len(self.code) and table.gpus.width == self._gpus.shape[1] and len(self._numbers) <= most
+
+    def _encode(self, table: NodeTable, rows: list[int]) -> None:
+        if not rows:
+            return
         cpu, models = table.free(CPU), table.column("gpu_model")
-        for row, line in zip(rows, gpus, strict=True):
+        for row, line in zip(rows, table.gpus.free_of(rows), strict=True):
             key = (max(0, int(cpu[row])), int(models[row]), line.tobytes())
             number = self._numbers.get(key)
             if number is None:
@@ -80,7 +75,7 @@ class Landscape:
                 self._write(number, key, line)
             self.code[row] = number
 
-    def _write(self, number: int, key: tuple[int, int, bytes], gpus: Whole) -> None:
+    def _write(self, number: int, key: tuple[int, int, bytes], gpus: Matrix) -> None:
         if number == len(self._cpu):
             self._cpu, self._model, self._loss = (np.concatenate([a, np.empty_like(a)]) for a in (self._cpu, self._model, self._loss))
             self._gpus = np.concatenate([self._gpus, np.zeros_like(self._gpus)])
@@ -132,7 +127,10 @@ class Landscape:
 
 @dataclass(frozen=True)
 class GpuFragmentation:
-    """Learns what is typical from what is placed: no mix is given. Wide, since what is scarce depends on all nodes."""
+    """Goes by what is typical among what is placed (see Lessons): no mix is given. Wide, since what is scarce depends on all nodes.
+
+    A node is taken for one of the model of its first GPU. What is kept here only saves work: scores are the same without.
+    """
 
     name: ClassVar[str] = "GpuFragmentation"
     scope: ClassVar[Scope] = "table"

@@ -1,5 +1,6 @@
 """Gpu: whole GPUs, or a part of a single one, of a model that will do."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -7,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
-from lattice.engine.table import Flags, Rows, Table
+from lattice.engine.table import Flags, Rowids, Rows, Some, Table
 from lattice.scheduling.ask import WHOLE_GPU, GpuNeed, WorkloadAsk
 from lattice.scheduling.change import Change
 from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.reason import facts_at
+from lattice.scheduling.reason import each_once, facts_at, only
 from lattice.scheduling.resources import show_amount
 
 
@@ -26,7 +27,13 @@ class OtherModel:
         return f"without a GPU of model {' or '.join(self.models)}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        have = sorted({model for model, _ in facts_at(table, row).gpus})
+        return self.details(table, only(row))[0]
+
+    def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
+        return each_once([facts_at(table, row).gpus for row in rows.tolist()], self._with)
+
+    def _with(self, gpus: tuple[tuple[str, int], ...]) -> Shortfall:
+        have = sorted({model for model, _ in gpus})
         return Shortfall("gpu model", " or ".join(self.models), ", ".join(have) or "none")
 
 
@@ -43,12 +50,19 @@ class GpuBusy:
         return f"without {show_amount('gpu', self.need.milli)} of one gpu free"
 
     def detail(self, table: Table, row: int) -> Shortfall:
+        return self.details(table, only(row))[0]
+
+    def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
+        some = Some(table, rows)
+        free = whole(some, self.need) if self.need.milli == WHOLE_GPU else best(some, self.need)
+        return each_once(free.tolist(), self._with)
+
+    def _with(self, have: int) -> Shortfall:
+        """So many, or so much of one, are free."""
         if self.need.milli == WHOLE_GPU:
-            have = int(whole(table, self.need)[row])
             return Shortfall("gpu", str(self.need.count), str(have), str(self.need.count - have))
-        most = int(best(table, self.need)[row])
-        need, have_text, missing = (show_amount("gpu", amount) for amount in (self.need.milli, most, self.need.milli - most))
-        return Shortfall("part of one gpu", need, have_text, missing)
+        need, left, missing = (show_amount("gpu", amount) for amount in (self.need.milli, have, self.need.milli - have))
+        return Shortfall("part of one gpu", need, left, missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +79,7 @@ class Gpu:
         busy: Flags = np.less(whole(rows, need), need.count) if need.milli == WHOLE_GPU else np.less(best(rows, need), need.milli)
         if not need.models:
             return {GpuBusy(need): busy}
-        other = rows.memo((self.name, need.models), lambda table: _other_model(table, need.models))
+        other = rows.derived((self.name, need.models), lambda some: _other_model(some, need.models))
         return {OtherModel(need.models): other, GpuBusy(need): busy & ~other}
 
 
@@ -94,8 +108,8 @@ def _known(rows: Rows, models: tuple[str, ...]) -> list[str]:
     return [model for model in models if model in known]
 
 
-def _other_model(table: Table, models: tuple[str, ...]) -> Flags:
-    found = np.zeros(table.count, np.bool_)
-    for model in _known(table, models):
-        found |= table.column(f"gpu_count:{model}") > 0
+def _other_model(rows: Rows, models: tuple[str, ...]) -> Flags:
+    found = np.zeros(rows.count, np.bool_)
+    for model in _known(rows, models):
+        found |= rows.column(f"gpu_count:{model}") > 0
     return ~found

@@ -3,12 +3,26 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lattice.engine.plugin import Rejections, Scope
-from lattice.engine.table import Rows
+from lattice.engine.plugin import Rejections, Scope, Shortfall
+from lattice.engine.table import Rows, Table
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import NEW_NODES, Change
 from lattice.scheduling.labels import having
-from lattice.scheduling.reason import Because
+from lattice.scheduling.reason import facts_at
+
+
+@dataclass(frozen=True, slots=True)
+class OtherCluster:
+    """It is a node of another cluster, or of none."""
+
+    cluster: str
+    plugin: ClassVar[str] = "InCluster"
+
+    def summary(self) -> str:
+        return f"outside cluster {self.cluster}"
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        return Shortfall("cluster", self.cluster, facts_at(table, row).labels.get("cluster", "none"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,5 +36,4 @@ class InCluster:
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         cluster = ask.demands.cluster
-        elsewhere = rows.memo((self.name, cluster), lambda table: ~having(table, "cluster", cluster))
-        return {Because(self.name, f"outside cluster {cluster}", f"cluster={cluster}", "cluster"): elsewhere}
+        return {OtherCluster(cluster): ~having(rows, "cluster", cluster)}

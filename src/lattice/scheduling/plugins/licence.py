@@ -1,7 +1,7 @@
 """Licence: the node must hold at least one of the licences that will do."""
 
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rows, Table
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import NEW_NODES, Change
-from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.labels import facts_on
 from lattice.scheduling.reason import facts_at
 
 
@@ -39,9 +39,8 @@ class Licence:
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         licences = ask.demands.licences
-        return {Unlicensed(licences): rows.memo((self.name, licences), lambda table: _without(table, licences))}
+        return {Unlicensed(licences): rows.derived((self.name, licences), lambda some: _without(some, licences))}
 
 
-def _without(table: Table, licences: tuple[str, ...]) -> Flags:
-    nodes = cast("NodeTable", table).facts
-    return np.array([facts is None or facts.licences.isdisjoint(licences) for facts in nodes], np.bool_)
+def _without(rows: Rows, licences: tuple[str, ...]) -> Flags:
+    return np.array([facts is None or facts.licences.isdisjoint(licences) for facts in facts_on(rows)], np.bool_)

@@ -1,19 +1,19 @@
 """MachineImage: the image that a node was started from must look like this and be at least that version."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import numpy as np
 
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
-from lattice.engine.table import Flags, Rows, Table
+from lattice.engine.table import Flags, Rowids, Rows, Table
 from lattice.kinds.constraint import MachineImage as Wanted
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import NEW_NODES, Change
-from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.reason import facts_at
+from lattice.scheduling.labels import facts_on
+from lattice.scheduling.reason import each_once, facts_at, only
 
 _DOTTED = re.compile(r"[0-9]+(?:\.[0-9]+)+")
 _NUMBER = re.compile(r"[0-9]+")
@@ -30,7 +30,11 @@ class OtherImage:
         return f"without a machine image like {self.pattern}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return Shortfall("machine image", self.pattern, facts_at(table, row).image or "unknown")
+        return self.details(table, only(row))[0]
+
+    def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
+        images = [facts_at(table, row).image for row in rows.tolist()]
+        return each_once(images, lambda image: Shortfall("machine image", self.pattern, image or "unknown"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,14 @@ class OldImage:
         return f"with a machine image below version {self.version}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        have = ".".join(map(str, version_in(facts_at(table, row).image)))
-        return Shortfall("machine image version", self.version, have or "unknown")
+        return self.details(table, only(row))[0]
+
+    def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
+        return each_once([facts_at(table, row).image for row in rows.tolist()], self._with)
+
+    def _with(self, image: str) -> Shortfall:
+        version = ".".join(map(str, version_in(image))) or "none"
+        return Shortfall("machine image version", f"{self.version} or later", f"{version} ({image})" if image else "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +71,11 @@ class MachineImage:
         wanted = cast("Wanted", ask.demands.image)
         found: dict[Reason, Flags] = {}
         if wanted.pattern:
-            found[OtherImage(wanted.pattern)] = rows.memo((self.name, "like", wanted.pattern), lambda table: _unlike(table, wanted.pattern))
+            found[OtherImage(wanted.pattern)] = rows.derived(
+                (self.name, "like", wanted.pattern), lambda some: _unlike(some, wanted.pattern)
+            )
         if wanted.min_version:
-            found[OldImage(wanted.min_version)] = rows.memo((self.name, "from", wanted.min_version), lambda table: _older(table, wanted))
+            found[OldImage(wanted.min_version)] = rows.derived((self.name, "from", wanted.min_version), lambda some: _older(some, wanted))
         return found
 
 
@@ -76,15 +88,15 @@ def version_in(image: str) -> tuple[int, ...]:
     return tuple(parts)
 
 
-def _unlike(table: Table, pattern: str) -> Flags:
+def _unlike(rows: Rows, pattern: str) -> Flags:
     like = re.compile(".*".join(re.escape(part) for part in pattern.split("*")), re.DOTALL)
-    return _where(table, lambda image: like.fullmatch(image) is None)
+    return _where(rows, lambda image: like.fullmatch(image) is None)
 
 
-def _older(table: Table, wanted: Wanted) -> Flags:
+def _older(rows: Rows, wanted: Wanted) -> Flags:
     least = version_in(wanted.min_version)
-    return _where(table, lambda image: not image or version_in(image) < least)
+    return _where(rows, lambda image: not image or version_in(image) < least)
 
 
-def _where(table: Table, refused: Callable[[str], bool]) -> Flags:
-    return np.array([facts is None or refused(facts.image) for facts in cast("NodeTable", table).facts], np.bool_)
+def _where(rows: Rows, refused: Callable[[str], bool]) -> Flags:
+    return np.array([facts is None or refused(facts.image) for facts in facts_on(rows)], np.bool_)

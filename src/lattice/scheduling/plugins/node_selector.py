@@ -8,7 +8,7 @@ from lattice.engine.table import Flags, Rows
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import NEW_NODES, Change
 from lattice.scheduling.labels import having
-from lattice.scheduling.reason import Because
+from lattice.scheduling.reason import OtherLabel
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,6 @@ class NodeSelector:
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         found: dict[Reason, Flags] = {}
         for key, value in ask.demands.node_selector:
-            reason = Because(self.name, f"without label {key}={value}", f"{key}={value}", key)
-            found[reason] = rows.memo((self.name, key, value), lambda table, key=key, value=value: ~having(table, key, value))  # type: ignore[misc]
+            reason = OtherLabel(self.name, f"without label {key}={value}", "label", f"{key}={value}", key)
+            found[reason] = ~having(rows, key, value)
         return found

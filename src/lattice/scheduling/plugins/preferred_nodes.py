@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from lattice.engine.plugin import Scope
-from lattice.engine.table import Floats, Rows, Table
+from lattice.engine.table import Floats, Rows
 from lattice.kinds.constraint import PreferredNodes as Preference
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.labels import matching_any
@@ -24,13 +24,13 @@ class PreferredNodes:
         """The weight of the preferences that hold, as a share of all."""
         liked = ask.demands.node_preferences
         values = rows.floats()
-        np.copyto(values, rows.memo((self.name, liked), lambda table: _shares(table, liked)))
+        np.copyto(values, rows.derived((self.name, liked), lambda some: _shares(some, liked)))
         return values
 
 
-def _shares(table: Table, preferences: tuple[Preference, ...]) -> Floats:
-    found = np.zeros(table.count, np.float32)
+def _shares(rows: Rows, preferences: tuple[Preference, ...]) -> Floats:
+    found = np.zeros(rows.count, np.float32)
     for each in preferences:
-        found += matching_any(table, [each.term]) * np.float32(each.weight)
+        found += matching_any(rows, (each.term,)) * np.float32(each.weight)
     found /= np.float32(sum(each.weight for each in preferences))
     return found

@@ -20,12 +20,13 @@ class Price:
 
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
         """1 less its price as a share of the highest in the table; a node without a price is free."""
-        values = rows.floats()
-        np.copyto(values, rows.memo(self.name, _scores))
-        return values
+        prices = rows.column("price").astype(np.float32)
+        highest = rows.fact(self.name, _highest)
+        if highest > 0:
+            prices /= highest
+        return np.subtract(np.float32(1), prices, out=prices)
 
 
-def _scores(table: Table) -> Floats:
-    prices = table.column("price").astype(np.float32)
-    highest = prices.max(initial=0)
-    return np.subtract(np.float32(1), prices / highest if highest > 0 else prices)
+def _highest(table: Table) -> np.float32:
+    highest: np.float32 = table.column("price").max(initial=0).astype(np.float32)
+    return highest

@@ -9,9 +9,10 @@ from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import Change
 from lattice.scheduling.reason import Because
 
-UNREADY = Because("Ready", "not ready")
-CORDONED = Because("Ready", "cordoned")
-DRAINING = Because("Ready", "draining")
+OPEN = "open to new workloads"
+UNREADY = Because("Ready", "not ready", "node", "ready", "not ready")
+CORDONED = Because("Ready", "cordoned", "node", OPEN, "cordoned")
+DRAINING = Because("Ready", "draining", "node", OPEN, "draining")
 
 
 @dataclass(frozen=True, slots=True)

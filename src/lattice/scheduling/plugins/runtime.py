@@ -1,7 +1,7 @@
 """Runtime: the node must be able to run this kind of workload, process or container; one that does not say takes any."""
 
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rows, Table
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import NEW_NODES, Change
-from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.labels import facts_on
 from lattice.scheduling.reason import facts_at
 
 
@@ -38,9 +38,9 @@ class Runtime:
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         runtime = ask.demands.runtime
-        return {NoRuntime(runtime): rows.memo((self.name, runtime), lambda table: _unable(table, runtime))}
+        return {NoRuntime(runtime): rows.derived((self.name, runtime), lambda some: _unable(some, runtime))}
 
 
-def _unable(table: Table, runtime: str) -> Flags:
-    nodes = cast("NodeTable", table).facts
-    return np.array([facts is not None and bool(facts.runtimes) and runtime not in facts.runtimes for facts in nodes], np.bool_)
+def _unable(rows: Rows, runtime: str) -> Flags:
+    listed = facts_on(rows)
+    return np.array([facts is not None and bool(facts.runtimes) and runtime not in facts.runtimes for facts in listed], np.bool_)

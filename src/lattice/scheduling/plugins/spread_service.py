@@ -1,19 +1,48 @@
 """SpreadService: prefer nodes and zones with fewer replicas of the same service."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
-from lattice.engine.plugin import Scope
-from lattice.engine.table import Floats
+from lattice.engine.plugin import Scope, Score
+from lattice.engine.table import Floats, Rows, Table
 from lattice.scheduling.ask import WorkloadAsk
-from lattice.scheduling.domains import evenness
-from lattice.scheduling.nodes import EVERYTHING, NodeTable
+from lattice.scheduling.census import EVERYTHING
+from lattice.scheduling.domains import EvenTiers
+from lattice.scheduling.nodes import NodeTable
+
+HALF = np.float32(0.5)
 
 
 @dataclass(frozen=True, slots=True)
-class SpreadService:
+class OverNodes:
+    """n replicas on the node score 1/(n+1); half of it, if nodes have zones."""
+
+    name: ClassVar[str] = "SpreadService"
+    scope: ClassVar[Scope] = "row"
+
+    def applies(self, ask: WorkloadAsk) -> bool:
+        return bool(ask.demands.service)
+
+    def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
+        table = cast("NodeTable", rows.table)
+        tally = table.tally(ask.demands.namespace, EVERYTHING, ask.demands.service)
+        here: Floats = rows.pick(tally.per_node(table)).astype(np.float32)
+        here += rows.more + 1
+        if not rows.fact("zones", _have_zones):
+            return np.divide(np.float32(1), here, out=here)
+        return np.divide(np.float32(0.5), here, out=here)
+
+
+def _have_zones(table: Table) -> bool:
+    return cast("NodeTable", table).domain_count("zone") > 0
+
+
+@dataclass(frozen=True, slots=True)
+class OverZones:
+    """Half for the zone, if nodes have zones: n more than in the emptiest score 1/(n+1)."""
+
     name: ClassVar[str] = "SpreadService"
     scope: ClassVar[Scope] = "domain"
 
@@ -21,13 +50,23 @@ class SpreadService:
         return bool(ask.demands.service)
 
     def score(self, ask: WorkloadAsk, rows: NodeTable) -> Floats:
-        """Half for the node, half for the zone, if nodes have zones: n more than on the emptiest score 1/(n+1)."""
-        tally = rows.tally(ask.demands.namespace, EVERYTHING, ask.demands.service)
-        here = np.add(tally.per_node(rows), np.float32(1), out=rows.floats(), casting="unsafe", dtype=np.float32)
-        if not rows.domain_count("zone"):
-            return np.divide(np.float32(1), here, out=here)
-        np.divide(np.float32(0.5), here, out=here)
-        zone = evenness(rows, ask, "zone", tally)
-        zone *= np.float32(0.5)
-        here += zone
-        return here
+        tiers = self.tiers(ask, rows)
+        return tiers.values().take(tiers.codes, mode="wrap")  # -1 is the last one
+
+    def tiers(self, ask: WorkloadAsk, table: NodeTable) -> EvenTiers:
+        return EvenTiers(table, ask, "zone", HALF)
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadService:
+    """What it says of a node alone is kept node by node; the rest is the same all over a zone."""
+
+    name: ClassVar[str] = "SpreadService"
+    scope: ClassVar[Scope] = "domain"
+    parts: ClassVar[tuple[Score, ...]] = (cast("Score", OverNodes()), cast("Score", OverZones()))
+
+    def applies(self, ask: WorkloadAsk) -> bool:
+        return bool(ask.demands.service)
+
+    def score(self, ask: WorkloadAsk, rows: NodeTable) -> Floats:
+        return OverNodes().score(ask, rows) + OverZones().score(ask, rows)

@@ -1,15 +1,15 @@
 """TaintPreference: prefer nodes without PreferNoSchedule taints that the workload does not tolerate."""
 
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 
 from lattice.engine.plugin import Scope
-from lattice.engine.table import Floats, Rows, Table
+from lattice.engine.table import Floats, Rows
 from lattice.kinds.constraint import Toleration
 from lattice.scheduling.ask import WorkloadAsk
-from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.labels import facts_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class TaintPreference:
         """n such taints score 1/(n+1)."""
         patience = ask.demands.tolerations
         values = rows.floats()
-        np.copyto(values, rows.memo((self.name, patience), lambda table: _scores(table, patience)))
+        np.copyto(values, rows.derived((self.name, patience), lambda some: _scores(some, patience)))
         return values
 
 
-def _scores(table: Table, tolerations: tuple[Toleration, ...]) -> Floats:
-    found = np.ones(table.count, np.float32)
-    for row, facts in enumerate(cast("NodeTable", table).facts):
+def _scores(rows: Rows, tolerations: tuple[Toleration, ...]) -> Floats:
+    found = np.ones(rows.count, np.float32)
+    for row, facts in enumerate(facts_on(rows)):
         soft = [taint for taint in facts.taints if taint.effect == "PreferNoSchedule"] if facts else []
         found[row] = 1 / (1 + sum(not any(each.tolerates(taint) for each in tolerations) for taint in soft))
     return found

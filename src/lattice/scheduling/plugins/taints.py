@@ -1,18 +1,20 @@
 """Taints: a node's NoSchedule and NoExecute marks keep workloads away that do not tolerate them; NoExecute also sends them away."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
 import numpy as np
 
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
-from lattice.engine.table import Flags, Rows, Table
+from lattice.engine.table import Flags, Rowids, Rows, Table
 from lattice.kinds.constraint import Taint, Toleration
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import NEW_NODES, Change
 from lattice.scheduling.facts import NodeFacts
+from lattice.scheduling.labels import facts_on
 from lattice.scheduling.nodes import NodeTable, Placement
+from lattice.scheduling.reason import only
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +22,24 @@ class Untolerated:
     """The node has this taint and the workload does not put up with it."""
 
     taint: Taint
+    tolerations: tuple[Toleration, ...] = field(default=(), compare=False)  # only to be shown: many workloads share the reason
     plugin: ClassVar[str] = "Taints"
 
     def summary(self) -> str:
-        taint = self.taint
-        return f"with untolerated taint {taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
+        return f"with untolerated taint {_written(self.taint)}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return Shortfall(self.summary().removeprefix("with "))
+        return self.details(table, only(row))[0]
+
+    def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
+        nearly = ", ".join(_written(each) for each in self.tolerations if each.key in ("", self.taint.key))
+        return [Shortfall("toleration", _written(self.taint), nearly or "none")] * len(rows)
+
+
+def _written(mark: Taint | Toleration) -> str:
+    """key=value:effect, without what it does not say."""
+    value, effect = f"={mark.value}" if mark.value else "", f":{mark.effect}" if mark.effect else ""
+    return f"{mark.key or 'any'}{value}{effect}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,36 +53,47 @@ class Taints:
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         tolerations = ask.demands.tolerations
-        untolerated = rows.table.memo((self.name, tolerations), lambda table: _untolerated(table, tolerations))
         found: dict[Reason, Flags] = {}
-        for reason in untolerated:
-            found[reason] = rows.memo(reason, lambda table, taint=reason.taint: _tainted(table, taint))  # type: ignore[misc]
+        for taint in rows.fact(self.name, _present):
+            if not any(each.tolerates(taint) for each in tolerations):
+                column = rows.derived((self.name, taint), lambda some, taint=taint: _tainted(some, taint))  # type: ignore[misc]
+                found[Untolerated(taint, tolerations)] = column
         return found
 
 
-def _untolerated(table: Table, tolerations: Sequence[Toleration]) -> "np.ndarray[tuple[int], np.dtype[np.object_]]":
-    """A reason for each taint that any node has and these do not cover, in a fixed order."""
-    present = {taint for facts in cast("NodeTable", table).facts if facts for taint in facts.taints if taint.effect != "PreferNoSchedule"}
-    against = [taint for taint in present if not any(each.tolerates(taint) for each in tolerations)]
-    reasons = np.empty(len(against), np.object_)
-    for index, taint in enumerate(sorted(against, key=lambda taint: (taint.key, taint.value, taint.effect))):
-        reasons[index] = Untolerated(taint)
-    return reasons
+def _present(table: Table) -> tuple[Taint, ...]:
+    """Those that keep anybody away, of any node, in a fixed order."""
+    hard = (taint for taint in cast("NodeTable", table).taints if taint.effect != "PreferNoSchedule")
+    return tuple(sorted(hard, key=lambda taint: (taint.key, taint.value, taint.effect)))
 
 
-def _tainted(table: Table, taint: Taint) -> Flags:
-    return np.array([facts is not None and taint in facts.taints for facts in cast("NodeTable", table).facts], np.bool_)
+def _tainted(rows: Rows, taint: Taint) -> Flags:
+    return np.array([facts is not None and taint in facts.taints for facts in facts_on(rows)], np.bool_)
 
 
-def evicted_by(facts: NodeFacts, placements: Iterable[Placement]) -> dict[str, int]:
-    """Who must leave a node because of its NoExecute taints: name -> seconds from when the taint came, 0 for at once."""
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """It must leave so many seconds after the taint came."""
+
+    after: int
+    taint: Taint
+
+    def __str__(self) -> str:
+        taint = f"taint {_written(self.taint)}"
+        return (
+            f"{self.after} s after {taint} came: it is not tolerated for longer" if self.after else f"at once: it does not tolerate {taint}"
+        )
+
+
+def evicted_by(facts: NodeFacts, placements: Iterable[Placement]) -> dict[str, Eviction]:
+    """Who must leave a node because of its NoExecute taints, by name, each for the taint that it bears least."""
     taints = [taint for taint in facts.taints if taint.effect == "NoExecute"]
     found = {}
-    for placement in placements:
-        stays = [_stays(placement.ask.demands.tolerations, taint) for taint in taints]
-        limits = [seconds for seconds in stays if seconds is not None]
+    for placement in placements if taints else ():
+        stays = ((_stays(placement.ask.demands.tolerations, taint), taint) for taint in taints)
+        limits = [Eviction(seconds, taint) for seconds, taint in stays if seconds is not None]
         if limits:
-            found[placement.ask.name] = min(limits)
+            found[placement.ask.name] = min(limits, key=lambda each: each.after)
     return found
 
 

@@ -32,7 +32,7 @@ class TightestFit:
 def _gpus_left(ask: WorkloadAsk, rows: Rows, out: Floats) -> Floats:
     total = ask.demands.gpu.total if ask.demands.gpu else 0
     np.subtract(rows.column("gpu_free"), np.int32(total), out=out, casting="unsafe")
-    out *= rows.memo("most gpus", _most_gpus)
+    out *= rows.fact("most gpus", _most_gpus)
     return out
 
 
@@ -41,15 +41,15 @@ def _least_left(rows: Rows, requests: tuple[tuple[int, int], ...]) -> Floats:
     least.fill(1)
     for resource, amount in requests:
         np.subtract(rows.free(resource), np.int64(amount), out=left, casting="unsafe")
-        left *= rows.memo(("largest", resource), _largest(resource))
+        left *= rows.fact(("largest", resource), _largest(resource))
         np.minimum(least, left, out=least)
     return least
 
 
-def _largest(resource: int) -> Callable[[Table], Floats]:
-    """1 ÷ the most that any node has of it, for every row."""
-    return lambda table: np.full(table.count, 1 / max(1, int(table.total(resource).max(initial=0))), np.float32)
+def _largest(resource: int) -> Callable[[Table], np.float32]:
+    """1 ÷ the most that any node has of it."""
+    return lambda table: np.float32(1 / max(1, int(table.total(resource).max(initial=0))))
 
 
-def _most_gpus(table: Table) -> Floats:
-    return np.full(table.count, 1 / max(1, 1000 * int(table.column("gpu_count").max(initial=0))), np.float32)
+def _most_gpus(table: Table) -> np.float32:
+    return np.float32(1 / max(1, 1000 * int(table.column("gpu_count").max(initial=0))))

@@ -1,18 +1,19 @@
 """TopologySpread: placing it there must not make its domain fuller than the emptiest one by more than maxSkew."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import numpy as np
 
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
-from lattice.engine.table import Flags, Table
+from lattice.engine.table import Flags, Rowids, Table
 from lattice.kinds.constraint import Spread
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import NEIGHBOURS, Change
 from lattice.scheduling.domains import counts_itself, fewest, outside, over_nodes, spread_tally
 from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.reason import Because
+from lattice.scheduling.reason import each_once, no_such_key, only, without_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +34,26 @@ class Uneven:
         return f"in a {self.spread.topology_key} that is {self.spread.max_skew} or more ahead of the emptiest"
 
     def detail(self, table: Table, row: int) -> Shortfall:
+        return self.details(table, only(row))[0]
+
+    def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
         nodes, key = cast("NodeTable", table), self.spread.topology_key
-        tally = spread_tally(nodes, self.ask, self.spread)
-        code = int(nodes.codes(key)[row])
-        if tally is None or code < 0:
-            return Shortfall(self.summary())
-        counts = tally.domains(nodes, key)
-        least, own = fewest(nodes, self.ask, key, counts), int(counts_itself(tally, self.ask))
-        most = least + self.spread.max_skew
-        what = f"workloads in {key} {nodes.domain_names(key)[code]}, the emptiest has {least}"
-        return Shortfall(what, f"at most {most}", f"{int(counts[code]) + own} with this one")
+        tally, nowhere = spread_tally(nodes, self.ask, self.spread), without_key(self.plugin, key)
+        if tally is None:
+            return nowhere.details(table, rows)
+        names, counts = nodes.domain_names(key), tally.domains(nodes, key)
+        least, itself = fewest(nodes, self.ask, key, counts), counts_itself(tally, self.ask)
+        emptiest, there = np.flatnonzero(counts == least), counts.tolist()
+        other = f"{key} {names[emptiest[0]]}" if len(emptiest) == 1 else f"the emptiest {key}"
+
+        def tell(code: int) -> Shortfall:
+            if code < 0:
+                return nowhere.of(None)
+            here = there[code] + itself
+            have = f"{here - least} ({here} in {key} {names[code]}{' with this one' if itself else ''}, {least} in {other})"
+            return Shortfall(f"skew over {key}", f"at most {self.spread.max_skew}", have)
+
+        return each_once(nodes.codes(key)[rows].tolist(), tell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +74,9 @@ class TopologySpread:
                 continue
             key = spread.topology_key
             if not rows.domain_count(key):
-                found[Because(self.name, f"without topology key {key}, which no node has")] = np.ones(rows.count, np.bool_)
+                found[no_such_key(self.name, key)] = np.ones(rows.count, np.bool_)
                 continue
-            found[Because(self.name, f"without topology key {key}", key, key)] = outside(rows, key)
+            found[without_key(self.name, key)] = outside(rows, key)
             found[Uneven(ask, spread)] = _too_many(ask, rows, spread)
         return found
 

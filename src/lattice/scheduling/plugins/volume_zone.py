@@ -8,7 +8,7 @@ from lattice.engine.table import Flags, Rows
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import NEW_NODES, Change
 from lattice.scheduling.labels import having
-from lattice.scheduling.reason import Because
+from lattice.scheduling.reason import OtherLabel
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class VolumeZone:
         for volume in ask.demands.volumes:
             for key, value in (("zone", volume.zone), ("region", volume.region)):
                 if value:
-                    reason = Because(self.name, f"outside {key} {value} of volume {volume.name}", f"{key}={value}", key)
-                    found[reason] = rows.memo((self.name, key, value), lambda table, key=key, value=value: ~having(table, key, value))  # type: ignore[misc]
+                    words = f"outside {key} {value} of volume {volume.name}"
+                    reason = OtherLabel(self.name, words, f"volume {volume.name}", f"{key}={value}", key)
+                    found[reason] = ~having(rows, key, value)
         return found

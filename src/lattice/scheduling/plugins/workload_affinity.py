@@ -1,18 +1,20 @@
 """WorkloadAffinity: for each required term, a matching workload must be in the node's topology domain already."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, cast
 
 import numpy as np
 
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
-from lattice.engine.table import Flags, Table
+from lattice.engine.table import Flags, Rowids, Table
 from lattice.kinds.constraint import WorkloadTerm
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import NEIGHBOURS, Change
 from lattice.scheduling.domains import occupied, outside
 from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.reason import Because, facts_at
+from lattice.scheduling.reason import each_once, facts_at, no_such_key, only, without_key
+from lattice.scheduling.tally import Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +22,26 @@ class NotNear:
     """Nothing that it must be near to is in this domain."""
 
     term: WorkloadTerm
+    tally: Tally = field(compare=False)  # where those are that it must be near to
     plugin: ClassVar[str] = "WorkloadAffinity"
 
     def summary(self) -> str:
         return f"without a workload {str(self.term.selector) or 'of any kind'} in the same {self.term.topology_key}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        key = self.term.topology_key
-        value = facts_at(table, row).labels.get(key)
-        if value is None:
-            return Shortfall(f"no label {key} on the node, which nearness is measured by")
-        return Shortfall(f"no workload {str(self.term.selector) or 'of any kind'} in {key} {value}")
+        return self.details(table, only(row))[0]
+
+    def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
+        key, who = self.term.topology_key, str(self.term.selector) or "of any kind"
+        elsewhere = int(self.tally.per_node(cast("NodeTable", table)).sum())
+        have = f"none, {elsewhere:,} elsewhere" if elsewhere else "none anywhere"
+
+        def tell(value: str | None) -> Shortfall:
+            if value is None:
+                return without_key(self.plugin, key).of(None)
+            return Shortfall(f"workloads {who} in {key} {value}", "1 or more", have)
+
+        return each_once([facts_at(table, row).labels.get(key) for row in rows.tolist()], tell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +57,16 @@ class WorkloadAffinity:
         found: dict[Reason, Flags] = {}
         for term in ask.demands.near:
             if rows.domain_count(term.topology_key):
-                found[NotNear(term)] = _away(ask, rows, term)
+                tally = rows.tally(ask.demands.namespace, term.selector)
+                found[NotNear(term, tally)] = _away(ask, rows, term, tally)
             else:
-                found[Because(self.name, f"without topology key {term.topology_key}, which no node has")] = np.ones(rows.count, np.bool_)
+                found[no_such_key(self.name, term.topology_key)] = np.ones(rows.count, np.bool_)
         return found
 
 
-def _away(ask: WorkloadAsk, table: NodeTable, term: WorkloadTerm) -> Flags:
+def _away(ask: WorkloadAsk, table: NodeTable, term: WorkloadTerm, tally: Tally) -> Flags:
     """The first of a group, which nobody is there for but itself, may start wherever the topology key exists."""
-    tally, key = table.tally(ask.demands.namespace, term.selector), term.topology_key
+    key = term.topology_key
     if term.selector.matches(ask.labels) and not tally.domains(table, key).any():
         return outside(table, key)
     return ~occupied(table, key, tally)

@@ -1,18 +1,20 @@
 """WorkloadAntiAffinity: no workload that it must be far from in the node's domain, and none there that must be far from it."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, cast
 
 import numpy as np
 
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
-from lattice.engine.table import Flags, Table
+from lattice.engine.table import Flags, Rowids, Table
 from lattice.kinds.constraint import WorkloadTerm
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import NEIGHBOURS, Change
-from lattice.scheduling.domains import occupied
-from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.reason import Because, facts_at
+from lattice.scheduling.domains import occupied, rows_by_domain
+from lattice.scheduling.nodes import NodeTable, Placement
+from lattice.scheduling.reason import each_once, named, no_such_key, only
+from lattice.scheduling.tally import Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,7 @@ class TooNear:
 
     term: WorkloadTerm
     mine: bool
+    tally: Tally = field(compare=False)  # where those are
     plugin: ClassVar[str] = "WorkloadAntiAffinity"
 
     def summary(self) -> str:
@@ -29,9 +32,37 @@ class TooNear:
         return f"with a workload {who} {near}" if self.mine else f"with a workload {near} that keeps {who} away"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        where = f"{self.term.topology_key} {facts_at(table, row).labels.get(self.term.topology_key, '')}"
+        return self.details(table, only(row))[0]
+
+    def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
+        nodes, key = cast("NodeTable", table), self.term.topology_key
+        codes, names, counts = nodes.codes(key)[rows].tolist(), nodes.domain_names(key), self.tally.domains(nodes, key).tolist()
         who = str(self.term.selector) or "of any kind"
-        return Shortfall(f"a workload {who} is in {where}" if self.mine else f"a workload in {where} keeps {who} away")
+        what = f"workloads {who if self.mine else f'that keep {who} away'} in {key}"
+        culprits, is_meant = rows_by_domain(nodes, key, self.tally, codes), self._is_meant()
+
+        def tell(code: int) -> Shortfall:
+            return Shortfall(f"{what} {names[code]}", "none", f"{counts[code]:,}: {named(table, culprits.get(code, ()), is_meant)}")
+
+        return each_once(codes, tell)
+
+    def _is_meant(self) -> Callable[[Placement], bool]:
+        """Equal shapes are meant alike, and of those there are few."""
+        known: dict[Hashable, bool] = {}
+
+        def is_meant(placement: Placement) -> bool:
+            shape = placement.ask.shape
+            if shape not in known:
+                known[shape] = self._means(placement.ask)
+            return known[shape]
+
+        return is_meant
+
+    def _means(self, ask: WorkloadAsk) -> bool:
+        demands = ask.demands
+        if self.mine:
+            return self.tally.matches(demands.namespace, demands.service, ask.labels)
+        return demands.namespace == self.tally.namespace and self.term in demands.far
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +81,9 @@ class WorkloadAntiAffinity:
         for term in ask.demands.far:
             if rows.domain_count(term.topology_key):
                 tally = rows.tally(ask.demands.namespace, term.selector)
-                found[TooNear(term, mine=True)] = occupied(rows, term.topology_key, tally)
+                found[TooNear(term, tally=tally, mine=True)] = occupied(rows, term.topology_key, tally)
             else:
-                found[Because(self.name, f"without topology key {term.topology_key}, which no node has")] = np.ones(rows.count, np.bool_)
+                found[no_such_key(self.name, term.topology_key)] = np.ones(rows.count, np.bool_)
         for term, carriers in rows.repulsed_by(ask):
-            found[TooNear(term, mine=False)] = occupied(rows, term.topology_key, carriers)
+            found[TooNear(term, tally=carriers, mine=False)] = occupied(rows, term.topology_key, carriers)
         return found

@@ -1,0 +1,33 @@
+"""Workloads at some point of their life: name only what the case is about."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from lattice.kinds.workload import Retry
+from lattice.scheduling.lifecycle import Last, Report, Situation
+from lattice.scheduling.retry import written
+
+NOW = datetime(2026, 11, 15, 12, 0, 0, 123456, tzinfo=UTC)
+REV, OLD = "a" * 24, "b" * 24
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def counted(failures: int = 0, run: int = 1, wait: float | None = None, revision: str = REV) -> Retry:
+    return Retry(
+        attempts=failures, max=5, revision=revision, run=run, next_at=None if wait is None else written(NOW + timedelta(seconds=wait))
+    )
+
+
+def says(state: Any, run: int = 1, failure: str = "", revision: str = REV, knows_order: bool = True) -> Report:
+    return Report(state, "" if state == "Missing" else revision, 0 if state == "Missing" else run, failure, knows_order)
+
+
+def done(action: str, seconds: float = 1.0) -> Last:
+    return Last(action, ago(seconds))
+
+
+def found(**parts: Any) -> Situation:
+    return Situation(**{"desired": "Running", "revision": REV, "now": NOW, **parts})

@@ -1,0 +1,41 @@
+"""Differences between what a node was told and what it says."""
+
+from typing import Any
+
+import pytest
+
+from lattice.scheduling.drift import Assigned, Held, drift
+from lattice.scheduling.lifecycle import Report
+
+REV, OLD = "a" * 24, "b" * 24
+WANTED = Assigned("uid-1", REV, is_running=True)
+
+
+def holds(state: Any = "Running", revision: str = REV, uid: str = "uid-1") -> Held:
+    return Held(uid, Report(state, revision, 1))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "held", "found"),
+    [
+        pytest.param(WANTED, holds(), [], id="as told"),
+        pytest.param(WANTED, holds("Starting"), [], id="on its way"),
+        pytest.param(None, holds(), [("orphan_on_agent", "the node was not told to have it")], id="orphan"),
+        pytest.param(WANTED, None, [("missing_on_agent", "the node does not have it")], id="missing"),
+        pytest.param(Assigned("uid-1", REV, is_running=False), None, [], id="stopped and not there"),
+        pytest.param(WANTED, holds("Failed"), [("state_mismatch", "it is Failed, and is to be running")], id="failed"),
+        pytest.param(
+            Assigned("uid-1", REV, is_running=False), holds(), [("state_mismatch", "it is Running, and is to be stopped")], id="runs on"
+        ),
+        pytest.param(WANTED, holds(revision=OLD), [("revision_mismatch", f"revision is {OLD}, not {REV}")], id="old revision"),
+        pytest.param(
+            WANTED,
+            holds(uid="uid-0"),
+            [("missing_on_agent", "the node does not have it"), ("orphan_on_agent", "it is an earlier one of the same name, uid-0")],
+            id="an earlier one of the same name",
+        ),
+    ],
+)
+def test_drift(wanted: Assigned | None, held: Held | None, found: list[tuple[str, str]]) -> None:
+    answer = drift({"shop/web-0": wanted} if wanted else {}, {"shop/web-0": held} if held else {})
+    assert [(each.type, each.message) for each in answer] == found

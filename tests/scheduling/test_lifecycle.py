@@ -1,0 +1,493 @@
+"""What is done about a workload: every row of the table by name, and that it always comes to rest."""
+
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lives import NOW, OLD, REV, ago, counted, done, found, says
+
+from lattice.kinds.workload import Retry
+from lattice.scheduling.lifecycle import (
+    FINAL,
+    LIVE,
+    NODE_FAULTS,
+    UNDER_WAY,
+    Action,
+    Decision,
+    Graces,
+    Last,
+    Report,
+    Situation,
+    decide,
+    retry_by_hand,
+)
+from lattice.scheduling.retry import is_spent
+
+APPLIED = {"retry": counted(), "last": done("Apply", 1000)}
+FIRST = {"retry": counted(), "last": done("Apply", 1)}
+
+RUNNING = [
+    pytest.param({"node": "None"}, "Assign", "it has no node", id="new: it needs a node"),
+    pytest.param(
+        {"node": "None", "retry": counted(2, 3, wait=4)},
+        "BackoffWait",
+        "it failed 2 times",
+        id="without a node it waits its back-off first",
+    ),
+    pytest.param({"node": "None", "retry": counted(2, 3, wait=-1)}, "Assign", "it has no node", id="without a node, back-off over"),
+    pytest.param(
+        {"node": "None", "retry": counted(5, 6)},
+        "NoAction",
+        "it has failed for good; change it, or ask for a retry",
+        id="failed for good needs no node",
+    ),
+    pytest.param({}, "Apply", "its node does not have it yet", id="Running, Missing, never applied: Apply"),
+    pytest.param({**FIRST}, "NoAction", "its node has been told to start it", id="Missing, just applied: grace"),
+    pytest.param({**APPLIED}, "BackoffWait", "MISSING: it failed once", id="Missing long after it was applied: a failure, and wait"),
+    pytest.param({**FIRST, "report": says("Pending")}, "NoAction", "it is Pending", id="Pending: grace"),
+    pytest.param({**FIRST, "report": says("Starting")}, "NoAction", "it is Starting", id="Starting: grace"),
+    pytest.param({**FIRST, "report": says("Unknown")}, "NoAction", "it is Unknown", id="Unknown on a node that answers: grace"),
+    pytest.param(
+        {**APPLIED, "report": says("Starting")}, "BackoffWait", "START_TIMEOUT: it failed once", id="Starting for too long: a failure"
+    ),
+    pytest.param({**APPLIED, "report": says("Running")}, "NoAction", "it runs", id="Running, Running: nothing"),
+    pytest.param(
+        {"retry": counted(), "last": done("Assign"), "report": says("Running")},
+        "NoAction",
+        "it runs",
+        id="a node that runs it was told to, whatever else was written",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Failed", failure="RUNTIME_ERROR")},
+        "BackoffWait",
+        "RUNTIME_ERROR: it failed once",
+        id="Running, Failed: counted, and wait",
+    ),
+    pytest.param(
+        {"retry": counted(1, 2, wait=3), "last": done("BackoffWait"), "report": says("Failed", 1)},
+        "BackoffWait",
+        "it failed once",
+        id="the same failure is not counted twice",
+    ),
+    pytest.param(
+        {"retry": counted(1, 2, wait=-0.1), "last": done("BackoffWait"), "report": says("Failed", 1)},
+        "Recreate",
+        "it failed once and its wait is over",
+        id="Running, Failed, wait over: Recreate",
+    ),
+    pytest.param(
+        {"retry": counted(1, 2, wait=-5), "last": done("Recreate"), "report": says("Failed", 1)},
+        "NoAction",
+        "its node has been told to start it",
+        id="an old failure says nothing about the new run",
+    ),
+    pytest.param(
+        {"retry": counted(4, 5), "last": done("Recreate"), "report": says("Failed", 5, "RUNTIME_ERROR")},
+        "MarkFailed",
+        "RUNTIME_ERROR: it failed 5 times, which was the last attempt",
+        id="the fifth failure ends it",
+    ),
+    pytest.param(
+        {"retry": counted(5, 6), "last": done("MarkFailed"), "report": says("Failed", 5)},
+        "NoAction",
+        "it has failed for good; change it, or ask for a retry",
+        id="failed for good stays failed",
+    ),
+    pytest.param(
+        {"retry": counted(5, 6), "last": done("MarkFailed"), "report": says("Running", 5)},
+        "ApplyStopped",
+        "it has failed for good, and what is left of it is stopped",
+        id="failed for good but something runs",
+    ),
+    pytest.param(
+        {"retry": counted(5, 6), "last": done("Retry"), "revision": OLD},
+        "Apply",
+        "its node does not have it yet",
+        id="another revision begins anew",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Stopped")},
+        "BackoffWait",
+        "EXITED: it failed once",
+        id="it ended by itself: a failure, so that it does not spin",
+    ),
+    pytest.param(
+        {"retry": counted(), "last": done("ApplyStopped"), "report": says("Stopped")},
+        "Apply",
+        "it is stopped and is to run",
+        id="Running, Stopped: Apply",
+    ),
+    pytest.param(
+        {"retry": counted(), "last": done("ApplyStopped"), "report": says("Running")},
+        "Apply",
+        "it is Running and is to run",
+        id="a stop is taken back before it happened",
+    ),
+    pytest.param(
+        {**APPLIED, "revision": OLD, "report": says("Running")},
+        "Apply",
+        f"revision {OLD} takes the place of {REV}",
+        id="Running, Running, another revision: Apply",
+    ),
+    pytest.param(
+        {**FIRST, "report": says("Running", revision=OLD)},
+        "NoAction",
+        "its node has been told to start it",
+        id="the old revision still runs: grace",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Running", revision=OLD)},
+        "BackoffWait",
+        "NOT_APPLIED: it failed once",
+        id="the old revision runs long after: a failure",
+    ),
+    pytest.param(
+        {"retry": counted(2, 3), "last": done("Recreate", 100), "since": ago(90), "report": says("Running", 3)},
+        "NoAction",
+        "it runs, after it failed 2 times",
+        id="running again, failures remembered",
+    ),
+    pytest.param(
+        {"retry": counted(2, 3), "last": done("Recreate", 300), "since": ago(240), "report": says("Running", 3)},
+        "Forgive",
+        "it has run for 240 s",
+        id="running for long, failures forgotten",
+    ),
+    pytest.param(
+        {"retry": counted(0, 3), "last": done("Forgive", 300), "report": says("Failed", 3)},
+        "BackoffWait",
+        "EXITED: it failed once",
+        id="forgiven, and failed again",
+    ),
+    pytest.param(
+        {"retry": counted(0, 3), "last": done("Forgive", 300)}, "BackoffWait", "MISSING: it failed once", id="forgiven, and vanished"
+    ),
+    pytest.param(
+        {**APPLIED, "node": "Silent"}, "AwaitFailover", "its node is silent; it may be back before the time is up", id="node silent: wait"
+    ),
+    pytest.param(
+        {**APPLIED, "node": "Abandoned"}, "Reschedule", "its node has been silent for too long", id="node silent for too long: another node"
+    ),
+    pytest.param({**APPLIED, "node": "Gone"}, "Reschedule", "its node is gone", id="node gone: another node at once"),
+    pytest.param(
+        {"retry": counted(5, 6), "node": "Gone"},
+        "Release",
+        "it has failed for good, and its node is gone",
+        id="failed for good and node gone",
+    ),
+    pytest.param(
+        {"retry": counted(5, 6), "node": "Abandoned"},
+        "AwaitFailover",
+        "its node is silent; it may be back before the time is up",
+        id="failed for good and node silent",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Running"), "leaving": "drain"},
+        "ApplyStopped",
+        "it must leave its node: drain",
+        id="leaving: stopped first",
+    ),
+    pytest.param(
+        {"retry": counted(), "last": done("ApplyStopped"), "report": says("Running"), "leaving": "drain"},
+        "NoAction",
+        "it must leave its node: drain, and its node has been told",
+        id="leaving: being stopped",
+    ),
+    pytest.param(
+        {"retry": counted(), "last": done("ApplyStopped"), "report": says("Missing", knows_order=False), "leaving": "drain"},
+        "NoAction",
+        "it must leave its node: drain, and its node has been told",
+        id="leaving: a word from before the order proves nothing",
+    ),
+    pytest.param(
+        {"retry": counted(), "last": done("ApplyStopped"), "report": says("Missing"), "leaving": "drain"},
+        "Reschedule",
+        "it has left its node: drain",
+        id="leaving: stopped, so it may go elsewhere",
+    ),
+    pytest.param(
+        {**FIRST, "leaving": "drain"}, "ApplyStopped", "it must leave its node: drain", id="leaving: an order to start may be on its way"
+    ),
+    pytest.param(
+        {"retry": counted(5, 6), "report": says("Failed"), "leaving": "drain"},
+        "Release",
+        "it has failed for good and must leave its node: drain",
+        id="leaving: failed for good",
+    ),
+]
+STOPPED = [
+    pytest.param({"node": "None"}, "NoAction", "it is stopped and has no node", id="Stopped, no node: nothing"),
+    pytest.param({"node": "Gone"}, "Release", "its node is gone, and it is to be stopped", id="Stopped, node gone"),
+    pytest.param({"node": "Silent"}, "AwaitNode", "its node is silent and cannot be told to stop it", id="Stopped, node silent"),
+    pytest.param(
+        {"node": "Abandoned"}, "AwaitNode", "its node is silent and cannot be told to stop it", id="Stopped, node silent for long"
+    ),
+    pytest.param({**APPLIED, "report": says("Running")}, "ApplyStopped", "it is to be stopped", id="Stopped, Running: ApplyStopped"),
+    pytest.param({**APPLIED, "report": says("Pending")}, "ApplyStopped", "it is to be stopped", id="Stopped, Pending: ApplyStopped"),
+    pytest.param({**APPLIED, "report": says("Starting")}, "ApplyStopped", "it is to be stopped", id="Stopped, Starting: ApplyStopped"),
+    pytest.param({**APPLIED, "report": says("Unknown")}, "ApplyStopped", "it is to be stopped", id="Stopped, Unknown: ApplyStopped"),
+    pytest.param({**FIRST}, "ApplyStopped", "it is to be stopped", id="Stopped, Missing, but an order to start is on its way"),
+    pytest.param({**APPLIED, "report": says("Stopped")}, "NoAction", "it is stopped", id="Stopped, Stopped: nothing"),
+    pytest.param({**APPLIED, "report": says("Failed")}, "NoAction", "it is stopped", id="Stopped, Failed: nothing"),
+    pytest.param({"last": done("ApplyStopped")}, "NoAction", "it is stopped", id="Stopped, Missing: nothing"),
+    pytest.param(
+        {"last": done("ApplyStopped"), "report": says("Running")},
+        "NoAction",
+        "it is to be stopped, and its node has been told",
+        id="being stopped: grace",
+    ),
+    pytest.param(
+        {"last": done("ApplyStopped", 61), "report": says("Running")},
+        "ApplyStopped",
+        "it is to be stopped",
+        id="not stopped in time: told again",
+    ),
+]
+DELETED = [
+    pytest.param({"node": "None"}, "FinalizeDelete", "no node has it", id="Deleted, no node: finalize"),
+    pytest.param({"node": "Gone"}, "FinalizeDelete", "no node has it", id="Deleted, node gone: finalize"),
+    pytest.param({"node": "Silent"}, "AwaitNode", "its node is silent and may still run it: the record stays until the node says otherwise", id="Deleted, node silent: the record stays"),
+    pytest.param({"node": "Abandoned"}, "AwaitNode", "its node is silent and may still run it: the record stays until the node says otherwise", id="Deleted, node silent for long: the record stays"),
+    *(pytest.param({**APPLIED, "report": says(state)}, "Delete", "it is to be deleted", id=f"Deleted, {state}: Delete") for state in ("Pending", "Starting", "Running", "Stopped", "Failed", "Unknown")),
+    pytest.param({**FIRST}, "Delete", "it is to be deleted", id="Deleted, Missing, but an order to start is on its way"),
+    pytest.param({"last": done("Delete"), "report": says("Stopped")}, "NoAction", "it is to be deleted, and its node has been told", id="being deleted: grace"),
+    pytest.param({"last": done("Delete"), "report": says("Missing", knows_order=False)}, "NoAction", "it is to be deleted, and its node has been told", id="Missing from before the order proves nothing"),
+    pytest.param({"last": done("Delete")}, "FinalizeDelete", "its node says that it is gone", id="Deleted, Missing: finalize"),
+]  # fmt: skip
+
+
+def check(desired: str, parts: dict[str, Any], action: str, reason: str) -> None:
+    decision = decide(found(desired=desired, **parts))
+    assert (decision.action, decision.reason) == (action, reason)
+    assert decide(found(desired=desired, **parts)) == decision
+
+
+@pytest.mark.parametrize(("parts", "action", "reason"), RUNNING)
+def test_what_is_to_run(parts: dict[str, Any], action: str, reason: str) -> None:
+    check("Running", parts, action, reason)
+
+
+@pytest.mark.parametrize(("parts", "action", "reason"), STOPPED)
+def test_what_is_to_be_stopped(parts: dict[str, Any], action: str, reason: str) -> None:
+    check("Stopped", parts, action, reason)
+
+
+@pytest.mark.parametrize(("parts", "action", "reason"), DELETED)
+def test_what_is_to_be_deleted(parts: dict[str, Any], action: str, reason: str) -> None:
+    check("Deleted", parts, action, reason)
+
+
+@pytest.mark.parametrize("why", sorted(FINAL))
+def test_what_trying_again_would_not_help_fails_at_once(why: str) -> None:
+    decision = decide(found(**APPLIED, report=says("Failed", failure=why)))
+    assert (decision.action, decision.failure, decision.event) == (Action.MARK_FAILED, why, "WorkloadFailed")
+    assert decision.retry is not None
+    assert is_spent(decision.retry)
+
+
+@pytest.mark.parametrize("why", sorted(NODE_FAULTS))
+def test_what_another_node_may_do_better_goes_there_after_its_wait_but_not_for_ever(why: str) -> None:
+    retry, steps = counted(), []
+    while True:
+        decision = decide(found(retry=retry, last=done("Apply", 100), report=says("Failed", retry.run or 0, why)))
+        steps.append((decision.action, decision.again))
+        assert decision.retry is not None
+        retry = decision.retry
+        if decision.action is not Action.RESCHEDULE:
+            break
+    assert steps == [*((Action.RESCHEDULE, wait) for wait in (5, 10, 20, 40)), (Action.MARK_FAILED, None)]
+
+
+def test_what_its_node_ended_when_cut_off_starts_again_and_loses_no_attempt() -> None:
+    decision = decide(found(retry=counted(4, 5), last=done("Recreate", 100), report=says("Failed", 5, "DISCONNECTED")))
+    assert (decision.action, decision.again) == (Action.BACKOFF_WAIT, 5)
+    assert decision.retry is not None
+    assert (decision.retry.attempts, decision.retry.run) == (4, 6)
+
+
+def test_the_old_revision_has_longer_to_go_than_a_new_one_to_appear() -> None:
+    told = {"retry": counted(), "last": done("Apply", 20)}
+    assert decide(found(**told, report=says("Running", revision=OLD))).action is Action.NO_ACTION
+    assert decide(found(**told)).action is Action.BACKOFF_WAIT
+
+
+def test_one_that_was_thought_lost_but_runs_is_left_alone() -> None:
+    for last in (done("Recreate"), done("BackoffWait")):
+        decision = decide(found(retry=counted(1, 2, wait=3), last=last, since=ago(1), report=says("Running", 1)))
+        assert (decision.action, decision.reason) == (Action.NO_ACTION, "it runs, after it failed once")
+    stale = decide(found(retry=counted(0, 2), last=done("Assign"), report=says("Running", 1, knows_order=False)))
+    assert stale.action is Action.APPLY
+
+
+def test_what_was_stopped_starts_as_another_run() -> None:
+    decision = decide(found(retry=counted(2, 3), last=done("ApplyStopped"), report=says("Stopped", 3)))
+    assert (decision.action, decision.retry) == (Action.APPLY, counted(0, 4))
+
+
+def test_a_clock_that_is_set_back_makes_no_grace_longer() -> None:
+    decision = decide(found(retry=counted(), last=done("Apply", -3600)))
+    assert (decision.action, decision.again) == (Action.NO_ACTION, 15)
+
+
+def test_a_revision_that_failed_for_good_does_not_hold_back_the_next() -> None:
+    decision = decide(found(retry=counted(5, 6), last=done("MarkFailed"), report=says("Failed", 5), revision=OLD))
+    assert decision.action is Action.APPLY
+    assert decision.retry == Retry(attempts=0, max=5, revision=OLD, run=7)
+
+
+@pytest.mark.parametrize(
+    ("parts", "action", "attempts"),
+    [
+        pytest.param(
+            {"retry": counted(5, 6), "last": done("MarkFailed"), "report": says("Failed", 5)}, "Retry", 0, id="failed for good: once more"
+        ),
+        pytest.param({"retry": counted(3, 4, wait=40), "report": says("Failed", 3)}, "Retry", 0, id="waiting: at once"),
+        pytest.param({"retry": counted(3, 4), "report": says("Running", 4)}, "Forgive", 0, id="runs again: only forgotten"),
+        pytest.param({"retry": counted(0, 4), "report": says("Running", 4)}, "NoAction", None, id="healthy: left alone"),
+        pytest.param({"retry": counted(5, 4), "desired": "Stopped"}, "NoAction", None, id="is to be stopped: left alone"),
+    ],
+)
+def test_a_retry_by_hand(parts: dict[str, Any], action: str, attempts: int | None) -> None:
+    situation = found(**parts)
+    decision = retry_by_hand(situation)
+    assert decision.action == action
+    assert (decision.retry and decision.retry.attempts) == attempts
+    if decision.action is Action.RETRY:
+        after = decide(replace(situation, retry=decision.retry, last=Last("Retry", NOW)))
+        assert (after.action, decision.event) == (Action.APPLY, "RetryTriggered")
+
+
+def test_only_what_was_decided_is_stored() -> None:
+    for parts, *_ in (case.values for case in (*RUNNING, *STOPPED, *DELETED)):
+        decision = decide(found(**parts))  # type: ignore[arg-type]
+        if decision.action in (Action.NO_ACTION, Action.AWAIT_FAILOVER, Action.AWAIT_NODE):
+            assert not decision.is_stored
+        if decision.action in UNDER_WAY or decision.action is Action.MARK_FAILED:
+            assert decision.is_stored
+            assert decision.retry is not None
+
+
+@dataclass
+class Agent:
+    """Does what it is told, in its own time: the next `fails` starts fail."""
+
+    fails: int
+    holds: Report = field(default_factory=Report)
+    started: list[tuple[str, int]] = field(default_factory=list)
+
+    def told(self, order: Decision, revision: str, run: int) -> None:
+        match order.action:
+            case Action.APPLY | Action.RECREATE if not self._settles(revision, run):
+                self.started.append((revision, run))
+                self.holds = Report("Starting", revision, run)
+            case Action.APPLY_STOPPED if self.holds.state in LIVE:
+                self.holds = replace(self.holds, state="Stopped")
+            case Action.DELETE:
+                self.holds = Report()
+
+    def _settles(self, revision: str, run: int) -> bool:
+        """What lives is left alone, and each run is started once."""
+        return self.holds.revision == revision and (self.holds.state in LIVE or self.holds.run >= run)
+
+    def go_on(self) -> None:
+        if self.holds.state in ("Pending", "Starting", "Unknown"):
+            self.fails -= 1
+            self.holds = replace(
+                self.holds, state="Running" if self.fails < 0 else "Failed", failure="" if self.fails < 0 else "RUNTIME_ERROR"
+            )
+
+
+@dataclass
+class World:
+    situation: Situation
+    agent: Agent
+    graces: Graces = field(default_factory=Graces)
+    actions: list[Action] = field(default_factory=list)
+    is_removed: bool = False
+
+    def step(self) -> bool:
+        """One look; False once there is nothing more to do, now or later."""
+        seen = replace(self.situation, report=self.agent.holds)
+        decision = decide(seen, self.graces)
+        self._store(seen, decision)
+        self.agent.told(decision, seen.revision, (self.situation.retry.run or 0) if self.situation.retry else 0)
+        before = self.agent.holds
+        self.agent.go_on()
+        has_moved = before != self.agent.holds
+        wait = 1.0 if has_moved else (decision.again or 0.0)
+        self.situation = replace(
+            self.situation, now=seen.now + timedelta(seconds=wait), since=seen.now if has_moved else self.situation.since
+        )
+        is_waiting = decision.is_stored or has_moved or decision.again is not None or decision.action is Action.ASSIGN
+        return is_waiting and not self.is_removed
+
+    def _store(self, seen: Situation, decision: Decision) -> None:
+        if decision.is_stored or decision.action is Action.ASSIGN:
+            self.actions.append(decision.action)
+            self.situation = replace(self.situation, retry=decision.retry or seen.retry, last=Last(decision.action, seen.now))
+        if decision.action is Action.ASSIGN:
+            self.situation = replace(self.situation, node="Ready")
+            self.agent.holds = Report()
+        if decision.action in (Action.RESCHEDULE, Action.RELEASE):
+            self.situation = replace(self.situation, node="None", leaving="")
+        self.is_removed = decision.action is Action.FINALIZE_DELETE
+
+
+states = st.sampled_from(["Missing", "Pending", "Starting", "Running", "Stopped", "Failed", "Unknown"])
+retries = st.none() | st.builds(
+    counted, st.integers(0, 5), st.integers(1, 4), st.none() | st.floats(-200, 200), st.sampled_from([REV, OLD])
+)
+lasts = st.just(Last()) | st.builds(done, st.sampled_from(list(Action)), st.floats(0, 1000))
+situations = st.builds(
+    Situation,
+    desired=st.sampled_from(["Running", "Stopped", "Deleted"]),
+    revision=st.just(REV),
+    now=st.just(NOW),
+    node=st.sampled_from(["None", "Ready", "Abandoned", "Gone"]),
+    retry=retries,
+    last=lasts,
+    since=st.none() | st.builds(ago, st.floats(0, 1000)),
+    leaving=st.sampled_from(["", "", "drain"]),
+)
+reports = st.builds(says, states, st.integers(1, 5), st.just(""), st.sampled_from([REV, OLD]))
+
+
+@settings(max_examples=400, deadline=None)
+@given(situation=situations, holds=reports, fails=st.integers(0, 6))
+def test_from_any_state_it_comes_to_rest_and_starts_no_run_twice(situation: Situation, holds: Report, fails: int) -> None:
+    world = World(situation, Agent(fails, holds))
+    steps = 0
+    while world.step():
+        steps += 1
+        assert steps < 80, world.actions[-20:]
+    final, agent = world.situation, world.agent
+    assert len(agent.started) == len(set(agent.started))
+    assert all(a[1] < b[1] for a, b in zip(agent.started, agent.started[1:], strict=False))
+    if final.node not in ("Ready", "None"):
+        return  # silent for good: it waits for the node
+    is_failed = final.retry is not None and final.retry.revision == REV and is_spent(final.retry)
+    match final.desired:
+        case "Running" if is_failed:
+            assert agent.holds.state not in LIVE or final.node == "None"
+        case "Running":
+            assert (agent.holds.state, agent.holds.revision) == ("Running", REV)
+        case "Stopped":
+            assert agent.holds.state not in LIVE or final.node == "None"
+        case "Deleted":
+            assert world.is_removed
+    assert not decide(replace(final, report=agent.holds)).is_stored or world.is_removed
+
+
+@settings(max_examples=100, deadline=None)
+@given(fails=st.integers(0, 4))
+def test_a_new_workload_is_started_once_and_once_more_for_each_failure(fails: int) -> None:
+    world = World(found(node="None"), Agent(fails))
+    while world.step():
+        assert len(world.actions) < 50
+    assert [run for _, run in world.agent.started] == list(range(1, fails + 2))
+    assert world.actions.count(Action.APPLY) == 1
+    assert world.actions.count(Action.RECREATE) == fails
+    assert world.actions.count(Action.FORGIVE) == (1 if fails else 0)

@@ -1,0 +1,197 @@
+"""Orders and reports that are late, wishes that change: never two live copies, no run started twice, and rest in the end."""
+
+import random
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lattice.scheduling.lifecycle import LIVE, Action, Last, Report, Situation, decide, retry_by_hand
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+Order = tuple[str, str, int]  # state, revision, run; ("", "", 0): not here
+
+
+@dataclass
+class Node:
+    """Carries out orders in turn when they arrive, and reports each change; both on their way for a while, neither lost."""
+
+    orders: list[tuple[int, Order]] = field(default_factory=list)
+    reports: list[tuple[Report, int]] = field(default_factory=list)
+    holds: Report = field(default_factory=Report)
+    sent: int = 0
+    carried: int = 0
+    heard: tuple[Report, int] = field(default_factory=lambda: (Report(), 0))
+    started: list[tuple[str, int]] = field(default_factory=list)
+
+    def send(self, order: Order) -> None:
+        self.sent += 1
+        self.orders.append((self.sent, order))
+
+    def carry_out(self) -> None:
+        if not self.orders:
+            return
+        self.carried, (state, revision, run) = self.orders.pop(0)
+        if state == "Running" and not self._settles(revision, run):
+            if (revision, run) != (self.holds.revision, self.holds.run):  # what was asked to stop may go on under the same number
+                self.started.append((revision, run))
+            self.holds = Report("Starting", revision, run)
+        elif state == "Stopped" and self.holds.state in LIVE:
+            self.holds = replace(self.holds, state="Stopped")
+        elif state == "":
+            self.holds = Report()
+        self.reports.append((self.holds, self.carried))
+
+    def _settles(self, revision: str, run: int) -> bool:
+        is_over = self.holds.state == "Failed" and self.holds.run >= run
+        return self.holds.revision == revision and (self.is_live or is_over)
+
+    def go_on(self, fails: bool) -> None:
+        if self.holds.state == "Starting" or (self.holds.state == "Running" and fails):
+            self.holds = replace(self.holds, state="Failed" if fails else "Running", failure="RUNTIME_ERROR" if fails else "")
+            self.reports.append((self.holds, self.carried))
+
+    def report(self) -> None:
+        if self.reports:
+            self.heard = self.reports.pop(0)
+
+    @property
+    def is_live(self) -> bool:
+        return self.holds.state in LIVE
+
+    @property
+    def may_start(self) -> bool:
+        return self.is_live or any(state == "Running" for _, (state, *_) in self.orders)
+
+
+@dataclass
+class World:
+    nodes: list[Node] = field(default_factory=lambda: [Node(), Node()])
+    at: int = -1  # the node it is bound to
+    found: Situation = field(default_factory=lambda: Situation("Running", "r0", START, "None"))
+    is_removed: bool = False
+    is_quiet: bool = False
+
+    def look(self) -> None:
+        self.is_quiet = True
+        if self.is_removed:
+            return
+        decision = decide(self._seen())
+        self._store(decision.action, decision.retry)
+        self.is_quiet = not decision.is_stored and decision.action is not Action.ASSIGN
+        node, run = self.nodes[self.at], (self.found.retry.run or 0) if self.found.retry else 0
+        match decision.action:
+            case Action.ASSIGN:
+                self.at = (self.at + 1) % 2
+                self._store(Action.ASSIGN, None, is_bound=True)
+            case Action.APPLY | Action.RECREATE:
+                node.send(("Running", self.found.revision, run))
+            case Action.APPLY_STOPPED:
+                node.send(("Stopped", self.found.revision, run))
+            case Action.DELETE:
+                node.send(("", "", 0))
+            case Action.RESCHEDULE | Action.RELEASE:
+                node.send(("", "", 0))
+                self.found = replace(self.found, node="None", leaving="")
+            case Action.FINALIZE_DELETE:
+                assert not any(each.may_start for each in self.nodes), "removed while a copy lives, or may yet start"
+                self.is_removed = True
+
+    def _seen(self) -> Situation:
+        if self.found.node == "None":
+            return self.found
+        node = self.nodes[self.at]
+        report, order = node.heard
+        return replace(self.found, report=replace(report, knows_order=order >= node.sent))
+
+    def _store(self, action: Action, retry: object, is_bound: bool = False) -> None:
+        waits = (Action.ASSIGN, Action.NO_ACTION, Action.AWAIT_FAILOVER, Action.AWAIT_NODE)
+        if retry is not None:
+            self.found = replace(self.found, retry=retry)  # type: ignore[arg-type]
+        if is_bound:
+            self.found = replace(self.found, node="Ready", last=Last("Assign", self.found.now))
+        elif action not in waits and not (action is Action.BACKOFF_WAIT and retry is None):
+            self.found = replace(self.found, last=Last(action, self.found.now))
+
+    def retry(self) -> None:
+        decision = retry_by_hand(self._seen())
+        self._store(decision.action, decision.retry)
+
+    def check(self) -> None:
+        assert sum(node.is_live for node in self.nodes) <= 1, "two live copies"
+        started = [each for node in self.nodes for each in node.started]
+        assert len(started) == len(set(started)), "a run was started twice"
+
+
+STEPS = {
+    ("look", 0): 30,
+    **{(what, node): weight for node in (0, 1) for what, weight in (("order", 6), ("report", 8), ("works", 6), ("fails", 1))},
+    **{("wait", seconds): 2 for seconds in (1, 6, 20)},
+    ("wait", 400): 1,
+    ("leave", 0): 4,
+    ("Running", 0): 3,
+    ("Stopped", 0): 1,
+    ("revise", 0): 1,
+    ("retry", 0): 1,
+}
+
+
+def take(world: World, what: str, number: int) -> None:
+    match what:
+        case "look":
+            world.look()
+        case "order":
+            world.nodes[number].carry_out()
+        case "report":
+            world.nodes[number].report()
+        case "works" | "fails":
+            world.nodes[number].go_on(what == "fails")
+        case "wait":
+            world.found = replace(world.found, now=world.found.now + timedelta(seconds=number))
+        case "revise":
+            world.found = replace(world.found, revision=f"r{int(world.found.revision[1:]) + 1}")
+        case "leave" if world.found.node == "Ready":
+            world.found = replace(world.found, leaving="drain")
+        case "retry" if not world.is_removed:
+            world.retry()
+        case "Running" | "Stopped" | "Deleted" if world.found.desired != "Deleted":
+            world.found = replace(world.found, desired=what)
+
+
+def come_to_rest(world: World) -> None:
+    for _ in range(60):
+        for node in world.nodes:
+            while node.orders or node.reports or node.holds.state == "Starting":
+                node.carry_out()
+                node.go_on(False)
+                node.report()
+                world.check()
+        world.look()
+        world.check()
+        pending = any(node.orders for node in world.nodes)
+        if world.is_quiet and not pending and world.found.now > START + timedelta(days=1):
+            return
+        world.found = replace(world.found, now=world.found.now + timedelta(hours=1))
+    raise AssertionError(f"no rest: {world.found}")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.booleans())
+def test_late_orders_and_reports_never_make_two_copies(seed: int, is_deleted: bool) -> None:
+    world, chance = World(), random.Random(seed)  # noqa: S311
+    for what, number in chance.choices(list(STEPS), list(STEPS.values()), k=250):
+        take(world, what, number)
+        world.check()
+    if is_deleted:
+        take(world, "Deleted", 0)
+    for what, number in chance.choices(list(STEPS), list(STEPS.values()), k=30):
+        take(world, what, number)
+        world.check()
+    come_to_rest(world)
+    found, live = world.found, [node.holds for node in world.nodes if node.is_live]
+    if found.desired == "Running" and not (found.retry and found.retry.revision == found.revision and found.retry.attempts == 5):
+        assert [(each.state, each.revision) for each in live] == [("Running", found.revision)]
+    else:
+        assert live == []
+    assert world.is_removed == (found.desired == "Deleted")

@@ -1,0 +1,309 @@
+"""Silent nodes, what may start elsewhere and when, and who must leave: tables, and that under `stop` there are never two copies."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lattice.kinds.constraint import Taint, Toleration
+from lattice.kinds.container import Disconnect
+from lattice.scheduling.noderules import (
+    Allowance,
+    Leave,
+    NodeSeen,
+    NodeTimes,
+    Releases,
+    Resident,
+    Standing,
+    drain,
+    driven_out,
+    failover,
+    halts,
+    judge,
+    patience,
+    release,
+)
+
+TIMES = NodeTimes()
+KEEP, STOP = Disconnect(), Disconnect(policy="stop")
+
+
+def a_node(silence: float = 0.0, name: str = "n0", zone: str = "z", **parts: Any) -> NodeSeen:
+    return NodeSeen(name, zone, silence, **{"is_ready": True, **parts})
+
+
+def zone_of(silent: int, total: int, silence: float = 150.0, zone: str = "z") -> list[NodeSeen]:
+    return [a_node(silence if index < silent else 1.0, f"{zone}{index:02}", zone) for index in range(total)]
+
+
+@pytest.mark.parametrize(
+    ("node", "state", "event", "again"),
+    [
+        pytest.param(a_node(0), "Ready", "", 40, id="just heard: ready"),
+        pytest.param(a_node(39.9), "Ready", "", pytest.approx(0.1), id="three beats missed: still ready"),
+        pytest.param(a_node(40), "NotReady", "NodeLost", None, id="silent for 40 s: not ready, and told"),
+        pytest.param(a_node(40, is_ready=False), "NotReady", "", None, id="told once only"),
+        pytest.param(a_node(3, is_ready=False), "Ready", "NodeReady", 37, id="back again: ready, and told"),
+        pytest.param(a_node(999, is_ready=False, has_joined=False), "Joining", "", None, id="one that never joined is not lost"),
+    ],
+)
+def test_what_silence_makes_of_a_node(node: NodeSeen, state: str, event: str, again: float | None) -> None:
+    verdict = judge(node)
+    assert (verdict.state, verdict.event, verdict.again) == (state, event, again)
+
+
+def test_times_are_settings() -> None:
+    quick = NodeTimes(not_ready_after=0.4, replace_after=1.2)
+    assert judge(a_node(0.5), quick).state == "NotReady"
+    assert judge(a_node(0.5), quick).message == "nothing was heard of it for 0.4 s"
+    assert release([a_node(1.3)], Allowance(), 0.0, quick).released == {"n0"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "is_halted"),
+    [
+        pytest.param(zone_of(5, 10), False, id="half of a zone: they are lost"),
+        pytest.param(zone_of(55, 100), False, id="exactly 55 percent: they are lost"),
+        pytest.param(zone_of(11, 20), False, id="exactly 55 percent of fewer: they are lost"),
+        pytest.param(zone_of(56, 100), True, id="more than 55 percent: halted"),
+        pytest.param(zone_of(3, 3), True, id="all of a zone: halted"),
+        pytest.param(zone_of(1, 1), False, id="the only node of a zone is lost by itself"),
+        pytest.param(zone_of(2, 2), False, id="two of two are no mass"),
+        pytest.param(zone_of(6, 10, silence=39), False, id="not silent for long enough to count"),
+        pytest.param([*zone_of(3, 4), *zone_of(0, 96, zone="y")], True, id="a zone is judged by itself"),
+        pytest.param(
+            [replace(node, has_joined=node.silence < 40) for node in zone_of(6, 10)], False, id="those that never joined do not count"
+        ),
+    ],
+)
+def test_mass_silence_halts_replacement(nodes: list[NodeSeen], is_halted: bool) -> None:
+    assert bool(halts(nodes)) == is_halted
+    found = release(nodes, Allowance(), 0.0)
+    assert bool(found.released) != is_halted or not any(node.has_joined and node.silence >= 120 for node in nodes)
+
+
+def test_a_halt_says_how_many_are_silent_and_ends_when_enough_are_back() -> None:
+    first = release(zone_of(7, 10), Allowance(), 0.0)
+    assert first.released == frozenset()
+    assert str(first.halted["z"]) == "7 of 10 nodes of zone z are silent at once: nothing is moved until some are back"
+    assert first.held["z00"] == str(first.halted["z"])
+    back = release(zone_of(4, 10), first.allowance, 1.0)
+    assert back.released == {"z00"}
+
+
+def test_nodes_are_given_up_one_after_the_other() -> None:
+    nodes, allowance, given_up = zone_of(4, 10), Allowance(), []
+    for second in range(41):
+        found = release(nodes, allowance, float(second))
+        allowance = found.allowance
+        given_up += [(second, name) for name in sorted(found.released - {name for _, name in given_up})]
+    assert given_up == [(0, "z00"), (10, "z01"), (20, "z02"), (30, "z03")]
+
+
+def test_the_longest_silent_goes_first_and_zones_do_not_wait_for_each_other() -> None:
+    nodes = [a_node(130, "a1", "a"), a_node(200, "a2", "a"), a_node(121, "b1", "b"), *zone_of(0, 5, zone="a"), *zone_of(0, 5, zone="b")]
+    found = release(nodes, Allowance(), 5.0)
+    assert found.released == {"a2", "b1"}
+    assert found.held == {"a1": "only 0.1 nodes a second are given up in zone a"}
+    assert found.again == 10
+
+
+def test_a_node_that_comes_back_is_not_given_up_any_more() -> None:
+    first = release([a_node(130)], Allowance(), 0.0)
+    assert first.released == {"n0"}
+    assert release([a_node(2)], first.allowance, 1.0).released == frozenset()
+    assert release([a_node(2)], first.allowance, 1.0).again == 118
+
+
+def gave_up(*names: str) -> Releases:
+    return Releases(Allowance(frozenset(names)), {}, {})
+
+
+@pytest.mark.parametrize(
+    ("policy", "silence", "is_released", "may_go", "reason"),
+    [
+        pytest.param(KEEP, 119.9, True, False, "its node may be back within 120 s of its last heartbeat", id="keep: not before 120 s"),
+        pytest.param(KEEP, 120, True, True, "its node was silent for 120 s; should it come back, the surplus copy is stopped", id="keep: replaced after 120 s"),
+        pytest.param(STOP, 120, True, True, "its node was silent for 120 s and has surely stopped it", id="stop: replaced after 120 s, the node stopped it at 90 s"),
+        pytest.param(Disconnect(policy="stop", stop_after="119s"), 130, True, False, "its node may be back within 142.222 s of its last heartbeat", id="stop: a late deadline on the node makes the replacement later"),
+        pytest.param(Disconnect(policy="stop", stop_after="119s"), 143, True, True, "its node was silent for 142.222 s and has surely stopped it", id="stop: and then it is replaced"),
+        pytest.param(Disconnect(stop_after="119s"), 120, True, True, "its node was silent for 120 s; should it come back, the surplus copy is stopped", id="keep: stopAfter means nothing"),
+        pytest.param(KEEP, 500, False, False, "its node has not been given up yet", id="not before the node is given up"),
+    ],
+)  # fmt: skip
+def test_when_a_replacement_may_start(policy: Disconnect, silence: float, is_released: bool, may_go: bool, reason: str) -> None:
+    found = failover(policy, a_node(silence), gave_up("n0") if is_released else gave_up())
+    assert (found.may_go, found.reason) == (may_go, reason)
+
+
+def test_the_margin_for_clocks_is_stated() -> None:
+    assert TIMES.certain_after(90) == pytest.approx((90 + 10) * 1.05**2)
+    assert TIMES.certain_after(90) < TIMES.replace_after
+
+
+# Under `stop` there are never two live copies
+
+rates = st.floats(1 / 1.05, 1.05)
+exchanges = st.lists(st.tuples(st.floats(0, 15), st.floats(0, 30), st.booleans(), st.booleans()), min_size=1, max_size=12)
+
+
+def last_moments(beats: list[tuple[float, float, bool, bool]], node_rate: float, stop_after: float) -> tuple[float, float]:
+    """When the node's copy is dead at the latest, and when the server heard the node last; in true seconds."""
+    sent, answered, heard = 0.0, 0.0, 0.0
+    for pause, delay, arrives, is_answered in beats:
+        sent += pause
+        if arrives:
+            heard = max(heard, sent + delay)
+            answered = sent if is_answered else answered
+    return answered + (stop_after + TIMES.kill_grace) / node_rate, heard
+
+
+@settings(max_examples=300, deadline=None)
+@given(beats=exchanges, node_rate=rates, server_rate=rates, stop_after=st.floats(0.1, 119.9), elected=st.floats(0, 300))
+def test_with_stop_no_replacement_starts_before_the_old_copy_is_dead(
+    beats: list[tuple[float, float, bool, bool]], node_rate: float, server_rate: float, stop_after: float, elected: float
+) -> None:
+    dead, heard = last_moments(beats, node_rate, stop_after)
+    policy = Disconnect(policy="stop", stop_after=f"{int(stop_after * 1000)}ms")
+    for since in (heard, max(heard, elected)):  # the same leader goes on, or another counts from its election
+        silence = max(0.0, (dead - since) * server_rate - 0.01)
+        assert not failover(policy, a_node(silence), gave_up("n0")).may_go
+
+
+def test_clocks_that_are_worse_than_allowed_for_would_break_it() -> None:
+    dead, heard = last_moments([(0, 0, True, True)], node_rate=0.8, stop_after=110)
+    policy = Disconnect(policy="stop", stop_after="110s")
+    assert failover(policy, a_node((dead - heard) * 1.2 - 0.01), gave_up("n0")).may_go
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    looks=st.lists(st.lists(st.floats(0, 300), min_size=8, max_size=8), min_size=1, max_size=10),
+    pause=st.floats(0, 20),
+)
+def test_never_more_than_the_rate_and_never_in_a_halted_zone(looks: list[list[float]], pause: float) -> None:
+    allowance, now, new = Allowance(), 0.0, []
+    for silences in looks:
+        nodes = [a_node(silence, f"n{index}", "ab"[index % 2]) for index, silence in enumerate(silences)]
+        found = release(nodes, allowance, now)
+        halted = halts(nodes)
+        for node in nodes:
+            if node.name in found.released:
+                assert node.silence >= 120
+                assert node.zone not in halted
+            elif node.silence >= 120:
+                assert found.held[node.name]
+            if node.name in found.released - allowance.released:
+                new.append((now, node.zone))
+        assert release(nodes, found.allowance, now).released == found.released
+        allowance, now = found.allowance, now + pause
+    for zone in "ab":
+        times = [when for when, each in new if each == zone]
+        assert all(b - a >= 10 - 1e-9 for a, b in pairwise(times))
+
+
+# Taints and drains
+
+DOWN = Taint(key="maintenance", effect="NoExecute")
+SLOW = Taint(key="disk", value="slow", effect="NoExecute")
+SOFT = Taint(key="busy", effect="NoSchedule")
+
+
+def bears(taint: Taint, seconds: int | None = None) -> Toleration:
+    return Toleration(key=taint.key, operator="Exists", toleration_seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "seconds"),
+    [
+        pytest.param([], 0.0, id="not tolerated: at once"),
+        pytest.param([bears(DOWN)], None, id="tolerated for ever"),
+        pytest.param([bears(DOWN, 60)], 60.0, id="tolerated for a time"),
+        pytest.param([bears(DOWN, 60), bears(DOWN, 300)], 300.0, id="the most patient toleration counts"),
+        pytest.param([bears(DOWN, 60), bears(DOWN)], None, id="for ever is the most patient"),
+        pytest.param([bears(SLOW)], 0.0, id="another taint is tolerated, not this"),
+    ],
+)
+def test_how_long_a_taint_is_put_up_with(tolerations: list[Toleration], seconds: float | None) -> None:
+    assert patience(tolerations, DOWN) == seconds
+
+
+def test_who_is_driven_out_and_when() -> None:
+    residents = [
+        Resident("patient", tolerations=(bears(DOWN, 60), bears(SLOW))),
+        Resident("stays", tolerations=(bears(DOWN), bears(SLOW))),
+        Resident("leaves", tolerations=(bears(DOWN),)),
+        Resident("overdue", tolerations=(bears(DOWN, 20), bears(SLOW, 500))),
+    ]
+    assert driven_out(residents, {DOWN: 25.0, SLOW: 5.0, SOFT: 900.0}) == [
+        Leave("leaves", "it does not tolerate taint disk=slow:NoExecute any longer"),
+        Leave("overdue", "it does not tolerate taint maintenance:NoExecute any longer"),
+        Leave("patient", "it does not tolerate taint maintenance:NoExecute any longer", 35.0),
+    ]
+    assert driven_out(residents, {SOFT: 5.0}) == []
+
+
+def test_a_drain_lets_the_least_important_go_first_and_keeps_every_service_up() -> None:
+    residents = [
+        Resident("web-0", "web"),
+        Resident("web-1", "web"),
+        Resident("db-0", "db", priority=10),
+        Resident("batch", priority=-5),
+        Resident("cache-0", "cache", is_available=False),
+    ]
+    services = {"web": Standing(available=3, least=2), "db": Standing(1, 1), "cache": Standing(2, 2)}
+    found = drain(residents, services)
+    assert [each.name for each in found.leave] == ["cache-0", "batch", "web-0"]
+    assert found.held == {
+        "web-1": "1 of service web already leave",
+        "db-0": "service db has 1 available and needs 1: one more must run first",
+    }
+    assert found.surge == ("db",)
+    assert not found.is_done
+
+
+def test_a_drain_goes_on_as_replacements_come_up_and_ends_when_nobody_is_left() -> None:
+    held = drain([Resident("web-0", "web")], {"web": Standing(1, 1)})
+    assert (held.leave, held.surge) == ((), ("web",))
+    goes = drain([Resident("web-0", "web")], {"web": Standing(2, 1)})
+    assert [each.name for each in goes.leave] == ["web-0"]
+    waits = drain([Resident("web-0", "web", is_leaving=True)], {"web": Standing(1, 1, leaving=1)})
+    assert (waits.leave, waits.held, waits.is_done) == ((), {"web-0": "it is being stopped"}, False)
+    assert drain([], {"web": Standing(1, 1)}).is_done
+
+
+crowd = st.lists(
+    st.builds(
+        Resident,
+        name=st.uuids().map(str),
+        service=st.sampled_from(["", "a", "b"]),
+        priority=st.integers(-2, 2),
+        is_available=st.booleans(),
+        is_leaving=st.booleans(),
+    ),
+    max_size=8,
+)
+
+
+@given(crowd, st.integers(0, 5), st.integers(0, 5), st.integers(1, 3))
+def test_a_drain_never_takes_a_service_below_its_least(residents: list[Resident], elsewhere: int, least: int, most: int) -> None:
+    services = {
+        name: Standing(
+            available=elsewhere + sum(each.service == name and each.is_available and not each.is_leaving for each in residents),
+            least=least,
+            leaving=sum(each.service == name and each.is_leaving for each in residents),
+        )
+        for name in "ab"
+    }
+    found = drain(residents, services, most)
+    by_name = {each.name: each for each in residents}
+    gone = [by_name[each.name] for each in found.leave]
+    for name, standing in services.items():
+        healthy = sum(each.service == name and each.is_available for each in gone)
+        assert healthy == 0 or standing.available - healthy >= standing.least
+        assert healthy == 0 or standing.leaving + healthy <= most
+    assert {*found.held, *(each.name for each in gone)} == set(by_name)
+    assert found.is_done == (not residents)

@@ -1,0 +1,61 @@
+"""When is it tried again? The rules to the second, and that a wait survives a restart."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lives import NOW, OLD, REV, counted
+
+from lattice.scheduling.retry import RetryRules, begun, by_hand, ended, failed, is_spent, read, remaining
+
+
+def test_the_waits_are_5_10_20_40_and_the_fifth_failure_is_the_last() -> None:
+    retry, waits = begun(None, REV), []
+    for _ in range(5):
+        retry = failed(retry, NOW)
+        waits.append(remaining(retry, NOW))
+    assert waits == [5, 10, 20, 40, 0]
+    assert (retry.attempts, retry.next_at, is_spent(retry)) == (5, None, True)
+
+
+def test_with_more_attempts_the_waits_go_on_to_80_and_end_at_120() -> None:
+    rules = RetryRules(attempts=9)
+    retry, waits = begun(None, REV, rules), []
+    for _ in range(8):
+        retry = failed(retry, NOW, rules)
+        waits.append(remaining(retry, NOW, rules))
+    assert waits == [5, 10, 20, 40, 80, 120, 120, 120]
+
+
+@given(failures=st.integers(1, 4), passed=st.floats(0, 200), micro=st.integers(0, 999_999))
+def test_a_wait_survives_a_restart_to_the_microsecond(failures: int, passed: float, micro: int) -> None:
+    start = NOW.replace(microsecond=micro)
+    retry = begun(None, REV)
+    for _ in range(failures):
+        retry = failed(retry, start)
+    later = start + timedelta(seconds=passed)
+    assert remaining(retry, later) == max(0.0, (start + timedelta(seconds=5 * 2 ** (failures - 1)) - later).total_seconds())
+    assert read(retry.next_at) == start + timedelta(seconds=5 * 2 ** (failures - 1))
+
+
+@pytest.mark.parametrize(
+    ("ahead", "wait"),
+    [
+        pytest.param(5.0, 5.0, id="as it was written"),
+        pytest.param(9.0, 9.0, id="by a server whose clock is a little ahead"),
+        pytest.param(3600.0, 0.0, id="our clock was set back by an hour"),
+        pytest.param(-3600.0, 0.0, id="our clock was set forward by an hour"),
+    ],
+)
+def test_a_clock_that_jumps_never_makes_it_wait_for_longer_than_the_rules(ahead: float, wait: float) -> None:
+    assert remaining(counted(1, 2, wait=ahead), NOW) == wait
+
+
+def test_run_numbers_only_grow() -> None:
+    retry = begun(None, REV)
+    seen = [retry.run]
+    for step in (lambda r: failed(r, NOW), ended, lambda r: by_hand(r, REV, NOW), lambda r: begun(r, OLD)):
+        retry = step(retry)
+        seen.append(retry.run)
+    assert seen == [1, 2, 3, 4, 5]
