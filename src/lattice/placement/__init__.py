@@ -1,0 +1,1 @@
+"""Fleet placement: where does a service run, what does it cost, and why?"""

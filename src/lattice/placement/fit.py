@@ -1,0 +1,206 @@
+"""fit(service): the smallest changes that make it fit, on its own side and on the platform's, with their price."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from lattice.engine.plugin import Reason
+from lattice.placement.change import Change, Option, Who
+from lattice.placement.demand import ReplicaAsk, Requirement
+from lattice.placement.extend import extensions
+from lattice.placement.fleet import Fleet
+from lattice.placement.imagine import Rehearsal, Scene, Shown
+from lattice.placement.money import thirty_days
+from lattice.placement.obstacle import Failure, Obstacle, curing, is_feasible
+from lattice.placement.reason import fleet_of
+from lattice.placement.relax import relaxations, relaxed
+from lattice.placement.stand import Stand, supplier
+from lattice.placement.world import World, key
+
+LIMIT = 8  # suggestions
+MOST_PARTS = 4
+ROUNDS = 4
+ALIKE = 2  # offers tried of those that are ruled out by the same reasons
+TRIED = 40  # candidates tried in one round
+FOLLOWED = 6  # candidates that are not enough but may be with more
+
+Candidate = tuple[Option, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """All of these changes together make the service fit, and none of them can be left out."""
+
+    changes: tuple[Change, ...]
+    rate: int  # micro-dollars per hour that are paid more then
+    is_priced: bool = True  # False: for some machine nobody knows the price
+
+    @property
+    def who(self) -> tuple[Who, ...]:
+        return tuple(sorted({each.who for each in self.changes}))
+
+    @property
+    def monthly(self) -> int:
+        return thirty_days(self.rate)
+
+    @property
+    def sentence(self) -> str:
+        return "; and ".join(each.sentence for each in self.changes)
+
+    @property
+    def rank(self) -> tuple[int, bool, bool, int, str]:
+        """Fewer first; then what leaves the service's wishes whole and buys nothing; then what costs less, if that is known."""
+        adds = all(each.adds_property for each in self.changes) and len({each.object for each in self.changes}) == 1
+        return (len(self.changes), not adds, not self.is_priced, self.rate, self.sentence)
+
+
+def fit(world: World, name: str, fleet: Fleet | None = None, limit: int = LIMIT) -> tuple[Suggestion, ...]:
+    """`fleet`: where everything else has its place already. Nothing for a service that fits as it is."""
+    rehearsal = Rehearsal(world, world.fleet() if fleet is None else fleet, name)
+    if rehearsal.run(()) is not None:
+        return tuple(_waiting(rehearsal))
+    found: dict[frozenset[Change], Suggestion] = {}
+    begun: list[Candidate] = [()]
+    for _ in range(ROUNDS):
+        begun = _round(rehearsal, begun, found)
+        if found or not begun:
+            break
+    return tuple(sorted(found.values(), key=lambda each: each.rank)[:limit])
+
+
+def _waiting(rehearsal: Rehearsal) -> Iterator[Suggestion]:
+    """It fits once those are placed that it waits for; nothing if it fits as it is."""
+    world, fleet, demand = rehearsal.world, rehearsal.fleet, rehearsal.world.demands[rehearsal.name]
+    result = rehearsal.run(())
+    if result is None or is_feasible(demand, fleet):
+        return
+    awaited = [(name, target) for name, target in demand.latency_to if target in world.services and not fleet.seats.get(target)]
+    first = (
+        Change("platform", key(world.services[target]), "status.placements", None, "placed", f"place {name} first")
+        for name, target in awaited
+    )
+    yield Suggestion(tuple(first), result.rate, result.is_priced)
+
+
+def _round(rehearsal: Rehearsal, begun: Sequence[Candidate], found: dict[frozenset[Change], Suggestion]) -> list[Candidate]:
+    """Candidates that grew by one offer or one wish; those that are enough are `found`, the others are worth following."""
+    grown: dict[frozenset[Option], Candidate] = {}
+    for base in begun:
+        for more in _next(rehearsal, base):
+            candidate = tuple(dict.fromkeys((*base, *more)))
+            if len(candidate) <= MOST_PARTS and len(candidate) > len(base):
+                grown.setdefault(frozenset(candidate), candidate)
+    left = []
+    for candidate in sorted(grown.values(), key=len)[:TRIED]:
+        fewest = min((len(each.changes) for each in found.values()), default=MOST_PARTS)
+        if len(candidate) > fewest:
+            break
+        suggestion = _tuned(rehearsal, candidate)
+        if suggestion is None:
+            left.append(candidate)
+        else:
+            found.setdefault(frozenset(suggestion.changes), suggestion)
+    return left[:FOLLOWED]
+
+
+def _tuned(rehearsal: Rehearsal, candidate: Candidate) -> Suggestion | None:
+    """None: not even at their strongest are these enough. Else each as weak as will do, and without those that need not be."""
+    strengths = [option.strongest for option in candidate]
+    gauged = [position for position, option in enumerate(candidate) if option.measure]
+    result = rehearsal.measure(_changes(candidate, strengths), [candidate[each].measure for each in gauged])
+    if result is None:
+        return None
+    for position, option in enumerate(candidate):
+        if option.strongest > 1:
+            hint = result.strengths[gauged.index(position)] if position in gauged else 0
+            strengths[position] = _weakest(rehearsal, candidate, strengths, position, hint)
+    return _irreducible(rehearsal, candidate, strengths)
+
+
+def _changes(candidate: Candidate, strengths: Sequence[int]) -> list[Change]:
+    return [option.make(strength) for option, strength in zip(candidate, strengths, strict=True)]
+
+
+def _weakest(rehearsal: Rehearsal, candidate: Candidate, strengths: Sequence[int], position: int, hint: int) -> int:
+    """One less is not enough. `hint`: how much was used when there was more than enough."""
+
+    def is_enough(strength: int) -> bool:
+        tried = [*strengths[:position], strength, *strengths[position + 1 :]]
+        return rehearsal.run(_changes(candidate, tried)) is not None
+
+    low, high = 0, candidate[position].strongest
+    if 0 < hint < high:
+        low, high = (0, hint) if is_enough(hint) else (hint, high)
+        if high == hint and hint > 1 and not is_enough(hint - 1):
+            return hint
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
+
+
+def _irreducible(rehearsal: Rehearsal, candidate: Candidate, strengths: Sequence[int]) -> Suggestion | None:
+    changes = _changes(candidate, strengths)
+    for size in range(1, len(changes)):
+        for some in combinations(range(len(changes)), size):
+            if rehearsal.run([changes[each] for each in some]) is not None:
+                return _tuned(rehearsal, tuple(candidate[each] for each in some))
+    result = rehearsal.run(changes)
+    return Suggestion(tuple(changes), result.rate, result.is_priced) if result else None
+
+
+# --- what to try ---
+
+
+def _next(rehearsal: Rehearsal, base: Candidate) -> Iterator[Candidate]:
+    """Every wish of a service that has no place, alone; and for offers that turned it away, what would open them."""
+    changes = _changes(base, [option.strongest for option in base])
+    found: list[Candidate] = []
+    for scene, shown in rehearsal.failing(changes):
+        found += [(option,) for option in relaxations(shown.demand, shown.service, shown.policies, scene.fleet)]
+        if shown.failure is not None:
+            found += [way for row in _rows(shown.failure) for way in _openings(scene, shown, shown.failure, row)]
+    yield from found
+
+
+def _rows(failure: Failure) -> Iterator[int]:
+    """Of offers that are ruled out by the same reasons the cheapest few, those with the fewest reasons first."""
+    decision, names = failure.decision, failure.decision.table.names
+    unit = fleet_of(decision.table).table.quotes.of(failure.ask).unit
+    signs = np.stack(list(decision.reasons.values()), axis=1)
+    alike: dict[bytes, list[int]] = {}
+    for row in sorted(decision.table.row_of.values(), key=lambda row: (int(unit[row]), names[row])):
+        alike.setdefault(signs[row].tobytes(), []).append(row)
+    for rows in sorted(alike.values(), key=lambda rows: (int(signs[rows[0]].sum()), names[rows[0]])):
+        yield from rows[:ALIKE]
+
+
+def _openings(scene: Scene, shown: Shown, failure: Failure, row: int) -> Iterator[Candidate]:
+    """With what the platform can do, and wishes dropped where it can do nothing; and the other way round."""
+    reasons = [reason for reason, mask in failure.decision.reasons.items() if mask[row]]
+    offered = [_platform(scene, failure.ask, reason, row) for reason in reasons]
+    asked = [_team(scene, shown, failure, reason, row) for reason in reasons]
+    for first, second in ((offered, asked), (asked, offered)):
+        chosen = [one or other for one, other in zip(first, second, strict=True)]
+        if all(chosen):
+            yield tuple(dict.fromkeys(option for options in chosen for option in options))
+
+
+def _platform(scene: Scene, ask: ReplicaAsk, reason: Reason, row: int) -> list[Option]:
+    told = getattr(reason, "ask", ask)
+    stand = Stand(scene.world, scene.fleet, row, told if told.overflow else ask, supplier(scene.fleet.offers[row], scene.objects))
+    return extensions(stand, reason)
+
+
+def _team(scene: Scene, shown: Shown, failure: Failure, reason: Reason, row: int) -> list[Option]:
+    for way in curing(reason, shown.demand, failure, row):
+        options = [relaxed(each, shown.demand, shown.service, shown.policies, scene.fleet) for each in _requirements(way)]
+        if options and len(options) == len(way) and all(options):
+            return [each for each in options if each]
+    return []
+
+
+def _requirements(way: Iterable[Obstacle]) -> list[Requirement]:
+    return sorted((each for each in way if isinstance(each, Requirement)), key=lambda each: (str(each), each.source))

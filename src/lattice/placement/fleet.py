@@ -1,0 +1,435 @@
+"""The fleet as it is or would be: offers with what is taken of them, clusters, machines, replicas and money, all of it undoable."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lattice.engine.order import tie_rank
+from lattice.engine.table import Flags, Floats, Integers, Table
+from lattice.placement.demand import Demand
+from lattice.placement.latency import Latencies
+from lattice.placement.offer import NO_LIMIT, Budget, MachineType, Offer
+from lattice.placement.supply import overflow_account
+
+if TYPE_CHECKING:
+    from lattice.placement.quote import Quotes
+
+OFFER_RESOURCES = ("nodes", "cpu", "memory", "clusters")
+MICROS = 1_000_000
+_NOWHERE: Counter[int] = Counter()
+
+
+@dataclass(slots=True, eq=False)
+class Cluster:
+    """Machines that were made in one offer for services under equal rules."""
+
+    name: str
+    row: int  # of its offer
+    group: str  # hash of the rules, and the data center that it is the overflow of
+    min_nodes: int
+    max_nodes: int
+    packing: int  # millionths: fuller clusters are grown rather than filled
+    overflow: str = ""
+    machines: list[int] = field(default_factory=list)
+    used: dict[str, int] = field(default_factory=lambda: {"cpu": 0, "memory": 0})
+    size: dict[str, int] = field(default_factory=lambda: {"cpu": 0, "memory": 0})
+
+    @property
+    def fullness(self) -> int:
+        """Millionths taken of cpu or memory, whichever is more."""
+        shares = [self.used[name] * MICROS // self.size[name] for name in ("cpu", "memory") if 0 < self.size[name] < NO_LIMIT]
+        return max(shares, default=0)
+
+    @property
+    def is_filling(self) -> bool:
+        return self.fullness < self.packing
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One replica on one machine."""
+
+    service: str
+    machine: int
+    needs: tuple[tuple[str, int], ...]
+    gpu_limit: str = ""  # the offer's own count of GPUs that it is taken from
+    is_open: bool = True  # not one that reserved capacity is for
+
+
+class Machines(Table):
+    """One row a machine."""
+
+    def __init__(self) -> None:
+        super().__init__(("cpu", "memory", "storage", "gpu"))
+        self.add_column("offer", np.int32)
+        self.add_column("group", np.int32)
+        self.add_column("type", np.int32)
+        self.add_column("closed", np.bool_)  # not ready, cordoned or draining: nothing new goes there
+        self.add_column("open", np.bool_)  # holds a replica that reserved capacity is not for
+        self.cluster: dict[int, Cluster] = {}
+        self.kind: dict[int, MachineType] = {}
+        self.holds: dict[int, Counter[str]] = {}
+
+
+class Offers(Table):
+    """One row an offer. Plugins reach the fleet, and what replicas would take there, through it."""
+
+    fleet: "Fleet"
+    quotes: "Quotes"
+    masks: dict[object, tuple[Callable[[Offer], bool], Flags]]  # where something about the offers themselves holds
+    scores: dict[object, Floats]
+
+
+class Fleet:
+    """`table`: one row an offer. Changes are written to a journal while somebody may want to undo them."""
+
+    def __init__(self, offers: Iterable[Offer], budgets: Mapping[str, Budget], latencies: Latencies) -> None:
+        kept = sorted(offers, key=lambda each: tie_rank(0, each.name))
+        self.table = Offers(OFFER_RESOURCES)
+        self.table.fleet, self.table.masks, self.table.scores = self, {}, {}
+        self.offers: list[Offer] = []
+        self.latencies = latencies
+        self.budgets = dict(budgets)
+        self.committed: Counter[str] = Counter()  # micro-dollars per hour, by ledger
+        self.clusters: dict[str, Cluster] = {}
+        self.in_offer: list[dict[str, Cluster]] = []  # of each row
+        self.machines = Machines()
+        self.on_row: list[set[int]] = []  # machines of each offer
+        self.seats: dict[str, list[Seat]] = {}  # by service
+        self._counts: dict[str, Counter[int]] = {}
+        self.next_number: dict[int, int] = {}  # by row: clusters are counted up, never down
+        self.overflow_clusters: Counter[str] = Counter()
+        self.dependants: Mapping[str, Sequence[tuple[str, int]]] = {}  # of a service: who has to be near it, within how many milliseconds
+        self.groups: dict[str, int] = {}
+        self.type_names = {name: number for number, name in enumerate(sorted({each.name for offer in kept for each in offer.types}))}
+        self.open_nodes: list[int] = []  # by row
+        self._journal: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+        self._depth = 0
+        self._sharing: dict[str, list[int]] = {}
+        self.table.add_column("lost", np.bool_)
+        for offer in kept:
+            self._offer(offer)
+        self.nodes_per_cluster: Integers = np.array([offer.limits.nodes_per_cluster for offer in kept], np.int64)
+        self.left: Integers = np.array([self.headroom(row) for row in range(len(kept))], np.int64)  # to commit, by row
+        self.is_budgeted: Flags = np.array([self.is_limited(row) for row in range(len(kept))], np.bool_)
+        self._survey()
+
+    def _survey(self) -> None:
+        self.keeps_reserves = any(offer.reserved_nodes for offer in self.offers)
+        self.statics = [row for row, offer in enumerate(self.offers) if offer.is_static]
+        self.spilling = [row for row, offer in enumerate(self.offers) if offer.overflow is not None]
+
+    def _offer(self, offer: Offer) -> None:
+        row = self.table.add(offer.name, _totals(offer))
+        self.offers.append(offer)
+        self.in_offer.append({})
+        self.on_row.append(set())
+        self.open_nodes.append(0)
+        for name in offer.budgets:
+            self._sharing.setdefault(name, []).append(row)
+
+    def row(self, offer: str) -> int:
+        return self.table.row_of[offer]
+
+    def alter(self, offers: Iterable[Offer], budgets: Iterable[Budget]) -> None:
+        """Instead of those of the same names, in the same places. Whoever alters puts back, and renews the quotes if classes differ."""
+        touched = set()
+        for offer in offers:
+            touched.add(row := self.row(offer.name))
+            self.offers[row] = offer
+            self.table.resize(offer.name, _totals(offer))
+            self.nodes_per_cluster[row] = offer.limits.nodes_per_cluster
+            for holds, mask in self.table.masks.values():
+                mask[row] = holds(offer)
+            if offer.is_static:
+                self._survey()
+        for budget in budgets:
+            self.budgets[budget.name] = budget
+            touched.update(self._sharing.get(budget.name, ()))
+        for row in touched:
+            self.left[row], self.is_budgeted[row] = self.headroom(row), self.is_limited(row)
+            self.table.touch_fixed(row)
+        self.table.scores.clear()
+
+    @cached_property
+    def _milliseconds(self) -> Integers:
+        return self.latencies.matrix([offer.place for offer in self.offers])
+
+    def nearest(self, rows: list[int]) -> Integers:
+        """Milliseconds from each offer to the nearest of these."""
+        found: Integers = self._milliseconds[:, rows].min(axis=1)
+        return found
+
+    def close(self, row: int) -> None:
+        """As if the offer were not there."""
+        before = bool(self.table.column("lost")[row])
+        self._set_lost(row, True)
+        self._note(self._set_lost, row, before)
+
+    def _set_lost(self, row: int, is_lost: bool) -> None:
+        self.table.set(row, "lost", is_lost, fixed=False)
+
+    # --- money ---
+
+    def cap(self, ledger: str) -> int:
+        budget = self.budgets.get(ledger)
+        return NO_LIMIT if budget is None else budget.cap
+
+    def headroom(self, row: int, overflow: str = "") -> int:
+        """Micro-dollars per hour that may still be committed here, over all budgets that it is paid from."""
+        return min((self.cap(each) - self.committed[each] for each in self.ledgers(row, overflow)), default=NO_LIMIT)
+
+    def ledgers(self, row: int, overflow: str = "") -> tuple[str, ...]:
+        own = self.offers[row].budgets
+        return (*own, overflow_account(overflow).ledger) if overflow else own
+
+    def is_limited(self, row: int, overflow: str = "") -> bool:
+        """Is there a budget, hard or soft, that needs to know prices?"""
+        return any(self.budgets[each].limit is not None for each in self.ledgers(row, overflow) if each in self.budgets)
+
+    def _pay(self, row: int, overflow: str, rate: int) -> None:
+        if not rate:
+            return
+        self._touch_target(overflow)
+        for ledger in self.ledgers(row, overflow):
+            self.committed[ledger] += rate
+            if self.cap(ledger) < NO_LIMIT:
+                for other in self._sharing.get(ledger, ()):
+                    self.left[other] = self.headroom(other)
+                    if other != row:
+                        self.table.touch(other)
+
+    def _touch_target(self, overflow: str) -> None:
+        """All regions that a data center overflows to share its limits."""
+        if overflow not in self.table.row_of:
+            return
+        spilling = self.offers[self.row(overflow)].overflow
+        for row, offer in enumerate(self.offers):
+            if spilling is not None and offer.owner == spilling.target:
+                self.table.touch(row)
+
+    # --- clusters and machines ---
+
+    def group_of(self, demand: Demand, overflow: str) -> str:
+        return f"{demand.rules.hash}/{overflow}"
+
+    def add_cluster(self, cluster: Cluster, number: int) -> None:
+        self.clusters[cluster.name] = cluster
+        self.in_offer[cluster.row][cluster.name] = cluster
+        before = self.next_number.get(cluster.row, 1)
+        self.next_number[cluster.row] = max(before, number + 1)
+        if cluster.overflow:
+            self.overflow_clusters[cluster.overflow] += 1
+            self._touch_target(cluster.overflow)
+        self.table.take(cluster.row, [(self.table.index["clusters"], 1)])
+        self._note(self._remove_cluster, cluster.name, before)
+
+    def count_from(self, offer: str, number: int) -> None:
+        """Clusters up to this number were there already."""
+        row = self.table.row_of.get(offer)
+        if row is not None:
+            self.next_number[row] = max(self.next_number.get(row, 1), number)
+
+    def _remove_cluster(self, name: str, number: int | None = None) -> None:
+        cluster = self.clusters.pop(name)
+        del self.in_offer[cluster.row][name]
+        if number is not None:
+            self.next_number[cluster.row] = number
+        if cluster.overflow:
+            self.overflow_clusters[cluster.overflow] -= 1
+            self._touch_target(cluster.overflow)
+        self.table.take(cluster.row, [(self.table.index["clusters"], -1)])
+
+    def drop_cluster(self, name: str) -> None:
+        """Empty by now. Its number is not given again."""
+        cluster = self.clusters[name]
+        self._remove_cluster(name)
+        self._note(self._restore_cluster, cluster)
+
+    def _restore_cluster(self, cluster: Cluster) -> None:
+        self.add_cluster(cluster, 0)
+
+    def add_machine(self, cluster: Cluster, kind: MachineType, name: str = "") -> int:
+        machines = self.machines
+        sizes = {resource: min(amount, NO_LIMIT) for resource, amount in kind.size.items()}
+        row = machines.add(name or self._machine_name(cluster, kind), sizes)
+        machines.cluster[row], machines.kind[row], machines.holds[row] = cluster, kind, Counter()
+        for column, value in (
+            ("offer", cluster.row),
+            ("group", self._group(cluster.group)),
+            ("type", self.type_names.setdefault(kind.name, len(self.type_names))),
+        ):
+            machines.set(row, column, value, fixed=False)
+        machines.set(row, "open", False, fixed=False)
+        machines.set(row, "closed", False, fixed=False)
+        cluster.machines.append(row)
+        self.on_row[cluster.row].add(row)
+        self._resize(cluster, kind, 1)
+        self._pay(cluster.row, cluster.overflow, kind.rate)
+        self._note(self._remove_machine, row)
+        return row
+
+    def _machine_name(self, cluster: Cluster, kind: MachineType) -> str:
+        number = len(cluster.machines)
+        while (name := f"{cluster.name}/{kind.name}/{number}") in self.machines.row_of:
+            number += 1
+        return name
+
+    def _group(self, group: str) -> int:
+        return self.groups.setdefault(group, len(self.groups))
+
+    def _resize(self, cluster: Cluster, kind: MachineType, sign: int) -> None:
+        index = self.table.index
+        amounts = {name: kind.size.get(name, 0) for name in ("cpu", "memory")}
+        for name, amount in amounts.items():
+            cluster.size[name] += sign * amount
+        taken = [(index[name], sign * amount) for name, amount in amounts.items() if amount < NO_LIMIT]
+        self.table.take(cluster.row, [(index["nodes"], sign), *taken])
+
+    def drop_machine(self, row: int) -> None:
+        """Empty by now."""
+        cluster, kind, name = self.machines.cluster[row], self.machines.kind[row], self.machines.names[row]
+        is_closed = bool(self.machines.column("closed")[row])
+        self._remove_machine(row)
+        self._note(self._restore_machine, cluster, kind, name, is_closed)
+
+    def _restore_machine(self, cluster: Cluster, kind: MachineType, name: str, is_closed: bool) -> None:
+        row = self.add_machine(cluster, kind, name)
+        self.machines.set(row, "closed", is_closed, fixed=False)
+
+    def _remove_machine(self, row: int) -> None:
+        machines = self.machines
+        cluster, kind = machines.cluster.pop(row), machines.kind.pop(row)
+        del machines.holds[row]
+        cluster.machines.remove(row)
+        self.on_row[cluster.row].discard(row)
+        machines.remove(machines.names[row])
+        self._resize(cluster, kind, -1)
+        self._pay(cluster.row, cluster.overflow, -kind.rate)
+
+    # --- replicas ---
+
+    def seat(self, seat: Seat) -> None:
+        self._occupy(seat, 1)
+        self.seats.setdefault(seat.service, []).append(seat)
+        self._counts.setdefault(seat.service, Counter())[self.machines.cluster[seat.machine].row] += 1
+        self._note(self._unseat, seat)
+
+    def unseat(self, seat: Seat) -> None:
+        self._unseat(seat)
+        self._note(self.seat, seat)
+
+    def _unseat(self, seat: Seat) -> None:
+        seats = self.seats[seat.service]
+        seats.reverse()
+        seats.remove(seat)  # the latest of equal ones
+        seats.reverse()
+        counts, row = self._counts[seat.service], self.machines.cluster[seat.machine].row
+        counts[row] -= 1
+        if not counts[row]:
+            del counts[row]
+        if not seats:
+            del self.seats[seat.service], self._counts[seat.service]
+        self._occupy(seat, -1)
+
+    def _occupy(self, seat: Seat, sign: int) -> None:
+        machines, row = self.machines, seat.machine
+        cluster, holds = machines.cluster[row], machines.holds[row]
+        machines.take(row, [(machines.add_resource(name), sign * amount) for name, amount in seat.needs])
+        holds[seat.service] += sign
+        if not holds[seat.service]:
+            del holds[seat.service]
+        for name, amount in seat.needs:
+            if name in cluster.used:
+                cluster.used[name] += sign * amount
+        if seat.is_open:
+            self._open(row, cluster.row, sign)
+        if seat.gpu_limit:
+            self.table.take(cluster.row, [(self.table.index[seat.gpu_limit], sign * dict(seat.needs)["gpu"])])
+        self.table.touch(cluster.row)
+
+    def _open(self, machine: int, row: int, sign: int) -> None:
+        """How many machines hold replicas that reserved capacity is not for."""
+        if not self.offers[row].reserved_nodes:
+            return
+        services = self.machines.holds[machine]
+        is_open = sign > 0 or any(not self._is_admitted(service, row) for service in services)
+        column = self.machines._columns["open"]
+        if bool(column[machine]) != is_open:
+            self.open_nodes[row] += 1 if is_open else -1
+            column[machine] = is_open
+
+    def _is_admitted(self, service: str, row: int) -> bool:
+        return any(not seat.is_open for seat in self.seats.get(service, ()) if self.machines.cluster[seat.machine].row == row)
+
+    @property
+    def replicas(self) -> int:
+        return sum(map(len, self.seats.values()))
+
+    def rows_of(self, service: str) -> list[int]:
+        """The offers that its replicas are in, each once."""
+        return list(self.counts(service))
+
+    def counts(self, service: str) -> Counter[int]:
+        """Its replicas by offer."""
+        return self._counts.get(service, _NOWHERE)
+
+    # --- undo ---
+
+    def _note(self, undo: Callable[..., None], *arguments: object) -> None:
+        if self._depth:
+            self._journal.append((undo, arguments))
+
+    @contextmanager
+    def what_if(self) -> Iterator[None]:
+        """Change things freely inside: on the way out everything is as it was."""
+        with self._recording() as mark:
+            try:
+                yield
+            finally:
+                self._roll_back(mark)
+
+    @contextmanager
+    def attempt(self) -> Iterator["Attempt"]:
+        """Keep what was done only if it was a success."""
+        attempt = Attempt()
+        with self._recording() as mark:
+            try:
+                yield attempt
+            finally:
+                if not attempt.succeeded:
+                    self._roll_back(mark)
+
+    @contextmanager
+    def _recording(self) -> Iterator[int]:
+        mark = len(self._journal)
+        self._depth += 1
+        try:
+            yield mark
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                self._journal.clear()
+
+    def _roll_back(self, mark: int) -> None:
+        depth, self._depth = self._depth, 0
+        while len(self._journal) > mark:
+            undo, arguments = self._journal.pop()
+            undo(*arguments)
+        self._depth = depth
+
+
+def _totals(offer: Offer) -> dict[str, int]:
+    limits = offer.limits
+    totals = {"nodes": limits.nodes, "cpu": limits.milli, "memory": limits.memory, "clusters": limits.clusters}
+    return totals | {f"gpu:{model}": count for model, count in limits.gpus.items()}
+
+
+@dataclass(slots=True)
+class Attempt:
+    succeeded: bool = False

@@ -1,0 +1,164 @@
+"""Would a service fit if some objects were different? The fleet as it would be, for a moment, without making it anew."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from lattice.kinds.base import Kind
+from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
+from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.nodeclass import LatticeNodeClass
+from lattice.kinds.policy import LatticePlacementPolicy
+from lattice.kinds.service import LatticeService
+from lattice.placement.arrange import groups, place_together
+from lattice.placement.change import Change, changed
+from lattice.placement.demand import Demand, key_of, resolve
+from lattice.placement.fleet import Fleet
+from lattice.placement.obstacle import Failure, at_failure, reseat
+from lattice.placement.offer import Budget, Offer
+from lattice.placement.quote import Quotes
+from lattice.placement.stand import Supplier
+from lattice.placement.world import World, key
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """It fits: micro-dollars per hour that are paid more than before, and how strongly what was measured was needed."""
+
+    rate: int
+    is_priced: bool = True
+    strengths: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A service that has no place, with the objects that rule it and the failure, if an offer could tell one."""
+
+    demand: Demand
+    service: LatticeService
+    policies: tuple[LatticePlacementPolicy, ...]  # those that hold for it
+    failure: Failure | None
+
+
+class Rehearsal:
+    """One service of a world, tried under changes. Services that it waits for are placed before it, as they would be."""
+
+    def __init__(self, world: World, fleet: Fleet, name: str) -> None:
+        self.world, self.fleet, self.name = world, fleet, name
+        self._beside = [each for each in world.objects.values() if isinstance(each, LatticeNodeClass | LatticeLedger)]
+        self._known: dict[frozenset[Change], Result | None] = {}
+
+    def run(self, changes: Iterable[Change]) -> Result | None:
+        made = frozenset(changes)
+        if made not in self._known:
+            self._known[made] = self.measure(made, ())
+        return self._known[made]
+
+    def measure(self, changes: Iterable[Change], gauges: Sequence[object]) -> Result | None:
+        """None: it does not fit. `gauges` are asked while it stands."""
+        with self._imagined(list(changes)) as scene, self.fleet.what_if():
+            known = set(self.fleet.machines.kind)
+            if not scene.is_placed():
+                return None
+            bought = [kind for machine, kind in self.fleet.machines.kind.items() if machine not in known]
+            rate, is_priced = sum(kind.rate for kind in bought), all(kind.is_priced for kind in bought)
+            return Result(rate, is_priced, tuple(gauge(self.fleet) for gauge in gauges))  # type: ignore[operator]
+
+    def failing(self, changes: Iterable[Change]) -> Iterator[tuple["Scene", Shown]]:
+        """Itself, and every service that it waits for in vain, inside the world with these changes."""
+        with self._imagined(list(changes)) as scene, self.fleet.what_if():
+            if not scene.is_placed():
+                for name in scene.lacking:
+                    if len(self.fleet.seats.get(name, ())) < scene.demands[name].replicas or scene.demands[name].problem:
+                        with at_failure(scene.demands[name], self.fleet) as failure:
+                            yield scene, scene.shown(name, failure)
+
+    @contextmanager
+    def _imagined(self, changes: Sequence[Change]) -> Iterator["Scene"]:
+        kinds = changed(self.world.objects, changes)
+        offers, budgets = self._supply(kinds)
+        before = [self.fleet.offers[self.fleet.row(each.name)] for each in offers]
+        paid = [self.fleet.budgets[each.name] for each in budgets]
+        quotes = self.fleet.table.quotes
+        try:
+            self.fleet.alter(offers, budgets)
+            if any(_machines(old) != _machines(new) for old, new in zip(before, offers, strict=True)):
+                for each in offers:
+                    for kind in each.types:
+                        self.fleet.type_names.setdefault(kind.name, len(self.fleet.type_names))
+                self.fleet.table.quotes = Quotes(self.fleet)
+            yield Scene(self, kinds)
+        finally:
+            self.fleet.alter(before, paid)
+            self.fleet.table.quotes = quotes
+
+    def _supply(self, kinds: Sequence[Kind]) -> tuple[list[Offer], list[Budget]]:
+        """Only what comes from changed objects; what is closed for overlapping with others stays so."""
+        classes = [each for each in kinds if isinstance(each, LatticeNodeClass)]
+        suppliers = {key(each): each for each in (*self._users(classes), *kinds) if isinstance(each, Supplier)}
+        if not suppliers:
+            return [], []
+        beside = {key(each): each for each in (*self._beside, *classes)}
+        made = replace(self.world, objects={**beside, **suppliers}).supply
+        offers = [replace(each, closed=each.closed or self.fleet.offers[self.fleet.row(each.name)].closed) for each in made.offers]
+        return offers, list(made.budgets.values())
+
+    def _users(self, classes: Sequence[LatticeNodeClass]) -> list[Kind]:
+        """Clouds and data centers take whatever class is made for their provider."""
+        providers = {provider for each in classes for provider in each.spec.providers}
+        takers = [each for each in self.world.objects.values() if isinstance(each, CloudInfrastructure | StaticInfrastructure)]
+        return [each for each in takers if each.spec.provider in providers]
+
+
+def _machines(offer: Offer) -> object:
+    return (offer.types, offer.limits.gpus)
+
+
+class Scene:
+    """The services of interest as they are under the changes: the one, and those without a place that it waits for."""
+
+    def __init__(self, rehearsal: Rehearsal, kinds: Sequence[Kind]) -> None:
+        self.fleet, self.world = rehearsal.fleet, rehearsal.world
+        self.objects = {**rehearsal.world.objects, **{key(each): each for each in kinds}}
+        changed_policies = {each.metadata.name: each for each in kinds if isinstance(each, LatticePlacementPolicy)}
+        self.policies = tuple(changed_policies.get(each.metadata.name, each) for each in rehearsal.world.policies)
+        self._services = {key_of(each): each for each in kinds if isinstance(each, LatticeService)}
+        self._name, self._is_same = rehearsal.name, not changed_policies
+        self.demands: dict[str, Demand] = {}
+        self.lacking = list(self._closure())
+
+    def _closure(self) -> Iterator[str]:
+        waiting = [self._name]
+        while waiting:
+            name = waiting.pop(0)
+            if name in self.demands or name not in self.world.services:
+                continue
+            demand = self._demand(name)
+            if name == self._name or len(self.fleet.seats.get(name, ())) < demand.replicas:
+                self.demands[name] = demand
+                yield name
+                waiting.extend(target for _, target in demand.latency_to)
+
+    def service(self, name: str) -> LatticeService:
+        return self._services.get(name) or self.world.services[name]
+
+    def _demand(self, name: str) -> Demand:
+        known = self.world.demands[name]
+        if self._is_same and name not in self._services:
+            return known
+        return resolve(self.service(name), self.policies, known.neighbours, known.admitted)
+
+    def is_placed(self) -> bool:
+        """Everybody who can be is placed, dependencies first; is the one among them?"""
+        for demand in self.demands.values():
+            reseat(demand, self.fleet)
+        for group in groups(dict(self.demands)):
+            for placement in place_together(group, self.fleet):
+                if placement.demand.name == self._name and not placement.is_complete:
+                    return False
+        return True
+
+    def shown(self, name: str, failure: Failure | None) -> Shown:
+        service = self.service(name)
+        holding = tuple(each for each in self.policies if each.spec.applies_to(service.metadata.labels or {}))
+        return Shown(self.demands[name], service, holding, failure)

@@ -1,0 +1,178 @@
+"""place(service, fleet): where every replica goes, and why not elsewhere."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from lattice.engine.decide import Decision, decide
+from lattice.engine.plugin import Profile
+from lattice.engine.table import Flags
+from lattice.placement.demand import CHEAPEST_FIRST, Demand, Preferences, ReplicaAsk
+from lattice.placement.eligible import eligible
+from lattice.placement.fleet import Fleet, Seat
+from lattice.placement.plugins.overflow import sources
+from lattice.placement.plugins.spread import domain_of
+from lattice.placement.profile import profile_of
+from lattice.placement.size import settle, trim
+
+
+@dataclass(slots=True)
+class Placement:
+    """The seats that were found, and the last decision: of the replica that found none, if one did not."""
+
+    demand: Demand
+    seats: list[Seat] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    missing: int = 0  # replicas without a seat
+    last_ask: ReplicaAsk | None = None  # of the replica that found none
+
+    @property
+    def is_short_of_room(self) -> bool:
+        """The last replica could have gone anywhere, by the rules that hold over all of them."""
+        last = self.last_ask
+        return last is not None and not last.region and not last.avoid
+
+    @property
+    def is_complete(self) -> bool:
+        """As many run as are wanted; rules that contradict one another do not take away those that do."""
+        return not self.missing
+
+
+def place(demand: Demand, fleet: Fleet, *, keep: int = 0) -> Placement:
+    """All replicas that it lacks; where there is not room for all, as many as there is, unless a rule over all of them cannot hold.
+
+    Tries the policies' order first, then the cheapest, which spares budgets.
+
+    `keep`: how many decisions to keep for explaining; the last one, if it fails, is always kept.
+    """
+    placement = Placement(demand)
+    if demand.problem:
+        placement.missing = max(0, demand.replicas - len(fleet.seats.get(demand.name, ())))
+        return placement
+    for preferences in _orders(demand):
+        with fleet.attempt() as attempt:
+            placement = place_each(replace(demand, preferences=preferences), fleet, keep)
+            attempt.succeeded = placement.is_complete
+        if placement.is_complete or not _money_matters(fleet):
+            break
+    if not placement.is_complete and placement.seats and placement.is_short_of_room:
+        placement = place_each(demand, fleet, keep)
+    placement.demand = demand
+    return placement
+
+
+def _orders(demand: Demand) -> Iterator[Preferences]:
+    yield demand.preferences
+    if demand.neighbours or demand.preferences not in ((), CHEAPEST_FIRST):
+        yield CHEAPEST_FIRST
+
+
+def _money_matters(fleet: Fleet) -> bool:
+    return any(budget.cap < 1 << 60 for budget in fleet.budgets.values())
+
+
+def place_each(demand: Demand, fleet: Fleet, keep: int) -> Placement:
+    placement, profile = Placement(demand), profile_of(demand.preferences)
+    for ask in missing_replicas(demand, fleet):
+        asked, decision = _decide(ask, fleet, profile)
+        if not decision.fits or len(placement.decisions) < keep:
+            placement.decisions.append(decision.freeze())
+        if not decision.fits:
+            placement.missing = demand.replicas - len(fleet.seats.get(demand.name, ()))
+            placement.last_ask = ask
+            return placement
+        placement.seats.append(settle(asked, fleet, decision.chosen))
+    return placement
+
+
+def _decide(ask: ReplicaAsk, fleet: Fleet, profile: Profile) -> tuple[ReplicaAsk, Decision]:
+    """First as if there were no overflow; where that finds nothing, what each data center that is full enough overflows to."""
+    first = decide(ask, fleet.table, profile)
+    if first.fits:
+        return ask, first
+    for static in sources(ask, fleet):
+        spilling = replace(ask, overflow=static)
+        second = decide(spilling, fleet.table, profile)
+        if second.fits:
+            return spilling, second
+    return ask, first
+
+
+def missing_replicas(demand: Demand, fleet: Fleet) -> Iterator[ReplicaAsk]:
+    """One ask after the other, each given where the ones before it went: required regions first, then new regions, then anywhere."""
+    while len(fleet.seats.get(demand.name, ())) < demand.replicas:
+        here = [fleet.offers[row] for row in fleet.rows_of(demand.name)]
+        regions = {offer.region for offer in here}
+        lacking = next((each.value for each in demand.regions if not any(offer.is_in(each.value) for offer in here)), "")
+        if lacking:
+            yield ReplicaAsk(demand, region=lacking)
+        elif len(regions) < demand.min_regions:
+            yield ReplicaAsk(demand, avoid=frozenset(regions))
+        else:
+            yield ReplicaAsk(demand)
+
+
+def surplus(demand: Demand, fleet: Fleet) -> list[Seat]:
+    """Who goes when fewer are wanted: the rented before the owned, the dearer first, never the last one that a rule or others need."""
+    left = Counter(fleet.counts(demand.name))
+    if left.total() <= demand.replicas:
+        return []
+    going: list[Seat] = []
+    by_row: dict[int, list[Seat]] = {}
+    for seat in sorted(fleet.seats[demand.name], key=lambda each: _dearness(fleet, each)):
+        by_row.setdefault(fleet.machines.cluster[seat.machine].row, []).append(seat)
+    everywhere = eligible(ReplicaAsk(demand), fleet)
+    while left.total() > demand.replicas:
+        rows = sorted((row for row in by_row if by_row[row]), key=lambda row: _dearness(fleet, by_row[row][-1]), reverse=True)
+        rows.sort(key=lambda row: stranded(demand, fleet, left, row))
+        spare = (row for may in (everywhere, None) for row in rows if not broken_rules(demand, fleet, left - Counter([row]), may))
+        row = next(spare, rows[0])
+        left[row] -= 1
+        going.append(by_row[row].pop())
+    return going
+
+
+def stranded(demand: Demand, fleet: Fleet, counts: Mapping[int, int], row: int) -> int:
+    """Replicas of others that are near enough to this service, and would not be with one less of it there."""
+    others = fleet.dependants.get(demand.name)
+    rest = [each for each, count in counts.items() if count and each != row]
+    if not others or counts[row] > 1 or not rest:
+        return 0
+    before, after = fleet.nearest([*rest, row]), fleet.nearest(rest)
+    near = ((fleet.counts(name), most) for name, most in others if name != demand.name)
+    return sum(count for seats, most in near for at, count in seats.items() if before[at] <= most < after[at])
+
+
+def _dearness(fleet: Fleet, seat: Seat) -> tuple[bool, int, int, str]:
+    machines = fleet.machines
+    cluster, kind = machines.cluster[seat.machine], machines.kind[seat.machine]
+    alone = -sum(machines.holds[seat.machine].values())
+    return (not fleet.offers[cluster.row].is_static, kind.rate, alone, machines.names[seat.machine])
+
+
+def broken_rules(demand: Demand, fleet: Fleet, counts: Mapping[int, int], may: Flags | None = None) -> list[str]:
+    """Rules over all replicas that so many in these offers would not keep. `may`: offers that count for the skew though they are empty."""
+    here = [fleet.offers[row] for row, count in counts.items() if count]
+    broken = [str(each) for each in demand.regions if not any(offer.is_in(each.value) for offer in here)]
+    regions = {offer.region for offer in here}
+    if len(regions) < demand.min_regions:
+        broken.append(f"replicas in {demand.min_regions} regions, not {len(regions)}")
+    for each in demand.spread:
+        domains = {domain_of(fleet.offers[row], each.value): 0 for row in (() if may is None else np.flatnonzero(may).tolist())}
+        for row, count in counts.items():
+            if count:
+                domain = domain_of(fleet.offers[row], each.value)
+                domains[domain] = domains.get(domain, 0) + count
+        if domains and max(domains.values()) - min(domains.values()) > each.amount:
+            broken.append(str(each))
+    return broken
+
+
+def withdraw(fleet: Fleet, seats: Sequence[Seat]) -> None:
+    """They leave, and machines that nobody needs any more go with them."""
+    clusters = {fleet.machines.cluster[seat.machine].name for seat in seats}
+    for seat in seats:
+        fleet.unseat(seat)
+    trim(fleet, sorted(clusters))

@@ -1,0 +1,323 @@
+"""plan(before, change): what would be created, grown, moved and removed, for how much, and what becomes risky."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import msgspec
+
+from lattice.kinds.base import Kind
+from lattice.kinds.cluster import LatticeCluster
+from lattice.placement.arrange import Stale, arrange_all, outgrown, stale
+from lattice.placement.costs import cost_of, run_rate
+from lattice.placement.fleet import Fleet
+from lattice.placement.place import Placement, place, withdraw
+from lattice.placement.present import Layout
+from lattice.placement.size import class_counts
+from lattice.placement.status import PLACED, Answer, settled_objects, state_of
+from lattice.placement.world import Key, World, key, placed_counts
+
+PRESSURE = 800_000  # millionths in use from which a place is under pressure
+Where = tuple[str, str, str]  # offer, cluster, class
+
+
+@dataclass
+class Settled:
+    """A world after everything that could be placed was."""
+
+    world: World
+    fleet: Fleet
+    placements: Mapping[str, Placement]  # of services that were looked at
+
+    @cached_property
+    def unplaced(self) -> dict[str, Placement]:
+        return {name: each for name, each in self.placements.items() if not each.is_complete}
+
+    @cached_property
+    def where(self) -> dict[str, Counter[Where]]:
+        return {name: placed_counts(self.fleet, name) for name in self.world.services if name in self.fleet.seats}
+
+    @cached_property
+    def clusters(self) -> dict[str, Counter[str]]:
+        return {name: class_counts(self.fleet, each) for name, each in self.fleet.clusters.items()}
+
+    @cached_property
+    def offer_of(self) -> dict[str, str]:
+        return {name: self.fleet.offers[each.row].name for name, each in self.fleet.clusters.items()}
+
+    @cached_property
+    def costs(self) -> Mapping[str, int]:
+        """Micro-dollars per hour by service: its part of the machines that it is on."""
+        return cost_of(self.fleet).services
+
+    @cached_property
+    def rates(self) -> dict[str, int]:
+        return run_rate(self.fleet)
+
+    def applied(self) -> World:
+        """The world with what Lattice would have written by now."""
+        gone = [each for each in self.world.objects if each[0] == LatticeCluster.resource.kind and each[2] not in self.fleet.clusters]
+        state = state_of(self.fleet)
+        answers = {name: Answer(each, PLACED if each.is_complete else "Pending", state=state) for name, each in self.placements.items()}
+        written = self.world.having(settled_objects(self.world, self.fleet, answers), gone, with_status=True)
+        return written.laid_out(Layout.of(self.fleet))
+
+
+def settle(world: World, *, keep: int = 0, updated: Iterable[str] = ()) -> Settled:
+    """Whoever lacks replicas gets them where there is room; what nobody needs any more goes. `updated`: services that ask for more now."""
+    fleet = world.fleet()
+    for name in updated:
+        for seat in outgrown(world.demands[name], fleet):
+            fleet.unseat(seat)
+    return Settled(world, fleet, arrange_all(world.demands.values(), fleet, keep=keep))
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceChange:
+    name: str
+    before: Mapping[Where, int]
+    after: Mapping[Where, int]
+    cost_before: int
+    cost_after: int
+    is_placed: bool = True
+
+    @property
+    def mark(self) -> str:
+        return "+" if not self.before else "-" if not self.after and self.is_placed else "~"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChange:
+    name: str
+    offer: str
+    before: Mapping[str, int]
+    after: Mapping[str, int]
+
+    @property
+    def mark(self) -> str:
+        return "+" if not self.before else "-" if not self.after else "~"
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetChange:
+    """Micro-dollars: projected of this month before and after, of the limit."""
+
+    ledger: str
+    subject: str
+    limit: int
+    before: int
+    after: int
+    alert: int
+    hard: bool
+    old_limit: int | None = None  # None: there was none
+
+    @property
+    def was_passed(self) -> bool:
+        return self.old_limit is not None and self.before > self.old_limit
+
+    @property
+    def was_alerting(self) -> bool:
+        return self.old_limit is not None and self.before * 1_000_000 >= self.old_limit * self.alert
+
+    def percent(self, projected: int) -> int:
+        """Rounded to the nearest whole percent."""
+        return (projected * 200 + self.limit) // (2 * self.limit) if self.limit else 100
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """A service that would not be put where it is. `to` is where it would go; None: nowhere."""
+
+    name: str
+    reasons: tuple[str, ...]
+    to: Mapping[Where, int] | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    services: tuple[ServiceChange, ...]
+    clusters: tuple[ClusterChange, ...]
+    rates: Mapping[str, tuple[int, int]]  # micro-dollars per hour by offer, before and after, where they differ
+    total: tuple[int, int]
+    budgets: tuple[BudgetChange, ...]
+    would_move: tuple[Moving, ...]
+    unplaced: tuple[str, ...]  # not placed after, whether or not they were before
+    risks: tuple[str, ...]
+    id: str = ""
+    before: Settled | None = field(default=None, compare=False, repr=False)
+    after: Settled | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.services or self.clusters or self.would_move or self.risks or self.rates)
+
+    @property
+    def is_feasible(self) -> bool:
+        """Everything has a place, and whatever would move has somewhere to go."""
+        return not self.unplaced and all(each.to is not None for each in self.would_move)
+
+
+def plan(before: World, changes: Iterable[Kind], gone: Iterable[Key] = (), *, keep: int = 1) -> Plan:
+    """What applying these would do. Before is taken as settled: what Lattice had already to do is not the change's."""
+    settled = settle(before)
+    start = settled.applied()
+    changed, removed = list(changes), list(gone)
+    wanted = start.having(changed, removed)
+    return compare(settled, settle(wanted, keep=keep, updated=_updated(start, wanted)), changed, removed)
+
+
+def _updated(before: World, after: World) -> list[str]:
+    """Services whose replicas ask for other machines than they did."""
+    known = before.demands
+    return [name for name, demand in after.demands.items() if name in known and known[name].machine_needs != demand.machine_needs]
+
+
+def compare(before: Settled, after: Settled, changes: Iterable[Kind] = (), gone: Iterable[Key] = ()) -> Plan:
+    services = tuple(_service_changes(before, after))
+    clusters = tuple(_cluster_changes(before, after))
+    names = sorted({*before.rates, *after.rates})
+    rates = {name: (before.rates.get(name, 0), after.rates.get(name, 0)) for name in names}
+    made = Plan(
+        services=services,
+        clusters=clusters,
+        rates={name: each for name, each in rates.items() if each[0] != each[1]},
+        total=(sum(before.rates.values()), sum(after.rates.values())),
+        budgets=tuple(_budget_changes(before, after)),
+        would_move=tuple(_moving(before, after)),
+        unplaced=tuple(sorted(after.unplaced)),
+        risks=tuple(_risks(before, after)),
+        before=before,
+        after=after,
+    )
+    return replace(made, id=plan_id(made, changes, gone))
+
+
+def plan_id(made: Plan, changes: Iterable[Kind], gone: Iterable[Key]) -> str:
+    """Hash of the manifests and of the result: the same manifests with another result have another id."""
+    seen = hashlib.sha256()
+    for each in sorted(changes, key=key):
+        labels = sorted((each.metadata.labels or {}).items())
+        seen.update(msgspec.json.encode((key(each), labels, getattr(each, "spec", None))))
+    result = (sorted(gone), made.services, made.clusters, sorted(made.rates.items()), made.total, made.would_move, made.unplaced)
+    seen.update(repr(_plain(result)).encode())
+    return f"p-{seen.hexdigest()[:16]}"
+
+
+def _plain(value: object) -> object:
+    """The same text for equal values, whatever order a mapping was filled in."""
+    if isinstance(value, Mapping):
+        return sorted((_plain(name), _plain(each)) for name, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, (ServiceChange, ClusterChange, Moving)):
+        return [_plain(getattr(value, name)) for name in value.__dataclass_fields__]
+    return value
+
+
+def _service_changes(before: Settled, after: Settled) -> Iterable[ServiceChange]:
+    for name in sorted({*before.where, *after.where, *after.unplaced}):
+        old, new = before.where.get(name, Counter()), after.where.get(name, Counter())
+        costs = before.costs.get(name, 0), after.costs.get(name, 0)
+        if old != new or costs[0] != costs[1] or (name in after.unplaced and name not in before.unplaced):
+            yield ServiceChange(name, dict(old), dict(new), *costs, name not in after.unplaced)
+
+
+def _cluster_changes(before: Settled, after: Settled) -> Iterable[ClusterChange]:
+    for name in sorted({*before.clusters, *after.clusters}):
+        old, new = before.clusters.get(name, Counter()), after.clusters.get(name, Counter())
+        if old != new:
+            offer = after.offer_of.get(name) or before.offer_of[name]
+            yield ClusterChange(name, offer, dict(old), dict(new))
+
+
+def _budget_changes(before: Settled, after: Settled) -> Iterable[BudgetChange]:
+    known = {**before.world.supply.budgets, **after.world.supply.budgets}
+    for name in sorted(known):
+        budget = known[name]
+        if budget.limit is None:
+            continue
+        spent = [
+            each.world.projected(name, each.fleet.committed[name]) if name in each.world.supply.budgets else 0 for each in (before, after)
+        ]
+        old = before.world.supply.budgets.get(name)
+        if spent[0] != spent[1] or old is None or old.limit != budget.limit:
+            yield BudgetChange(
+                name, str(budget.account), budget.limit, spent[0], spent[1], budget.alert, budget.hard, old.limit if old else None
+            )
+
+
+def _moving(before: Settled, after: Settled) -> Iterable[Moving]:
+    """Services that the change makes misplaced; those that were so before are not its doing."""
+    for name, demand in after.world.demands.items():
+        found = stale(demand, after.fleet)
+        old = before.world.demands.get(name)
+        if found is None or (old is not None and _same_trouble(stale(old, before.fleet), found)):
+            continue
+        yield Moving(name, found.reasons, _would_go(found, after))
+
+
+def _same_trouble(before: Stale | None, after: Stale) -> bool:
+    return before is not None and before.reasons == after.reasons
+
+
+def _would_go(found: Stale, after: Settled) -> Mapping[Where, int] | None:
+    """Everything the service has, put anew."""
+    fleet = after.fleet
+    with fleet.what_if():
+        withdraw(fleet, list(fleet.seats[found.service]))
+        placement = place(after.world.demands[found.service], fleet)
+        return dict(placed_counts(fleet, found.service)) if placement.is_complete else None
+
+
+def _risks(before: Settled, after: Settled) -> Iterable[str]:
+    for change in _budget_changes(before, after):
+        alert = change.limit * change.alert // 1_000_000
+        percent = f"{change.percent(change.after)} % of its limit"
+        if change.after > change.limit and not change.was_passed:
+            yield f"budget of {change.subject} is passed: {percent}" + ("" if change.hard else "; it is soft and only warns")
+        elif change.limit >= change.after >= alert and not change.was_alerting:
+            yield f"budget of {change.subject} reaches its alert: {percent}"
+    for offer, share in _pressures(after):
+        if share >= PRESSURE > dict(_pressures(before)).get(offer, 0):
+            yield f"{offer} is {share // 10_000} % full"
+    yield from _over_limits(before, after)
+    yield from _lone_regions(before, after)
+
+
+def _over_limits(before: Settled, after: Settled) -> Iterable[str]:
+    """Limits that were lowered below what is in use; nothing is taken away for it, and nothing more is made."""
+    known = set(_beyond(before))
+    for offer, what, taken, limit in _beyond(after):
+        if not any(each[:2] == (offer, what) for each in known):
+            yield f"{offer} has more {what} in use ({taken:,}) than it may ({limit:,}): nothing is removed, nothing more is made"
+
+
+def _beyond(settled: Settled) -> Iterable[tuple[str, str, int, int]]:
+    fleet = settled.fleet
+    for row, offer in enumerate(fleet.offers):
+        limits = {"nodes": offer.limits.nodes, "cpu": offer.limits.milli, "memory": offer.limits.memory, "clusters": offer.limits.clusters}
+        for name, limit in limits.items():
+            taken = int(fleet.table.taken(fleet.table.index[name])[row])
+            if taken > limit:
+                yield offer.name, name, taken, limit
+
+
+def _pressures(settled: Settled) -> list[tuple[str, int]]:
+    fleet, found = settled.fleet, []
+    for row, offer in enumerate(fleet.offers):
+        shares = [0]
+        for name, limit in (("nodes", offer.limits.nodes), ("cpu", offer.limits.milli), ("memory", offer.limits.memory)):
+            if 0 < limit < 1 << 60:
+                shares.append(int(fleet.table.taken(fleet.table.index[name])[row]) * 1_000_000 // limit)
+        found.append((offer.name, max(shares)))
+    return found
+
+
+def _lone_regions(before: Settled, after: Settled) -> Iterable[str]:
+    """Services that were in several regions and are in one now."""
+    for name in after.where:
+        counts = [len({each.fleet.offers[row].region for row in each.fleet.rows_of(name)}) for each in (before, after)]
+        if counts[0] > 1 and counts[1] == 1:
+            yield f"{name} is left in one region"

@@ -1,0 +1,1 @@
+"""Filters and scores over offers, one file each."""

@@ -1,0 +1,127 @@
+"""Overflow: where a data center could take the replica, the cloud is open only past its trigger, and only its target is."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lattice.engine.plugin import Rejections, Scope, Shortfall
+from lattice.engine.table import Rows, Table
+from lattice.placement.demand import ReplicaAsk
+from lattice.placement.eligible import eligible
+from lattice.placement.fleet import Fleet
+from lattice.placement.offer import Offer
+from lattice.placement.plugins.region import Region
+from lattice.placement.reason import fleet_of, mask_of
+
+MICROS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    static: str
+    with_reserve: bool = True  # what is kept for others counts as room
+    plugin: str = "Overflow"
+
+    def summary(self) -> str:
+        return f"closed while {self.static} is not full"
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        fleet = fleet_of(table)
+        at = fleet.row(self.static)
+        overflow, used = fleet.offers[at].overflow, utilisation(fleet, at, with_reserve=self.with_reserve)
+        if overflow is None or not overflow.enabled:
+            return Shortfall(f"overflow of {self.static}", "enabled", "not enabled")
+        trigger = overflow.trigger_millionths
+        if used >= trigger:
+            return Shortfall(f"overflow of {self.static}", f"its target {overflow.target}", fleet.offers[row].owner)
+        return Shortfall(f"overflow of {self.static}", _percent(trigger), f"{_percent(used)} in use", _percent(trigger - used))
+
+
+@dataclass(frozen=True, slots=True)
+class NotTheTarget:
+    static: str
+    target: str
+    plugin: str = "Overflow"
+
+    def summary(self) -> str:
+        return f"not where {self.static} overflows to"
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        return Shortfall(f"overflow of {self.static}", self.target, fleet_of(table).offers[row].owner)
+
+
+def _percent(millionths: int) -> str:
+    return f"{millionths / 10_000:g} %"
+
+
+def utilisation(fleet: Fleet, row: int, *, with_reserve: bool = True) -> int:
+    """Millionths taken of cores or memory, whichever is more, by what replicas ask for; where neither is stated, of machines.
+
+    `with_reserve`: counted is all that is there; else only what is not kept for others. A place without machines is full.
+    """
+    offer = fleet.offers[row]
+    nodes = _nodes(offer, with_reserve)
+    if nodes <= 0:
+        return MICROS
+    used = {name: sum(cluster.used[name] for cluster in fleet.in_offer[row].values()) for name in ("cpu", "memory")}
+    limits = {"cpu": offer.limits.milli, "memory": offer.limits.memory}
+    usable = {name: limit * nodes // offer.limits.nodes for name, limit in limits.items() if 0 < limit < 1 << 60}
+    if not usable:
+        return _opened(fleet, row, with_reserve) * MICROS // nodes
+    return max(used[name] * MICROS // max(1, limit) for name, limit in usable.items())
+
+
+def _nodes(offer: Offer, with_reserve: bool) -> int:
+    return offer.limits.nodes - (0 if with_reserve else offer.reserved_nodes)
+
+
+def _opened(fleet: Fleet, row: int, with_reserve: bool) -> int:
+    """Machines with replicas on them; without the reserve, with replicas that it is not for."""
+    if not with_reserve and fleet.offers[row].reserved_nodes:
+        return fleet.open_nodes[row]
+    return sum(1 for cluster in fleet.in_offer[row].values() for machine in cluster.machines if fleet.machines.holds[machine])
+
+
+def able(ask: ReplicaAsk, fleet: Fleet) -> list[int]:
+    """Data centers with an overflow rule that could take this replica, were there room."""
+    holding = fleet.spilling
+    if not holding or "overflow" in ask.demand.ignoring:
+        return []
+    may = eligible(ask, fleet)
+    for mask in Region().filter(ask, fleet.table).values():
+        may &= ~mask
+    return sorted((row for row in holding if may[row]), key=lambda row: fleet.offers[row].name)
+
+
+def _is_past(fleet: Fleet, row: int, ask: ReplicaAsk) -> bool:
+    """Is the trigger reached, of what this service may use?"""
+    offer = fleet.offers[row]
+    if offer.overflow is None or not offer.overflow.enabled:
+        return False
+    return utilisation(fleet, row, with_reserve=offer.name in ask.demand.admitted) >= offer.overflow.trigger_millionths
+
+
+def sources(ask: ReplicaAsk, fleet: Fleet) -> list[str]:
+    """Of those, the ones that may overflow now."""
+    return [fleet.offers[row].name for row in able(ask, fleet) if _is_past(fleet, row, ask)]
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    name: ClassVar[str] = "Overflow"
+    scope: ClassVar[Scope] = "table"
+
+    def applies(self, ask: ReplicaAsk) -> bool:
+        return True
+
+    def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
+        fleet = fleet_of(rows)
+        if ask.overflow:
+            overflow = fleet.offers[fleet.row(ask.overflow)].overflow
+            target = overflow.target if overflow else ""
+            outside = mask_of(rows, ("outside", target), lambda offer: offer.is_static or offer.owner != target)
+            return {NotTheTarget(ask.overflow, target): outside}
+        gates = able(ask, fleet)
+        if not gates:
+            return {}
+        static = fleet.offers[gates[0]].name
+        return {Gated(static, static in ask.demand.admitted): mask_of(rows, "metered", lambda offer: not offer.is_static)}

@@ -1,0 +1,54 @@
+"""Proximity: prefer offers near the services that this one talks to: the same offer, then zone, then region."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from lattice.engine.plugin import Scope
+from lattice.engine.table import Floats, Rows
+from lattice.placement.demand import ReplicaAsk
+from lattice.placement.fleet import Fleet
+from lattice.placement.offer import Offer
+from lattice.placement.reason import fleet_of
+
+SAME_OFFER, SAME_ZONE, SAME_REGION, SAME_PROVIDER = 1.0, 0.75, 0.5, 0.125
+
+
+def nearness(one: Offer, other: Offer) -> float:
+    here, there = one.place, other.place
+    if one is other:
+        return SAME_OFFER
+    if one.region == other.region:
+        return SAME_ZONE if here.zone and here.zone == there.zone else SAME_REGION
+    return SAME_PROVIDER if here.provider and here.provider == there.provider else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Proximity:
+    name: ClassVar[str] = "Proximity"
+    scope: ClassVar[Scope] = "table"
+
+    def applies(self, ask: ReplicaAsk) -> bool:
+        return bool(ask.demand.neighbours)
+
+    def score(self, ask: ReplicaAsk, rows: Rows) -> Floats:
+        """The mean over the neighbours that are placed, of how near their nearest replica is."""
+        fleet, total, counted = fleet_of(rows), np.zeros(rows.count, np.float32), 0
+        for service in ask.demand.neighbours:
+            places = frozenset(fleet.rows_of(service))
+            if places:
+                total += _to_nearest(fleet, places)
+                counted += 1
+        if counted:
+            total /= np.float32(counted)
+        return total
+
+
+def _to_nearest(fleet: Fleet, places: frozenset[int]) -> Floats:
+    key = ("near", places)
+    found = fleet.table.scores.get(key)
+    if found is None:
+        best = [max(nearness(offer, fleet.offers[row]) for row in places) for offer in fleet.offers]
+        found = fleet.table.scores[key] = np.array(best, np.float32)
+    return found

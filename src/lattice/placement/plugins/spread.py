@@ -1,0 +1,69 @@
+"""Spread: no region (zone, provider, pool) may get further ahead of the emptiest one than the skew allows."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
+from lattice.engine.table import Flags, Rows, Table
+from lattice.placement.demand import ReplicaAsk, Requirement
+from lattice.placement.eligible import eligible
+from lattice.placement.offer import Offer
+from lattice.placement.reason import fleet_of
+
+
+def domain_of(offer: Offer, key: str) -> str:
+    match key:
+        case "region":
+            return offer.region
+        case "zone":
+            return f"{offer.region}/{offer.place.zone}"
+        case "provider":
+            return offer.place.provider
+    return offer.name
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    requirement: Requirement
+    counts: tuple[tuple[str, int], ...]
+    plugin: str = "Spread"
+
+    def summary(self) -> str:
+        return f"in a {self.requirement.value} that is ahead of the others"
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        counts, key = dict(self.counts), self.requirement.value
+        here = counts.get(domain_of(fleet_of(table).offers[row], key), 0)
+        least = min(counts, key=lambda name: (counts[name], name))
+        have = f"{here + 1} here against {counts[least]} in {least}"
+        return Shortfall(
+            f"skew over {key}", f"at most {self.requirement.amount}", have, f"{here + 1 - counts[least] - self.requirement.amount}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    name: ClassVar[str] = "Spread"
+    scope: ClassVar[Scope] = "table"
+
+    def applies(self, ask: ReplicaAsk) -> bool:
+        return bool(ask.demand.spread)
+
+    def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
+        """Counted are all domains that the service may go to by its other requirements, full ones included."""
+        fleet = fleet_of(rows)
+        may = eligible(ask, fleet)
+        here = fleet.counts(ask.demand.name)
+        found: dict[Reason, Flags] = {}
+        for each in ask.demand.spread:
+            counts = {domain_of(fleet.offers[row], each.value): 0 for row in np.flatnonzero(may).tolist()}
+            for row, replicas in here.items():
+                domain = domain_of(fleet.offers[row], each.value)
+                counts[domain] = counts.get(domain, 0) + replicas
+            least = min(counts.values(), default=0)
+            ahead = {domain for domain, count in counts.items() if count + 1 - least > each.amount}
+            mask = np.array([domain_of(offer, each.value) in ahead for offer in fleet.offers], np.bool_)
+            found[Ahead(each, tuple(sorted(counts.items())))] = mask
+        return found

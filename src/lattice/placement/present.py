@@ -1,0 +1,169 @@
+"""What is there already: clusters, their machines, and the replicas on them, put into a fleet."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lattice.kinds.base import Kind
+from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.policy import DEFAULT_PACKING
+from lattice.kinds.pool import LatticePool
+from lattice.kinds.service import LatticeService
+from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.demand import Demand, key_of
+from lattice.placement.fleet import Cluster, Fleet, Seat
+from lattice.placement.former import Former
+from lattice.placement.offer import NO_LIMIT, MachineType
+from lattice.placement.size import pick_machine, take_seat
+from lattice.placement.supply import Classes
+
+OVERFLOW_LABEL = "lattice.dev/overflow-of"
+BARE = "workload/"  # before the name of a workload that belongs to no service, where services are named
+_NUMBER = re.compile(r"-(\d{3,})$")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What stands where on paper, where there are no nodes and bindings yet that could tell."""
+
+    machines: Mapping[str, tuple[tuple[str, str], ...]]  # by cluster: names of machines and their classes
+    replicas: Mapping[str, tuple[str, ...]]  # by service: the machine of each
+
+    @staticmethod
+    def of(fleet: Fleet) -> "Layout":
+        names, kind = fleet.machines.names, fleet.machines.kind
+        return Layout(
+            {each.name: tuple(sorted((names[row], kind[row].name) for row in each.machines)) for each in fleet.clusters.values()},
+            {service: tuple(sorted(names[seat.machine] for seat in seats)) for service, seats in fleet.seats.items()},
+        )
+
+
+BLANK = Layout({}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """Nodes by cluster, and workloads that are bound, by service; "" has those of no service."""
+
+    nodes: Mapping[str, list[LatticeNode]]
+    bound: Mapping[str, list[LatticeWorkload]]
+    layout: Layout
+    former: Former
+
+    @staticmethod
+    def of(objects: Iterable[Kind], layout: Layout, classes: Classes) -> "Present":
+        nodes: dict[str, list[LatticeNode]] = {}
+        bound: dict[str, list[LatticeWorkload]] = {}
+        kept = list(objects)
+        for each in kept:
+            if isinstance(each, LatticeNode) and each.spec.cluster:
+                nodes.setdefault(each.spec.cluster, []).append(each)
+            elif isinstance(each, LatticeWorkload) and each.status.binding:
+                owner = f"{each.metadata.namespace or 'default'}/{each.spec.service}" if each.spec.service else ""
+                bound.setdefault(owner, []).append(each)
+        return Present(nodes, bound, layout, Former.of(kept, classes))
+
+    def machines_of(self, service: str) -> list[str]:
+        """Where its replicas are, as far as somebody knows."""
+        drawn = self.layout.replicas.get(service)
+        return list(drawn) if drawn is not None else sorted(e.status.binding.node for e in self.bound.get(service, ()) if e.status.binding)
+
+
+def count_clusters(fleet: Fleet, objects: Iterable[Kind]) -> None:
+    """Numbers that were given to clusters before are not given again, though these may be gone."""
+    for each in objects:
+        match each:
+            case LatticePool() | StaticInfrastructure():
+                fleet.count_from(each.metadata.name, each.status.next_cluster_sequence or 1)
+            case CloudInfrastructure():
+                for region, number in each.status.next_cluster_sequence.items():
+                    fleet.count_from(f"{each.metadata.name}/{region}", number)
+
+
+def add_cluster(fleet: Fleet, made: LatticeCluster, present: Present) -> None:
+    """One whose offer is gone has no place here. Its nodes are its machines; those that are still to come are counted too."""
+    spec = made.spec
+    if spec.pool not in fleet.table.row_of:
+        return
+    row = fleet.row(spec.pool)
+    overflow = spec.labels.get(OVERFLOW_LABEL, "")
+    cluster = Cluster(
+        name=made.metadata.name,
+        row=row,
+        group=f"{spec.policy_hash}/{overflow}",
+        min_nodes=spec.min_nodes,
+        max_nodes=spec.max_nodes or NO_LIMIT,
+        packing=DEFAULT_PACKING,
+        overflow=overflow,
+    )
+    fleet.add_cluster(cluster, made.status.sequence or _number_in(made.metadata.name))
+    coming = dict(spec.nodes)
+    for node in sorted(present.nodes.get(made.metadata.name, ()), key=lambda each: each.metadata.name):
+        _add_node(fleet, cluster, node, present.former)
+        coming[node.spec.node_class] = coming.get(node.spec.node_class, 0) - 1
+    for name, count in sorted(coming.items()):
+        drawn = [machine for machine, kind in present.layout.machines.get(cluster.name, ()) if kind == name]
+        free = [machine for machine in drawn if machine not in fleet.machines.row_of]
+        for number in range(count):
+            kind, is_offered = _kind(fleet, cluster, name, present.former)
+            machine = fleet.add_machine(cluster, kind, free[number] if number < len(free) else "")
+            if not is_offered:
+                fleet.machines.set(machine, "closed", True, fixed=False)
+
+
+def _kind(fleet: Fleet, cluster: Cluster, name: str, former: Former) -> tuple[MachineType, bool]:
+    """And whether its offer still has it: if not, nothing new is put on it before a node says what it really is."""
+    offer = fleet.offers[cluster.row]
+    found = next((each for each in offer.types if each.name == name), None)
+    return (former.kind(offer, cluster.name, name), False) if found is None else (found, True)
+
+
+def _add_node(fleet: Fleet, cluster: Cluster, node: LatticeNode, former: Former) -> None:
+    kind, is_known = _kind(fleet, cluster, node.spec.node_class, former)
+    if node.status.allocatable:
+        kind, is_known = replace(kind, size={**kind.size, **node.status.allocatable}), True
+    row = fleet.add_machine(cluster, kind, node.metadata.name)
+    if not is_known or node.spec.unschedulable or any(each.type == "Ready" and each.status != "True" for each in node.status.conditions):
+        fleet.machines.set(row, "closed", True, fixed=False)
+
+
+def _number_in(name: str) -> int:
+    found = _NUMBER.search(name)
+    return int(found[1]) if found else 0
+
+
+def add_replicas(fleet: Fleet, service: LatticeService, demand: Demand, present: Present) -> None:
+    """Where they are bound; those that are not yet, where they would be."""
+    known = present.machines_of(key_of(service))
+    rows = [fleet.machines.row_of[name] for name in known if name in fleet.machines.row_of]
+    for placed in service.status.placements:
+        cluster = fleet.clusters.get(placed.cluster)
+        if cluster is None:
+            continue
+        usable = [machine for machine in cluster.machines if placed.node in ("", fleet.machines.kind[machine].name)]
+        among = set(usable)
+        here = [row for row in rows if row in among][: placed.replicas or 0]
+        for machine in here:
+            take_seat(demand, fleet, machine)
+        for _ in range((placed.replicas or 0) - len(here)):
+            found = pick_machine(demand, fleet, usable)
+            if found is None:
+                found = _least_crowded(fleet, usable)
+            if found is not None:
+                take_seat(demand, fleet, found)
+
+
+def _least_crowded(fleet: Fleet, machines: Sequence[int]) -> int | None:
+    free, names = fleet.machines.free, fleet.machines.names
+    return min(machines, key=lambda each: (-int(free(0)[each]), -int(free(1)[each]), names[each]), default=None)
+
+
+def add_bare(fleet: Fleet, present: Present) -> None:
+    """Workloads of no service take room too."""
+    for each in sorted(present.bound.get("", ()), key=lambda each: (each.metadata.namespace or "", each.metadata.name)):
+        node = each.status.binding.node if each.status.binding else ""
+        if node in fleet.machines.row_of:
+            name = f"{BARE}{each.metadata.namespace or 'default'}/{each.metadata.name}"
+            fleet.seat(Seat(name, fleet.machines.row_of[node], tuple(sorted(each.spec.request_amounts.items()))))

@@ -1,0 +1,350 @@
+"""What would one more replica take in each offer: room on a machine that is there, or which new machines, for how much?"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lattice.engine.table import Flags, Integers, Rowids
+from lattice.placement.demand import Demand, ReplicaAsk
+from lattice.placement.fleet import Fleet
+from lattice.placement.offer import NO_LIMIT, OWNED, MachineType
+
+Shorts = NDArray[np.int16]
+NONE = -1
+UNPRICED = 1 << 60  # what has no known price is not free: it is taken only where nothing with a price would do
+KEPT = 2048  # shapes whose quotes are kept
+
+
+@dataclass(slots=True)
+class Quote:
+    """One entry an offer. Where `has_room` nothing is bought; else `count` machines of `type`, for `rate` micro-dollars per hour in all."""
+
+    version: int
+    serves: Flags  # some class of machines would do, were there any left
+    has_room: Flags
+    fits: Flags  # within the limits on machines, cores, memory and clusters
+    affordable: Flags  # of those, within the budgets too
+    type: Shorts
+    count: Integers
+    rate: Integers
+    unit: Integers  # micro-dollars per hour and replica, all replicas counted that might follow
+
+
+class Catalogue:
+    """The classes of all offers as matrices: a line a class, a column an offer."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.names = list(fleet.type_names)
+        shape = (len(self.names), fleet.table.count)
+        self.types: list[dict[str, MachineType]] = [{each.name: each for each in offer.types} for offer in fleet.offers]
+        self.models = [frozenset(offer.limits.gpus) for offer in fleet.offers]  # of places that count their GPUs as a whole
+        self.is_there: Flags = np.zeros(shape, np.bool_)
+        self.rate: Integers = np.zeros(shape, np.int64)
+        self.is_priced: Flags = np.zeros(shape, np.bool_)
+        self.sizes: dict[str, Integers] = {}
+        self.has_taints = any(each.taints for types in self.types for each in types.values())
+        for row, types in enumerate(self.types):
+            for name, each in types.items():
+                line = fleet.type_names[name]
+                self.is_there[line, row], self.rate[line, row], self.is_priced[line, row] = True, each.rate, each.is_priced
+                for resource, amount in each.size.items():
+                    self._sized(resource)[line, row] = min(amount, NO_LIMIT)
+
+    def _sized(self, resource: str) -> Integers:
+        found = self.sizes.get(resource)
+        if found is None:
+            found = self.sizes[resource] = np.zeros(self.is_there.shape, np.int64)
+        return found
+
+    def size(self, resource: str) -> Integers:
+        found = self.sizes.get(resource)
+        return np.zeros(self.is_there.shape, np.int64) if found is None else found
+
+    def would_do(self, demand: Demand) -> Flags:
+        """Classes that a replica may run on, by their labels, taints and GPU model."""
+        allowed = self.is_there.copy()
+        if not demand.node_selector and not demand.gpu_model and not self.has_taints:
+            return allowed
+        for row, types in enumerate(self.types):
+            for name, each in types.items():
+                if not is_allowed(demand, each) or not has_model(demand, self.models[row]):
+                    allowed[self.names.index(name), row] = False
+        return allowed
+
+
+def is_allowed(demand: Demand, kind: MachineType) -> bool:
+    if any(kind.labels.get(key) != value for key, value in demand.node_selector):
+        return False
+    if not has_wanted_gpu(demand, kind):
+        return False
+    barring = (taint for taint in kind.taints if taint.effect in ("NoSchedule", "NoExecute"))
+    return all(any(each.tolerates(taint) for each in demand.tolerations) for taint in barring)
+
+
+def has_wanted_gpu(demand: Demand, kind: MachineType) -> bool:
+    """A model that nobody names is not the one that is wanted; what is owned is counted by model for the place as a whole."""
+    return not demand.gpu_model or not demand.needs.get("gpu") or kind.name == OWNED or kind.gpu_model == demand.gpu_model
+
+
+def has_model(demand: Demand, models: frozenset[str]) -> bool:
+    return not models or not demand.gpu_model or not demand.needs.get("gpu") or demand.gpu_model in models
+
+
+class Serving:
+    """What never changes for a shape: which classes serve in each offer, how many replicas one holds, and what all of them would cost."""
+
+    def __init__(self, catalogue: Catalogue, demand: Demand) -> None:
+        needs = demand.effective_needs
+        self.allowed = catalogue.would_do(demand)
+        self.serves: Flags = self.allowed.copy()
+        per: Integers = np.full(self.serves.shape, demand.per_node or max(1, demand.replicas), np.int64)
+        for resource, amount in needs.items():
+            size = catalogue.size(resource)
+            self.serves &= size >= amount
+            np.minimum(per, size // max(1, amount), out=per)
+        np.maximum(per, 1, out=per)
+        machines = -(-max(1, demand.replicas) // per)
+        self.machines: Integers = machines
+        price = np.where(catalogue.is_priced, machines * catalogue.rate, UNPRICED)
+        self.total: Integers = np.where(self.serves, price, NO_LIMIT)
+
+
+class Quotes:
+    """Quotes by shape, kept up to date offer by offer."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.catalogue = Catalogue(fleet)
+        self.unknown = _unknown(fleet)
+        self._kept: dict[object, Quote] = {}
+        self._serving: dict[object, Serving] = {}
+
+    def serving(self, demand: Demand) -> Serving:
+        key = (demand.machine_shape,)
+        found = self._serving.get(key)
+        if found is None:
+            if len(self._serving) >= KEPT:
+                self._serving.clear()
+            found = self._serving[key] = Serving(self.catalogue, demand)
+        return found
+
+    def of(self, ask: ReplicaAsk) -> Quote:
+        table, key = self.fleet.table, (ask.demand.machine_shape, ask.overflow)
+        quote = self._kept.get(key)
+        if quote is not None and quote.version == table.version:
+            return quote
+        changed = table.changed_since(quote.version) if quote is not None else None
+        if quote is None or changed is None or len(changed) * 4 > table.count:
+            if len(self._kept) >= KEPT:
+                self._kept.clear()
+            quote = self._kept[key] = self._look(ask, np.arange(table.count))
+        elif changed:
+            _patch(quote, np.array(changed, np.intp), self._look(ask, np.array(changed, np.intp)))
+        quote.version = table.version
+        return quote
+
+    def _look(self, ask: ReplicaAsk, rows: Rowids) -> Quote:
+        demand, fleet, catalogue = ask.demand, self.fleet, self.catalogue
+        serving = self.serving(demand)
+        serves, rate = serving.serves[:, rows], catalogue.rate[:, rows]
+        grows = self._growable(ask, rows)
+        count = np.where(grows, 1, np.maximum(1, np.minimum(fleet.nodes_per_cluster[rows], demand.rules.min_nodes)))
+        fits = serves.copy()
+        if "capacity" not in demand.ignoring:
+            fits &= self._within_limits(ask, rows, count, grows)
+        paid = fits.copy()
+        if "budget" not in demand.ignoring:
+            paid &= self._within_budgets(ask, rows, count)
+        total = np.where(paid, np.maximum(serving.total[:, rows], rate * count), NO_LIMIT)
+        kind = _cheapest(total, rate)
+        at = np.arange(len(rows))
+        affordable = any_of(paid)
+        nothing: Integers = np.full(len(rows), NO_LIMIT, np.int64)
+        best, bought = (total[kind, at], rate[kind, at] * count) if len(total) else (nothing, nothing)
+        per_replica = best // max(1, demand.replicas)
+        has_room = self._room(ask, rows)
+        return Quote(
+            version=fleet.table.version,
+            serves=any_of(serves),
+            has_room=has_room,
+            fits=any_of(fits),
+            affordable=affordable,
+            type=np.where(affordable, kind, NONE).astype(np.int16),
+            count=np.where(has_room, 0, count),
+            rate=np.where(has_room, 0, bought),
+            unit=np.where(has_room, 0, np.where(affordable & (best < UNPRICED), per_replica, NO_LIMIT)),
+        )
+
+    def _growable(self, ask: ReplicaAsk, rows: Rowids) -> Flags:
+        """Where a cluster of the right group may have one more machine."""
+        group = self.fleet.group_of(ask.demand, ask.overflow)
+        found = np.zeros(len(rows), np.bool_)
+        if group in self.fleet.groups:
+            clusters = self.fleet.in_offer
+            for position, row in enumerate(rows.tolist()):
+                if clusters[row]:
+                    found[position] = any(each.group == group and len(each.machines) < each.max_nodes for each in clusters[row].values())
+        return found
+
+    def _within_limits(self, ask: ReplicaAsk, rows: Rowids, count: Integers, grows: Flags) -> Flags:
+        table, catalogue, demand = self.fleet.table, self.catalogue, ask.demand
+        nodes = table.free(table.index["nodes"])[rows]
+        if self.fleet.keeps_reserves:
+            nodes = np.minimum(nodes, self._open_nodes(demand, rows))
+        clusters = grows | (table.free(table.index["clusters"])[rows] >= 1)
+        if ask.overflow and not self._may_overflow(ask.overflow):
+            clusters &= grows
+        fits: Flags = (nodes >= count) & clusters & self._gpus_left(demand, rows)
+        within = np.broadcast_to(fits, (len(catalogue.names), len(rows))).copy()
+        for resource in ("cpu", "memory"):
+            left = table.free(table.index[resource])[rows]
+            size = catalogue.size(resource)[:, rows]
+            within &= (size >= NO_LIMIT) | (size * np.minimum(count, 1 << 20) <= left)
+        return within
+
+    def _open_nodes(self, demand: Demand, rows: Rowids) -> Integers:
+        """Machines that it may still open where some are kept for others."""
+        fleet = self.fleet
+        left = []
+        for row in rows.tolist():
+            offer = fleet.offers[row]
+            is_free = offer.name in demand.admitted or not offer.reserved_nodes or "reservation" in demand.ignoring
+            left.append(NO_LIMIT if is_free else offer.limits.nodes - offer.reserved_nodes - fleet.open_nodes[row])
+        return np.array(left, np.int64)
+
+    def _may_overflow(self, static: str) -> bool:
+        overflow = self.fleet.offers[self.fleet.row(static)].overflow
+        most = overflow.limits.max_clusters if overflow else None
+        return most is None or self.fleet.overflow_clusters[static] < most
+
+    def _gpus_left(self, demand: Demand, rows: Rowids) -> Flags:
+        """In places that count their GPUs as a whole."""
+        need = demand.needs.get("gpu", 0)
+        enough = np.ones(len(rows), np.bool_)
+        if not need:
+            return enough
+        for position, row in enumerate(rows.tolist()):
+            if self.fleet.offers[row].limits.gpus:
+                enough[position] = gpu_limit(self.fleet, demand, row) != ""
+        return enough
+
+    def _within_budgets(self, ask: ReplicaAsk, rows: Rowids, count: Integers) -> Flags:
+        fleet, catalogue = self.fleet, self.catalogue
+        left, needs_price = fleet.left[rows], fleet.is_budgeted[rows]
+        if ask.overflow:
+            left = np.array([fleet.headroom(row, ask.overflow) for row in rows.tolist()], np.int64)
+            needs_price = np.array([fleet.is_limited(row, ask.overflow) for row in rows.tolist()], np.bool_)
+        rate, is_priced = catalogue.rate[:, rows], catalogue.is_priced[:, rows]
+        affordable: Flags = rate * count <= left
+        if self.unknown:
+            affordable &= [not self.unknown_in(row, ask.overflow) for row in rows.tolist()]
+        affordable &= is_priced | ~needs_price
+        affordable |= is_priced & (rate == 0)  # what costs nothing passes no budget, not even one that is passed already
+        return affordable
+
+    def unknown_in(self, row: int, overflow: str = "") -> str:
+        """A hard budget, of those that it is paid from, that pays for machines of unknown price: how much is left of it nobody can say."""
+        fleet = self.fleet
+        return next((each for each in fleet.ledgers(row, overflow) if self.unknown[each] and fleet.cap(each) < NO_LIMIT), "")
+
+    def _is_choosy(self, demand: Demand) -> bool:
+        """Is there more to a machine than its room?"""
+        special = demand.per_node or demand.node_selector or demand.gpu_model or demand.needs.get("gpu")
+        return bool(special or self.catalogue.has_taints or self.fleet.keeps_reserves)
+
+    def _room(self, ask: ReplicaAsk, rows: Rowids) -> Flags:
+        """Is there a machine with room, in a cluster of the right group? Looks at all machines of all offers at once."""
+        fleet, demand = self.fleet, ask.demand
+        found = np.zeros(fleet.table.count, np.bool_)
+        name = fleet.group_of(demand, ask.overflow)
+        group = fleet.groups.get(name)
+        if group is None:
+            return found[rows]
+        machines = fleet.machines
+        if self._is_choosy(demand) and len(rows) * 4 < fleet.table.count:
+            some = [machine for row in rows.tolist() for machine in fleet.on_row[row] if machines.cluster[machine].group == name]
+        else:
+            mask = machines.column("alive") & (machines.column("group") == group) & ~machines.column("closed")
+            for resource, amount in demand.effective_needs.items():
+                mask &= machines.free(machines.add_resource(resource)) >= amount
+            if not self._is_choosy(demand):
+                found[machines.column("offer")[mask]] = True
+                return found[rows]
+            some = np.flatnonzero(mask).tolist()
+        for machine in some:
+            row = machines.cluster[machine].row
+            if not found[row] and takes(fleet, demand, machine):
+                found[row] = True
+        return found[rows]
+
+
+def _unknown(fleet: Fleet) -> Counter[str]:
+    """Machines that are there and whose price nobody knows, by the ledgers that pay for them."""
+    found: Counter[str] = Counter()
+    for machine, kind in fleet.machines.kind.items():
+        if not kind.is_priced:
+            cluster = fleet.machines.cluster[machine]
+            found.update(fleet.ledgers(cluster.row, cluster.overflow))
+    return found
+
+
+def any_of(lines: Flags) -> Flags:
+    """Where at least one class says yes."""
+    found: Flags = np.logical_or.reduce(lines, axis=0)
+    return found
+
+
+def _cheapest(total: Integers, rate: Integers) -> Rowids:
+    """Of classes that cost the same for all replicas, the one whose machine costs least, then the first by name."""
+    if not len(total):
+        return np.zeros(total.shape[1], np.intp)
+    kind: Rowids = np.where(total == total.min(axis=0), rate, NO_LIMIT).argmin(axis=0)
+    return kind
+
+
+def growing(fleet: Fleet, row: int, group: str) -> list[str]:
+    """Clusters of the group that may have more machines, fullest first."""
+    found = [each for each in fleet.in_offer[row].values() if each.group == group and len(each.machines) < each.max_nodes]
+    return [each.name for each in sorted(found, key=lambda each: (-each.fullness, each.name))]
+
+
+def takes(fleet: Fleet, demand: Demand, machine: int) -> bool:
+    """Room and nothing else in the way on one machine."""
+    machines = fleet.machines
+    if machines.column("closed")[machine]:
+        return False
+    for resource, amount in demand.effective_needs.items():
+        if int(machines.free(machines.add_resource(resource))[machine]) < amount:
+            return False
+    if demand.per_node and machines.holds[machine][demand.name] >= demand.per_node:
+        return False
+    row = machines.cluster[machine].row
+    if not is_allowed(demand, machines.kind[machine]) or not _may_open(fleet, demand, machine, row):
+        return False
+    return not (demand.needs.get("gpu") and fleet.offers[row].limits.gpus) or gpu_limit(fleet, demand, row) != ""
+
+
+def _may_open(fleet: Fleet, demand: Demand, machine: int, row: int) -> bool:
+    """Others than those who may use the reserve keep to machines that are open already, or that may still be opened."""
+    offer = fleet.offers[row]
+    if not offer.reserved_nodes or offer.name in demand.admitted or "reservation" in demand.ignoring:
+        return True
+    return bool(fleet.machines.column("open")[machine]) or fleet.open_nodes[row] < offer.limits.nodes - offer.reserved_nodes
+
+
+def gpu_limit(fleet: Fleet, demand: Demand, row: int) -> str:
+    """Which count of GPUs a replica is taken from: its model's, else that of which most are left; "" if none has enough."""
+    need = demand.effective_needs["gpu"]
+    models = [demand.gpu_model] if demand.gpu_model else sorted(fleet.offers[row].limits.gpus)
+    left = {
+        model: int(fleet.table.free(fleet.table.index[f"gpu:{model}"])[row]) for model in models if model in fleet.offers[row].limits.gpus
+    }
+    best = max(left, key=lambda model: left[model], default="")
+    return f"gpu:{best}" if best and (left[best] >= need or "capacity" in demand.ignoring) else ""
+
+
+def _patch(quote: Quote, rows: Rowids, fresh: Quote) -> None:
+    for name in ("serves", "has_room", "fits", "affordable", "type", "count", "rate", "unit"):
+        getattr(quote, name)[rows] = getattr(fresh, name)

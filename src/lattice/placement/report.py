@@ -1,0 +1,276 @@
+"""Answers about the fleet as plain documents: what tables are drawn from, what `-o json` prints and what a server sends."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lattice.engine.explain import sentence
+from lattice.engine.plugin import Shortfall
+from lattice.kinds.quantity import format_micros
+from lattice.placement.arrange import in_order
+from lattice.placement.costs import cost_of
+from lattice.placement.fleet import Fleet
+from lattice.placement.money import thirty_days
+from lattice.placement.obstacle import Obstacle
+from lattice.placement.offer import MachineType
+from lattice.placement.place import Placement
+from lattice.placement.plan import BudgetChange, ClusterChange, Moving, Plan, ServiceChange, Settled, Where
+from lattice.placement.verdict import Verdict, judge
+
+Document = dict[str, Any]
+JUDGED = 50  # unplaced services whose verdict a plan finds out; the others say what refused them
+DECLARED = "costPerHour of class "
+ESTIMATED = "estimated"
+
+
+def money(micros: int) -> Document:
+    """An amount: exact as an integer, and as people write it."""
+    return {"micros": micros, "dollars": format_micros(micros)}
+
+
+def rate(micros: int) -> Document:
+    """What something costs in an hour, and in 30 days."""
+    month = thirty_days(micros)
+    return {
+        "hourlyMicros": micros,
+        "hourly": format_micros(micros),
+        "projected30DayMicros": month,
+        "projected30Day": format_micros(month),
+    }
+
+
+def changing(before: int, after: int) -> Document:
+    return {"before": rate(before), "after": rate(after), "change": rate(after - before)}
+
+
+def places(counts: Mapping[Where, int]) -> list[Document]:
+    """Most replicas first, then by name."""
+    most_first = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    return [{"pool": pool, "cluster": cluster, "class": kind, "replicas": count} for (pool, cluster, kind), count in most_first]
+
+
+def shortfall(each: Shortfall, plugin: str = "") -> Document:
+    found = {"what": each.what, "need": each.need, "have": each.have, "missing": each.missing}
+    return {"filter": plugin, **found} if plugin else found
+
+
+def plan_document(made: Plan, before: Settled, after: Settled) -> Document:
+    """The whole of a plan."""
+    changed = [each.name for each in made.services]
+    return {
+        "ask": "plan",
+        "id": made.id,
+        "isEmpty": made.is_empty,
+        "isFeasible": made.is_feasible,
+        "services": [_service(each) for each in made.services],
+        "clusters": [_cluster(each, before, after) for each in made.clusters],
+        "pools": [{"name": name, **changing(*each)} for name, each in made.rates.items()],
+        "total": changing(*made.total),
+        "overhead": changing(_overhead(before), _overhead(after)),
+        "budgets": [_budget(each, before) for each in made.budgets],
+        "wouldMove": [_moving(each) for each in made.would_move if each.name not in made.unplaced],
+        "unplaced": unplaced(made.unplaced, before, after),
+        "risks": list(made.risks),
+        "findings": findings(after),
+        "prices": prices(after.fleet),
+        "latencies": latencies(after, changed),
+    }
+
+
+def _overhead(settled: Settled) -> int:
+    """Machines that nobody is on: no service pays for them."""
+    return sum(cost_of(settled.fleet).overhead.values())
+
+
+def _service(each: ServiceChange) -> Document:
+    return {
+        "mark": each.mark,
+        "name": each.name,
+        "isPlaced": each.is_placed,
+        "before": places(each.before),
+        "after": places(each.after),
+        "cost": changing(each.cost_before, each.cost_after),
+    }
+
+
+def _cluster(each: ClusterChange, before: Settled, after: Settled) -> Document:
+    return {
+        "mark": each.mark,
+        "name": each.name,
+        "pool": each.offer,
+        "before": dict(sorted(each.before.items())),
+        "after": dict(sorted(each.after.items())),
+        "cost": changing(_bill_of(each.name, before.fleet), _bill_of(each.name, after.fleet)),
+    }
+
+
+def _bill_of(cluster: str, fleet: Fleet) -> int:
+    found = fleet.clusters.get(cluster)
+    return sum(fleet.machines.kind[machine].rate for machine in found.machines) if found else 0
+
+
+def _budget(each: BudgetChange, before: Settled) -> Document:
+    """The limit itself may change; a budget that is new had none."""
+    known = before.world.supply.budgets.get(each.ledger)
+    old = each.limit if known is None or known.limit is None else known.limit
+    return {
+        "ledger": each.ledger,
+        "subject": each.subject,
+        "limit": money(each.limit),
+        "limitBefore": money(old),
+        "before": money(each.before),
+        "after": money(each.after),
+        "percentBefore": replace(each, limit=old).percent(each.before),
+        "percentAfter": each.percent(each.after),
+        "alertPercent": each.alert // 10_000,
+        "isHard": each.hard,
+    }
+
+
+def _moving(each: Moving) -> Document:
+    return {"name": each.name, "reasons": list(each.reasons), "to": None if each.to is None else places(each.to)}
+
+
+def unplaced(names: Sequence[str], before: Settled, after: Settled) -> list[Document]:
+    """Each with its verdict; of very many, the rest says in one sentence what refused it."""
+    found = []
+    for number, name in enumerate(names):
+        placement = after.placements[name]
+        told = verdict(judge(placement, after.fleet, after.world.services)) if number < JUDGED else _refused(placement)
+        found.append({"name": name, "isNew": name not in before.unplaced, "missing": placement.missing, **told})
+    return found
+
+
+def _refused(placement: Placement) -> Document:
+    reason = sentence(placement.decisions[-1], "pool") if placement.decisions else placement.demand.problem
+    return {"verdict": "Unplaced", "reason": reason, "conflicts": [], "waits": [], "required": None}
+
+
+def verdict(found: Verdict) -> Document:
+    return {
+        "verdict": found.kind,
+        "reason": found.reason,
+        "conflicts": [[obstacle(part) for part in parts] for parts in found.conflicts],
+        "waits": list(found.waits),
+        "required": found.required.properties(),
+    }
+
+
+def obstacle(each: Obstacle) -> Document:
+    """Something in the way, and who says so."""
+    return {"kind": each.kind, "text": str(each), "source": getattr(each, "source", "")}
+
+
+def findings(settled: Settled) -> list[Document]:
+    """What is wrong with the supply as it is declared."""
+    return [{"subject": each.subject, "type": each.type, "reason": each.reason, "message": each.message} for each in settled.world.findings]
+
+
+def prices(fleet: Fleet) -> Document:
+    """Where the prices of the machines come from, and as of when; and of which nobody knows one."""
+    used = Counter((fleet.offers[fleet.machines.cluster[row].row].name, kind) for row, kind in _machines(fleet))
+    classes = [_priced(pool, kind, count) for (pool, kind), count in sorted(used.items(), key=lambda each: (each[0][0], each[0][1].name))]
+    sources: Counter[tuple[str, str]] = Counter()
+    for each in classes:
+        source = (
+            "costPerHour of node classes" + each["source"][len(each["class"]) + len(DECLARED) :] if each["isDeclared"] else each["source"]
+        )
+        sources[source, each["asOf"]] += each["machines"]
+    unknown = {f"{offer.name}/{kind.name}" for offer in fleet.offers for kind in offer.types if not kind.is_priced}
+    return {
+        "sources": [{"source": source, "asOf": as_of, "machines": count} for (source, as_of), count in sorted(sources.items())],
+        "classes": classes,
+        "unknown": sorted(unknown),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A class of machines in an offer; hashed by what is shown of it."""
+
+    name: str
+    micros: int
+    source: str
+    as_of: str
+
+
+def _machines(fleet: Fleet) -> Iterator[tuple[int, _Kind]]:
+    for row, kind in fleet.machines.kind.items():
+        yield row, _kind(kind)
+
+
+def _kind(kind: MachineType) -> _Kind:
+    price = kind.price
+    return _Kind(kind.name, kind.rate, price.source if price else "unknown", price.as_of if price else "")
+
+
+def _priced(pool: str, kind: _Kind, count: int) -> Document:
+    return {
+        "pool": pool,
+        "class": kind.name,
+        "machines": count,
+        **rate(kind.micros),
+        "source": kind.source,
+        "asOf": kind.as_of,
+        "isDeclared": kind.source.startswith(DECLARED),
+    }
+
+
+def latencies(settled: Settled, names: Iterable[str]) -> list[Document]:
+    """Of the limits that these services state, what each place they are in comes to, and who says so."""
+    demands = [settled.world.demands[name] for name in names if name in settled.world.demands]
+    return [
+        {"service": demand.name, "dependency": required.value, "maxMs": required.amount, **_nearest(settled, row, target)}
+        for demand in demands
+        for required in demand.latency
+        for target in [dict(demand.latency_to)[required.value]]
+        for row in sorted(settled.fleet.counts(demand.name))
+    ]
+
+
+def _nearest(settled: Settled, row: int, target: str) -> Document:
+    fleet = settled.fleet
+    here = fleet.offers[row].place
+    there = [fleet.offers[each].place for each in sorted(fleet.counts(target))]
+    known = [(rtt.ms, place.name, rtt.source) for place in there if (rtt := fleet.latencies.between(here, place))]
+    ms, to, source = min(known, default=(None, None, "unknown"))
+    return {"from": here.name, "to": to, "ms": ms, "source": source, "isEstimate": source.startswith(ESTIMATED)}
+
+
+def cost_document(settled: Settled, by: str) -> Document:
+    """Every machine is in exactly one row: rows sum to the total. `by`: pool, service or label:KEY."""
+    bill = cost_of(settled.fleet)
+    rows = [_cost_row(bill.total, *each) for each in _costs(settled, by)]
+    return {
+        "ask": "cost",
+        "by": by,
+        "rows": rows,
+        "overhead": rate(sum(bill.overhead.values())),
+        "total": rate(bill.total),
+        "unplaced": [each.name for each in in_order(settled.world.demands[name] for name in settled.unplaced)],
+        "prices": prices(settled.fleet),
+    }
+
+
+def _cost_row(total: int, name: str, micros: int, overhead: int) -> Document:
+    share = micros * 1_000_000 // total if total else 0
+    return {"name": name, **rate(micros), "shareMillionths": share, "overhead": rate(overhead)}
+
+
+def _costs(settled: Settled, by: str) -> list[tuple[str, int, int]]:
+    """Name, micro-dollars per hour, and how much of that is empty machines; the dearest first."""
+    bill = cost_of(settled.fleet)
+    if by == "pool":
+        found = [(name, micros, bill.overhead.get(name, 0)) for name, micros in bill.pools.items()]
+        return sorted(found, key=lambda each: (-each[1], each[0]))
+    names: Counter[str] = Counter()
+    for service, micros in bill.services.items():
+        names[service if by == "service" else _label(settled, service, by.removeprefix("label:"))] += micros
+    empty = [(f"(empty nodes in {pool})", micros, micros) for pool, micros in bill.overhead.items()]
+    return [*sorted(((name, micros, 0) for name, micros in names.items()), key=lambda each: (-each[1], each[0])), *empty]
+
+
+def _label(settled: Settled, service: str, key: str) -> str:
+    found = settled.world.services.get(service)
+    return (found.metadata.labels or {}).get(key, f"(no label {key})") if found else f"(no label {key})"

@@ -1,0 +1,117 @@
+"""Where in an offer does a replica go: onto a machine that is there, onto one more, or into a new cluster?"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from lattice.placement.demand import Demand, ReplicaAsk
+from lattice.placement.fleet import Cluster, Fleet, Seat
+from lattice.placement.offer import MachineType
+from lattice.placement.quote import gpu_limit, growing, takes
+
+
+def settle(ask: ReplicaAsk, fleet: Fleet, row: int) -> Seat:
+    """Fill clusters below their packing threshold, else grow one, else make one; fill beyond the threshold before giving up."""
+    quote = fleet.table.quotes.of(ask)
+    machine = _machine_with_room(ask, fleet, row, filling=True)
+    if machine is None and quote.affordable[row] and quote.fits[row]:
+        machine = _new_machine(ask, fleet, row)
+    if machine is None:
+        machine = _machine_with_room(ask, fleet, row, filling=False)
+    if machine is None:
+        raise LookupError(f"{fleet.offers[row].name} has no room for {ask.name}")
+    return take_seat(ask.demand, fleet, machine)
+
+
+def take_seat(demand: Demand, fleet: Fleet, machine: int) -> Seat:
+    offer = fleet.offers[fleet.machines.cluster[machine].row]
+    needs = demand.effective_needs
+    limit = gpu_limit(fleet, demand, fleet.row(offer.name)) if needs.get("gpu") and offer.limits.gpus else ""
+    seat = Seat(demand.name, machine, tuple(needs.items()), limit, offer.name not in demand.admitted)
+    fleet.seat(seat)
+    return seat
+
+
+def _machine_with_room(ask: ReplicaAsk, fleet: Fleet, row: int, *, filling: bool) -> int | None:
+    """In the fullest cluster that has one: the machine with the fewest replicas of the service, of those the one with least room."""
+    group, demand = fleet.group_of(ask.demand, ask.overflow), ask.demand
+    clusters = [each for each in fleet.in_offer[row].values() if each.group == group and (each.is_filling or not filling)]
+    for cluster in sorted(clusters, key=lambda each: (-each.fullness, each.name)):
+        found = pick_machine(demand, fleet, cluster.machines)
+        if found is not None:
+            return found
+    return None
+
+
+def pick_machine(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> int | None:
+    fitting = [machine for machine in machines if takes(fleet, demand, machine)]
+    holds, free = fleet.machines.holds, fleet.machines.free
+    return min(
+        fitting,
+        key=lambda each: (holds[each][demand.name], int(free(0)[each]), int(free(1)[each]), fleet.machines.names[each]),
+        default=None,
+    )
+
+
+def _new_machine(ask: ReplicaAsk, fleet: Fleet, row: int) -> int:
+    """One more for a cluster that may grow, else as many as a new cluster begins with."""
+    kind = _kind(ask, fleet, row)
+    grown = growing(fleet, row, fleet.group_of(ask.demand, ask.overflow))
+    if grown:
+        return fleet.add_machine(fleet.clusters[grown[0]], kind)
+    cluster = _new_cluster(ask, fleet, row)
+    machines = [fleet.add_machine(cluster, kind) for _ in range(fleet.offers[row].first_nodes(ask.demand.rules.min_nodes))]
+    return machines[0]
+
+
+def _kind(ask: ReplicaAsk, fleet: Fleet, row: int) -> MachineType:
+    quotes = fleet.table.quotes
+    name = quotes.catalogue.names[int(quotes.of(ask).type[row])]
+    return quotes.catalogue.types[row][name]
+
+
+def _new_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:
+    rules, offer = ask.demand.rules, fleet.offers[row]
+    number = fleet.next_number.get(row, 1)
+    while cluster_name(offer.name, rules.prefix, number) in fleet.clusters:  # of another offer: pool a-b, and prefix b in pool a
+        number += 1
+    most = min(rules.max_nodes, offer.limits.nodes_per_cluster)
+    cluster = Cluster(
+        name=cluster_name(offer.name, rules.prefix, number),
+        row=row,
+        group=fleet.group_of(ask.demand, ask.overflow),
+        min_nodes=min(rules.min_nodes, most),
+        max_nodes=most,
+        packing=rules.packing,
+        overflow=ask.overflow,
+    )
+    fleet.add_cluster(cluster, number)
+    return cluster
+
+
+def cluster_name(offer: str, prefix: str, number: int) -> str:
+    """`us-east-001`, or with a prefix of the policy `us-east-prod-001`; a number is never given twice in one offer."""
+    pool = offer.replace("/", "-")
+    return f"{pool}-{prefix}-{number:03}" if prefix else f"{pool}-{number:03}"
+
+
+def trim(fleet: Fleet, clusters: Sequence[str]) -> None:
+    """Empty machines beyond what a cluster begins with go; a cluster without replicas goes whole."""
+    for name in sorted(clusters):
+        cluster = fleet.clusters.get(name)
+        if cluster is None:
+            continue
+        holds = fleet.machines.holds
+        empty = [machine for machine in cluster.machines if not holds[machine]]
+        if len(empty) == len(cluster.machines):
+            for machine in reversed(cluster.machines.copy()):
+                fleet.drop_machine(machine)
+            fleet.drop_cluster(name)
+            continue
+        spare = len(cluster.machines) - cluster.min_nodes
+        dearest_first = sorted(empty, key=lambda each: (-fleet.machines.kind[each].rate, fleet.machines.names[each]))
+        for machine in dearest_first[: max(0, spare)]:
+            fleet.drop_machine(machine)
+
+
+def class_counts(fleet: Fleet, cluster: Cluster) -> Counter[str]:
+    return Counter(fleet.machines.kind[machine].name for machine in cluster.machines)

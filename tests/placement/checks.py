@@ -1,0 +1,222 @@
+"""A slow and obvious second opinion on a settled fleet: is any limit passed, does any rule not hold? Answers with complaints."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+
+from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
+from lattice.kinds.nodeclass import LatticeNodeClass
+from lattice.kinds.policy import LatticePlacementPolicy
+from lattice.kinds.pool import LatticePool
+from lattice.kinds.service import LatticeService
+from lattice.placement.fleet import Fleet
+from lattice.placement.offer import Offer
+from lattice.placement.plan import Settled
+from lattice.placement.world import World
+
+GIB = 1 << 30
+MONTH = 720
+OVERFLOW = "lattice.dev/overflow-of"
+
+
+def complaints(settled: Settled) -> list[str]:
+    applied = settled.applied()
+    return [*_limits(applied), *_money(applied), *_machines(settled.fleet), *_reserves(settled), *_rules(settled)]
+
+
+def _clusters(world: World, offer: str) -> list[LatticeCluster]:
+    return [each for each in world.objects.values() if isinstance(each, LatticeCluster) and each.spec.pool == offer]
+
+
+def _class(world: World, name: str) -> LatticeNodeClass:
+    found = world.objects["LatticeNodeClass", "", name]
+    assert isinstance(found, LatticeNodeClass)
+    return found
+
+
+def _over(what: str, have: float | Decimal, most: float | Decimal | None) -> Iterator[str]:
+    if most is not None and have > most:
+        yield f"{what}: {have} of {most}"
+
+
+def _limits(world: World) -> Iterator[str]:
+    for each in world.objects.values():
+        if isinstance(each, LatticePool):
+            yield from _pool_limits(world, each)
+        elif isinstance(each, CloudInfrastructure):
+            yield from _cloud_limits(world, each)
+        elif isinstance(each, StaticInfrastructure):
+            made = _clusters(world, each.metadata.name)
+            yield from _over(f"{each.metadata.name} nodes", sum(one.spec.wanted_nodes for one in made), each.spec.capacity.nodes)
+        elif isinstance(each, LatticeCluster):
+            yield from _over(f"{each.metadata.name} nodes", each.spec.wanted_nodes, each.spec.max_nodes)
+            yield from _over(f"{each.metadata.name} least nodes", each.spec.min_nodes, each.spec.wanted_nodes)
+
+
+def _pool_limits(world: World, pool: LatticePool) -> Iterator[str]:
+    nodes: Counter[str] = Counter()
+    for cluster in _clusters(world, pool.metadata.name):
+        nodes.update(cluster.spec.nodes)
+    capacity, name = pool.spec.capacity, pool.metadata.name
+    size = {each: _class(world, each).spec.resources for each in nodes}
+    yield from _over(f"{name} nodes", nodes.total(), capacity.max_nodes)
+    yield from _over(f"{name} cores", sum(Decimal(str(size[each].cores)) * nodes[each] for each in nodes), capacity.max_cores)
+    yield from _over(f"{name} memory", sum(Decimal(str(size[each].memory_gi)) * nodes[each] for each in nodes), capacity.max_memory_gi)
+
+
+def _cloud_limits(world: World, cloud: CloudInfrastructure) -> Iterator[str]:
+    for region, stated in cloud.spec.regions.items():
+        made = _clusters(world, f"{cloud.metadata.name}/{region}")
+        most = [each for each in (stated.quotas.max_clusters, cloud.spec.defaults.max_clusters_per_region) if each is not None]
+        nodes = [each for each in (stated.quotas.max_nodes_per_cluster, cloud.spec.defaults.max_nodes_per_cluster) if each is not None]
+        yield from _over(f"{region} clusters", len(made), min(most, default=None))
+        for cluster in made:
+            yield from _over(f"{cluster.metadata.name} nodes", cluster.spec.wanted_nodes, min(nodes, default=None))
+
+
+def _hourly(world: World, clusters: list[LatticeCluster]) -> Decimal:
+    """Dollars. A class without a price counts as nothing, and may not be where a budget is."""
+    total = Decimal(0)
+    for cluster in clusters:
+        for name, count in cluster.spec.nodes.items():
+            total += Decimal(str(_class(world, name).spec.cost_per_hour.get(cluster.spec.provider, 0))) * count
+    return total
+
+
+def _unpriced(world: World, clusters: list[LatticeCluster]) -> Iterator[str]:
+    for cluster in clusters:
+        for name in cluster.spec.nodes:
+            if cluster.spec.provider not in _class(world, name).spec.cost_per_hour:
+                yield f"{cluster.metadata.name}: {name} has no price, but a budget"
+
+
+def _money(world: World) -> Iterator[str]:
+    for each in world.objects.values():
+        name = each.metadata.name
+        if isinstance(each, LatticePool) and each.spec.budget and each.spec.budget.max_monthly_cost is not None:
+            made = _clusters(world, name)
+            yield from _over(f"{name} money", _hourly(world, made) * MONTH, Decimal(str(each.spec.budget.max_monthly_cost)))
+            yield from _unpriced(world, made)
+        elif isinstance(each, CloudInfrastructure):
+            yield from _cloud_money(world, each)
+        elif isinstance(each, StaticInfrastructure) and each.spec.overflow:
+            limits = each.spec.overflow.limits
+            spilled = [one for one in world.objects.values() if isinstance(one, LatticeCluster) and one.spec.labels.get(OVERFLOW) == name]
+            yield from _over(f"{name} overflow clusters", len(spilled), limits.max_clusters)
+            most = None if limits.max_monthly_spend is None else Decimal(str(limits.max_monthly_spend))
+            yield from _over(f"{name} overflow money", _hourly(world, spilled) * MONTH, most)
+            yield from (f"{name} spills to {one.spec.pool}" for one in spilled if one.spec.infrastructure != each.spec.overflow.target)
+
+
+def _cloud_money(world: World, cloud: CloudInfrastructure) -> Iterator[str]:
+    name, whole = cloud.metadata.name, cloud.spec.budget
+    made = {region: _clusters(world, f"{name}/{region}") for region in cloud.spec.regions}
+    is_hard = bool(whole and whole.hard_limit)
+    if whole and whole.monthly is not None and is_hard:
+        yield from _over(f"{name} money", sum(_hourly(world, each) for each in made.values()) * MONTH, Decimal(str(whole.monthly)))
+    for region, stated in cloud.spec.regions.items():
+        budget = stated.budget
+        if budget and budget.monthly is not None and (is_hard if budget.hard_limit is None else budget.hard_limit):
+            yield from _over(f"{name}/{region} money", _hourly(world, made[region]) * MONTH, Decimal(str(budget.monthly)))
+
+
+def _machines(fleet: Fleet) -> Iterator[str]:
+    """What stands on a machine is no more than it has."""
+    taken: dict[int, Counter[str]] = defaultdict(Counter)
+    for seats in fleet.seats.values():
+        for seat in seats:
+            taken[seat.machine].update(dict(seat.needs))
+    for machine, amounts in taken.items():
+        for resource, amount in amounts.items():
+            yield from _over(f"{fleet.machines.names[machine]} {resource}", amount, fleet.machines.kind[machine].size.get(resource, 0))
+
+
+def _reserves(settled: Settled) -> Iterator[str]:
+    """Machines with others on them than those who may use the reserve; and GPUs of places that count them as a whole."""
+    fleet = settled.fleet
+    for row, offer in enumerate(fleet.offers):
+        if not offer.is_static:
+            continue
+        holds = [fleet.machines.holds[machine] for machine in fleet.on_row[row]]
+        if offer.reservation:
+            admitted = {name for name, each in settled.world.services.items() if offer.reservation.admits(each.metadata.labels or {})}
+            opened = sum(any(service not in admitted for service in held) for held in holds)
+            yield from _over(f"{offer.name} machines beside the reserve", opened, offer.limits.nodes - offer.reserved_nodes)
+        gpus = sum(dict(seat.needs).get("gpu", 0) for seats in fleet.seats.values() for seat in seats if seat.machine in fleet.on_row[row])
+        if gpus:
+            yield from _over(f"{offer.name} gpus", gpus, sum(offer.limits.gpus.values()))
+
+
+def _rules(settled: Settled) -> Iterator[str]:
+    """Rules of a place hold for every replica, rules over all replicas for services that have all of theirs."""
+    for name, service in settled.world.services.items():
+        offers = _offers(settled.fleet, name)
+        for offer in offers:
+            yield from (f"{name} in {offer.name}: {each}" for each in _place_rules(settled, service, offer))
+        if offers and name not in settled.unplaced:
+            yield from (f"{name}: {each}" for each in _whole_rules(settled, service, offers))
+
+
+def _offers(fleet: Fleet, service: str) -> list[Offer]:
+    return [fleet.offers[fleet.machines.cluster[seat.machine].row] for seat in fleet.seats.get(service, ())]
+
+
+def _lower(words: Iterable[str]) -> set[str]:
+    return {word.lower() for word in words}
+
+
+def _place_rules(settled: Settled, service: LatticeService, offer: Offer) -> Iterator[str]:
+    placement, policies = service.spec.placement, _policies(settled.world, service)
+    wanted = {**(placement.pools.match_labels if placement.pools else {})}
+    yield from (f"label {key}" for key, value in wanted.items() if value not in offer.labels.get(key, ()))
+    certificates = _lower(placement.compliance).union(*(_lower(each.spec.requirements.compliance) for each in policies))
+    yield from (f"compliance {each}" for each in certificates - offer.compliance)
+    abilities = _lower(placement.capabilities).union(*(_lower(each.spec.requirements.capabilities) for each in policies))
+    yield from (f"capability {each}" for each in abilities - offer.capabilities)
+    if placement.data_residency and placement.data_residency.lower() not in offer.residency:
+        yield "residency"
+    for name, stated in placement.latency.items():
+        there = _offers(settled.fleet, f"default/{name}")
+        trips = [rtt.ms for other in there if (rtt := settled.world.latencies.between(offer.place, other.place))]
+        if not trips or min(trips) > stated.max_ms:
+            yield f"latency to {name}: {min(trips, default=None)} of {stated.max_ms}"
+
+
+def _policies(world: World, service: LatticeService) -> list[LatticePlacementPolicy]:
+    return [each for each in world.policies if each.spec.applies_to(service.metadata.labels or {})]
+
+
+def _whole_rules(settled: Settled, service: LatticeService, offers: list[Offer]) -> Iterator[str]:
+    policies = _policies(settled.world, service)
+    for region in service.spec.placement.required_regions:
+        if not any(region in (offer.name, offer.place.region) for offer in offers):
+            yield f"no replica in {region}"
+    least = max((each.spec.requirements.min_regions or 0 for each in policies), default=0)
+    if len({offer.region for offer in offers}) < least:
+        yield f"fewer than {least} regions"
+    rules = [(each.topology_key, each.max_skew) for each in service.spec.spread]
+    rules += [(rule.topology_key, rule.max_skew) for each in policies if (rule := each.spec.requirements.spread_constraint)]
+    for key, skew in rules:
+        yield from _skew(settled, service, key, skew)
+
+
+def _domain(offer: Offer, key: str) -> str:
+    return {"region": offer.region, "zone": f"{offer.region}/{offer.place.zone}", "provider": offer.place.provider}.get(key, offer.name)
+
+
+def _skew(settled: Settled, service: LatticeService, key: str, most: int) -> Iterator[str]:
+    fleet, name = settled.fleet, f"default/{service.metadata.name}"
+    if key == "node":
+        fullest = max(Counter(seat.machine for seat in fleet.seats[name]).values())
+        yield from _over("on one machine", fullest, most)
+        return
+    counts = Counter(_domain(offer, key) for offer in _offers(fleet, name))
+    could = {_domain(offer, key) for row, offer in enumerate(fleet.offers) if _may(settled, service, offer, row)}
+    least = min(counts[domain] for domain in {*counts, *could})
+    yield from _over(f"skew over {key}", max(counts.values()) - least, most)
+
+
+def _may(settled: Settled, service: LatticeService, offer: Offer, row: int) -> bool:
+    serves = settled.fleet.table.quotes.serving(settled.world.demands[f"default/{service.metadata.name}"]).serves[:, row]
+    return not offer.closed and bool(serves.any()) and not list(_place_rules(settled, service, offer))

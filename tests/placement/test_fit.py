@@ -1,0 +1,188 @@
+"""The smallest changes that make a service fit: each is enough when applied, and nothing can be left out."""
+
+from dataclasses import replace
+from decimal import Decimal
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from worlds import EXAMPLES, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, seed_world, worlds
+
+from lattice.kinds.base import Kind
+from lattice.placement.arrange import groups, place_together
+from lattice.placement.change import Change, changed
+from lattice.placement.fit import Suggestion, fit
+from lattice.placement.plan import settle
+from lattice.placement.world import World
+
+MANY = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+API = "default/api"
+
+
+def settled(*objects: Kind) -> World:
+    """Applied, and everything placed that can be."""
+    return settle(a_world(*objects)).applied()
+
+
+def fits(world: World, name: str, changes: tuple[Change, ...] = ()) -> bool:
+    """The whole world made anew with the changed objects; what the service waits for is placed before it."""
+    after = world.having(changed(world.objects, changes))
+    fleet, lacking, waiting = after.fleet(), {}, [name]
+    while waiting:
+        each = waiting.pop()
+        if (
+            each in after.demands
+            and each not in lacking
+            and (each == name or len(fleet.seats.get(each, ())) < after.demands[each].replicas)
+        ):
+            lacking[each] = after.demands[each]
+            waiting += [target for _, target in after.demands[each].latency_to]
+    found = [placement for group in groups(lacking) for placement in place_together(group, fleet)]
+    return all(each.is_complete for each in found if each.demand.name == name)
+
+
+def check(world: World, name: str, suggestion: Suggestion) -> None:
+    assert fits(world, name, suggestion.changes), suggestion.sentence
+    for size in range(len(suggestion.changes)):
+        for some in combinations(suggestion.changes, size):
+            assert not fits(world, name, some), f"enough: {[each.sentence for each in some]}"
+    problems = [str(each) for kind in changed(world.objects, suggestion.changes) for each in kind.problems()]
+    assert not problems
+
+
+UNITS: dict[str, int | Decimal] = {  # the smallest step of a number, by the field that has it
+    "maxNodes": 1, "maxCores": 1, "maxMemoryGi": 1, "maxClusters": 1, "maxClustersPerRegion": 1, "minNodes": 1, "minRegions": 1, "min": 1, "max": 1,
+    "maxMs": 1, "maxMonthlyCost": Decimal("0.000001"), "monthly": Decimal("0.000001"), "maxMonthlySpend": Decimal("0.000001"),
+    "cores": Decimal("0.001"), "memoryGi": Decimal(1) / 1024,
+}  # fmt: skip
+
+
+def check_numbers(world: World, name: str, suggestion: Suggestion) -> None:
+    """With any number one step nearer to what it was, it is not enough."""
+    for change in suggestion.changes:
+        unit = UNITS.get(change.path.rpartition(".")[2])
+        if unit is None:
+            continue
+        before, after = Decimal(str(change.before or 0)), Decimal(str(change.after))
+        nearer = after - unit if after > before else after + unit
+        others = [each for each in suggestion.changes if each is not change]
+        weaker = replace(change, after=nearer, rewrite=partial(with_field, change.path, nearer))
+        assert not fits(world, name, (*others, weaker)), f"{change.path} {nearer} is enough, too"
+
+
+def with_field(path: str, value: Decimal, kind: Kind) -> Kind:
+    document = msgspec.to_builtins(kind, builtin_types=(Decimal,))
+    inner = document
+    *steps, last = path.split(".")
+    for step in steps:
+        inner = inner.setdefault(step, {})
+    inner[last] = int(value) if isinstance(UNITS[last], int) else value
+    return msgspec.convert(document, type(kind))
+
+
+def told(world: World, name: str = API) -> list[str]:
+    found = fit(world, name)
+    for each in found:
+        check(world, name, each)
+        check_numbers(world, name, each)
+    return [each.sentence for each in found]
+
+
+DB = a_service("db", requiredRegions=["p1"])
+TAINTED: dict[str, Any] = {"taints": [{"key": "gpu", "effect": "NoSchedule"}]}
+FULL = [a_service("aaa", cores=3), a_pool(capacity={"maxNodes": 1})]
+CASES = [
+    pytest.param([a_pool(), a_service(compliance=["gdpr"])],
+                 ["add compliance gdpr to p1", "do not require compliance gdpr"], id="a certificate is missing"),
+    pytest.param([a_cloud(), a_service(capabilities=["gpu"], dataResidency="eu")],
+                 ["add capability gpu to cloud/r1; and add data residency eu to cloud/r1",
+                  "do not require capability gpu; and do not require data residency eu"], id="two properties are missing in a cloud"),
+    pytest.param([a_pool(labels={"tier": "test"}), a_service(pools={"matchLabels": {"tier": "prod"}})],
+                 ["label p1 with tier=prod", "do not require pools with tier=prod"], id="a label is missing"),
+    pytest.param([a_pool(), a_policy(compliance=["gdpr"]), a_service()],
+                 ["add compliance gdpr to p1", "do not require compliance gdpr in policy rules"], id="a policy asks for the certificate"),
+    pytest.param([a_pool(), a_service(cores=6)], ["lower cpu of one replica from 6 to 4"], id="no machine has so many cores"),
+    pytest.param([a_class(), a_class("xl", 8, 32, 0.4), a_pool(), a_service(cores=6)],
+                 ["lower cpu of one replica from 6 to 4", "allow machines of class xl in p1"], id="a bigger class exists"),
+    pytest.param([a_cloud(), a_service(cores=6)], ["lower cpu of one replica from 6 to 4",
+                  "define a class api-machine of machines with 6 cpu and 1Gi memory on aws, at a price that is not known here"],
+                 id="no machine of a cloud has so many cores"),
+    pytest.param([a_pool(labels={"compliance": ["gdpr"]}), a_service(gpu=1, compliance=["gdpr"])], ["do not ask for gpu (1 of one replica)"],
+                 id="no machine has a GPU"),
+    pytest.param([a_pool(budget=100), a_service()], ["raise the budget of p1 by $44 a month to $144"], id="a budget is too small"),
+    pytest.param([a_class(price=0.0208), a_pool(budget=20), a_service(cores=3, replicas=2)],
+                 ["lower cpu of one replica from 3 to 2", "run 1 replica instead of 2", "raise the budget of p1 by $9.952 a month to $29.952"],
+                 id="a budget is too small for the second machine, to the micro-dollar"),
+    pytest.param([*FULL, a_service(cores=2)], ["lower cpu of one replica from 2 to 1", "raise maxNodes of p1 by 1 to 2"], id="a pool is full"),
+    pytest.param([a_pool(capacity={"maxCores": 7}), a_service(cores=4, replicas=3)],
+                 ["lower cpu of one replica from 4 to 1333m", "run 1 replica instead of 3", "raise maxCores of p1 by 5 to 12"],
+                 id="too few cores for three machines"),
+    pytest.param([a_cloud(regions={"r1": {"quotas": {"maxClusters": 0}}}), a_service()], ["raise maxClusters of cloud/r1 by 1 to 1"],
+                 id="a quota allows no cluster"),
+    pytest.param([a_static(nodes=1, cores=4, memory="16Gi"), a_service(cores=3, replicas=3)],
+                 ["lower cpu of one replica from 3 to 1333m", "run 1 replica instead of 3", "add 2 machines like the 1 in dc"],
+                 id="a data center is too small"),
+    pytest.param([a_pool("p1"), a_pool("p2", region="p1-1"), a_policy(minRegions=2), a_service()],
+                 ["want 1 region instead of 2 in policy rules"], id="there is one region only"),
+    pytest.param([a_pool("p1", region="us-east-1"), a_pool("p2", region="eu-west-1"), DB, a_service(requiredRegions=["p2"], latency={"db": {"maxMs": 5}})],
+                 ["do not require a replica in p2", "allow 90 ms to db instead of 5 ms"], id="the dependency is far away"),
+    pytest.param([a_pool(), a_service(requiredRegions=["moon"])], ["do not require a replica in moon"], id="nobody is on the moon"),
+    pytest.param([a_pool("p1", capacity={"maxNodes": 1}), a_pool("p2"), a_policy(spreadConstraint={"topologyKey": "pool"}), a_service(cores=3, replicas=4)],
+                 ["lower cpu of one replica from 3 to 2", "run 3 replicas instead of 4", "allow skew 2 over pool instead of 1 in policy rules",
+                  "raise maxNodes of p1 by 1 to 2"], id="an even spread is not possible"),
+    pytest.param([a_static(nodes=1, cores=4, memory="16Gi", overflow={"enabled": True, "target": "cloud"}), a_cloud(), a_service(cores=3, replicas=2)],
+                 ["lower cpu of one replica from 3 to 2", "run 1 replica instead of 2", "add 1 machine like the 1 in dc",
+                  "let dc overflow from 75 % in use instead of 90 %"], id="the trigger of overflow is not reached"),
+    pytest.param([a_static(nodes=1, cores=4, memory="16Gi", overflow={"enabled": False}), a_cloud(), a_service("aaa", cores=4), a_service()],
+                 ["add 1 machine like the 1 in dc", "let dc overflow to cloud"], id="overflow is not enabled"),
+    pytest.param([a_class("g", gpu=1, **TAINTED), a_pool(classes=["g"]), a_service(gpu=1)], ["tolerate the taint gpu"], id="a taint"),
+    pytest.param([a_pool(), a_policy("a", clusters={"minNodes": 5}), a_policy("b", clusters={"maxNodes": 3}), a_service()],
+                 ["allow clusters of 5 nodes instead of 3 in policy b", "begin clusters with 3 nodes instead of 5 in policy a"],
+                 id="policies contradict one another"),
+    pytest.param([a_pool("p1"), a_pool("p2"), a_policy(minRegions=2), a_service(most=1)],
+                 ["want 1 region instead of 2 in policy rules", "allow 2 replicas instead of 1"], id="a policy wants more than replicas.max"),
+    pytest.param([a_pool(), a_service()], [], id="what fits needs nothing"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("objects", "sentences"), CASES)
+def test_suggestions(objects: list[Kind], sentences: list[str]) -> None:
+    assert sorted(told(settled(*objects))) == sorted(sentences)
+
+
+def test_the_missing_gdpr_label_of_us_east_comes_first() -> None:
+    world = settle(seed_world("soc2", "hipaa")).applied()
+    for name in ("default/api-gateway", "default/database"):
+        assert told(world, name)[0] == "add compliance gdpr to us-east"
+    first = fit(world, "default/api-gateway")[0]
+    change = first.changes[0]
+    assert (first.who, change.subject, change.path) == (("platform",), "LatticePool/us-east", "spec.labels.compliance")
+    assert (change.before, change.after) == (["soc2", "hipaa"], ["soc2", "hipaa", "gdpr"])
+
+
+def test_a_dependency_that_could_be_placed_is_to_be_placed_first() -> None:
+    world = a_world(a_pool(), a_service("db"), a_service(latency={"db": {"maxMs": 5}}))
+    found = fit(world, API)
+    assert [each.sentence for each in found] == ["place db first"]
+
+
+def test_prices_are_what_is_paid_more() -> None:
+    world = settled(a_pool(budget=100), a_service())
+    (found,) = fit(world, API)
+    assert (found.rate, found.monthly) == (200_000, 144_000_000)
+
+
+@MANY
+@given(worlds())
+def test_every_suggestion_is_enough_and_nothing_of_it_can_be_left_out(world: World) -> None:
+    before = settle(world)
+    applied = before.applied()
+    for name, placement in before.placements.items():
+        if not placement.is_complete:
+            for each in fit(applied, name):
+                note(f"{name}: {each.sentence}")
+                check(applied, name, each)
+                check_numbers(applied, name, each)

@@ -1,0 +1,382 @@
+"""Ledgers to the micro-dollar: what is spent, what may be spent, and where the month will end."""
+
+import calendar
+from datetime import UTC, datetime, timedelta, timezone
+from fractions import Fraction
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lattice.errors import Invalid
+from lattice.kinds.ledger import Account, LatticeLedger, LedgerSpec, Lot
+from lattice.placement import money
+from lattice.placement.money import UNLIMITED, Allowed, Charge, Refused, State, accrue, charge, headroom, may_commit, opened, release
+
+DOLLAR = 1_000_000
+START = datetime(2026, 11, 1, tzinfo=UTC)
+NEARLY = datetime(2026, 11, 30, 23, tzinfo=UTC)  # one hour before the month ends
+MANY = settings(max_examples=500, deadline=None)
+
+moments = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 31), timezones=st.just(UTC))  # noqa: DTZ001 - the strategy adds the zone
+rates = st.one_of(st.integers(0, 50), st.integers(0, 10**7), st.integers(0, 10**13))
+limits = st.one_of(st.integers(0, 10**5), st.integers(0, 10**11), st.integers(0, 10**15))
+
+
+def a_ledger(limit: int | None = None, *, hard: bool = True, committed: int = 0, at: datetime = START, spent: int = 0) -> LatticeLedger:
+    """Committed and spent in micro-dollars; one machine costs all of it."""
+    spec = LedgerSpec(budget=Account(kind="LatticePool", name="us-east"), limit_micros=limit, hard=hard)
+    ledger = opened(spec, None, at)
+    if committed:
+        ledger = charge(ledger, "us-east-001", a_lot(committed), at)
+    return msgspec.structs.replace(ledger, status=msgspec.structs.replace(ledger.status, spent_micros=spent))
+
+
+def a_lot(micros: int, count: int = 1, node_class: str = "medium") -> Lot:
+    return Lot(node_class=node_class, count=count, micros=micros)
+
+
+def parts(ledger: LatticeLedger) -> Fraction:
+    """Everything it ever spent, exactly."""
+    status = ledger.status
+    return sum(status.past.values()) + status.spent_micros + Fraction(status.remainder, 3_600_000_000)
+
+
+class TestSpending:
+    def test_a_rate_for_an_hour_is_the_rate(self) -> None:
+        after = accrue(a_ledger(committed=192_000), START + timedelta(hours=1))
+        assert (after.status.spent_micros, after.status.remainder) == (192_000, 0)
+        assert after.status.as_of == "2026-11-01T01:00:00.000000Z"
+
+    def test_what_is_less_than_a_micro_dollar_is_kept(self) -> None:
+        ledger = a_ledger(committed=1)
+        for second in range(1, 3601):
+            ledger = accrue(ledger, START + timedelta(seconds=second))
+            assert ledger.status.spent_micros == second // 3600
+        assert ledger == accrue(a_ledger(committed=1), START + timedelta(hours=1))
+
+    def test_months_are_split_at_midnight_utc(self) -> None:
+        east = timezone(timedelta(hours=-5))
+        ledger = a_ledger(committed=100, at=datetime(2026, 11, 30, 22, tzinfo=UTC))
+        after = accrue(ledger, datetime(2026, 11, 30, 22, tzinfo=east))  # 03:00 UTC
+        assert (after.status.past, after.status.month, after.status.spent_micros) == ({"2026-11": 200}, "2026-12", 300)
+
+    def test_midnight_belongs_to_the_new_month(self) -> None:
+        midnight = datetime(2026, 12, 1, tzinfo=UTC)
+        after = accrue(a_ledger(committed=100), midnight)
+        assert (after.status.past, after.status.month, after.status.spent_micros) == ({"2026-11": 72_000}, "2026-12", 0)
+        assert money.time_left(midnight) == timedelta(days=31)
+        assert money.time_left(midnight - timedelta(microseconds=1)) == timedelta(microseconds=1)
+
+    def test_thirteen_months_are_remembered(self) -> None:
+        after = accrue(a_ledger(committed=1), datetime(2029, 3, 15, tzinfo=UTC))
+        assert list(after.status.past) == [f"2028-{month:02}" for month in range(2, 13)] + ["2029-01", "2029-02"]
+        assert after.status.past["2028-02"] == 29 * 24
+        assert list(after.problems()) == []
+
+    def test_a_clock_that_goes_back_un_spends_nothing(self) -> None:
+        ahead = accrue(a_ledger(committed=100), START + timedelta(hours=2))
+        back = accrue(ahead, START + timedelta(hours=1))
+        assert back == ahead
+        more = charge(back, "c", a_lot(50), START + timedelta(hours=1))
+        assert (more.status.spent_micros, more.status.as_of) == (200, ahead.status.as_of)
+        assert accrue(more, START + timedelta(hours=3)).status.spent_micros == 350
+
+    def test_a_time_without_a_zone_is_refused(self) -> None:
+        with pytest.raises(Invalid, match="does not say its zone"):
+            accrue(a_ledger(), datetime(2026, 12, 1))  # noqa: DTZ001
+
+    @MANY
+    @given(rate=rates, begin=moments, stops=st.lists(moments, max_size=6))
+    def test_it_does_not_matter_how_often_it_is_counted(self, rate: int, begin: datetime, stops: list[datetime]) -> None:
+        stepwise = start = a_ledger(committed=rate, at=begin)
+        for stop in sorted(stops):
+            stepwise = accrue(stepwise, stop)
+        assert stepwise == accrue(start, max([begin, *stops]))
+
+    @MANY
+    @given(begin=moments, events=st.lists(st.tuples(moments, rates), max_size=6))
+    def test_what_is_spent_is_the_integral_of_price_over_time(self, begin: datetime, events: list[tuple[datetime, int]]) -> None:
+        """Times come as they come: one that lies before the last counts as the last."""
+        ledger, at, rate, owed = a_ledger(at=begin), begin, 0, dict.fromkeys(_months(begin), Fraction(0))
+        for number, (when, more) in enumerate(events):
+            ledger = charge(ledger, f"c{number}", a_lot(more), when)
+            _spend(owed, at, when, rate)
+            at, rate = max(at, when), rate + more
+        assert ledger.status.committed_micros == rate
+        assert list(ledger.problems()) == []
+        until, whole = Fraction(0), {}
+        for month, cost in owed.items():  # parts of a micro-dollar go over into the next month
+            whole[month] = int(until + cost) - int(until)
+            until += cost
+        assert parts(ledger) == until
+        now = ledger.status.month
+        assert ledger.status.past == {month: cost for month, cost in whole.items() if f"{begin:%Y-%m}" <= month < now}
+        assert ledger.status.spent_micros == whole[now]
+
+
+def _months(begin: datetime) -> list[str]:
+    return [month for year in (2026, 2027) for number in range(1, 13) if (month := f"{year}-{number:02}") >= f"{begin:%Y-%m}"]
+
+
+def _spend(owed: dict[str, Fraction], at: datetime, until: datetime, rate: int) -> None:
+    for month in owed:
+        year, number = map(int, month.split("-"))
+        first = datetime(year, number, 1, tzinfo=UTC)
+        last = first + timedelta(days=calendar.monthrange(year, number)[1])
+        inside = min(until, last) - max(at, first)
+        if inside > timedelta(0):
+            owed[month] += rate * Fraction(inside // timedelta(microseconds=1), 3_600_000_000)
+
+
+class TestMachines:
+    def test_lots_of_one_price_are_one(self) -> None:
+        ledger = charge(a_ledger(), "b", a_lot(192_000, 2), START)
+        ledger = charge(ledger, "b", a_lot(192_000, 1), START)
+        ledger = charge(ledger, "b", a_lot(200_000, 1), START)
+        ledger = charge(ledger, "a", a_lot(96_000, 1, "small"), START)
+        assert list(ledger.status.machines) == ["a", "b"]
+        assert ledger.status.machines["b"] == (a_lot(192_000, 3), a_lot(200_000, 1))
+        assert ledger.status.committed_micros == 3 * 192_000 + 200_000 + 96_000
+
+    def test_what_is_released_is_gone_and_what_it_cost_is_not(self) -> None:
+        later = START + timedelta(hours=10)
+        ledger = release(charge(a_ledger(), "a", a_lot(100, 2), START), "a", a_lot(100, 2), later)
+        assert (ledger.status.machines, ledger.status.committed_micros, ledger.status.spent_micros) == ({}, 0, 2000)
+
+    @pytest.mark.parametrize(
+        ("cluster", "lot"),
+        [
+            pytest.param("a", a_lot(100, 3), id="more than there are"),
+            pytest.param("b", a_lot(100, 1), id="those of another cluster"),
+            pytest.param("a", a_lot(101, 1), id="at another price"),
+            pytest.param("a", a_lot(100, 1, "large"), id="of another class"),
+            pytest.param("a", a_lot(100, 0), id="none"),
+            pytest.param("a", a_lot(100, -1), id="fewer than none"),
+        ],
+    )
+    def test_only_what_is_paid_for_is_released(self, cluster: str, lot: Lot) -> None:
+        ledger = charge(a_ledger(), "a", a_lot(100, 2), START)
+        with pytest.raises(Invalid, match=r"pays for \d .* in cluster . cannot release|pays for \d .*, cannot release"):
+            release(ledger, cluster, lot, START)
+
+    @pytest.mark.parametrize("lot", [a_lot(100, 0), a_lot(100, -2), a_lot(-5)], ids=["none", "fewer than none", "for less than nothing"])
+    def test_nonsense_is_not_charged(self, lot: Lot) -> None:
+        with pytest.raises(Invalid, match="cannot pay for"):
+            charge(a_ledger(), "a", lot, START)
+
+    @MANY
+    @given(
+        steps=st.lists(
+            st.tuples(st.sampled_from("abc"), st.sampled_from(["small", "large"]), st.integers(-3, 3), st.integers(0, 3)), max_size=20
+        )
+    )
+    def test_the_lots_always_add_up_to_what_is_committed(self, steps: list[tuple[str, str, int, int]]) -> None:
+        ledger, counts = a_ledger(), dict.fromkeys([(c, k, p) for c in "abc" for k in ("small", "large") for p in range(4)], 0)
+        for cluster, node_class, count, micros in steps:
+            had = counts[cluster, node_class, micros]
+            lot = a_lot(micros, abs(count), node_class)
+            if count > 0:
+                ledger = charge(ledger, cluster, lot, START)
+            elif count < 0 and had + count >= 0:
+                ledger = release(ledger, cluster, lot, START)
+            else:
+                continue
+            counts[cluster, node_class, micros] += count
+            assert list(ledger.problems()) == []
+        listed = {(c, lot.node_class, lot.micros): lot.count for c, lots in ledger.status.machines.items() for lot in lots}
+        assert listed == {key: count for key, count in counts.items() if count}
+
+
+class TestLimits:
+    @pytest.mark.parametrize(
+        ("ledger", "now", "most"),
+        [
+            pytest.param(a_ledger(720 * DOLLAR), START, DOLLAR, id="thirty days of it in a month of thirty days"),
+            pytest.param(
+                a_ledger(744 * DOLLAR, at=START + timedelta(days=30)),
+                START + timedelta(days=30),
+                DOLLAR,
+                id="a month of 31 days holds less",
+            ),
+            pytest.param(a_ledger(720 * DOLLAR), START + timedelta(days=29), DOLLAR, id="near the end of the month the next ones count"),
+            pytest.param(a_ledger(720 * DOLLAR, spent=719 * DOLLAR), START + timedelta(days=29), DOLLAR // 24, id="what is spent is spent"),
+            pytest.param(a_ledger(720 * DOLLAR, spent=721 * DOLLAR), START, 0, id="more than that is spent"),
+            pytest.param(a_ledger(720 * DOLLAR, committed=DOLLAR // 4), START, DOLLAR * 3 // 4, id="what is committed is taken"),
+            pytest.param(a_ledger(719, committed=0), START, 0, id="less than a micro-dollar per hour"),
+            pytest.param(
+                a_ledger(720 * DOLLAR, committed=1, spent=720 * DOLLAR - 10, at=NEARLY - timedelta(seconds=1)),
+                NEARLY,
+                8,
+                id="parts of a micro-dollar count",
+            ),
+            pytest.param(a_ledger(0), START, 0, id="a budget of nothing"),
+            pytest.param(a_ledger(None), START, UNLIMITED, id="no limit"),
+            pytest.param(a_ledger(0, hard=False), START, UNLIMITED, id="a soft limit refuses nothing"),
+        ],
+    )
+    def test_headroom(self, ledger: LatticeLedger, now: datetime, most: int) -> None:
+        assert headroom(ledger, now) == most
+        assert isinstance(may_commit(ledger, most, now), Allowed)
+        if most < UNLIMITED:
+            refused = may_commit(ledger, most + 1, now)
+            assert isinstance(refused, Refused)
+            assert (refused.need, refused.have, refused.missing) == (most + 1, most, 1)
+
+    @MANY
+    @given(
+        limit=limits,
+        spent=limits,
+        committed=rates,
+        hard=st.booleans(),
+        times=st.tuples(moments, moments),
+        near=st.integers(-3, 3),
+        more=rates,
+    )
+    def test_headroom_says_exactly_what_may_be_committed(
+        self, limit: int, spent: int, committed: int, hard: bool, times: tuple[datetime, datetime], near: int, more: int
+    ) -> None:
+        begin, now = min(times), max(times)
+        ledger = a_ledger(limit, hard=hard, committed=committed, at=begin, spent=spent)
+        most = headroom(ledger, now)
+        for asked in (0, more, min(most + near, UNLIMITED)):  # no amount of money comes near UNLIMITED
+            answer = may_commit(ledger, asked, now)
+            assert isinstance(answer, Allowed) == (asked <= most) == (not hard or asked <= 0 or _within(ledger, asked, now))
+
+    @MANY
+    @given(limit=limits, spent=limits, committed=rates, now=moments, more=st.integers(1, 10**9))
+    def test_a_refusal_says_by_how_much_to_raise_the_limit(self, limit: int, spent: int, committed: int, now: datetime, more: int) -> None:
+        ledger = a_ledger(limit, committed=committed, at=now, spent=spent)
+        answer = may_commit(ledger, more, now)
+        if isinstance(answer, Refused):
+            raised = [
+                opened(msgspec.structs.replace(ledger.spec, limit_micros=limit + answer.raise_by - less), ledger, now) for less in (0, 1)
+            ]
+            assert [isinstance(may_commit(each, more, now), Allowed) for each in raised] == [True, False]
+
+    @MANY
+    @given(limit=limits, begin=moments, asks=st.lists(st.tuples(moments, rates), max_size=8))
+    def test_a_hard_limit_that_was_kept_is_kept_until_the_month_ends(
+        self, limit: int, begin: datetime, asks: list[tuple[datetime, int]]
+    ) -> None:
+        end = money.month_end(begin)
+        ledger = a_ledger(limit, at=begin)
+        for number, (when, more) in enumerate(sorted(asks)):
+            if when < end and isinstance(may_commit(ledger, more, when), Allowed):
+                ledger = charge(ledger, f"c{number}", a_lot(more), when)
+        after = accrue(ledger, end)
+        assert parts(after) <= limit
+        assert money.thirty_days(after.status.committed_micros) <= limit
+
+    def test_a_refusal_names_the_budget_and_the_money(self) -> None:
+        ledger = a_ledger(10_000 * DOLLAR, committed=13_500_000)
+        assert str(may_commit(ledger, 576_000, START)) == (
+            "pool.us-east: needs $0.576/h, has $0.388888/h left of $10000.00/30d, missing $0.187112/h; raise the budget by $134.72/30d"
+        )
+
+    def test_what_is_gone_makes_room_for_what_comes(self) -> None:
+        ledger = a_ledger(720 * DOLLAR, committed=DOLLAR)
+        old, new = (Charge((ledger.spec.budget,), cluster, a_lot(DOLLAR)) for cluster in ("us-east-001", "us-east-002"))
+        assert isinstance(money.settle(ledger, [], [new], START)[1], Refused)
+        after, answer = money.settle(ledger, [old], [new], START)
+        assert isinstance(answer, Allowed)
+        assert list(after.status.machines) == ["us-east-002"]
+
+
+def _within(ledger: LatticeLedger, more: int, now: datetime) -> bool:
+    """The rule, word by word, in fractions."""
+    counted = accrue(ledger, now)
+    spent = counted.status.spent_micros + Fraction(counted.status.remainder, 3_600_000_000)
+    rate, limit = counted.status.committed_micros + more, ledger.spec.limit_micros
+    assert limit is not None
+    hours_left = Fraction((money.month_end(now) - now) // timedelta(microseconds=1), 3_600_000_000)
+    return rate * 720 <= limit and spent + rate * hours_left <= limit
+
+
+class TestStanding:
+    @pytest.mark.parametrize(
+        ("projected", "hard", "state", "warns"),
+        [
+            pytest.param(799, True, State.OK, False, id="below the threshold"),
+            pytest.param(800, True, State.ALERT, False, id="at the threshold: an alert"),
+            pytest.param(999, False, State.ALERT, False, id="below a soft limit"),
+            pytest.param(1000, True, State.EXCEEDED, False, id="a hard limit, reached to the cent"),
+            pytest.param(1000, False, State.EXCEEDED, True, id="a soft limit: warn, and allow"),
+            pytest.param(5000, False, State.EXCEEDED, True, id="far beyond a soft limit: warn, and allow"),
+        ],
+    )
+    def test_the_ladder(self, projected: int, hard: bool, state: State, warns: bool) -> None:
+        ledger = a_ledger(1000 * DOLLAR, hard=hard, spent=projected * DOLLAR)
+        now = money.standing(ledger, START)
+        assert (now.state, now.utilisation, now.projected) == (state, projected * 1000, projected * DOLLAR)
+        answer = may_commit(ledger, 0, START)
+        assert isinstance(answer, Allowed)
+        assert answer.warns is warns
+        assert isinstance(may_commit(ledger, DOLLAR, START), Refused) is hard
+
+    def test_a_soft_limit_warns_of_what_a_hard_one_refuses(self) -> None:
+        late = START + timedelta(days=29, hours=23)
+        ledger = a_ledger(720 * DOLLAR, hard=False, at=late)
+        answer = may_commit(ledger, DOLLAR + 1, late)
+        assert isinstance(answer, Allowed)
+        assert (answer.warns, answer.after.state) == (True, State.OK)
+
+    def test_the_figures_of_a_pool(self) -> None:
+        """Seed 000: 4523.50 spent, 8200 projected of 10000 is 0.82, above the threshold of 0.8."""
+        now = START + timedelta(hours=353)
+        ledger = a_ledger(10_000 * DOLLAR, committed=10_017_711, at=now, spent=4_523_500_000)
+        found = money.standing(ledger, now)
+        assert (found.spent, found.projected) == (4_523_500_000, 8_199_999_937)
+        assert found.utilisation == 819_999
+        assert found.state is State.ALERT
+        assert money.projected_month_cost(ledger, now) == found.projected
+
+    def test_without_a_limit_there_is_no_share_of_it(self) -> None:
+        found = money.standing(a_ledger(None, committed=DOLLAR), START)
+        assert (found.utilisation, found.state, found.projected) == (None, State.OK, 720 * DOLLAR)
+
+    def test_a_budget_of_nothing_is_used_up(self) -> None:
+        found = money.standing(a_ledger(0), START)
+        assert (found.utilisation, found.state) == (1_000_000, State.EXCEEDED)
+
+    def test_a_budget_that_was_lowered_is_exceeded_and_refuses(self) -> None:
+        ledger = a_ledger(720 * DOLLAR, committed=DOLLAR)
+        lower = opened(msgspec.structs.replace(ledger.spec, limit_micros=DOLLAR), ledger, START)
+        assert money.standing(lower, START).is_exceeded
+        assert headroom(lower, START) == 0
+        assert isinstance(may_commit(lower, 0, START), Allowed)  # on machines that are paid for already
+
+    def test_a_budget_that_thirty_days_use_up_is_passed_in_a_month_of_31(self) -> None:
+        """Nothing was provisioned beyond it, and nothing will be; what runs is not stopped."""
+        december = datetime(2026, 12, 1, tzinfo=UTC)
+        found = money.standing(a_ledger(720 * DOLLAR, committed=DOLLAR), december)
+        assert (found.projected, found.state) == (744 * DOLLAR, State.EXCEEDED)
+        assert headroom(a_ledger(720 * DOLLAR, committed=DOLLAR), december) == 0
+
+    def test_people_are_told(self) -> None:
+        ledger = money.described(a_ledger(500 * DOLLAR, committed=576_000))
+        assert ledger.status.phase == "Alert"
+        assert ledger.status.message == "$0.576/h; $0.00 spent, $414.72 projected in 2026-11; $500.00/30d"
+        assert money.described(a_ledger()).status.message == "$0.00/h; $0.00 spent, $0.00 projected in 2026-11; no limit"
+
+
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [
+        (576_000, "$0.576"),
+        (414_720_000, "$414.72"),
+        (500_000, "$0.50"),
+        (0, "$0.00"),
+        (1, "$0.000001"),
+        (-3 * DOLLAR, "-$3.00"),
+        (10**15, "$1000000000.00"),
+    ],
+)
+def test_dollars(micros: int, text: str) -> None:
+    assert money.dollars(micros) == text
+
+
+def test_rates_are_shown_per_hour_and_per_thirty_days() -> None:
+    assert money.per_hour(576_000) == "$0.576/h"
+    assert money.per_month(money.thirty_days(576_000)) == "$414.72/30d"

@@ -1,0 +1,130 @@
+"""Optimising never costs more, never breaks a rule, never moves more than it may, and is done when it is done."""
+
+import os
+
+import pytest
+from checks import complaints
+from crowds import crowd
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from worlds import a_class, a_pool, a_service, a_static, a_world
+
+from lattice.kinds.base import Kind
+from lattice.placement.optimise import Effort, FleetPlan, optimise, useful_types
+from lattice.placement.plan import Settled, plan, settle
+from lattice.placement.world import World
+
+LONG = os.environ.get("LATTICE_LONG") == "1"
+SOME = settings(max_examples=3000 if LONG else 80, deadline=None, suppress_health_check=list(HealthCheck))
+numbers = st.integers(0, 1 << 40)
+QUICK = 2.0  # seconds; these worlds take milliseconds
+
+
+def after(made: FleetPlan) -> Settled:
+    assert made.plan.after is not None
+    return made.plan.after
+
+
+def unlucky(number: int) -> Settled:
+    """Services came while the first pool was closed; now it is open."""
+    world = crowd(number)
+    closed = world.having([a_pool("p1", capacity={"maxNodes": 0})])
+    return settle(settle(closed).applied().having([world.objects["LatticePool", "", "p1"]]))
+
+
+@SOME
+@given(numbers, st.sampled_from([None, 0, 1, 3]))
+def test_it_never_costs_more_and_keeps_every_rule(number: int, most: int | None) -> None:
+    settled = unlucky(number)
+    found = optimise(settled, Effort(max_moves=most, time_limit=QUICK))
+    end = after(found)
+    assert found.bound <= found.after <= found.before
+    assert 0 <= found.gap <= 1
+    assert found.moves <= (1 << 30 if most is None else most)
+    assert (sum(settled.rates.values()), sum(end.rates.values())) == (found.before, found.after)
+    assert {name: counts.total() for name, counts in end.where.items()} == {name: counts.total() for name, counts in settled.where.items()}
+    wrong = set(complaints(settled))
+    assert [each for each in complaints(end) if each not in wrong] == []
+
+
+@SOME
+@given(numbers)
+def test_twice_is_once(number: int) -> None:
+    """No ping-pong: what was moved stays where it is."""
+    once = optimise(unlucky(number), Effort(time_limit=QUICK))
+    twice = optimise(after(once), Effort(time_limit=QUICK))
+    assert twice.moves == 0
+    assert twice.after == once.after
+
+
+def scattered() -> World:
+    """Two services that each had a machine of its own, when the other pool was full; now it is not."""
+    first = settle(a_world(a_class("dear", price=1), a_class(), a_pool("p1", capacity={"maxNodes": 0}), a_pool("p2", classes=["dear"]),
+                           a_service("a", cores=2), a_service("b", cores=2, replicas=2)))  # fmt: skip
+    return settle(plan(first.applied(), [a_pool("p1")]).after.world).applied()  # type: ignore[union-attr]
+
+
+def test_it_moves_to_what_is_cheaper() -> None:
+    found = optimise(settle(scattered()))
+    assert (found.before, found.after, found.moves) == (2_000_000, 400_000, 3)
+    assert found.saving == 1_600_000
+    assert {offer for counts in after(found).where.values() for offer, _, _ in counts} == {"p1"}
+
+
+@pytest.mark.parametrize(("effort", "cost"), [
+    pytest.param(Effort(max_moves=0), 2_000_000, id="no moves: nothing changes"),
+    pytest.param(Effort(max_moves=1), 1_200_000, id="one move: the one that empties a machine"),
+    pytest.param(Effort(max_moves=3), 400_000, id="as many as it takes"),
+    pytest.param(Effort(move_cost=10**9, payback_hours=1), 2_000_000, id="moves that do not pay back are not made"),
+    pytest.param(Effort(move_cost=10**9, payback_hours=10**6), 400_000, id="unless there is time enough"),
+])  # fmt: skip
+def test_moves_are_bounded_and_have_to_pay_back(effort: Effort, cost: int) -> None:
+    assert optimise(settle(scattered()), effort).after == cost
+
+
+@pytest.mark.parametrize("objects", [
+    pytest.param([], id="an empty world"),
+    pytest.param([a_pool()], id="no services"),
+    pytest.param([a_service()], id="no pools"),
+    pytest.param([a_static(), a_service()], id="what costs nothing"),
+    pytest.param([a_class(price=None), a_pool(), a_service()], id="what has no price"),
+])  # fmt: skip
+def test_where_there_is_nothing_to_save_nothing_moves(objects: list[Kind]) -> None:
+    found = optimise(settle(a_world(*objects)))
+    assert (found.moves, found.before, found.after, found.gap) == (0, 0, 0, 0.0)
+    assert found.plan.is_empty
+
+
+def test_one_service_that_lacks_replicas_does_not_keep_the_others_from_moving() -> None:
+    world = scattered().having([a_service("a", cores=2, replicas=1), a_service("huge", cores=99)])
+    assert optimise(settle(world)).after == 400_000
+
+
+def test_what_was_settled_is_not_touched() -> None:
+    settled = settle(scattered())
+    before = {name: dict(each) for name, each in settled.where.items()}
+    optimise(settled)
+    assert {name: dict(each) for name, each in Settled(settled.world, settled.fleet, {}).where.items()} == before
+
+
+def test_classes_that_others_beat_are_left_out_unless_they_are_there() -> None:
+    world = a_world(a_class("m"), a_class("worse", 4, 16, 0.3), a_class("big", 8, 32, 0.5), a_pool(classes=["m", "worse", "big"]))
+    offer = world.supply.offers[0]
+    assert [each.name for each in useful_types(offer, ("cpu", "memory"), {})] == ["big", "m"]
+    assert [each.name for each in useful_types(offer, ("cpu", "memory"), {"worse": 1})] == ["big", "m", "worse"]
+
+
+def test_the_bound_counts_machines_that_are_reserved_for_somebody() -> None:
+    labelled = a_service("x", replicas=2, cores=4, memory=4, labels={"env": "prod"})
+    before = settle(a_world(a_class(price=1), a_pool("p1"), labelled)).applied()
+    reserve = {"reserved": {"nodes": 2}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
+    found = optimise(settle(before.having([a_static("dc", 2, 8, "32Gi", reservation=reserve)])), Effort(time_limit=QUICK))
+    assert found.bound == 0
+
+
+def test_the_bound_counts_classes_that_leave_more_of_a_limited_resource() -> None:
+    services = [a_service(name, cores=4, memory=4) for name in ("a", "b")]
+    classes = [a_class("small", 4, 16, 0.2), a_class("wide", 4, 32, 0.2), a_class("dear", 4, 16, 5)]
+    before = settle(a_world(*classes, a_pool("p2", classes=["dear"]), *services)).applied()
+    settled = settle(before.having([a_pool("p1", classes=["small", "wide"], capacity={"maxMemoryGi": 32})]))
+    assert optimise(settled, Effort(time_limit=QUICK)).bound <= 400_000

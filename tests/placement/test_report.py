@@ -1,0 +1,150 @@
+"""Documents about the fleet: plain JSON, exact money, the same whoever renders them."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lattice.cli.columns import Look, dollars
+from lattice.cli.fleet_tables import cost_lines, optimum_lines, plan_lines, whatif_lines
+from lattice.cli.service_tables import fit_lines, why_lines
+from lattice.cli.sources import manifests
+from lattice.cli.worlds import LOOKED_AT, admitted
+from lattice.errors import Malformed, NotFound
+from lattice.kinds.service import LatticeService
+from lattice.placement.answer import ASKS, answer
+from lattice.placement.plan import settle
+from lattice.placement.report import money, rate
+from lattice.placement.world import World
+
+WORLDS = Path(__file__).parents[2] / "examples" / "worlds"
+API = "default/api-gateway"
+
+
+def objects(name):
+    return [admitted(LOOKED_AT[target.resource.kind], document.value) for document, target in manifests([str(WORLDS / name)])]
+
+
+@pytest.fixture(scope="module")
+def seed():
+    found = {name: objects(name) for name in ("seed-000", "seed-001")}
+    return {**found, "printed": [_as_printed(each) for each in found["seed-000"]]}
+
+
+def _as_printed(each):
+    """us-east without gdpr: nobody finds a place."""
+    if each.metadata.name != "us-east":
+        return each
+    return msgspec.structs.replace(
+        each, spec=msgspec.structs.replace(each.spec, labels={**each.spec.labels, "compliance": ["soc2", "hipaa"]})
+    )
+
+
+QUESTIONS = [
+    pytest.param({"ask": "plan"}, plan_lines, id="plan"),
+    pytest.param({"ask": "why", "service": API}, why_lines, id="why"),
+    pytest.param({"ask": "why", "service": API, "pool": "ap-south"}, why_lines, id="why of a pool"),
+    pytest.param({"ask": "fit", "service": API}, fit_lines, id="fit"),
+    pytest.param(
+        {"ask": "whatif", "lose": ["us-east"], "drop": [["eu-west", "gdpr"]], "priceMillionths": 900_000}, whatif_lines, id="whatif"
+    ),
+    pytest.param({"ask": "cost", "by": "label:env"}, cost_lines, id="cost"),
+    pytest.param({"ask": "optimise", "maxMoves": 3, "timeLimitSeconds": 2.0}, optimum_lines, id="optimise"),
+]
+
+
+@pytest.mark.parametrize("world", ["seed-000", "printed"])
+@pytest.mark.parametrize(("question", "draw"), QUESTIONS)
+def test_a_document_survives_the_wire_and_is_drawn_the_same(seed, question, draw, world):
+    """What a server would send is what is computed here: nothing but JSON, whatever order the objects came in."""
+    document = answer(question, World.of(seed[world]))
+    again = answer(question, World.of(reversed(seed[world])))
+    sent = json.loads(msgspec.json.encode(document))
+    assert sent == json.loads(msgspec.json.encode(again))
+    for look in (Look(), Look(wide=True), Look(columns=60)):
+        assert draw(sent, look) == draw(document, look)
+    assert all(not line.endswith(" ") and line.isprintable() for line in draw(sent, Look(wide=True)))
+
+
+@pytest.mark.parametrize(("question", "draw"), QUESTIONS)
+def test_every_key_is_camel_case(seed, question, draw):
+    def keys(value):
+        if isinstance(value, dict):
+            yield from value
+        for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            yield from keys(each)
+
+    named = [key for key in keys(answer(question, World.of(seed["seed-000"]))) if "_" in key]
+    assert named == []
+
+
+@given(st.integers(min_value=-(10**15), max_value=10**15))
+def test_money_is_exact_in_every_form(micros):
+    written = money(micros)["dollars"]
+    whole, _, part = written.removeprefix("-").partition(".")
+    assert int(whole) * 1_000_000 + int(part.ljust(6, "0") or 0) == abs(micros)
+    assert rate(micros)["projected30DayMicros"] == 720 * micros
+    shown = dollars(micros).replace("$", "").replace(",", "")
+    whole, _, part = shown.removeprefix("-").partition(".")
+    assert int(whole) * 1_000_000 + int(part.ljust(6, "0")) == abs(micros)
+    assert shown.startswith("-") == (micros < 0)
+
+
+def test_a_plan_of_no_change_is_what_is_still_to_be_done(seed):
+    world = World.of(seed["seed-000"])
+    assert len(answer({"ask": "plan"}, world)["services"]) == 3
+    assert answer({"ask": "plan"}, settle(world).applied())["isEmpty"]
+
+
+def test_questions_are_asked_as_if_the_changes_were_made(seed):
+    world = World.of(seed["seed-000"])
+    pool = next(each for each in seed["seed-000"] if each.metadata.name == "us-east")
+    gone = [("LatticePool", "", "us-east")]
+    assert answer({"ask": "why", "service": API}, world, gone=gone)["verdict"] == "NotHere"
+    assert answer({"ask": "why", "service": API}, world.having([], gone), [pool])["verdict"] == "Placed"
+
+
+def test_why_leaves_the_fleet_as_it_was(seed):
+    """A service that runs: shown where it is, decided anew, and nothing moves."""
+    world = settle(World.of(seed["seed-000"])).applied()
+    document = answer({"ask": "why", "service": API}, world)
+    assert {each["pool"]: each["replicas"] for each in document["now"]} == {"us-east": 2, "eu-west": 1}
+    assert document["isStale"] is False
+    assert answer({"ask": "plan"}, world)["isEmpty"]
+
+
+def test_a_service_that_would_go_elsewhere_today_is_called_stale(seed):
+    world = settle(World.of(seed["seed-001"])).applied()
+    storefront = next(each for each in seed["seed-001"] if isinstance(each, LatticeService) and each.metadata.name == "storefront")
+    here = {each["pool"] for each in answer({"ask": "why", "service": "default/storefront"}, world)["now"]}
+    other = min({"dc-east", "dc-west", "dc-eu"} - here)
+    placement = msgspec.structs.replace(storefront.spec.placement, required_regions=(other,))
+    moved = msgspec.structs.replace(storefront, spec=msgspec.structs.replace(storefront.spec, placement=placement))
+    planned = answer({"ask": "plan"}, world, [moved])
+    assert [each["name"] for each in planned["wouldMove"]] == ["default/storefront"]
+    document = answer({"ask": "why", "service": "default/storefront"}, world, [moved])
+    assert document["isStale"] is True
+    assert {each["pool"] for each in document["now"]} == here
+    assert other in {each["pool"] for each in document["would"]}
+
+
+def test_very_many_unplaced_are_all_listed(seed):
+    """The first with their verdict, the others with what refused them."""
+    cache = next(each for each in seed["seed-000"] if each.metadata.name == "cache")
+    many = [msgspec.structs.replace(cache, metadata=msgspec.structs.replace(cache.metadata, name=f"s{n:03}")) for n in range(60)]
+    document = answer({"ask": "plan"}, World.of(seed["seed-000"]).having([], [("LatticePool", "", "us-east")]), many)
+    assert len(document["unplaced"]) == 63
+    assert {each["verdict"] for each in document["unplaced"]} == {"NotHere", "Unplaced"}
+    assert all("not in us-east" in each["reason"] for each in document["unplaced"])
+
+
+def test_a_question_that_there_is_not_is_refused(seed):
+    with pytest.raises(Malformed, match="there is no question 'when'"):
+        answer({"ask": "when"}, World.of(()))
+    for ask in ("why", "fit"):
+        assert ask in ASKS
+        with pytest.raises(NotFound, match="there is no service default/nobody"):
+            answer({"ask": ask, "service": "default/nobody"}, World.of(seed["seed-000"]))

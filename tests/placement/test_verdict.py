@@ -1,0 +1,278 @@
+"""Why a service is not placed, what is in its way, and that nothing else is."""
+
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from worlds import (
+    EXAMPLES,
+    a_class,
+    a_cloud,
+    a_policy,
+    a_pool,
+    a_service,
+    a_static,
+    a_world,
+    arranged,
+    seed_world,
+    worlds,
+)
+
+from lattice.kinds.base import Kind
+from lattice.placement.arrange import arrange
+from lattice.placement.demand import Requirement
+from lattice.placement.fleet import Fleet
+from lattice.placement.obstacle import IGNORABLE, Limit, dropping, is_feasible, obstacles
+from lattice.placement.place import place
+from lattice.placement.plan import settle
+from lattice.placement.required import as_infrastructure, pattern
+from lattice.placement.verdict import Verdict, judge
+from lattice.placement.world import World
+
+MANY = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+US: dict[str, Any] = {"region": "us-east-1"}
+
+
+def verdict(*objects: Kind, of: str = "api") -> Verdict:
+    """Of one service, when all others are placed that can be."""
+    world, name = a_world(*objects), f"default/{of}"
+    fleet = arranged(world, name)
+    placement = place(world.demands[name], fleet)
+    assert not placement.is_complete
+    return judge(placement, fleet, world.services)
+
+
+def words(found: Verdict) -> list[list[str]]:
+    return [[str(part) for part in conflict] for conflict in found.conflicts]
+
+
+near: dict[str, Any] = {"latency": {"db": {"maxMs": 5}}}
+split = a_pool("p1", capacity={"maxNodes": 1}), a_pool("p2", capacity={"maxNodes": 1})
+
+CASES = [
+    pytest.param([a_pool(), a_service(requiredRegions=["moon"])], "NotHere", "no pool here is in moon", [["a replica in moon"]],
+                 id="a required region that nobody is in is not here"),
+    pytest.param([a_pool(budget=100), a_service()], "OverBudget", "1 over budget", [["budgets"]],
+                 id="only the budget is in the way"),
+    pytest.param([a_class(price=None), a_pool(budget=100), a_service()], "OverBudget", "1 over budget", [["budgets"]],
+                 id="an unknown price is over any budget"),
+    pytest.param([a_pool(capacity={"maxNodes": 0}), a_service()], "NotNow", "1 full", [["limits on capacity"]],
+                 id="a full pool is a matter of time"),
+    pytest.param([a_pool(), a_service(**near)], "NotNow", "waiting for db", [["db within 5 ms"], ["dependencies that are not placed"]],
+                 id="an undefined dependency with a latency limit is waited for"),
+    pytest.param([a_pool(capacity={"maxNodes": 0}, budget=0), a_service()], "NotNow", "1 full", [["budgets", "limits on capacity"]],
+                 id="full and without money: both would have to change"),
+    pytest.param([a_static(overflow={"enabled": True, "target": "cloud"}, nodes=1, cores=4), a_cloud(), a_service(cores=3, replicas=2)],
+                 "NotNow", "closed while dc is not full",
+                 [["cpu of one replica"], ["limits on capacity"], ["the gate before the cloud while a data center is not full"]],
+                 id="overflow opens once the data center is fuller"),
+    pytest.param([a_static(nodes=1, cores=4, reservation={"reserved": {"nodes": 1}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}),
+                  a_service()], "NotNow", "1 full", [["limits on capacity"], ["capacity that is reserved for others"]],
+                 id="what is reserved for others may become free"),
+    pytest.param([a_pool(), a_service(compliance=["gdpr"])], "Never", "1 without compliance gdpr", [["compliance gdpr"]],
+                 id="a certificate that nobody has"),
+    pytest.param([a_pool(), a_service(cores=64)], "Never", "1 without machines that one replica fits on", [["cpu of one replica"]],
+                 id="no machine is big enough"),
+    pytest.param([a_pool(), a_service(nodeSelector={"disk": "ssd"})], "Never", "without machines", [["labels that its machines must have"]],
+                 id="no machine has the label"),
+    pytest.param([a_pool(), a_policy(compliance=["gdpr"]), a_service(compliance=["gdpr"])], "Never", "without compliance gdpr",
+                 [["compliance gdpr", "compliance gdpr"]], id="service and policy ask the same: both would have to give way"),
+    pytest.param([a_pool("p1", **US), a_pool("p2", **US), a_policy(minRegions=2), a_service()], "Never",
+                 "replica 2 of 2: 0 of 2 pools: 2 in regions that have a replica already", [["replicas in 2 regions"]],
+                 id="two regions are wanted and there is one"),
+    pytest.param([*split, a_policy(spreadConstraint={"topologyKey": "pool"}), a_service(cores=3, replicas=3)], "NotNow",
+                 "replica 3 of 3: 0 of 2 pools: 2 full", [["cpu of one replica"], ["limits on capacity"]],
+                 id="the third replica finds both pools full"),
+    pytest.param([a_pool("p1"), a_pool("p2"), a_policy("a", minRegions=2), a_service(most=1)], "Never", "replicas.max allows 1",
+                 [["replicas in 2 regions"]], id="a policy wants more replicas than there may be"),
+    pytest.param([a_pool(), a_policy("a", clusters={"minNodes": 5}), a_policy("b", clusters={"maxNodes": 3}), a_service()], "Never",
+                 "at least 5 and at most 3 nodes", [["how many machines policies want in a cluster"]], id="policies contradict one another"),
+    pytest.param([a_pool(), a_policy("a", clusters={"minNodes": 3}), a_pool("p2", capacity={"maxNodes": 2}, labels={"tier": "x"}),
+                  a_service(pools={"matchLabels": {"tier": "x"}})], "NotNow", "1 full",
+                 [["pools with tier=x"], ["limits on capacity"], ["how many machines policies want in a cluster"]],
+                 id="a cluster of three does not fit where two are left"),
+    pytest.param([a_static(accelerators=[{"type": "t4", "count": 4}]), a_service(gpu=1, gpuModel="a100")], "Never", "without machines",
+                 [["gpu of one replica"], ["the model of its GPUs"]], id="GPUs of another model"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("objects", "kind", "reason", "conflicts"), CASES)
+def test_verdicts(objects: list[Kind], kind: str, reason: str, conflicts: list[list[str]]) -> None:
+    found = verdict(*objects)
+    assert (found.kind, words(found)) == (kind, conflicts)
+    assert reason in found.reason
+
+
+@pytest.mark.parametrize(("db", "words"), [
+    pytest.param([], "db, which is not defined", id="nobody has defined it"),
+    pytest.param([a_service("db", compliance=["gdpr"])], "db, which is not placed", id="it could not be placed itself"),
+])  # fmt: skip
+def test_a_verdict_names_the_dependency_it_waits_for(db: list[Kind], words: str) -> None:
+    assert verdict(a_pool(), *db, a_service(**near)).waits == (words,)
+
+
+def test_a_verdict_names_the_pools_that_would_need_room() -> None:
+    found = verdict(
+        *split,
+        a_pool("p3", labels={"tier": "x"}),
+        a_service(cores=3, replicas=3, pools={"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}),
+    )
+    assert found.waits == ("room in p1, p2",)
+
+
+def test_details_are_those_of_the_moment_when_the_replica_failed() -> None:
+    """Before anything was placed there was a machine left; the second replica found none."""
+    found = verdict(a_pool(capacity={"maxNodes": 1}), a_service(cores=3, replicas=2))
+    assert [str(each) for _, why in found.refusals for each in why] == ["nodes: need 1 more, have 0 of 1, missing 1"]
+
+
+def test_what_the_target_of_an_open_overflow_lacks_is_told_rather_than_the_gate() -> None:
+    dc = a_static(nodes=1, cores=4, overflow={"enabled": True, "target": "cloud", "trigger": {"capacityThreshold": 50}})
+    found = verdict(dc, a_cloud(budget={"monthly": 10, "hardLimit": True}), a_service(cores=3, replicas=2))
+    assert found.kind == "OverBudget"
+    assert dict(found.refusals)["cloud/r1"][0].what == "budget cloud.cloud"
+
+
+def test_api_gateway_as_printed_lacks_gdpr_in_us_east() -> None:
+    world = seed_world("soc2", "hipaa")
+    fleet = world.fleet()
+    placements = arrange(world.demands.values(), fleet)
+    found = judge(placements["default/api-gateway"], fleet, world.services)
+    assert found.kind == "Never"
+    assert found.reason == "0 of 3 pools: 2 without compliance gdpr; 1 not in us-east, where a replica is required"
+    assert all("compliance gdpr" in parts for parts in words(found))
+    database = judge(placements["default/database"], fleet)
+    assert words(database) == [["compliance gdpr"], ["a replica in us-east"]]
+    needed = database.required.properties()
+    assert needed["places"] == 1
+    assert needed["requiredProperties"]["region"] == "us-east"
+    assert needed["requiredProperties"]["compliance"] == ["gdpr"]
+
+
+@pytest.mark.parametrize(("regions", "shown"), [
+    pytest.param(["us-east"], "us-east", id="one is itself"),
+    pytest.param(["us-east", "us-west"], "us-*", id="several that begin alike"),
+    pytest.param(["us-east", "eu-west"], "us-east, eu-west", id="several that do not"),
+    pytest.param([], "", id="none"),
+])  # fmt: skip
+def test_regions_of_required_infrastructure(regions: list[str], shown: str) -> None:
+    assert pattern(regions) == shown
+
+
+REQUIRED = [
+    pytest.param([a_pool(), a_service(compliance=["HIPAA"], capabilities=["gpu"], gpu=1)], id="certificate, capability and GPU"),
+    pytest.param([a_pool(), a_service(requiredRegions=["us-east", "us-west"])], id="two regions"),
+    pytest.param([a_pool("p1", **US), a_policy(minRegions=3), a_service()], id="two more regions"),
+    pytest.param([a_pool(), a_service(cores=64, memory=500.5, replicas=3)], id="bigger machines"),
+    pytest.param([a_pool(**US), a_service("db", requiredRegions=["p1"]), a_service(latency={"db": {"maxMs": 3}}, compliance=["gdpr"])], id="near a dependency"),
+    pytest.param([a_pool(capacity={"maxNodes": 1}), a_policy(clusters={"minNodes": 3, "maxNodes": 4}), a_service(replicas=6, cores=4)],
+                 id="room for whole clusters"),
+    pytest.param([a_pool(), a_service(dataResidency="eu", pools={"matchLabels": {"tier": "x"}}, nodeSelector={"disk": "ssd"})],
+                 id="residency and labels"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("objects", REQUIRED)
+def test_required_infrastructure_is_exactly_enough(objects: list[Kind]) -> None:
+    found, world = verdict(*objects), a_world(*objects)
+    fresh = as_infrastructure(found.required)
+    assert _fits(world.having(fresh))
+    assert len(fresh) == 1 + found.required.count
+    assert not _fits(world.having(fresh[:-1]))
+
+
+def _fits(world: World) -> bool:
+    return place(world.demands["default/api"], arranged(world, "default/api")).is_complete
+
+
+# --- whatever the world ---
+
+
+@MANY
+@given(worlds())
+def test_required_infrastructure_would_do_whatever_the_world(world: World) -> None:
+    """Once what it waits for has a place, unless its rules contradict themselves, or bind new places to old ones by an even spread."""
+    before = settle(world)
+    applied = before.applied()
+    for name, placement in before.unplaced.items():
+        demand = world.demands[name]
+        if demand.problem or demand.spread or not all(before.fleet.seats.get(target) for _, target in demand.latency_to):
+            continue
+        found = judge(placement, before.fleet)
+        note(f"{name}: {found.reason} {found.required.properties()}")
+        after = applied.having(as_infrastructure(found.required))
+        assert place(after.demands[name], after.fleet()).is_complete
+
+
+def failures(world: World) -> tuple[Fleet, dict[str, Verdict]]:
+    fleet = world.fleet()
+    failed = {name: each for name, each in arrange(world.demands.values(), fleet).items() if not each.is_complete}
+    return fleet, {name: judge(each, fleet, world.services) for name, each in failed.items()}
+
+
+def fits_without(world: World, fleet: Fleet, name: str, *dropped: Requirement | Limit) -> bool:
+    return is_feasible(dropping(world.demands[name], dropped), fleet)
+
+
+@MANY
+@given(worlds())
+def test_dropping_a_listed_conflict_is_enough_and_dropping_another_thing_is_not(world: World) -> None:
+    fleet, verdicts = failures(world)
+    for name, found in verdicts.items():
+        note(f"{name}: {found.kind} {found.reason} {words(found)}")
+        singles = {conflict[0] for conflict in found.conflicts if len(conflict) == 1}
+        assert not singles or all(len(conflict) == 1 for conflict in found.conflicts)
+        for conflict in found.conflicts:
+            assert fits_without(world, fleet, name, *conflict)
+            for size in range(1, len(conflict)):
+                assert not any(fits_without(world, fleet, name, *some) for some in combinations(conflict, size))
+        for other in obstacles(world.demands[name], fleet):
+            assert other in singles or not fits_without(world, fleet, name, other)
+
+
+@MANY
+@given(worlds())
+def test_no_offer_is_ruled_out_silently(world: World) -> None:
+    for found in failures(world)[1].values():
+        if world.demands[found.service].problem:
+            assert found.reason == world.demands[found.service].problem
+            continue
+        assert [name for name, _ in found.refusals] == sorted(offer.name for offer in world.supply.offers)
+        assert all(why and all(each.what and each.need and each.have for each in why) for _, why in found.refusals)
+
+
+@MANY
+@given(worlds())
+def test_kinds_follow_their_definition(world: World) -> None:
+    fleet, verdicts = failures(world)
+    for name, found in verdicts.items():
+        demand = world.demands[name]
+        is_here = all(any(offer.is_in(each.value) for offer in fleet.offers) for each in demand.regions)
+        with fleet.what_if():
+            free = place(replace(demand, ignoring=frozenset({"budget"})), fleet).is_complete
+        with fleet.what_if():
+            later = place(replace(demand, ignoring=frozenset(IGNORABLE)), fleet).is_complete
+        expected = "NotHere" if not is_here and not demand.problem else "OverBudget" if free else "NotNow" if later else "Never"
+        note(f"{name}: {found.reason}")
+        assert found.kind == expected
+        assert bool(found.waits) == (expected in ("OverBudget", "NotNow"))
+
+
+@MANY
+@given(worlds())
+def test_judging_leaves_the_fleet_as_it_was(world: World) -> None:
+    fleet = world.fleet()
+    placements = arrange(world.demands.values(), fleet)
+    before = _state(fleet)
+    for each in placements.values():
+        if not each.is_complete:
+            judge(each, fleet)
+    assert _state(fleet) == before
+
+
+def _state(fleet: Fleet) -> object:
+    taken = [[int(amount) for amount in fleet.table.taken(number)] for number in range(4)]
+    seats = {name: [(fleet.machines.names[seat.machine], seat.needs) for seat in found] for name, found in fleet.seats.items()}
+    return (taken, seats, +fleet.committed, {name: len(each.machines) for name, each in fleet.clusters.items()}, fleet.open_nodes)

@@ -1,0 +1,269 @@
+"""What is there, read back from objects; and what one more replica would take, against a plain loop."""
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from crowds import crowd, dice
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from worlds import a_class, a_policy, a_pool, a_service, a_static, a_world, made
+
+from lattice.kinds.base import Kind
+from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.service import LatticeService
+from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.arrange import arrange
+from lattice.placement.demand import Demand, ReplicaAsk
+from lattice.placement.fleet import Fleet
+from lattice.placement.offer import NO_LIMIT, MachineType
+from lattice.placement.place import withdraw
+from lattice.placement.plan import settle
+from lattice.placement.quote import UNPRICED, is_allowed
+from lattice.placement.world import World, placed_counts
+
+LONG = os.environ.get("LATTICE_LONG") == "1"
+SOME = settings(max_examples=3000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))
+API = "default/api"
+
+
+# --- quotes ---
+
+
+def _takes(fleet: Fleet, demand: Demand, machine: int) -> bool:
+    machines = fleet.machines
+    row = machines.cluster[machine].row
+    offer = fleet.offers[row]
+    if any(int(machines.free(machines.add_resource(name))[machine]) < amount for name, amount in demand.effective_needs.items()):
+        return False
+    if demand.per_node and machines.holds[machine][demand.name] >= demand.per_node:
+        return False
+    if offer.reserved_nodes and offer.name not in demand.admitted and not machines.column("open")[machine]:
+        return fleet.open_nodes[row] < offer.limits.nodes - offer.reserved_nodes and _gpus(fleet, demand, row)
+    return is_allowed(demand, machines.kind[machine]) and _gpus(fleet, demand, row)
+
+
+def _gpus(fleet: Fleet, demand: Demand, row: int) -> bool:
+    limits = fleet.offers[row].limits.gpus
+    if not demand.needs.get("gpu") or not limits:
+        return True
+    models = [model for model in limits if demand.gpu_model in ("", model)]
+    return any(fleet.table.free(fleet.table.index[f"gpu:{model}"])[row] >= demand.effective_needs["gpu"] for model in models)
+
+
+def _serves(demand: Demand, offer: Any) -> list[MachineType]:
+    def holds(kind: MachineType) -> bool:
+        return all(kind.size.get(name, 0) >= amount for name, amount in demand.effective_needs.items())
+
+    has_model = not offer.limits.gpus or not demand.gpu_model or not demand.needs.get("gpu") or demand.gpu_model in offer.limits.gpus
+    return [kind for kind in offer.types if has_model and is_allowed(demand, kind) and holds(kind)]
+
+
+def _all_of_them(demand: Demand, kind: MachineType) -> int:
+    """What machines of this class for all replicas cost."""
+    per = min(
+        [demand.per_node or demand.replicas] + [kind.size[name] // amount for name, amount in demand.effective_needs.items() if amount]
+    )
+    return -(-demand.replicas // max(1, per)) * kind.rate if kind.is_priced else UNPRICED
+
+
+def obvious(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
+    demand, offer = ask.demand, fleet.offers[row]
+    group = fleet.group_of(demand, ask.overflow)
+    own = [cluster for cluster in fleet.clusters.values() if cluster.row == row and cluster.group == group]
+    grows = any(len(cluster.machines) < cluster.max_nodes for cluster in own)
+    count = 1 if grows else max(1, min(demand.rules.min_nodes, offer.limits.nodes_per_cluster))
+    left = {name: int(fleet.table.free(fleet.table.index[name])[row]) for name in ("nodes", "clusters", "cpu", "memory")}
+    if offer.reserved_nodes and offer.name not in demand.admitted:
+        left["nodes"] = min(left["nodes"], offer.limits.nodes - offer.reserved_nodes - fleet.open_nodes[row])
+    source = fleet.offers[fleet.row(ask.overflow)].overflow if ask.overflow else None
+    most = source.limits.max_clusters if source else None
+    may_open = left["clusters"] >= 1 and (most is None or fleet.overflow_clusters[ask.overflow] < most)
+    serving = _serves(demand, offer)
+    fitting = [
+        kind for kind in serving
+        if left["nodes"] >= count and (grows or may_open) and _gpus(fleet, demand, row)
+        and all(kind.size[name] >= NO_LIMIT or kind.size[name] * count <= left[name] for name in ("cpu", "memory"))
+    ]  # fmt: skip
+    money, needs_price = fleet.headroom(row, ask.overflow), fleet.is_limited(row, ask.overflow)
+    paid = [kind for kind in fitting if kind.rate * count <= money and (kind.is_priced or not needs_price)]
+    best = min(paid, key=lambda kind: (max(_all_of_them(demand, kind), kind.rate * count), kind.rate, kind.name), default=None)
+    has_room = any(_takes(fleet, demand, machine) for cluster in own for machine in cluster.machines)
+    return {
+        "serves": bool(serving), "has_room": has_room, "fits": bool(fitting), "affordable": bool(paid),
+        "type": best.name if best else None, "count": 0 if has_room else count,
+        "rate": 0 if has_room or best is None else best.rate * count,
+    }  # fmt: skip
+
+
+def quoted(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
+    quote = fleet.table.quotes.of(ask)
+    names = fleet.table.quotes.catalogue.names
+    affordable = bool(quote.affordable[row])
+    return {
+        "serves": bool(quote.serves[row]), "has_room": bool(quote.has_room[row]), "fits": bool(quote.fits[row]), "affordable": affordable,
+        "type": names[quote.type[row]] if affordable else None, "count": int(quote.count[row]),
+        "rate": int(quote.rate[row]) if affordable or quote.has_room[row] else 0,
+    }  # fmt: skip
+
+
+@SOME
+@given(st.integers(0, 1 << 40))
+def test_a_quote_agrees_with_the_obvious_loop(number: int) -> None:
+    """Also after things changed, when only the offers where they did are looked at again."""
+    world, draw = crowd(number), dice(number)
+    fleet, demands = world.fleet(), list(world.demands.values())
+    for _ in range(5):
+        demand = draw.choice(demands)
+        seats = list(fleet.seats.get(demand.name, ()))
+        if seats and draw.random() < 0.4:
+            withdraw(fleet, draw.sample(seats, draw.randint(1, len(seats))))
+        else:
+            arrange([demand], fleet)
+        for ask, row in [pair for each in demands for pair in _asks(fleet, each)]:
+            assert quoted(fleet, ask, row) == obvious(fleet, ask, row)
+
+
+def _asks(fleet: Fleet, demand: Demand) -> Iterator[tuple[ReplicaAsk, int]]:
+    """Of every offer, and once more of those that a data center overflows to."""
+    for row, offer in enumerate(fleet.offers):
+        yield ReplicaAsk(demand), row
+        for source in fleet.offers:
+            if source.overflow and source.overflow.target == offer.owner:
+                yield ReplicaAsk(demand, overflow=source.name), row
+
+
+# --- read back ---
+
+
+def node(name: str, cluster: str = "p1-001", *, ready: str = "True", **more: Any) -> LatticeNode:
+    found = made(LatticeNode, name, {"cluster": cluster, "pool": "p1", "nodeClass": "m", **more.pop("spec", {})})
+    status = {"conditions": [{"type": "Ready", "status": ready}], **more}
+    return msgspec.structs.replace(found, status=msgspec.convert(status, type(found.status)))
+
+
+def bound(name: str, on: str, service: str = "", cores: str = "1") -> LatticeWorkload:
+    spec = {"containers": {"main": {"image": "app:1"}}, "service": service, "requests": {"cpu": cores}}
+    found = made(LatticeWorkload, name, spec, namespace="default")
+    return msgspec.structs.replace(found, status=msgspec.convert({"binding": {"node": on}}, type(found.status)))
+
+
+def settled_world(*objects: Kind) -> World:
+    """As a server would have stored it: without what only a plan knows."""
+    applied = settle(a_world(*objects)).applied()
+    return World(applied.objects, applied.book)
+
+
+def holds(fleet: Fleet) -> dict[str, dict[str, int]]:
+    return {fleet.machines.names[row]: dict(held) for row, held in sorted(fleet.machines.holds.items())}
+
+
+def test_replicas_are_where_they_are_bound() -> None:
+    world = settled_world(a_pool(), a_service(replicas=6)).having(
+        [node("n1"), node("n2"), *(bound(f"api-{slot}", "n2", "api") for slot in range(4)), bound("api-4", "n1", "api")], with_status=True
+    )
+    assert holds(world.fleet()) == {"n1": {API: 2}, "n2": {API: 4}}
+
+
+def test_machines_that_are_still_to_come_are_counted() -> None:
+    world = settled_world(a_pool(), a_service(replicas=8)).having([node("n1")], with_status=True)
+    assert len(holds(world.fleet())) == len(settle(world).fleet.machines.kind) == 3
+
+
+@pytest.mark.parametrize("broken", [
+    pytest.param(node("n1", ready="False"), id="not ready"),
+    pytest.param(node("n1", ready="Unknown"), id="not heard of"),
+    pytest.param(node("n1", spec={"unschedulable": True}), id="cordoned"),
+])  # fmt: skip
+def test_nothing_new_goes_to_a_machine_that_is(broken: LatticeNode) -> None:
+    world = settled_world(a_pool(), a_service(replicas=1)).having([broken, bound("api-0", "n1", "api")], with_status=True)
+    found = settle(world.having([a_service(replicas=2)]))
+    assert holds(found.fleet) == {"n1": {API: 1}, "p1-001/m/1": {API: 1}}
+
+
+def test_a_machine_has_what_it_says_it_has() -> None:
+    world = settled_world(a_pool(), a_service(replicas=1)).having([node("n1", allocatable={"cpu": 1500})], with_status=True)
+    assert settle(world.having([a_service(replicas=2)])).clusters == {"p1-001": {"m": 2}}
+
+
+def test_workloads_of_no_service_take_room_and_keep_their_machine() -> None:
+    world = settled_world(a_pool(), a_service(replicas=1)).having([node("n1"), bound("mine", "n1", cores="3")], with_status=True)
+    assert settle(world.having([a_service(replicas=2)])).clusters == {"p1-001": {"m": 2}}
+    gone = settle(world.having([], [("LatticeService", "default", "api")]))
+    assert gone.clusters == {"p1-001": {"m": 1}}
+
+
+def test_a_service_that_is_being_deleted_is_not_placed() -> None:
+    service = a_service()
+    going = msgspec.structs.replace(service, metadata=msgspec.structs.replace(service.metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
+    assert not settle(a_world(a_pool(), going)).where
+
+
+def test_clusters_of_a_pool_that_is_gone_are_gone() -> None:
+    world = settled_world(a_pool("p1"), a_service())
+    assert not world.having([], [("LatticePool", "", "p1")]).fleet().clusters
+
+
+def test_a_class_that_is_not_offered_any_more_takes_nothing_new() -> None:
+    world = settled_world(a_class(), a_class("n"), a_pool(classes=["m"]), a_service(replicas=2))
+    found = settle(world.having([a_pool(classes=["n"]), a_service(replicas=3)]))
+    assert found.clusters == {"p1-001": {"m": 1, "n": 1}}
+
+
+def test_a_users_status_is_ignored() -> None:
+    world = settled_world(a_pool(), a_service(replicas=2))
+    invented = msgspec.structs.replace(a_service(replicas=2), status=msgspec.convert({"placements": []}, type(a_service().status)))
+    assert dict(placed_counts(world.having([invented]).fleet(), API)) == {("p1", "p1-001", "m"): 2}
+
+
+def test_a_cluster_keeps_its_threshold_when_it_is_read_back() -> None:
+    world = settled_world(a_pool(), a_policy(clusters={"binPackingThreshold": 0.5}), a_service(replicas=2))
+    assert settle(world.having([a_service(replicas=3)])).clusters == {"p1-001": {"m": 2}}
+
+
+def test_worlds_do_not_change_one_another() -> None:
+    world = a_world(a_pool(), a_service())
+    assert settle(world.having([a_service(replicas=9)])).where[API].total() == 9
+    assert settle(world).where[API].total() == 1
+    assert len(settle(world.having([a_static(nodes=9, cores=36)])).world.supply.offers) == 2
+    assert len(world.supply.offers) == 1
+
+
+def test_policies_that_change_are_seen() -> None:
+    world = a_world(a_pool(), a_service(labels={"env": "prod"}))
+    assert world.demands[API].replicas == 1
+    assert world.having([a_policy(minRegions=2)]).demands[API].replicas == 2
+    relabelled = world.having([a_policy(minRegions=2, selector={"env": "prod"})])
+    assert relabelled.demands[API].replicas == 2
+    assert relabelled.having([a_service(labels={"env": "dev"})]).demands[API].replicas == 1
+
+
+def a_ledger(spent: int, as_of: str = "2026-01-16T00:00:00.000000Z") -> LatticeLedger:
+    document = {
+        "apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeLedger", "metadata": {"name": "pool.p1"},
+        "spec": {"budget": {"kind": "LatticePool", "name": "p1"}, "limitMicros": 300_000_000},
+        "status": {"month": as_of[:7], "asOf": as_of, "spentMicros": spent},
+    }  # fmt: skip
+    return msgspec.convert(document, LatticeLedger)
+
+
+@pytest.mark.parametrize(("spent", "count"), [
+    pytest.param(0, 2, id="nothing spent: as much as 30 days of the rate allow"),
+    pytest.param(150_000_000, 1, id="half spent in half a month leaves half, of which one machine takes 76.80"),
+    pytest.param(290_000_000, 0, id="nearly all spent"),
+])  # fmt: skip
+def test_what_is_spent_of_the_month_is_counted(spent: int, count: int) -> None:
+    now = datetime(2026, 1, 16, tzinfo=UTC)
+    objects = a_world(a_pool(budget=300), a_ledger(spent), a_service(cores=4, replicas=3)).objects
+    found = settle(World(objects, now=now))
+    assert found.where.get(API, {}) == ({("p1", "p1-001", "m"): count} if count else {})
+
+
+def test_services_of_one_name_in_two_namespaces_are_two() -> None:
+    other = msgspec.structs.replace(a_service(), metadata=msgspec.structs.replace(a_service().metadata, namespace="team"))
+    assert isinstance(other, LatticeService)
+    assert sorted(settle(a_world(a_pool(), a_service(), other)).where) == ["default/api", "team/api"]
