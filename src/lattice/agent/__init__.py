@@ -1,0 +1,1 @@
+"""The node side: it runs what it was told to run, and says how that is."""

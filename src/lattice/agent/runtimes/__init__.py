@@ -1,0 +1,1 @@
+"""Ways to run a container of a workload, behind one protocol."""

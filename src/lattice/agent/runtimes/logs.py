@@ -1,0 +1,86 @@
+"""What a process prints, in a file of bounded size: its last lines, and rotation while it writes.
+
+The process holds the file itself, opened for appending, so it can print on when the agent is dead. Rotation therefore copies and then
+empties the file; what is printed in the microseconds between the two is lost.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+BLOCK = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """How much is kept: the file and `keep` older ones, each about `max_bytes` and never twice as much."""
+
+    max_bytes: int = 10 * 1024 * 1024
+    keep: int = 3
+
+
+def older(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}.{number}")
+
+
+def open_for_append(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def rotate(path: Path, rotation: Rotation) -> bool:
+    """Move what was printed aside if it is too much. On a full disk the oldest goes and the file is emptied: better no log than no disk."""
+    try:
+        if path.stat().st_size <= rotation.max_bytes:
+            return False
+    except FileNotFoundError:
+        return False
+    with suppress(FileNotFoundError):
+        older(path, rotation.keep).unlink()
+    for number in range(rotation.keep - 1, 0, -1):
+        with suppress(FileNotFoundError):
+            older(path, number).rename(older(path, number + 1))
+    with suppress(OSError):
+        _copy(path, older(path, 1), rotation)
+    os.truncate(path, 0)
+    return True
+
+
+def _copy(path: Path, target: Path, rotation: Rotation) -> None:
+    """Not all of a file that grew while no agent lived: it must not fill the disk a second time."""
+    if rotation.keep == 0:
+        return
+    with path.open("rb") as source, target.open("wb") as sink:
+        source.seek(-min(path.stat().st_size, 2 * rotation.max_bytes), os.SEEK_END)
+        while block := source.read(BLOCK):
+            sink.write(block)
+
+
+def tail(path: Path, lines: int, rotation: Rotation) -> str:
+    """The last lines over the file and the older ones, in the order in which they were printed."""
+    if lines <= 0:
+        return ""
+    parts: list[bytes] = []
+    have = 0
+    for each in (path, *(older(path, number) for number in range(1, rotation.keep + 1))):
+        for block in _backwards(each):
+            parts.append(block)
+            have += block.count(b"\n")
+            if have > lines:
+                return _last(parts, lines)
+    return _last(parts, lines)
+
+
+def _backwards(path: Path) -> Iterator[bytes]:
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        position = file.seek(0, os.SEEK_END)
+        while position > 0:
+            size = min(BLOCK, position)
+            position = file.seek(position - size)
+            yield file.read(size)
+
+
+def _last(parts: list[bytes], lines: int) -> str:
+    text = b"".join(reversed(parts)).decode("utf-8", "replace")
+    return "".join(text.splitlines(keepends=True)[-lines:])

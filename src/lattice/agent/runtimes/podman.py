@@ -1,0 +1,147 @@
+"""How podman is called: one command at a time, JSON back, and what its complaints mean."""
+
+import asyncio
+import os
+import resource
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lattice.agent.runtimes.protocol import Failure
+from lattice.errors import Unavailable
+
+LONG = 600.0  # pulling an image may take minutes
+QUICK = 60.0
+NOTHING = "/lattice-probe"  # a program that is in no image
+COMPLAINTS: tuple[tuple[str, str], ...] = (  # part of what podman or docker says -> reason; the first that occurs
+    ("address already in use", "PORT_BIND_CONFLICT"),
+    ("port is already allocated", "PORT_BIND_CONFLICT"),
+    ("invalid reference format", "INVALID_IMAGE"),
+    ("exec format error", "INVALID_IMAGE"),
+    ("no image found in manifest list for architecture", "INVALID_IMAGE"),
+    ("manifest unknown", "IMAGE_NOT_FOUND"),
+    ("image not known", "IMAGE_NOT_FOUND"),
+    ("no such image", "IMAGE_NOT_FOUND"),
+    ("repository does not exist", "IMAGE_NOT_FOUND"),
+    ("requested access to the resource is denied", "IMAGE_NOT_FOUND"),
+    ("did not resolve to an alias", "IMAGE_NOT_FOUND"),
+    ("initializing source", "IMAGE_PULL_FAILED"),
+    ("pinging container registry", "IMAGE_PULL_FAILED"),
+    ("invoke a command that was not found", "INVALID_SPEC"),
+    ("executable file not found", "INVALID_SPEC"),
+    ("no such file or directory: oci", "INVALID_SPEC"),
+    ("permission denied: oci", "INVALID_SPEC"),
+    ("no command specified", "INVALID_SPEC"),
+    ("minimum memory limit", "INVALID_SPEC"),
+    ("no space left on device", "STORAGE_ERROR"),
+    ("disk quota exceeded", "STORAGE_ERROR"),
+    ("cannot allocate memory", "INSUFFICIENT_RESOURCES"),
+    ("netavark", "NETWORK_ERROR"),
+    ("cni", "NETWORK_ERROR"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True, slots=True)
+class Podman:
+    """A podman that was seen to run containers here, with the flags it needs for that."""
+
+    words: tuple[str, ...]
+    version: str
+
+    async def call(self, *words: str, env: Mapping[str, str] | None = None, timeout: float = QUICK) -> Done:
+        return await _call((*self.words, *words), env or {}, timeout)
+
+    async def inspect(self, *names: str) -> list[dict[str, Any]]:
+        """What is known of containers; those that are gone meanwhile are left out."""
+        if not names:
+            return []
+        done = await self.call("inspect", "--type", "container", *names)
+        found: list[dict[str, Any]] = msgspec.json.decode(done.out.encode() or b"[]")
+        return found or []
+
+
+async def _call(words: tuple[str, ...], env: Mapping[str, str], timeout: float) -> Done:
+    """Raises Unavailable when it cannot be called or does not come back."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            env={**os.environ, **env},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise Unavailable(f"{words[0]} cannot be run: {error.strerror}", fix="install podman on this node") from error
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), timeout)
+    except TimeoutError as error:
+        raise Unavailable(f"`{' '.join(words[:4])} …` did not answer within {timeout:g} s") from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return Done(process.returncode or 0, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+
+
+def complaint(text: str) -> Failure:
+    """What went wrong, from what podman said last."""
+    low = text.lower()
+    reason = next((reason for part, reason in COMPLAINTS if part in low), "RUNTIME_ERROR")
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    message = lines[-1].removeprefix("Error: ") if lines else "podman failed without a word"
+    return msgspec.convert({"reason": reason, "message": message}, Failure)
+
+
+def ulimits() -> tuple[str, ...]:
+    """Our own hard limits: podman's defaults are above them where the machine does not let us raise any."""
+    wanted = (("nofile", resource.RLIMIT_NOFILE, 1_048_576), ("nproc", resource.RLIMIT_NPROC, 32_768))  # podman lowers its own to that
+    return tuple(f"--ulimit={name}={_most(kind, most)}:{_most(kind, most)}" for name, kind, most in wanted)
+
+
+def _most(kind: int, most: int) -> int:
+    hard = resource.getrlimit(kind)[1]
+    return most if hard == resource.RLIM_INFINITY else min(hard, most)
+
+
+async def find() -> Podman | str:
+    """A podman that can run containers here, with the first OCI runtime that works; else why not, in its own words."""
+    program = shutil.which("podman")
+    if program is None:
+        return "podman is not installed"
+    reasons = []
+    for oci in ("", "runc", "crun"):
+        words = (program, "--runtime", oci) if oci else (program,)
+        if oci and not shutil.which(oci):
+            continue
+        reason = await _trial(words)
+        if reason is None:
+            done = await _call((program, "--version"), {}, QUICK)
+            return Podman(words, done.out.strip())
+        reasons.append(f"{oci or 'default'}: {reason}")
+    return "podman cannot run containers here: " + "; ".join(reasons)
+
+
+async def _trial(words: tuple[str, ...]) -> str | None:
+    """Run nothing in an empty root: when all that is missing is the program, everything else works."""
+    with tempfile.TemporaryDirectory(prefix="lattice-trial-") as folder:
+        flags = ("run", "--rm", "--network=none", *ulimits(), "--rootfs", str(Path(folder)), NOTHING)
+        try:
+            done = await _call((*words, *flags), {}, QUICK)
+        except Unavailable as error:
+            return error.what
+    if done.code == 127 and NOTHING in done.err:
+        return None
+    return (done.err.strip().splitlines() or [f"exit code {done.code}"])[-1].removeprefix("Error: ")

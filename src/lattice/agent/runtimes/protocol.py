@@ -1,0 +1,197 @@
+"""What every runtime promises: start, stop, list, adopt and measure the containers of workloads, each at most once."""
+
+from collections.abc import Callable, Iterable
+from typing import Literal, Protocol
+
+import msgspec
+
+from lattice.errors import Conflict
+from lattice.kinds.container import Container, Probe
+
+State = Literal["Starting", "Running", "Exited"]
+Reason = Literal[
+    "INVALID_SPEC",  # cannot work however often it is tried
+    "INVALID_IMAGE",
+    "PORT_BIND_CONFLICT",
+    "IMAGE_NOT_FOUND",
+    "IMAGE_PULL_FAILED",
+    "INSUFFICIENT_RESOURCES",  # also: killed at its memory limit
+    "NETWORK_ERROR",
+    "STORAGE_ERROR",  # disk full or not writable
+    "RUNTIME_ERROR",  # ended with an error, or the runtime did
+    "RUNTIME_UNAVAILABLE",  # this node cannot run it, another may
+    "UNHEALTHY",  # its liveness or startup probe failed
+    "DISCONNECTED",  # the node was cut off for longer than the workload allows
+]
+FINAL: frozenset[str] = frozenset({"INVALID_SPEC", "INVALID_IMAGE", "PORT_BIND_CONFLICT"})
+
+
+class InstanceId(msgspec.Struct, frozen=True, order=True):
+    """One container of one revision of one workload."""
+
+    uid: str
+    revision: str
+    container: str
+
+    def __str__(self) -> str:
+        return f"{self.uid}.{self.revision}.{self.container}"
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why something does not run: one word for programs, a sentence for people."""
+
+    reason: Reason
+    message: str
+
+    @property
+    def retryable(self) -> bool:
+        return self.reason not in FINAL
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """More than this it never gets; None does not limit."""
+
+    cpu: int | None = None  # milli-cores
+    memory: int | None = None  # bytes
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a runtime needs to start one instance."""
+
+    id: InstanceId
+    workload: str  # namespace/name
+    container: Container
+    attempt: int = 0  # a higher one starts again what has ended
+    env: dict[str, str] = {}  # handed in by the control plane, before the container's own
+    ports: dict[str, int] = {}  # allocated numbers by name of the port
+    limits: Limits = Limits()
+    stop_after: float | None = None  # seconds without contact after which it must be dead; None: it runs on
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a start."""
+
+    id: InstanceId
+    workload: str
+    attempt: int
+    state: State
+    started_at: str = ""
+    exit_code: int | None = None
+    signal: str = ""  # SIGKILL, if one ended it
+    failure: Failure | None = None
+    asked: bool = False  # ended because it was asked to: may be started again in the same attempt
+    enforced: dict[str, str] = {}  # how each limit is held: cgroup-v1, cgroup-v2, rlimit, container, none
+
+    @property
+    def live(self) -> bool:
+        return self.state != "Exited"
+
+    def settles(self, attempt: int) -> bool:
+        """Whether a start in this attempt has its answer already."""
+        return self.live or (self.attempt >= attempt and not self.asked)
+
+
+class Handle(msgspec.Struct, frozen=True):
+    """How an instance is found again; a pid alone may be somebody else's by now."""
+
+    pid: int = 0
+    start: int = 0  # clock ticks after boot at which the process began, from /proc/<pid>/stat
+    boot: str = ""
+    cgroups: tuple[str, ...] = ()
+    container: str = ""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What is remembered of an instance, so that a restarted agent finds it."""
+
+    spec: RunSpec
+    instance: Instance
+    handle: Handle = Handle()
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What is really in use."""
+
+    cpu: int  # milli-cores, since it was asked last
+    memory: int  # bytes
+    disk: int  # bytes
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What one probe heard."""
+
+    ok: bool
+    detail: str = ""
+
+
+class Notebook(Protocol):
+    """Where records are kept; what was written is there after a crash at any moment."""
+
+    def write(self, record: Record) -> None:
+        """Durable on return. Raises Full when there is no room."""
+        ...
+
+    def strike(self, which: InstanceId) -> None: ...
+
+
+class Runtime(Protocol):
+    name: str
+    wake: Callable[[], None]  # called when an instance ended by itself; whoever wants to know at once sets it
+
+    async def start(self, spec: RunSpec) -> Instance:
+        """Run it. What runs already, or has ended in this attempt, is left as it is. Trouble is in the answer's `failure`, not raised.
+
+        Raises Conflict while another revision of the same container of the workload lives.
+        """
+        ...
+
+    async def stop(self, which: InstanceId, grace: float, because: Failure | None = None) -> Instance | None:
+        """Ask it to end, after `grace` seconds make it; everything it started ends too. None: there is no such instance."""
+        ...
+
+    async def remove(self, which: InstanceId) -> None:
+        """Nothing of it is left: not alive, no record, no files, no logs."""
+        ...
+
+    async def list(self) -> list[Instance]:
+        """What was started and not removed, in order of id."""
+        ...
+
+    async def adopt(self, record: Record) -> Instance:
+        """Take over what an earlier agent started, if it is still the same process; else say that it ended."""
+        ...
+
+    async def usage(self, which: InstanceId) -> Usage | None: ...
+
+    async def logs(self, which: InstanceId, tail: int) -> str:
+        """The last lines it printed; empty when there is no such instance."""
+        ...
+
+    async def ask(self, which: InstanceId, probe: Probe) -> Answer: ...
+
+    async def contact(self, since: float) -> None:
+        """The control plane was heard; silence counts from `since`, in the clock's monotonic seconds."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything; instances run on."""
+        ...
+
+
+def earlier(spec: RunSpec, known: Iterable[Instance]) -> Instance | None:
+    """The instance that answers this start already. Raises Conflict rather than allow a second copy."""
+    found = None
+    for other in known:
+        if (other.id.container, other.workload) != (spec.id.container, spec.workload):
+            continue
+        if other.id == spec.id:
+            found = other if other.settles(spec.attempt) else None
+        elif other.live:
+            raise Conflict(
+                f"{other.id} still runs, {spec.id} must not start beside it", where=f"workload/{spec.workload}", fix="stop it first"
+            )
+    return found
+
+
+def fresh(spec: RunSpec, state: State, failure: Failure | None = None) -> Instance:
+    return Instance(id=spec.id, workload=spec.workload, attempt=spec.attempt, state=state, failure=failure)

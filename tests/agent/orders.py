@@ -1,0 +1,52 @@
+"""Orders for agents, naming only what the case is about."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from lattice.agent.plan import Assignment
+from lattice.agent.runtimes.protocol import Instance, InstanceId, RunSpec
+from lattice.kinds.container import Container, Port
+
+
+def which(uid: str = "u1", revision: str = "a1", container: str = "main") -> InstanceId:
+    return InstanceId(uid, revision, container)
+
+
+def a_spec(*command: str, **rest: Any) -> RunSpec:
+    """One container that runs the command; fields of the container are given as container=."""
+    rest.setdefault("id", which())
+    container = rest.pop("container", None) or Container(command=command)
+    return RunSpec(workload=rest.pop("workload", "default/web"), container=container, **rest)
+
+
+def shell(script: str, **rest: Any) -> RunSpec:
+    return a_spec("sh", "-c", script, **rest)
+
+
+def listening(number: int, *command: str) -> RunSpec:
+    return a_spec(container=Container(command=command, ports=(Port(name="http"),)), ports={"http": number})
+
+
+def an_order(workload: str = "default/web", uid: str = "u1", revision: str = "a1", **rest: Any) -> Assignment:
+    containers = rest.pop("containers", {"main": Container(command=("sleep", "60"))})
+    return Assignment(workload=workload, uid=uid, revision=revision, containers=containers, **rest)
+
+
+def an_instance(workload: str = "default/web", **rest: Any) -> Instance:
+    given: dict[str, Any] = {"id": which(), "attempt": 0, "state": "Running"} | rest
+    return Instance(workload=workload, **given)
+
+
+async def until(condition: Callable[[], Any], within: float = 10.0) -> Any:
+    """What the condition says as soon as it is true."""
+    end = time.monotonic() + within
+    while time.monotonic() < end:
+        answer = condition()
+        if asyncio.iscoroutine(answer):
+            answer = await answer
+        if answer:
+            return answer
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"not within {within:g} s")

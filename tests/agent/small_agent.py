@@ -1,0 +1,35 @@
+"""A whole agent without its link: adopts what the state file says, starts what it is given, and lives until it is killed.
+
+`python small_agent.py FOLDER CONTACT_EVERY [SPEC...]`: specs are JSON; CONTACT_EVERY 0 means that the control plane is never heard again.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+
+from lattice.agent.guard import Guard
+from lattice.agent.runtimes.process import ProcessRuntime
+from lattice.agent.runtimes.protocol import RunSpec
+from lattice.agent.state import StateFile
+from lattice.clock import SystemClock
+
+
+async def main(folder: Path, contact_every: float, specs: list[RunSpec]) -> None:
+    clock, state = SystemClock(), StateFile(folder)
+    runtime = ProcessRuntime(folder, state, clock, Guard(folder, clock))
+    for record in state.state.records:
+        await runtime.adopt(record)
+    if specs:
+        await runtime.contact(clock.monotonic())
+    for spec in specs:
+        await runtime.start(spec)
+    print(msgspec.json.encode(await runtime.list()).decode(), flush=True)
+    while True:
+        await clock.sleep(contact_every or 3600)
+        await runtime.contact(clock.monotonic())
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), float(sys.argv[2]), [msgspec.json.decode(word, type=RunSpec) for word in sys.argv[3:]]))

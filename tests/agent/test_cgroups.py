@@ -1,0 +1,66 @@
+"""Cgroups: which hierarchies are ours, and what is written into them for a limit."""
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from lattice.agent.runtimes.cgroups import Hierarchy, make, places, room, settings, writable
+from lattice.agent.runtimes.protocol import Limits
+
+BOTH = frozenset({"cpu", "memory"})
+V1 = "cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\ntmpfs /tmp tmpfs rw 0 0\n"
+V2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate 0 0\n"
+
+
+@pytest.mark.parametrize(
+    ("limits", "version", "controllers", "expected"),
+    [
+        pytest.param(
+            Limits(cpu=1500, memory=1024), 2, BOTH, {"cpu.max": "150000 100000", "memory.max": "1024", "memory.swap.max": "0"}, id="v2"
+        ),
+        pytest.param(
+            Limits(cpu=250, memory=1024),
+            1,
+            BOTH,
+            {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "25000", "memory.limit_in_bytes": "1024"},
+            id="v1",
+        ),
+        pytest.param(Limits(cpu=1), 2, BOTH, {"cpu.max": "1000 100000"}, id="the kernel takes no quota below a millisecond"),
+        pytest.param(Limits(), 2, BOTH, {}, id="no limit, nothing to write"),
+        pytest.param(Limits(cpu=1000), 2, frozenset(), {}, id="a hierarchy that cannot limit"),
+    ],
+)
+def test_what_is_written(limits: Limits, version: Literal[1, 2], controllers: frozenset[str], expected: dict[str, str]) -> None:
+    assert settings(limits, version, controllers) == expected
+
+
+@pytest.mark.parametrize(
+    ("mounts", "own", "expected"),
+    [
+        pytest.param(
+            V1, "4:memory:/job/7\n1:cpu,cpuacct:/\n", ["/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/memory/job/7"], id="v1: below our own"
+        ),
+        pytest.param(V2, "0::/system.slice/lattice.service\n", ["/sys/fs/cgroup/system.slice"], id="v2: beside our own"),
+        pytest.param(V2, "0::/\n", ["/sys/fs/cgroup"], id="v2: below the root, if we are there"),
+    ],
+)
+def test_where_ours_belong(mounts: str, own: str, expected: list[str]) -> None:
+    assert [str(each.path) for each in room(mounts, own)] == expected
+
+
+def test_where_a_process_is() -> None:
+    assert [str(each.path) for each in places(V2, "0::/a/b\n")] == ["/sys/fs/cgroup/a/b"]
+
+
+def test_what_cannot_be_written_is_not_used(tmp_path: Path) -> None:
+    plain = tmp_path / "no-cgroup"
+    plain.mkdir()
+    assert writable([Hierarchy(plain, 1, BOTH), Hierarchy(tmp_path / "missing", 2, BOTH)]) == []
+
+
+def test_a_limit_that_is_refused_is_not_called_held(tmp_path: Path) -> None:
+    (tmp_path / "x" / "cpu.max").mkdir(parents=True)  # a folder cannot be written to
+    paths, enforced = make([Hierarchy(tmp_path, 2, BOTH)], "x", Limits(cpu=100))
+    assert paths == (str(tmp_path / "x"),)
+    assert enforced == {}

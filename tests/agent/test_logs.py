@@ -1,0 +1,66 @@
+"""Logs: the last lines across rotated files, and never more than what was allowed."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lattice.agent.runtimes.logs import Rotation, rotate, tail
+
+SMALL = Rotation(max_bytes=100, keep=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "expected"),
+    [
+        pytest.param("a\nb\nc\n", 2, "b\nc\n", id="the last two"),
+        pytest.param("a\nb\nc", 2, "b\nc", id="a line that has not ended counts"),
+        pytest.param("a\n", 9, "a\n", id="fewer than asked for"),
+        pytest.param("", 3, "", id="nothing printed"),
+        pytest.param("x" * 200_000 + "\nend\n", 1, "end\n", id="a very long line before it"),
+    ],
+)
+def test_tail(tmp_path: Path, text: str, lines: int, expected: str) -> None:
+    (tmp_path / "log").write_text(text)
+    assert tail(tmp_path / "log", lines, SMALL) == expected
+
+
+def test_what_is_not_utf8_is_shown_anyway(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"caf\xe9\n")
+    assert tail(tmp_path / "log", 1, SMALL) == "caf�\n"
+
+
+def test_rotation_keeps_the_newest_and_no_more_than_allowed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for number in range(200):
+        with log.open("a") as file:
+            file.write(f"line {number}\n")
+        rotate(log, SMALL)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.1", "log.2"]
+    assert tail(log, 15, SMALL) == "".join(f"line {number}\n" for number in range(185, 200))
+    assert all(path.stat().st_size <= 110 for path in tmp_path.iterdir())
+
+
+def test_a_file_that_grew_while_nobody_looked_is_cut(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("x" * 100_000 + "end")
+    assert rotate(log, SMALL)
+    assert (tmp_path / "log.1").read_text().endswith("end")
+    assert (tmp_path / "log.1").stat().st_size == 200
+
+
+@given(st.lists(st.text(alphabet="ab", max_size=30), max_size=40), st.integers(0, 50))
+def test_tail_over_rotated_files_is_the_end_of_everything(lines: list[str], count: int) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        log, roomy = Path(folder) / "log", Rotation(max_bytes=50, keep=100)
+        for line in lines:
+            with log.open("a") as file:
+                file.write(line + "\n")
+            rotate(log, roomy)
+        log.touch()
+        text = "".join(line + "\n" for line in lines)
+        kept = tail(log, count, roomy)
+        assert kept == "".join(text.splitlines(keepends=True)[-count:] if count else [])

@@ -1,0 +1,249 @@
+"""What an agent does next: never two copies, nothing that was not asked for, and an end to it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.orders import an_instance, an_order, which
+from lattice.agent.plan import Action, Assignment, Remove, Start, Stop, assignment, plan, run_spec
+from lattice.agent.runtimes.protocol import Failure, Instance, Limits
+from lattice.kinds.container import Container, ContainerResources, Disconnect, Port
+from lattice.kinds.workload import WorkloadSpec
+
+FAILED = Failure("RUNTIME_ERROR", "ended with code 1")
+
+
+def told(actions: Iterable[Action]) -> list[str]:
+    return [
+        f"start {action.spec.id} #{action.spec.attempt}"
+        if isinstance(action, Start)
+        else f"stop {action.id}: {action.why}"
+        if isinstance(action, Stop)
+        else f"remove {action.id}"
+        for action in actions
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "running", "expected"),
+    [
+        pytest.param([an_order()], [], ["start u1.a1.main #0"], id="what is missing is started"),
+        pytest.param([an_order()], [an_instance()], [], id="what runs is left alone"),
+        pytest.param([an_order(attempt=3)], [an_instance()], [], id="a retry of what runs is nothing to do"),
+        pytest.param([], [an_instance()], ["stop u1.a1.main: not wanted here"], id="what nobody ordered is stopped"),
+        pytest.param([], [an_instance(state="Exited")], ["remove u1.a1.main"], id="what nobody ordered and has ended is removed"),
+        pytest.param([an_order(desired="Stopped")], [an_instance()], ["stop u1.a1.main: to be stopped"], id="Stopped stops"),
+        pytest.param([an_order(desired="Stopped")], [an_instance(state="Exited", asked=True)], [], id="a stopped one keeps its logs"),
+        pytest.param([an_order()], [an_instance(state="Exited", asked=True)], ["start u1.a1.main #0"], id="a stopped one may run again"),
+        pytest.param([an_order(desired="Deleted")], [an_instance()], ["stop u1.a1.main: to be deleted"], id="Deleted stops"),
+        pytest.param([an_order(desired="Deleted")], [an_instance(state="Exited")], ["remove u1.a1.main"], id="then Deleted removes"),
+        pytest.param([an_order()], [an_instance(state="Exited", failure=FAILED)], [], id="what failed waits for the control plane"),
+        pytest.param(
+            [an_order(attempt=1)], [an_instance(state="Exited", failure=FAILED)], ["start u1.a1.main #1"], id="a retry starts it again"
+        ),
+        pytest.param(
+            [an_order(revision="b2")], [an_instance()], ["stop u1.a1.main: other revision"], id="an update first stops the old one"
+        ),
+        pytest.param(
+            [an_order(revision="b2")],
+            [an_instance(state="Exited", asked=True)],
+            ["remove u1.a1.main", "start u1.b2.main #0"],
+            id="and starts the new one when the old one is dead",
+        ),
+        pytest.param(
+            [an_order(uid="u2")], [an_instance()], ["stop u1.a1.main: not wanted here"], id="a namesake waits for its predecessor's end"
+        ),
+        pytest.param(
+            [an_order(containers={"new": Container(command=("a",))})],
+            [an_instance()],
+            ["stop u1.a1.main: other revision"],
+            id="a container that is no longer in the workload is stopped first",
+        ),
+        pytest.param(
+            [an_order(containers={"b": Container(command=("b",)), "a": Container(command=("a",))})],
+            [an_instance(id=which(container="a"), state="Exited", failure=FAILED)],
+            ["start u1.a1.b #0"],
+            id="each container has its own fate",
+        ),
+        pytest.param(
+            [an_order(uid="u1", term=4), an_order(uid="u2", term=5)],
+            [],
+            ["start u2.a1.main #0"],
+            id="of two orders for one name the later leader's",
+        ),
+        pytest.param(
+            [an_order(uid="u1"), an_order(uid="u2", desired="Deleted")],
+            [],
+            ["start u1.a1.main #0"],
+            id="one that is to run beats one that goes",
+        ),
+    ],
+)
+def test_plan(wanted: list[Assignment], running: list[Instance], expected: list[str]) -> None:
+    assert told(plan(wanted, running)) == expected
+
+
+@pytest.mark.parametrize(
+    ("order", "field", "expected"),
+    [
+        pytest.param(
+            an_order(limits=Limits(500, 64)), "limits", Limits(500, 64), id="limits of the workload hold when containers state none"
+        ),
+        pytest.param(
+            an_order(
+                limits=Limits(500, 64), containers={"main": Container(command=("a",), resources=ContainerResources(limits={"cpu": "250m"}))}
+            ),
+            "limits",
+            Limits(cpu=250),
+            id="a container's own limits go first",
+        ),
+        pytest.param(an_order(disconnect=Disconnect(policy="stop", stop_after="45s")), "stop_after", 45.0, id="stop gives a deadline"),
+        pytest.param(an_order(disconnect=Disconnect(policy="keep")), "stop_after", None, id="keep gives none"),
+        pytest.param(
+            an_order(
+                ports={"http": 31000, "other": 1},
+                containers={"main": Container(command=("a",), ports=(Port(name="http"), Port(name="fixed", port=80), Port(name="free")))},
+            ),
+            "ports",
+            {"http": 31000, "fixed": 80},
+            id="allocated ports, fixed ones, and none that nobody chose",
+        ),
+    ],
+)
+def test_what_a_container_is_started_with(order: Assignment, field: str, expected: Any) -> None:
+    assert getattr(run_spec(order, "main"), field) == expected
+
+
+def test_a_workload_becomes_an_order() -> None:
+    spec = WorkloadSpec(
+        containers={"main": Container(command=("a",))}, revision="a" * 24, limits={"cpu": "1", "memory": "1Ki"}, desired_state="Stopped"
+    )
+    order = assignment("default/web", "u1", spec)
+    assert (order.revision, order.desired, order.limits) == ("a" * 24, "Stopped", Limits(1000, 1024))
+
+
+NAMES = st.sampled_from(["default/web", "default/api"])
+orders = st.builds(
+    an_order,
+    workload=NAMES,
+    uid=st.sampled_from(["u1", "u2"]),
+    revision=st.sampled_from(["a1", "b2"]),
+    term=st.integers(0, 2),
+    attempt=st.integers(0, 2),
+    desired=st.sampled_from(["Running", "Stopped", "Deleted"]),
+    containers=st.sets(st.sampled_from(["main", "side"]), min_size=1).map(
+        lambda names: {name: Container(command=("a",)) for name in names}
+    ),
+)
+instances = st.builds(
+    an_instance,
+    workload=NAMES,
+    id=st.builds(
+        which, uid=st.sampled_from(["u1", "u2", "u3"]), revision=st.sampled_from(["a1", "b2"]), container=st.sampled_from(["main", "side"])
+    ),
+    state=st.sampled_from(["Starting", "Running", "Exited"]),
+    attempt=st.integers(0, 2),
+    failure=st.sampled_from([None, FAILED]),
+    asked=st.booleans(),
+)
+
+
+def one_each(found: list[Instance]) -> list[Instance]:
+    """What can really be there: one instance per id, and live ones of one uid and revision only, as nothing else was ever allowed."""
+    kept: dict[Any, Instance] = {}
+    live: dict[str, tuple[str, str]] = {}
+    owner: dict[str, str] = {}
+    for each in found:
+        if each.id in kept or owner.setdefault(each.id.uid, each.workload) != each.workload:
+            continue
+        if each.live and live.setdefault(each.workload, (each.id.uid, each.id.revision)) != (each.id.uid, each.id.revision):
+            continue
+        kept[each.id] = each
+    return list(kept.values())
+
+
+class Slow:
+    """The obvious machine: does one action at a time and complains about a second copy."""
+
+    def __init__(self, there: list[Instance]) -> None:
+        self.there = {each.id: each for each in there}
+
+    def do(self, action: Action) -> None:
+        if isinstance(action, Remove):
+            assert not self.there[action.id].live, "removed while it ran"
+            del self.there[action.id]
+        elif isinstance(action, Stop):
+            assert self.there[action.id].live
+            self.there[action.id] = msgspec.structs.replace(self.there[action.id], state="Exited", asked=True, failure=None)
+        else:
+            spec = action.spec
+            assert spec.id not in self.there or not self.there[spec.id].live
+            self.there[spec.id] = an_instance(spec.workload, id=spec.id, attempt=spec.attempt)
+        self.check()
+
+    def check(self) -> None:
+        for name in {each.workload for each in self.there.values()}:
+            copies = {(each.id.uid, each.id.revision) for each in self.there.values() if each.live and each.workload == name}
+            assert len(copies) <= 1, f"two copies of {name}: {copies}"
+
+
+def should_live(wanted: list[Assignment], there: list[Instance]) -> set[Any]:
+    """The obvious oracle: of each name the order with the highest term (running ones first) runs, but for what failed in this attempt."""
+    best: dict[str, Assignment] = {}
+    for order in wanted:
+        rank = (order.term, order.desired == "Running", order.uid, order.revision, order.attempt)
+        other = best.get(order.workload)
+        if other is None or (other.term, other.desired == "Running", other.uid, other.revision, other.attempt) <= rank:
+            best[order.workload] = order
+    spent = {
+        each.id
+        for each in there
+        if not each.live and not each.asked
+        for order in [best.get(each.workload)]
+        if order and each.attempt >= order.attempt
+    }
+    alive = {which(o.uid, o.revision, name) for o in best.values() if o.desired == "Running" for name in o.containers}
+    return alive - spent
+
+
+def with_uids_of_one_name(wanted: list[Assignment], there: list[Instance]) -> list[Assignment]:
+    """A uid is one object's: orders whose uid bears another name elsewhere cannot come."""
+    names = {each.id.uid: each.workload for each in there}
+    return [order for order in wanted if names.setdefault(order.uid, order.workload) == order.workload]
+
+
+@given(wanted=st.lists(orders, max_size=4), found=st.lists(instances, max_size=6), data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_doing_what_is_planned_never_makes_two_copies_and_comes_to_rest(
+    wanted: list[Assignment], found: list[Instance], data: st.DataObject
+) -> None:
+    there = one_each(found)
+    wanted = with_uids_of_one_name(wanted, there)
+    machine = Slow(there)
+    for _ in range(4):  # in any order, and not all of it: the agent may be killed in between
+        actions = plan(wanted, machine.there.values())
+        for action in data.draw(st.permutations(actions)):
+            if data.draw(st.booleans()):
+                machine.do(action)
+    for _ in range(4):
+        for action in plan(wanted, machine.there.values()):
+            machine.do(action)
+    assert plan(wanted, machine.there.values()) == []
+    ranks = [(order.workload, order.term, order.desired == "Running", order.uid, order.revision, order.attempt) for order in wanted]
+    if len(set(ranks)) == len(ranks):  # two orders that differ in containers only: either will do
+        assert {each.id for each in machine.there.values() if each.live} == should_live(wanted, list(machine.there.values()))
+
+
+@given(wanted=st.lists(orders, max_size=4), found=st.lists(instances, max_size=6), seed=st.randoms())
+@settings(max_examples=200, deadline=None)
+def test_the_order_in_which_things_are_told_does_not_matter(wanted: list[Assignment], found: list[Instance], seed: Any) -> None:
+    there = one_each(found)
+    first = plan(wanted, there)
+    seed.shuffle(wanted)
+    seed.shuffle(there)
+    assert plan(wanted, there) == first
+    assert plan(wanted, there) == first

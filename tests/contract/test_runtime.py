@@ -1,0 +1,390 @@
+"""What every runtime promises, on each of them: start, stop, list, adopt, logs and usage, each instance at most once."""
+
+import asyncio
+import os
+import random
+import shutil
+import subprocess
+import tarfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.orders import a_spec, until, which
+
+from lattice.agent.guard import Guard
+from lattice.agent.runtimes import podman
+from lattice.agent.runtimes.combined import CombinedRuntime
+from lattice.agent.runtimes.container import ContainerRuntime
+from lattice.agent.runtimes.fake import Behaviour, FakeMachine, FakeRuntime
+from lattice.agent.runtimes.process import ProcessRuntime
+from lattice.agent.runtimes.protocol import Failure, Instance, InstanceId, RunSpec, Runtime, Usage
+from lattice.agent.state import StateFile
+from lattice.clock import SystemClock
+from lattice.errors import Conflict
+from lattice.kinds.container import Container, ExecProbe, Probe
+
+IMAGE = f"localhost/lattice-contract:{os.getpid()}"
+SCRIPTS = {
+    "runs": "while :; do sleep 0.1; done",
+    "fails": "exit 3",
+    "ends": "exit 0",
+    "is stubborn": "trap '' TERM; while :; do sleep 0.1; done",
+    "prints": "exec 2>/dev/null; for i in 1 2 3 4 5; do echo line $i; done; trap 'exit 0' TERM; while :; do sleep 0.1; done",
+    "cannot start": "",
+}
+BEHAVIOURS = {
+    "runs": Behaviour(uses=Usage(1, 1024, 0)),
+    "fails": Behaviour(exits_after=0.02, exit_code=3),
+    "ends": Behaviour(exits_after=0.02),
+    "is stubborn": Behaviour(stop_takes=1000),
+    "prints": Behaviour(prints="".join(f"line {i}\n" for i in range(1, 6))),
+    "cannot start": Behaviour(start_fails=Failure("INVALID_SPEC", "no such command")),
+}
+clock = SystemClock()
+
+
+class Rig:
+    """A node whose agent can be replaced by a new one."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind, self.folder = kind, folder
+        self.machine = FakeMachine(clock, random.Random(1))  # noqa: S311  chance that repeats
+        self.runtime: Runtime
+        self.state: StateFile
+
+    async def begin(self) -> None:
+        self.state = StateFile(self.folder)
+        guard = Guard(self.folder, clock)
+        if self.kind == "fake":
+            self.runtime = FakeRuntime(self.machine, self.state)
+        elif self.kind == "process":
+            self.runtime = ProcessRuntime(self.folder, self.state, clock, guard)
+        elif self.kind == "combined":
+            self.runtime = CombinedRuntime({"process": ProcessRuntime(self.folder, self.state, clock, guard)}, {"container": "left out"})
+        else:
+            found = await podman.find()
+            assert isinstance(found, podman.Podman), found
+            self.runtime = ContainerRuntime(self.folder, self.state, clock, guard, found)
+        for record in self.state.state.records:
+            await self.runtime.adopt(record)
+
+    async def restart(self) -> None:
+        await self.runtime.close()
+        self.state.close()
+        await self.begin()
+
+    def spec(self, what: str, **rest: Any) -> RunSpec:
+        self.machine.behaviours[rest.setdefault("workload", "default/web")] = BEHAVIOURS[what]
+        command = ("/nowhere/at-all",) if what == "cannot start" else ("/bin/sh", "-c", SCRIPTS[what])
+        container = Container(command=command, image=IMAGE if self.kind == "container" else "")
+        return a_spec(container=container, **rest)
+
+    async def ended(self, one: InstanceId) -> Instance:
+        async def look() -> Instance | None:
+            return next((each for each in await self.runtime.list() if each.id == one and not each.live), None)
+
+        found: Instance = await until(look)
+        return found
+
+
+@asynccontextmanager
+async def a_node(kind: str, folder: Path) -> AsyncIterator[Rig]:
+    rig = Rig(kind, folder)
+    await rig.begin()
+    try:
+        yield rig
+    finally:
+        for instance in await rig.runtime.list():
+            await rig.runtime.remove(instance.id)
+        await rig.runtime.close()
+        rig.state.close()
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An image of one static program, made from this machine's own busybox."""
+    busybox = shutil.which("busybox")
+    found = asyncio.run(podman.find())
+    if isinstance(found, str) or busybox is None:
+        pytest.skip(found if isinstance(found, str) else "busybox-static is not installed")
+    root = tmp_path_factory.mktemp("image")
+    (root / "bin").mkdir()
+    shutil.copy(busybox, root / "bin" / "busybox")
+    for name in ("sh", "sleep", "true", "false"):
+        (root / "bin" / name).symlink_to("busybox")
+    with tarfile.open(root / "image.tar", "w") as archive:
+        archive.add(root / "bin", "bin")
+    subprocess.run([*found.words, "import", "--quiet", str(root / "image.tar"), IMAGE], check=True, capture_output=True)
+    yield IMAGE
+    subprocess.run([*found.words, "rmi", "--force", IMAGE], check=False, capture_output=True)
+
+
+Case = Callable[[Callable[[Rig], Coroutine[Any, Any, None]]], None]
+
+
+@pytest.fixture(params=["fake", "process", "combined", "container"])
+def on_node(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
+    """Runs a case on a node of each kind; nothing of it is left afterwards."""
+    if request.param == "container":
+        request.getfixturevalue("image")
+
+    def run(case: Callable[[Rig], Coroutine[Any, Any, None]]) -> None:
+        async def whole() -> None:
+            async with a_node(request.param, tmp_path / "node") as rig:
+                await case(rig)
+
+        asyncio.run(asyncio.wait_for(whole(), 120))
+
+    return run
+
+
+def test_what_is_started_runs_and_is_listed(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        begun = await rig.runtime.start(rig.spec("runs"))
+        assert begun.live, begun.failure
+        assert [(each.id, each.state) for each in await rig.runtime.list()] == [(which(), "Running")]
+
+    on_node(case)
+
+
+def test_starting_what_runs_changes_nothing(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        first = await rig.runtime.start(rig.spec("runs"))
+        again, other = await asyncio.gather(rig.runtime.start(rig.spec("runs", attempt=4)), rig.runtime.start(rig.spec("runs")))
+        assert again == other == first
+        assert len(await rig.runtime.list()) == 1
+
+    on_node(case)
+
+
+def test_two_starts_at_once_make_one_copy(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        both = await asyncio.gather(rig.runtime.start(rig.spec("runs")), rig.runtime.start(rig.spec("runs")))
+        assert both[0].started_at == both[1].started_at
+        assert len(await rig.runtime.list()) == 1
+
+    on_node(case)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(which(revision="b2"), id="another revision"),
+        pytest.param(which(uid="u2"), id="an earlier workload of the same name"),
+    ],
+)
+def test_no_second_copy_beside_a_live_one(on_node: Case, other: InstanceId) -> None:
+    async def case(rig: Rig) -> None:
+        await rig.runtime.start(rig.spec("runs"))
+        with pytest.raises(Conflict, match="must not start beside it"):
+            await rig.runtime.start(rig.spec("runs", id=other))
+        await rig.runtime.stop(which(), 0)
+        assert (await rig.runtime.start(rig.spec("runs", id=other))).live
+
+    on_node(case)
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "reason"),
+    [
+        pytest.param("fails", 3, "RUNTIME_ERROR", id="an error ends in a failure that may be retried"),
+        pytest.param("ends", 0, None, id="code 0 is no failure"),
+    ],
+)
+def test_the_exit_code_is_told(on_node: Case, what: str, code: int, reason: str | None) -> None:
+    async def case(rig: Rig) -> None:
+        await rig.runtime.start(rig.spec(what))
+        end = await rig.ended(which())
+        assert (end.exit_code, end.failure and end.failure.reason, end.asked) == (code, reason, False)
+        assert end.failure is None or end.failure.retryable
+
+    on_node(case)
+
+
+def test_a_command_that_cannot_start_is_an_answer(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        end = await rig.runtime.start(rig.spec("cannot start"))
+        assert not end.live
+        assert end.failure
+        assert (end.failure.reason, end.failure.retryable) == ("INVALID_SPEC", False)
+        assert [each.state for each in await rig.runtime.list()] == ["Exited"]
+
+    on_node(case)
+
+
+def test_what_ended_starts_again_only_in_a_new_attempt(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        await rig.runtime.start(rig.spec("fails"))
+        end = await rig.ended(which())
+        assert await rig.runtime.start(rig.spec("runs")) == end
+        again = await rig.runtime.start(rig.spec("runs", attempt=1))
+        assert again.live
+        assert again.attempt == 1
+
+    on_node(case)
+
+
+def test_what_was_stopped_starts_again_in_the_same_attempt(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        await rig.runtime.start(rig.spec("runs"))
+        end = await rig.runtime.stop(which(), 0)
+        assert end
+        assert (end.state, end.asked, end.failure) == ("Exited", True, None)
+        assert (await rig.runtime.start(rig.spec("runs"))).live
+
+    on_node(case)
+
+
+def test_stopping_what_is_gone_succeeds(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        assert await rig.runtime.stop(which(), 1) is None
+        await rig.runtime.remove(which())
+        await rig.runtime.start(rig.spec("runs"))
+        first = await rig.runtime.stop(which(), 0)
+        assert await rig.runtime.stop(which(), 0) == first
+
+    on_node(case)
+
+
+def test_the_stubborn_are_killed_after_the_grace(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        await rig.runtime.start(rig.spec("is stubborn"))
+        await asyncio.sleep(0.3)  # until the shell has set its trap
+        before = clock.monotonic()
+        end = await rig.runtime.stop(which(), 1)
+        assert end
+        assert (end.exit_code, end.signal) == (137, "SIGKILL")
+        assert 0.9 < clock.monotonic() - before < 10
+
+    on_node(case)
+
+
+def test_one_that_is_ended_for_a_reason_bears_it(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        await rig.runtime.start(rig.spec("runs"))
+        end = await rig.runtime.stop(which(), 0, Failure("UNHEALTHY", "liveness: no answer"))
+        assert end
+        assert (end.failure, end.asked) == (Failure("UNHEALTHY", "liveness: no answer"), False)
+
+    on_node(case)
+
+
+def test_removed_means_nothing_is_left(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        await rig.runtime.start(rig.spec("runs"))
+        await rig.runtime.remove(which())
+        assert await rig.runtime.list() == []
+        assert await rig.runtime.logs(which(), 5) == ""
+        assert rig.state.state.records == ()
+        assert not list(rig.folder.glob("instances/*"))
+
+    on_node(case)
+
+
+def test_the_last_lines_are_kept(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        await rig.runtime.start(rig.spec("prints"))
+
+        async def printed() -> bool:
+            return await rig.runtime.logs(which(), 2) == "line 4\nline 5\n"
+
+        await until(printed)
+        await rig.runtime.stop(which(), 2)
+        assert await rig.runtime.logs(which(), 1) == "line 5\n"
+        assert await rig.runtime.logs(which(), 0) == ""
+
+    on_node(case)
+
+
+def test_a_new_agent_adopts_what_runs(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        await rig.runtime.start(rig.spec("runs"))
+        before = await rig.runtime.list()
+        await rig.restart()
+        assert await rig.runtime.list() == before
+        assert await rig.runtime.start(rig.spec("runs")) == before[0]
+        end = await rig.runtime.stop(which(), 0)
+        assert end
+        assert end.state == "Exited"
+
+    on_node(case)
+
+
+def test_a_new_agent_remembers_what_failed(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        await rig.runtime.start(rig.spec("fails"))
+        end = await rig.ended(which())
+        await rig.restart()
+        assert await rig.runtime.list() == [end]
+        assert await rig.runtime.start(rig.spec("runs")) == end
+
+    on_node(case)
+
+
+def test_a_new_agent_remembers_what_could_not_start(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        end = await rig.runtime.start(rig.spec("cannot start"))
+        await rig.restart()
+        assert await rig.runtime.list() == [end]
+
+    on_node(case)
+
+
+def test_usage_is_of_the_living(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        assert await rig.runtime.usage(which()) is None
+        await rig.runtime.start(rig.spec("runs"))
+        await rig.runtime.usage(which())
+        await asyncio.sleep(0.2)
+        used = await rig.runtime.usage(which())
+        assert used
+        assert used.memory > 0
+        assert 0 <= used.cpu < 1000 * (os.cpu_count() or 1) + 500
+        await rig.runtime.stop(which(), 0)
+        assert await rig.runtime.usage(which()) is None
+
+    on_node(case)
+
+
+def test_a_probe_reaches_the_living_only(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        well = Probe(exec=ExecProbe(command=("/bin/true",)), timeout_seconds=10)
+        assert not (await rig.runtime.ask(which(), well)).ok
+        await rig.runtime.start(rig.spec("runs"))
+        assert (await rig.runtime.ask(which(), well)).ok
+        await rig.runtime.stop(which(), 0)
+        assert not (await rig.runtime.ask(which(), well)).ok
+
+    on_node(case)
+
+
+def test_silence_ends_those_who_may_not_run_alone(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        await rig.runtime.contact(clock.monotonic())
+        await rig.runtime.start(rig.spec("runs", workload="default/strict", stop_after=1.5))
+        kept = which(uid="u2")
+        await rig.runtime.start(rig.spec("runs", workload="default/kept", id=kept))
+        end = await rig.ended(which())
+        assert end.failure
+        assert end.failure.reason == "DISCONNECTED"
+        assert [each.id for each in await rig.runtime.list() if each.live] == [kept]
+        refused = await rig.runtime.start(rig.spec("runs", workload="default/strict", stop_after=1.5, attempt=1))
+        assert refused.failure
+        assert refused.failure.reason == "DISCONNECTED"
+
+    on_node(case)
+
+
+def test_contact_keeps_them_running(on_node: Case) -> None:
+    async def case(rig: Rig) -> None:
+        await rig.runtime.contact(clock.monotonic())
+        await rig.runtime.start(rig.spec("runs", stop_after=1.0))
+        for _ in range(8):
+            await asyncio.sleep(0.25)
+            await rig.runtime.contact(clock.monotonic())
+        assert [each.live for each in await rig.runtime.list()] == [True]
+
+    on_node(case)
