@@ -24,6 +24,46 @@ COLLECTED = Counter(
     ["reason"],
     registry=REGISTRY,
 )
+FLEET_QUESTIONS = Counter(
+    "lattice_fleet_questions_total",
+    "Questions about the fleet, by what was asked and how it ended: answered, refused, busy, unanswered, cancelled, failed.",
+    ["ask", "outcome"],
+    registry=REGISTRY,
+)
+FLEET_SECONDS = Histogram(
+    "lattice_fleet_question_seconds",
+    "Time from a question about the fleet to its answer, waiting included.",
+    ["ask"],
+    buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120),
+    registry=REGISTRY,
+)
+RECONCILES = Counter(
+    "lattice_controller_reconciles_total",
+    "Looks that a controller took at one key, by how they ended: done, again, conflict, failed, fenced.",
+    ["controller", "result"],
+    registry=REGISTRY,
+)
+RECONCILE_SECONDS = Histogram(
+    "lattice_controller_reconcile_seconds",
+    "Time that one look took.",
+    ["controller"],
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+    registry=REGISTRY,
+)
+CONTROLLER_DEPTH = Gauge("lattice_controller_queue_depth", "Keys that are ready and wait for a worker.", ["controller"], registry=REGISTRY)
+CONTROLLER_RETRIES = Counter(
+    "lattice_controller_retries_total",
+    "Looks that are taken again because one failed or met a conflict.",
+    ["controller"],
+    registry=REGISTRY,
+)
+SCHEDULING_ATTEMPTS = Counter("scheduling_attempts_total", "Attempts to find a node for a workload.", registry=REGISTRY)
+SCHEDULING_FAILURES = Counter("scheduling_failures_total", "Attempts that found no node, or lost it to another.", registry=REGISTRY)
+RECONCILIATION_ACTIONS = Counter(
+    "reconciliation_actions_total", "What was done to bring workloads to their desired state, by action.", ["action"], registry=REGISTRY
+)
+RETRIES = Counter("retry_total", "Workloads that were tried again, by the retry rules or by hand.", registry=REGISTRY)
+NODES_UNHEALTHY = Counter("node_unhealthy_total", "Times that a node stopped being ready.", registry=REGISTRY)
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -31,3 +71,21 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 def exposition() -> bytes:
     """What GET /metrics answers."""
     return generate_latest(REGISTRY)
+
+
+class Reconciles:
+    """The figures of one controller's loop."""
+
+    def __init__(self, controller: str) -> None:
+        self._controller = controller
+        self._seconds = RECONCILE_SECONDS.labels(controller)
+        self._depth = CONTROLLER_DEPTH.labels(controller)
+
+    def depth(self, keys: int) -> None:
+        self._depth.set(keys)
+
+    def attempt(self, result: str, seconds: float) -> None:
+        RECONCILES.labels(self._controller, result).inc()
+        self._seconds.observe(seconds)
+        if result in ("conflict", "failed"):
+            CONTROLLER_RETRIES.labels(self._controller).inc()

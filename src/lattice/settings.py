@@ -32,6 +32,19 @@ SETTINGS = (
     Setting("history", ("LATTICE_HISTORY",), 600.0, "Seconds of history that watches can resume from."),
     Setting("event-ttl", ("LATTICE_EVENT_TTL",), 604800.0, "Seconds that events are kept."),
     Setting(
+        "prices",
+        ("LATTICE_PRICES",),
+        "",
+        "CSV files of prices that go before the built-in ones, separated by commas; read again when they change.",
+    ),
+    Setting("latency", ("LATTICE_LATENCY",), "", "CSV file of measured round trips (from,to,ms); read again when it changes."),
+    Setting(
+        "fleet-time-limit",
+        ("LATTICE_FLEET_TIME_LIMIT",),
+        60.0,
+        "Seconds that a question about the fleet may wait for its turn, and then take; what an optimise searches comes on top.",
+    ),
+    Setting(
         "allow-etcd-that-loses-writes",
         ("LATTICE_ALLOW_ETCD_THAT_LOSES_WRITES",),
         False,
@@ -52,4 +65,7 @@ class Settings:
     lease_ttl: float = 15.0
     history: float = 600.0
     event_ttl: float = 604800.0
+    prices: str = ""
+    latency: str = ""
+    fleet_time_limit: float = 60.0
     allow_etcd_that_loses_writes: bool = False

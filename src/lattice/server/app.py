@@ -10,7 +10,7 @@ import structlog
 from aiohttp import web
 
 from lattice import metrics
-from lattice.errors import LatticeError, Malformed, TooLarge, Unavailable
+from lattice.errors import LatticeError, Malformed, NotAllowed, TooLarge, TooMany, Unavailable
 from lattice.kinds.body import encode
 from lattice.server import bodies, lists, reviews, scale, verbs, watch
 from lattice.server.api import Api
@@ -19,11 +19,15 @@ from lattice.server.authority import Deed, authorize
 from lattice.server.call import JSON, Call, Reply, Target, User
 from lattice.server.discovery import VIRTUAL
 from lattice.server.documents import Documents
+from lattice.server.fleet import MAX_QUESTION, FleetQuestions, asked, while_wanted
 from lattice.server.options import truthy
+from lattice.server.planned import apply_planned
 from lattice.server.problem import status_of
+from lattice.server.question import APPLY
 from lattice.server.routes import deed, locate, unknown_path
 
 MAX_BODY = 1 << 20
+RETRY_AFTER = "1"  # seconds, as the Status says it too
 REVIEWS: dict[tuple[str, ...], str] = {
     (each.group, version, each.plural): each.kind
     for each in VIRTUAL
@@ -48,6 +52,7 @@ class App:
     tokens: Tokens
     documents: Documents
     health: Health
+    fleet: FleetQuestions | None = None
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         began = time.perf_counter()
@@ -85,6 +90,8 @@ class App:
             return None, "get", self.documents.answer(path, request.headers.get("Accept", ""))
         if (kind := REVIEWS.get(tuple(parts[1:]))) and request.method == "POST":
             return None, "create", self._review(request, user, kind)
+        if self.fleet is not None and (question := asked(parts)):
+            return None, "ask", self._ask(request, user, self.fleet, question)
         target = locate(self.api.catalog, path)
         watching = request.method == "GET" and truthy(request.query.get("watch"))
         wanted = deed(request.method, target, watching=watching)
@@ -109,6 +116,16 @@ class App:
         if not isinstance(body, dict):
             raise Malformed(f"the body must be a {kind}")
         return Reply(encode(await reviews.review(self.api.catalog, self.tokens, user, kind, body)), 201)
+
+    async def _ask(self, request: web.BaseRequest, user: User, fleet: FleetQuestions, question: str) -> Reply:
+        if request.method != "POST":
+            raise NotAllowed(f"a question is put with POST, not {request.method}", where=request.path, fix="send it as JSON with POST")
+        fleet.admit(user, question)
+        body = await _body(request, MAX_QUESTION)
+        if question == APPLY:
+            return await apply_planned(fleet, user, body)  # also if nobody waits for it any more: half of it would help nobody
+        answer = asyncio.create_task(fleet.ask(user, question, body))
+        return await while_wanted(answer, lambda: request.transport is not None and not request.transport.is_closing())
 
     async def _health(self, path: str) -> Reply:
         if path == "/health":
@@ -174,10 +191,10 @@ async def _metrics() -> Reply:
     return Reply(await asyncio.to_thread(metrics.exposition), content_type=metrics.MEDIA_TYPE)
 
 
-async def _body(request: web.BaseRequest) -> bytes:
-    if (request.content_length or 0) > MAX_BODY:
-        raise TooLarge(f"the body is {request.content_length} bytes, at most {MAX_BODY} are taken", fix="split it")
-    return await request.read() if request.can_read_body else b""
+async def _body(request: web.BaseRequest, most: int = MAX_BODY) -> bytes:
+    if (request.content_length or 0) > most:
+        raise TooLarge(f"the body is {request.content_length} bytes, at most {most} are taken", fix="split it")
+    return await request.clone(client_max_size=most + 1).read() if request.can_read_body else b""
 
 
 def _peer(request: web.BaseRequest) -> Mapping[str, Any] | None:
@@ -186,7 +203,8 @@ def _peer(request: web.BaseRequest) -> Mapping[str, Any] | None:
 
 def _refusal(error: LatticeError, target: Target | None) -> Reply:
     resource = target.served.resource if target else None
-    return Reply(encode(status_of(error, resource, (target.name if target else "") or error.subject)), error.status)
+    headers = {"Retry-After": RETRY_AFTER} if isinstance(error, TooMany) else {}
+    return Reply(encode(status_of(error, resource, (target.name if target else "") or error.subject)), error.status, headers=headers)
 
 
 def _response(reply: Reply) -> web.Response:
