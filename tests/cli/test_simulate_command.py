@@ -1,7 +1,10 @@
 """`lattice simulate` as a user runs it: manifests in, placements and reasons out, every mistake with its line."""
 
 import json
+import os
+import pty
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 import yaml
 
 from lattice.cli.forecast import amount, lines
+from lattice.cli.simulate import LONG
 from lattice.scheduling.profile import FILTERS, PRESETS, SCORES
 from lattice.scheduling.select import TieBreaker
 from lattice.scheduling.simulate import Report, Unplaced
@@ -110,6 +114,14 @@ def test_the_table_shows_how_full_it_gets(lattice, write):
     assert line.split() == ["cpu", "8", "0", "(0.0%)", "2", "(25.0%)", "25.0%", "50.0%"]
 
 
+def test_the_wide_table_shows_the_class_of_each_workload_and_how_full_each_node_gets(lattice, write):
+    limited = a_workload("g", cpu="2", limits={"cpu": "2", "memory": "1Gi"})
+    out = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node("n1"), a_node("n2"), limited)), "-o", "wide").out
+    assert "class of service: 1 Guaranteed\n" in out
+    assert ["shop/g", "Guaranteed"] in [line.split()[::2] for line in out.splitlines()]
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("n")] == ["50.0%", "0.0%"]
+
+
 def test_many_placements_are_counted_per_node(lattice, write):
     file = write("a.jsonl", in_lines(a_node("n1"), a_node("n2"), *(a_workload(f"w{i}", cpu="10m") for i in range(60))))
     assert "NODE   PLACED\n" in lattice("simulate", "-f", file).out
@@ -130,6 +142,8 @@ def test_json_has_everything(lattice, write):
     assert value["unplaced"] == [{"count": 1, "reason": "0 of 1 node: 1 without 9 cpu free", "workloads": ["shop/b"]}]
     assert (value["profile"], value["seed"], value["nodes"], value["placed"], value["notPlaced"]) == ("balanced", 7, 1, 1, 1)
     assert value["utilisation"]["cpu"]["after"] == 1000
+    assert value["qos"] == {"shop/a": "Burstable", "shop/b": "Burstable"}
+    assert value["fullness"] == {"n1": 0.25}
     assert value["explained"]["refused"] == {"n1": [{"what": "cpu", "need": "9", "have": "3", "missing": "6"}]}
 
 
@@ -177,8 +191,8 @@ BAD = [
         "spec.constraints.spread[0].selector: must be given",
         id="spread of nobody",
     ),
-    pytest.param(a_node(cpu=-4000), "status.capacity.cpu: must be from 0 to 2^60, got -4000", id="negative capacity"),
-    pytest.param(a_node(memory=1 << 62), "status.capacity.memory: must be from 0 to 2^60", id="absurd capacity"),
+    pytest.param(a_node(cpu=-4000), "status.capacity.cpu: must be from 0 to 2^53, got -4000", id="negative capacity"),
+    pytest.param(a_node(memory=1 << 62), "status.capacity.memory: must be from 0 to 2^53", id="absurd capacity"),
     pytest.param(changed(a_node(), "kind", "LatticeNod"), "did you mean LatticeNode?", id="an unknown kind"),
     pytest.param(changed(a_node(), "apiVersion", "v1"), "use apiVersion: lattice.dev/v1alpha1", id="a wrong version"),
 ]
@@ -350,7 +364,9 @@ def test_what_is_odd_is_a_warning_with_its_line(lattice, write):
     ran = lattice("simulate", "-f", write("a.jsonl", in_lines(node, *bound, *cpu, counted)))
     assert ran.code == 0, ran.err
     assert "Warning: a.jsonl:3: workload shop/b1 is bound to node n1, which cannot hold its 1 gpu" in ran.err
-    assert "Warning: a.jsonl:1: node n1 workloads bound to it take more than it has: 6 of 4 cpu\n" in ran.err
+    assert (
+        "Warning: a.jsonl:1: node n1 workloads bound to it take more than it has: 6 of 4 cpu; too little cpu slows them down\n" in ran.err
+    )
     assert "Warning: a.jsonl:5: node n2 says 1 gpu, yet none counts: list each one under status.gpus" in ran.err
 
 
@@ -359,6 +375,18 @@ def test_a_binding_to_an_unknown_node_is_told_with_its_line(lattice, write):
     ran = lattice("simulate", "-f", write("a.jsonl", in_lines(a_node(), bound)))
     assert ran.code == 1
     assert "error: a.jsonl:2: shop/b: is bound to node gone, which is not among those given\n" in ran.err
+
+
+def test_how_far_it_is_is_told_on_a_terminal_only(lattice, write):
+    file = write("a.jsonl", in_lines(a_node(cpu=10**7), *(a_workload(f"w{i}", cpu="1m") for i in range(LONG))))
+    command = [sys.executable, "-m", "lattice.cli.main", "simulate", "-f", file]
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, timeout=60, check=True)
+        os.close(theirs)
+        assert b"deciding" in screen.read(1 << 16)
+    assert b"deciding" not in ran.stdout
+    assert "deciding" not in lattice("simulate", "-f", file).err
 
 
 def test_a_gang_has_one_size(lattice, write):

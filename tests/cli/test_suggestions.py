@@ -54,7 +54,7 @@ def test_an_address_in_the_environment_would_win(tmp_path: Path, monkeypatch: py
 
 def test_examples_are_suggested_where_they_are(tmp_path: Path) -> None:
     kubeconfig = a_kubeconfig(tmp_path / ".lattice")
-    assert ours(kubeconfig)[1] == ["--help"]
+    assert ours(kubeconfig)[1:] == [["--help"], ["plan"]]
     (tmp_path / "examples" / "worlds" / "seed-000").mkdir(parents=True)
     assert ours(kubeconfig)[1] == ["apply", "-f", "examples/worlds/seed-000"]
 

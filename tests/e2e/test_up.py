@@ -40,7 +40,7 @@ def test_the_first_start_says_where_and_what_next(tmp_path: Path) -> None:
     ):
         assert words in said
     suggested = re.findall(r"^  (\S*(?:lattice|kubectl) .+?)  +\S.*$", said, re.MULTILINE)
-    assert [command.count(f" --kubeconfig {server.kubeconfig}") for command in suggested] == [1, 1, 1]
+    assert [command.count(f" --kubeconfig {server.kubeconfig}") for command in suggested] == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])

@@ -11,9 +11,11 @@ from lattice.cli.client import APPLY, Request
 from lattice.cli.names import Target, address, full_name
 from lattice.cli.options import Command, Connection, connected
 from lattice.cli.sources import manifests
+from lattice.cli.usage import Misused
 from lattice.errors import Cause, Conflict, Invalid, LatticeError, Malformed, NotFound, Unavailable, UnknownUser
 from lattice.kinds.manifest import Document
 
+Key = tuple[str, str, str]  # kind, namespace, name
 _FIRST = ("namespaces",)  # what the others live in
 
 
@@ -27,6 +29,9 @@ class Options:
     field_manager: str = "lattice"
     server_side: bool = True
     show_managed_fields: bool = False
+    plan: str = ""
+    prices: tuple[str, ...] = ()
+    latency: str = ""
 
 
 @click.command(cls=Command)
@@ -45,6 +50,11 @@ class Options:
 @click.option("--field-manager", default="lattice", show_default=True, help="As whom the fields are managed.")
 @click.option("--server-side", is_flag=True, hidden=True, help="Always so; accepted for those used to kubectl.")
 @click.option("--show-managed-fields", is_flag=True, help="Keep managedFields in json and yaml.")
+@click.option(
+    "--plan", default="", metavar="ID|FILE", help="Only if the outcome is the one of this plan: its id, or what plan -o json printed."
+)
+@click.option("--prices", multiple=True, metavar="CSV", help="With --plan: prices as they were given to plan.")
+@click.option("--latency", default="", metavar="CSV", help="With --plan: round trips as they were given to plan.")
 @click.option(
     "-o",
     "--output",
@@ -68,10 +78,18 @@ def apply(connection: Connection, **options: Any) -> int:
       cat pool.yaml | lattice apply -f -
       lattice apply -f pool.yaml --dry-run         ask the server, change nothing
       lattice apply -f shop/ --dry-run=client      check the manifests, without a server
+      lattice apply -f shop/ --plan p-1f0c2a9b8d7e6f50      only if that is what it would still do
     """
     asked = Options(**options)
+    if (asked.prices or asked.latency) and not asked.plan:
+        raise Misused("--prices and --latency are for --plan", fix="drop them, or name the plan")
     found = manifests(asked.files, asked.recursive, lambda document, target: _in_one_namespace(connection, document, target))
-    return Applying(connection, asked, found).run()
+    planned: dict[Key, tuple[str, Any]] = {}
+    if asked.plan:
+        from lattice.cli.replan import hold_to
+
+        planned = hold_to(connection, asked, found)
+    return Applying(connection, asked, found, planned).run()
 
 
 def _in_one_namespace(connection: Connection, document: Document, target: Target) -> None:
@@ -85,6 +103,7 @@ class Applying:
     connection: Connection
     asked: Options
     objects: list[tuple[Document, Target]]
+    planned: dict[Key, tuple[str, Any]] = field(default_factory=dict)  # what was applied with its plan already
     results: list[tuple[Target, Any]] = field(default_factory=list)
     tally: Counter[str] = field(default_factory=Counter)
     codes: set[int] = field(default_factory=set)
@@ -109,6 +128,8 @@ class Applying:
         if self.asked.dry_run == "client":
             _check_here(target, value)
             return "checked", value
+        if (done := self.planned.get((target.resource.kind, _namespace(value), target.name))) is not None:
+            return done
         client, path = self.connection.client, address(target.resource, _namespace(value), target.name)
         before = _existing(lambda: client.get(path))
         answer = client.send(Request("PATCH", path, self._query(), value, content=APPLY))

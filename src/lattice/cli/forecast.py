@@ -20,11 +20,14 @@ NARROWEST = 30  # characters that a reason is folded into, at least
 def lines(report: Report, *, wide: bool = False, columns: int = 0) -> Iterator[str]:
     """Reasons are folded to fit into so many columns; 0: they are not."""
     yield _summary(report)
+    if report.qos:
+        yield _classes(report)
     for block in (
         _explained(report, wide, columns),
         _placements(report, wide),
         _displaced(report),
         _usage(report),
+        _fullness(report) if wide else [],
         _unplaced(report, wide, columns),
     ):
         if block:
@@ -46,10 +49,19 @@ def _summary(report: Report) -> str:
     return f"{report.nodes:,} node{'' if report.nodes == 1 else 's'}: {', '.join(parts)}"
 
 
+def _classes(report: Report) -> str:
+    """`class of service: 2 Guaranteed, 7 Burstable`, of all that are meant to run."""
+    counts = Counter(report.qos.values())
+    return f"class of service: {', '.join(f'{counts[each]:,} {each.name}' for each in sorted(counts))}"
+
+
 def _placements(report: Report, wide: bool) -> list[str]:
     if not report.placements:
         return []
-    if wide or len(report.placements) <= FEW:
+    if wide:
+        rows = [[render.cell(name), node, report.qos[name].name] for name, node in report.placements.items()]
+        return render.table([["WORKLOAD", "NODE", "QOS"], *rows])
+    if len(report.placements) <= FEW:
         return render.table([["WORKLOAD", "NODE"], *([render.cell(name), node] for name, node in report.placements.items())])
     counts = Counter(report.placements.values())
     busiest = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:BUSIEST]
@@ -70,6 +82,11 @@ def _usage(report: Report) -> list[str]:
         return []
     heads = ["RESOURCE", "TOTAL", "BEFORE", "AFTER", "MEAN", "FULLEST"]
     return render.table([heads, *(_usage_row(each) for each in report.usage)])
+
+
+def _fullness(report: Report) -> list[str]:
+    fullest = sorted(report.fullness.items(), key=lambda pair: (-pair[1], pair[0]))
+    return render.table([["NODE", "UTILISATION"], *([node, f"{share:.1%}"] for node, share in fullest)]) if fullest else []
 
 
 def _usage_row(each: Usage) -> list[str]:
@@ -171,6 +188,8 @@ def as_json(report: Report, profile: str, seed: int) -> dict[str, Any]:
         "unplaced": [{"count": len(each.names), "reason": each.reason, "workloads": list(each.names)} for each in report.unplaced],
         "displaced": {name: {"node": each.node, "by": each.by} for name, each in report.displaced.items()},
         "utilisation": {each.resource: _usage_json(each) for each in report.usage},
+        "qos": {name: each.name for name, each in report.qos.items()},
+        "fullness": {node: round(share, 6) for node, share in report.fullness.items()},
         "warnings": [{"kind": each.kind, "name": each.name, "what": each.what} for each in report.odd],
     }
     return document if report.explained is None else {**document, "explained": report.explained}

@@ -63,4 +63,5 @@ LIMITS: dict[str, click.ParamType] = {  # type: ignore[type-arg]
     "lease-ttl": Seconds(1),
     "history": Seconds(0),
     "event-ttl": Seconds(0, more=True),
+    "fleet-time-limit": Seconds(0, more=True),
 }

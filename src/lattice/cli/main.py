@@ -37,6 +37,12 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "events": Entry("lattice.cli.events:events", "Show what happened, oldest first."),
     },
     "Decide": {
+        "plan": Entry("lattice.cli.plan:plan", "Show what a change would do, in places and in money."),
+        "why": Entry("lattice.cli.why:why", "Say why a service is where it is, and why not elsewhere."),
+        "fit": Entry("lattice.cli.fit:fit", "List the smallest changes that would place a service."),
+        "whatif": Entry("lattice.cli.whatif:whatif", "Show what losing a pool, or dearer prices, would do."),
+        "optimise": Entry("lattice.cli.optimise:optimise", "Show the moves that would make the fleet cheaper."),
+        "cost": Entry("lattice.cli.cost:cost", "Show what everything costs, by pool, service or label."),
         "simulate": Entry("lattice.cli.simulate:simulate", "Decide offline where workloads would go, and say why."),
     },
     "Other": {

@@ -34,6 +34,7 @@ from lattice.server.bootstrap import bootstrap
 from lattice.server.catalog import Catalog
 from lattice.server.certificates import Authority, open_server_pair, own_hosts, write_private
 from lattice.server.documents import Documents
+from lattice.server.fleet import Beside, FleetQuestions
 from lattice.settings import Settings
 from lattice.store.leader import Election
 from lattice.store.memory import MemoryStore
@@ -93,7 +94,9 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
             instance,
         )
         _control(running, store, clock, settings)
-        app = App(api, Tokens(store, clock), documents, lambda: _health(running))
+        fleet = FleetQuestions(api, _beside(settings), settings.fleet_time_limit)
+        stack.push_async_callback(fleet.close)
+        app = App(api, Tokens(store, clock), documents, lambda: _health(running), fleet)
         await _listen(stack, app, address, _tls(authority, folder, settings), fallback_port=fallback_port)
         running.url, running.moved = address.url, address.port != settings.port and settings.port != 0
         write_private(running.kubeconfig, kubeconfig(address.url, authority).encode())
@@ -184,6 +187,15 @@ class _Address:
     @property
     def url(self) -> str:
         return f"https://{self.shown()}"
+
+
+def _beside(settings: Settings) -> Beside:
+    """Tables that cannot be used are refused now, not when the first question comes."""
+    if settings.prices or settings.latency:
+        from lattice.server.tables import checked
+
+        checked(settings.prices, settings.latency)
+    return Beside(settings.prices, settings.latency)
 
 
 def _tls(authority: Authority, folder: Path, settings: Settings) -> ssl.SSLContext:

@@ -18,10 +18,8 @@ from lattice.errors import Cause, Invalid, LatticeError, NotFound
 
 if TYPE_CHECKING:
     from lattice.cli.inventory import Inventory
-    from lattice.engine.plugin import Profile
     from lattice.kinds.manifest import Document
     from lattice.scheduling.profile import ProfileSpec
-    from lattice.scheduling.select import Selector
     from lattice.scheduling.simulate import Report
 
 LONG = 2000  # workloads from which on it takes long enough to watch
@@ -47,8 +45,8 @@ class Seed(click.ParamType):  # type: ignore[type-arg]
 class Chosen(NamedTuple):
     """How to decide: by which profile, with which dice."""
 
-    profile: "Profile"
-    selector: "Selector"
+    profile: "ProfileSpec"
+    dice: random.Random
     seed: int
 
 
@@ -145,7 +143,7 @@ def _simulated(found: "Inventory", to_explain: str, chosen: Chosen) -> "Report":
 
     explain = to_explain if "/" in to_explain or not to_explain else f"default/{to_explain}"
     with _progress(len(found.workloads)) as tell:
-        run = Run(chosen.profile, chosen.seed, chosen.selector, time.perf_counter, tell, explain)
+        run = Run(chosen.profile, chosen.seed, chosen.dice, time.perf_counter, tell, explain)
         try:
             return decide_all(found.nodes.values(), found.workloads.values(), run)
         except NotFound as e:
@@ -154,14 +152,14 @@ def _simulated(found: "Inventory", to_explain: str, chosen: Chosen) -> "Report":
 
 def profile_named(name: str, seed: int | None) -> Chosen:
     """A preset, or a profile that the user wrote. Equals go by the table's own order unless the profile says how."""
-    from lattice.scheduling.profile import PRESETS, compile_profile, preset
-    from lattice.scheduling.select import Selector, TieBreaker
+    from lattice.scheduling.profile import PRESETS, preset
 
     if name in PRESETS or not (Path(name).suffix or "/" in name or Path(name).exists()):
-        return Chosen(compile_profile(preset(name)), Selector(), seed or 0)
-    spec = _written_profile(_profile_document(name))
+        spec = preset(name)
+    else:
+        spec = _written_profile(_profile_document(name))
     chosen = spec.seed if seed is None else seed
-    return Chosen(compile_profile(spec), Selector(TieBreaker(spec.tie_breaker), random.Random(chosen)), chosen)  # noqa: S311 - a tie, not a secret
+    return Chosen(spec, random.Random(chosen), chosen)  # noqa: S311 - a tie, not a secret
 
 
 def _written_profile(document: "Document") -> "ProfileSpec":

@@ -25,7 +25,7 @@ WORLD = "examples/worlds/seed-000"
 
 
 @click.command()
-@settings_flags("data-dir", "store", "listen", "port", "allow-etcd-that-loses-writes")
+@settings_flags("data-dir", "store", "listen", "port", "prices", "latency", "fleet-time-limit", "allow-etcd-that-loses-writes")
 @click.option("--seed", "seeds", multiple=True, metavar="FILE|DIR", help="Apply these when the state is new. Repeatable.")
 @click.option("--apply", "manifests", multiple=True, metavar="FILE|DIR", help="Apply these at every start. Repeatable.")
 @click.option("--log", "log_file", default="", metavar="FILE", help="Write the log here instead of server.log in the data folder.")
@@ -138,6 +138,7 @@ def suggestions(kubeconfig: Path) -> list[tuple[str, str]]:
         (f"{lattice} get{told} pools,services -A", "what is declared"),
         (f"kubectl{named} get lattice -A", "the same, with kubectl"),
         more,
+        (f"{lattice} plan{told}", "where services would run, and what that costs"),
     ]
 
 

@@ -7,6 +7,7 @@ KINDS = {  # kind -> a field of its spec with the type that `explain` must show
     "CloudInfrastructure": ("cloudinfrastructures", "provider"),
     "LatticeAgreement": ("latticeagreements", "caller"),
     "LatticeCluster": ("latticeclusters", "pool"),
+    "LatticeLedger": ("latticeledgers", "budget"),
     "LatticeNode": ("latticenodes", "nodeClass"),
     "LatticeNodeClass": ("latticenodeclasses", "costPerHour"),
     "LatticePlacementPolicy": ("latticeplacementpolicies", "clusterPolicy"),
@@ -56,7 +57,7 @@ STEPS = (
         ),
     ),
     Step(
-        "api-resources by category lists exactly our eleven kinds",
+        "api-resources by category lists exactly our twelve kinds",
         "kubectl api-resources --categories=lattice -o name | sort | tr '\\n' ' '",
         out=r"\A" + " ".join(rf"{plural}\.lattice\.dev" for plural in sorted(PLURALS)) + r" \Z",
         since=(1, 27),
