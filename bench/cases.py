@@ -19,6 +19,19 @@ MAX_SKEW = 5
 GROUPS = 10
 
 
+CROWD = (("app", "crowd"),)
+NEAR_CROWD = LabelSelector(match_labels=dict(CROWD))
+REFUSED = {  # by why: what fits on no node that the crowd is on
+    "no room": Demands(requests=HUGE),
+    "anti-affinity by zone": Demands(requests=SMALL, far=(WorkloadTerm(selector=NEAR_CROWD, topology_key="zone"),)),
+    "anti-affinity by node": Demands(requests=SMALL, far=(WorkloadTerm(selector=NEAR_CROWD, topology_key="node"),)),
+    "affinity": Demands(requests=SMALL, near=(WorkloadTerm(selector=LabelSelector(match_labels={"app": "nobody"}), topology_key="zone"),)),
+    "no room, and spread by node": Demands(
+        requests=HUGE, labels=CROWD, spread=(Spread(topology_key="node", max_skew=1, selector=NEAR_CROWD),)
+    ),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Size:
     """Of one node."""
@@ -49,6 +62,12 @@ def of_services(table: NodeTable, count: int, services: int) -> list[WorkloadAsk
     """Replicas of services in turn: the default profile spreads each softly over nodes and zones."""
     demands = [Demands(requests=SMALL, service=f"s{number}", labels=(("app", f"s{number}"),)) for number in range(services)]
     return [table.asked(f"default/w-{number}", demands[number % services]) for number in range(count)]
+
+
+def different_of_a_service(table: NodeTable, count: int) -> list[WorkloadAsk]:
+    """No two ask for the same, and all are replicas of one service."""
+    sizes = [(("cpu", 50 + number % 100), ("memory", (200 + number // 100) * MIB)) for number in range(count)]
+    return [table.asked(f"default/d-{number}", Demands(requests=size, service="s")) for number, size in enumerate(sizes)]
 
 
 def different(table: NodeTable, count: int) -> list[WorkloadAsk]:

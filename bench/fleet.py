@@ -1,0 +1,160 @@
+"""`python -m bench.fleet [--quick] [cost speed]`: how cheap are fleet plans beside an independent optimum, and how fast is one?
+
+Cost: Q3's instances (data apart from the project), each a world of manifests: placed one after the other as they arrive, planned anew
+once, and optimised. The optimum comes from bench/optimum.py, which shares no code with the product. Speed: made-up fleets.
+"""
+
+import argparse
+import gc
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+from bench import machine
+from bench.fleet_world import DATA, has_data, large_service, large_world, q3_world
+from bench.instances import Instance, load
+from bench.optimum import solve as least_cost
+from bench.report import Report
+from lattice.kinds.service import LatticeService
+from lattice.placement.fit import fit
+from lattice.placement.optimise import Effort, optimise
+from lattice.placement.place import place
+from lattice.placement.plan import Settled, plan, settle
+from lattice.placement.whatif import losses
+from lattice.placement.world import World
+
+SEEDS = range(1, 21)
+SOLVER_SECONDS = 60.0
+
+
+def milliseconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return (time.perf_counter() - began) * 1000
+
+
+def cost(report: Report, quick: bool) -> None:
+    report.begin("Cost beside the optimum (Q3)")
+    if not has_data():
+        report.add("all of it", None, note=f"no data at {DATA}; set LATTICE_BENCH_DATA")
+        return
+    ratios: dict[str, list[float]] = {"online": [], "re-planned": [], "optimised": []}
+    gaps: list[float] = []
+    slowest = 0.0
+    for seed in list(SEEDS)[:3] if quick else SEEDS:
+        instance = load(seed)
+        optimum = least_cost(instance).cost
+        settled = arrived(instance)
+        ratios["online"].append(_cost(settled) / optimum)
+        ratios["re-planned"].append(optimise(settled, Effort(move_cost=1000, gap=0.01)).after / optimum)
+        began = time.process_time()
+        best = optimise(settled, Effort(move_cost=0, time_limit=SOLVER_SECONDS))
+        slowest = max(slowest, time.process_time() - began)
+        ratios["optimised"].append(best.after / optimum)
+        gaps.append(best.gap - (1 - optimum / best.after))
+        shown = ", ".join(f"{name} {values[-1]:.4f}" for name, values in ratios.items())
+        print(f"  seed {seed}: {shown}; reported gap {best.gap:.2e}", flush=True)
+    aims = {"online": 1.08, "re-planned": 1.01, "optimised": 1.001}
+    for name, values in ratios.items():
+        report.add(
+            f"{name} ÷ optimum, mean of {len(values)} seeds", statistics.mean(values), at_most=aims[name], note=f"worst {max(values):.4f}"
+        )
+    report.add("reported gap less the true one, smallest", min(gaps), at_least=0.0, note="never below")
+    report.add("optimise, slowest", slowest, "CPU s")
+
+
+def arrived(instance: Instance) -> Settled:
+    """One service after the other, as they come, none of them knowing the next."""
+    world = q3_world(instance)
+    fleet = world.fleet()
+    placements = {}
+    for each in instance.services:
+        name = f"default/{each.name}"
+        placements[name] = place(world.demands[name], fleet)
+        if not placements[name].is_complete:
+            raise SystemExit(f"seed {instance.seed}: {name} found no place")
+    return Settled(world, fleet, placements)
+
+
+def _cost(settled: Settled) -> int:
+    return sum(settled.rates.values())
+
+
+def speed(report: Report, quick: bool) -> None:
+    report.begin("Speed (S5)")
+    _placements(report, 100, 1000, 10)
+    pools, services = (100, 500) if quick else (1000, 10_000)
+    settled = _placements(report, pools, services, 30)
+    world = settled.world
+    rng = random.Random(2)
+    more = [large_service(f"new-{number:04}", rng) for number in range(100 if quick else 1000)]
+    fresh = World.of(large_world(pools, 0))
+    gc.collect()
+    report.add(f"plan of {len(more):,} services on {pools:,} pools", milliseconds(lambda: plan(fresh, more)) / 1000, "s", at_most=2)
+    _fits(report, world, settled, pools)
+    gc.collect()
+    report.add(
+        f"what if each of {pools:,} pools were lost, {services:,} services", milliseconds(lambda: losses(settled)) / 1000, "s", at_most=60
+    )
+
+
+def _placements(report: Report, pools: int, services: int, most: float) -> Settled:
+    world = World.of(large_world(pools, services))
+    settled = settle(world)
+    rng = random.Random(3)
+    gc.collect()
+    taken = []
+    for number in range(1000):
+        service = large_service(f"late-{number:04}", rng)
+        assert isinstance(service, LatticeService)
+        demand = world.demand_of(service)
+        taken.append(milliseconds(lambda demand=demand: place(demand, settled.fleet)))
+    taken.sort()
+    what = f"one service placed, {pools:,} pools with {services:,} services"
+    report.add(f"{what}, p50", taken[len(taken) // 2], "ms")
+    report.add(f"{what}, p99", taken[len(taken) * 99 // 100], "ms", at_most=most)
+    return settle(world)
+
+
+def _fits(report: Report, world: World, settled: Settled, pools: int) -> None:
+    """A service that no pool can take."""
+    rng = random.Random(4)
+    taken = []
+    for number in range(10):
+        service = large_service(f"misfit-{number}", rng)
+        assert isinstance(service, LatticeService)
+        taken.append(milliseconds(lambda service=service: fit(world.having([_impossible(service)]), f"default/{service.metadata.name}")))
+    report.add(f"fit of a service that fits nowhere, {pools:,} pools, slowest of 10", max(taken) / 1000, "s", at_most=1)
+
+
+def _impossible(service: LatticeService) -> LatticeService:
+    import msgspec
+
+    placement = msgspec.structs.replace(service.spec.placement, compliance=("fedramp",))
+    return msgspec.structs.replace(service, spec=msgspec.structs.replace(service.spec, placement=placement))
+
+
+CASES: dict[str, Callable[[Report, bool], None]] = {"cost": cost, "speed": speed}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.fleet", description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="case", help=f"some of {', '.join(CASES)}; all if none is named")
+    parser.add_argument("--quick", action="store_true", help="everything small, to see that it runs; nothing is kept")
+    asked = parser.parse_args()
+    if unknown := [name for name in asked.cases if name not in CASES]:
+        parser.error(f"no such case: {unknown[0]}; there are {', '.join(CASES)}")
+    report = Report(machine.facts())
+    print("; ".join(f"{fact} {value}" for fact, value in report.machine.items()), flush=True)
+    for name in asked.cases or CASES:
+        CASES[name](report, asked.quick)
+    if not asked.quick and not asked.cases:
+        report.save("fleet")
+    print(f"\n{len(report.missed)} aims missed" if report.missed else "\nevery aim reached")
+    return 1 if report.missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""Worlds to measure fleet placement on: Q3's instances as manifests, and large made-up fleets."""
+
+import csv
+import random
+from decimal import Decimal
+from pathlib import Path
+
+from bench.instances import DATA, Instance
+from bench.instances import Service as Arriving
+from lattice.kinds.base import Kind, Metadata
+from lattice.kinds.container import Container
+from lattice.kinds.infrastructure import (
+    CloudInfrastructure,
+    CloudRegion,
+    CloudSpec,
+    Location,
+    StaticCapacity,
+    StaticInfrastructure,
+    StaticSpec,
+)
+from lattice.kinds.nodeclass import ClassOnProvider, ClassResources, LatticeNodeClass, NodeClassSpec
+from lattice.kinds.policy import ClusterPolicy, LatticePlacementPolicy, PlacementPolicySpec, PolicyRequirements
+from lattice.kinds.pool import LatticePool, PoolBudget, PoolCapacity, PoolProvider, PoolSpec
+from lattice.kinds.selector import LabelSelector, Requirement
+from lattice.kinds.service import LatticeService, Placement, PlacementResources, Replicas, ServiceSpec
+from lattice.placement.prices import PriceBook
+from lattice.placement.world import World
+
+API = "lattice.dev/v1alpha1"
+CERTIFICATES = ("soc2", "hipaa", "gdpr", "pci-dss")
+SLOT = "machine"  # every rented machine has one and every replica takes one, so that none is shared
+
+
+def made(kind: type[Kind], name: str, spec: object, labels: dict[str, str] | None = None) -> Kind:
+    namespace = "default" if kind.resource.namespaced else None
+    metadata = Metadata(name=name, namespace=namespace or "", labels=labels or {})
+    return kind(api_version=API, kind=kind.resource.kind, metadata=metadata, spec=spec)  # type: ignore[call-arg]
+
+
+def q3_world(instance: Instance) -> World:
+    """Real machine types with listed prices; one machine a replica outside, cores and memory by the unit inside."""
+    listed = (DATA / "aws_on_demand.csv").read_text()
+    objects: list[Kind] = [*_rented_classes(listed), *(_owned_class(each.name, each.cores, each.memory) for each in instance.data_centers)]
+    regions = sorted({region for service in instance.services for region in service.cost})
+    objects.append(made(CloudInfrastructure, "aws", CloudSpec(provider="aws", regions={region: CloudRegion() for region in regions})))
+    for each in instance.data_centers:
+        location = Location(name=each.name, region=each.region)
+        objects.append(
+            made(StaticInfrastructure, each.name, StaticSpec(location=location, capacity=StaticCapacity(nodes=1), provider=each.name))
+        )
+    objects += [
+        made(
+            LatticePlacementPolicy,
+            f"regions-{count}",
+            PlacementPolicySpec(
+                selector=LabelSelector(match_labels={"regions": str(count)}),
+                requirements=PolicyRequirements(min_regions=count),
+                cluster_policy=ClusterPolicy(max_nodes=100_000),
+            ),
+        )
+        for count in sorted({service.min_regions for service in instance.services})
+    ]
+    objects += [_q3_service(each) for each in instance.services]
+    return World.of(objects, PriceBook.builtin().with_csv(listed, "aws_on_demand.csv", provider="aws"))
+
+
+def _rented_classes(listed: str) -> list[Kind]:
+    sizes = {row["instance_type"]: (row["vcpus"], row["memory_gib"]) for row in csv.DictReader(listed.splitlines())}
+    return [
+        made(
+            LatticeNodeClass,
+            name.replace(".", "-"),
+            NodeClassSpec(
+                providers={"aws": ClassOnProvider(instance_type=name)},
+                resources=ClassResources(cores=Decimal(cores), memory_gi=Decimal(memory), extended={SLOT: 1}),
+            ),
+        )
+        for name, (cores, memory) in sorted(sizes.items())
+    ]
+
+
+def _owned_class(name: str, cores: int, memory: int) -> Kind:
+    size = ClassResources(cores=Decimal(cores), memory_gi=Decimal(memory), extended={SLOT: 1_000_000})
+    return made(LatticeNodeClass, f"{name}-all", NodeClassSpec(providers={name: ClassOnProvider()}, resources=size))
+
+
+def _q3_service(each: Arriving) -> Kind:
+    where = Requirement(key="region", operator="In", values=tuple(sorted([*each.cost, *each.inside])))
+    placement = Placement(
+        pools=LabelSelector(match_expressions=(where,)),
+        resources=PlacementResources(cores=Decimal(each.cpu), memory_gi=Decimal(each.memory), extended={SLOT: 1}),
+    )
+    spec = ServiceSpec(containers={"main": Container(image="app")}, placement=placement, replicas=Replicas(min=each.replicas))
+    return made(LatticeService, each.name, spec, {"regions": str(each.min_regions)})
+
+
+def large_world(pools: int, services: int, seed: int = 1) -> list[Kind]:
+    """Pools in forty regions with certificates and budgets; services of many shapes."""
+    rng = random.Random(seed)
+    objects: list[Kind] = []
+    for number, (cores, memory, price) in enumerate(((2, 4, "0.05"), (4, 16, "0.19"), (8, 32, "0.38"), (16, 64, "0.75"))):
+        spec = NodeClassSpec(
+            providers={"aws": ClassOnProvider(instance_type=f"type-{number}")},
+            resources=ClassResources(cores=Decimal(cores), memory_gi=Decimal(memory)),
+            cost_per_hour={"aws": Decimal(price)},
+        )
+        objects.append(made(LatticeNodeClass, f"class-{number}", spec))
+    for number in range(pools):
+        spec = PoolSpec(
+            provider=PoolProvider(type="aws", region=f"region-{number % 40}"),
+            capacity=PoolCapacity(max_nodes=200),
+            budget=PoolBudget(max_monthly_cost=Decimal(20_000)),
+            node_classes=tuple(f"class-{each}" for each in range(4)),
+            labels={"tier": rng.choice(["production", "test"]), "compliance": rng.sample(CERTIFICATES, 2)},
+        )
+        objects.append(made(LatticePool, f"pool-{number:04}", spec))
+    return [*objects, *(large_service(f"service-{number:05}", rng) for number in range(services))]
+
+
+def large_service(name: str, rng: random.Random) -> Kind:
+    resources = PlacementResources(
+        cores=Decimal(rng.choice(["0.25", "0.5", "1", "2", "4"])), memory_gi=Decimal(rng.choice(["0.5", "1", "2", "4", "8", "16"]))
+    )
+    placement = Placement(resources=resources, compliance=(rng.choice(CERTIFICATES),))
+    spec = ServiceSpec(containers={"main": Container(image="app")}, placement=placement, replicas=Replicas(min=rng.randint(1, 4)))
+    return made(LatticeService, name, spec)
+
+
+def has_data() -> bool:
+    return Path(DATA / "instances.py").exists()
