@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/.tools/etcd/usr/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install up run test check prove bench bench-scheduling bench-openb docs contract e2e clean
+.PHONY: help install up run test check prove bench bench-scheduling bench-openb bench-fleet docs contract e2e clean
 
 help:  ## list the chores
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -31,7 +31,7 @@ check: .venv/.ready-dev  ## format, lint, types, import rules, sizes
 
 prove: .venv/.ready-dev tools  ## the long proofs: kills, 30,000-operation contract, every kubectl, mutations, 10,000 examples a property
 	LATTICE_ALL_KUBECTLS=1 $(BIN)/python -m pytest -m prove -n 2 --dist loadgroup -rP --timeout 3000
-	LATTICE_LONG=1 $(BIN)/python -m pytest -m "not prove" -n 2 --timeout 3000 tests/engine tests/scheduling
+	LATTICE_LONG=1 $(BIN)/python -m pytest -m "not prove" -n 2 --timeout 3000 tests/engine tests/scheduling tests/placement
 
 contract: .venv/.ready-dev tools  ## the store contract only
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not prove" tests/contract
@@ -44,6 +44,9 @@ bench: .venv/.ready-dev tools  ## measure speed and memory; prints a table and s
 
 bench-scheduling: .venv/.ready-dev  ## measure decisions a second, every placement verified; table in bench/results
 	$(BIN)/python -m bench.scheduling
+
+bench-fleet: .venv/.ready-dev  ## cost of fleet plans beside an independent optimum, and speed of placing
+	$(BIN)/python -m bench.fleet
 
 bench-openb: .venv/.ready-dev  ## fill a GPU cluster from a public trace, beside published heuristics
 	$(BIN)/python -m bench.openb

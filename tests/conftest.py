@@ -21,3 +21,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if any("etcd" in node for node in nodes) and (program := shutil.which("etcd")):
         told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
         terminalreporter.write_line("etcd run: " + told.partition("\n")[0].removeprefix("etcd Version: "))
+    skipped = sorted(
+        {
+            str(report.longrepr[2]).removeprefix("Skipped: ")
+            for report in terminalreporter.stats.get("skipped", ())
+            if isinstance(report.longrepr, tuple)
+        }
+    )
+    for why in skipped:
+        terminalreporter.write_line(f"skipped here: {why}")

@@ -16,15 +16,18 @@ MAY_IMPORT = {
     "clock": "",
     "metrics": "",
     "settings": "errors",
+    "presence": "clock",
     "kinds": "errors",
     "engine": "errors",
+    "placement": "errors kinds engine",
     "scheduling": "errors kinds engine",
     "store": "errors kinds clock metrics",
-    "controllers": "errors kinds engine scheduling store clock metrics settings",
-    "server": "errors kinds engine scheduling store clock metrics settings",
+    "controllers": "errors kinds engine placement scheduling store presence clock metrics settings",
+    "agent": "errors kinds clock metrics settings",
+    "server": "errors kinds engine placement scheduling store presence clock metrics settings",
     "cli": "*",
 }
-PURE = {"kinds", "engine", "scheduling"}
+PURE = {"kinds", "engine", "placement", "scheduling"}
 IMPURE = {"asyncio", "time", "random", "os", "logging", "socket", "ssl", "threading", "subprocess"}
 IMPURE |= {"apsw", "sqlite3", "grpc", "aiohttp", "structlog"}
 ADAPTERS = {"memory", "sqlite", "etcd"}  # of the store: siblings that do not know one another

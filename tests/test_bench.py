@@ -1,0 +1,35 @@
+"""Do the benchmarks say so when an aim is missed, or when they are asked for what there is not?"""
+
+from pathlib import Path
+
+import pytest
+
+from bench import openb, scheduling
+from bench.report import Figure
+
+
+@pytest.mark.parametrize(
+    ("measured", "exit_code", "words"),
+    [
+        pytest.param(9.0, 1, "not reached: S1, a thing", id="an aim that is missed fails the run"),
+        pytest.param(10.0, 0, "every aim reached", id="just enough is enough"),
+    ],
+)
+def test_scheduling(
+    measured: float, exit_code: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(scheduling.CASES, "thing", lambda bench: bench.add(Figure("S1", "a thing", measured, "/s", at_least=10.0)))
+    assert scheduling.main(["--quick", "thing"]) == exit_code
+    assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("workload", ["nope", "default+nope"])
+def test_an_unknown_trace_is_refused_with_those_that_there_are(
+    workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "published_summary.csv").write_text("workload,policy,mean_100,mean_130\n")
+    for name in ("default", "cpu050"):
+        (tmp_path / f"openb_pod_list_{name}.csv").touch()
+    monkeypatch.setattr(openb, "DATA", tmp_path)
+    assert openb.main(["--workload", workload, "--save", ""]) == 2
+    assert f'no workload "nope" in {tmp_path}; there are cpu050, default' in capsys.readouterr().err
