@@ -1,0 +1,128 @@
+"""What the controllers of one term have in common: the store, the time, the term that fences every write, and copies to read."""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import msgspec
+
+from lattice.clock import Clock, stamp
+from lattice.controllers.events import Teller
+from lattice.kinds.agreement import LatticeAgreement
+from lattice.kinds.automation import AutomationRule
+from lattice.kinds.base import Kind
+from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.core import Namespace, Secret
+from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
+from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.nodeclass import LatticeNodeClass
+from lattice.kinds.policy import LatticePlacementPolicy
+from lattice.kinds.pool import LatticePool
+from lattice.kinds.service import LatticeService
+from lattice.kinds.workload import LatticeWorkload
+from lattice.presence import Presence
+from lattice.store.cache import Cache, Index
+from lattice.store.protocol import MAX_OPERATIONS, Check, Entry, Store, Term, Write
+
+K = TypeVar("K", bound=Kind)
+
+COPIED: tuple[type[Kind], ...] = (
+    LatticeService,
+    LatticeWorkload,
+    LatticeNode,
+    LatticeCluster,
+    LatticePool,
+    LatticeNodeClass,
+    CloudInfrastructure,
+    StaticInfrastructure,
+    LatticePlacementPolicy,
+    LatticeLedger,
+    LatticeAgreement,
+    AutomationRule,
+    Secret,
+    Namespace,
+)
+
+
+def _service_of(workload: LatticeWorkload) -> Iterable[str]:
+    """`namespace/name` of its service."""
+    return (f"{workload.metadata.namespace}/{workload.spec.service}",) if workload.spec.service else ()
+
+
+def _node_of(workload: LatticeWorkload) -> Iterable[str]:
+    return (workload.status.binding.node,) if workload.status.binding else ()
+
+
+def _cluster_of_workload(workload: LatticeWorkload) -> Iterable[str]:
+    return (workload.spec.cluster,)
+
+
+def _cluster_of_node(node: LatticeNode) -> Iterable[str]:
+    return (node.spec.cluster,)
+
+
+INDEXES: Mapping[type[Kind], Mapping[str, Index[Any]]] = {
+    LatticeWorkload: {"service": _service_of, "node": _node_of, "cluster": _cluster_of_workload},
+    LatticeNode: {"cluster": _cluster_of_node},
+}
+
+
+def _decoder(kind: type[K]) -> Callable[[Entry], K]:
+    decode = msgspec.json.Decoder(kind).decode
+    return lambda entry: decode(entry.value)
+
+
+@dataclass
+class Office:
+    """Made anew for each term. The copies are run by whoever runs the controllers."""
+
+    store: Store
+    clock: Clock
+    term: Term
+    rng: random.Random
+    presence: Presence
+    new_uid: Callable[[], str] = field(default=lambda: str(uuid4()))
+
+    def __post_init__(self) -> None:
+        self._copies: dict[type[Kind], Cache[Any]] = {
+            kind: Cache(self.store, kind.resource.id, _decoder(kind), self.clock, self.rng, INDEXES.get(kind, {})) for kind in COPIED
+        }
+
+    def copy(self, kind: type[K]) -> Cache[K]:
+        """By path: `namespace/name`, `/name` for what has no namespace."""
+        return self._copies[kind]
+
+    @property
+    def copies(self) -> Sequence[Cache[Any]]:
+        return tuple(self._copies.values())
+
+    def teller(self, component: str) -> Teller:
+        return Teller(component, self.clock, self.new_uid)
+
+    @property
+    def now(self) -> str:
+        return stamp(self.clock.now())
+
+    async def commit(self, writes: Sequence[Write], checks: Sequence[Check] = (), request_id: str | None = None) -> int:
+        """Fenced: refused once another server leads."""
+        return await self.store.commit(writes, checks=checks, fence=self.term, request_id=request_id)
+
+    async def commit_each(self, writes: Iterable[Sequence[Write]]) -> None:
+        """Groups that stand or fall by themselves, as many as go into one commit at a time."""
+        for batch in batches(writes):
+            await self.commit(batch)
+
+
+def batches(groups: Iterable[Sequence[Write]], most: int = MAX_OPERATIONS) -> Iterator[list[Write]]:
+    """Groups joined into lists of at most so many writes; no group is split."""
+    batch: list[Write] = []
+    for group in groups:
+        if batch and len(batch) + len(group) > most:
+            yield batch
+            batch = []
+        batch.extend(group)
+    if batch:
+        yield batch
