@@ -78,6 +78,7 @@ async def _call(words: tuple[str, ...], env: Mapping[str, str], timeout: float) 
         process = await asyncio.create_subprocess_exec(
             *words,
             env={**os.environ, **env},
+            cwd=tempfile.gettempdir(),  # its monitor leaves a file where it was started when a container runs out of memory
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -1,0 +1,326 @@
+"""Cluster -> machines: asks providers for what is wanted, gives up what is not, and says what is really there.
+
+A node's object is written before its machine is asked for, and goes after the machine is confirmed to be gone: a crash in between
+leaves nothing that the next look does not see. A phase changes on what was observed, never because time has passed.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from lattice.clock import stamp
+from lattice.controllers.ledgers import Ledgers, Payment
+from lattice.controllers.loop import Again, Loop, Pace, Source
+from lattice.controllers.office import Office
+from lattice.controllers.record import conditioned, created, owned_by, with_metadata, with_status
+from lattice.errors import Fenced, LatticeError, NotFound
+from lattice.kinds.base import Condition, Metadata
+from lattice.kinds.cluster import ClusterStatus, LatticeCluster
+from lattice.kinds.infrastructure import StaticInfrastructure
+from lattice.kinds.ledger import LatticeLedger, Lot
+from lattice.kinds.lifecycle import doomed
+from lattice.kinds.node import LatticeNode, NodeSpec
+from lattice.kinds.nodeclass import LatticeNodeClass, Size
+from lattice.kinds.service import LatticeService
+from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.machines import Machines, NodeSeen, Steps, releasable, steps
+from lattice.placement.money import Charge
+from lattice.placement.prices import PriceBook
+from lattice.placement.supply import compile_supply
+from lattice.providers.protocol import Found, Machine, Provider
+from lattice.store.protocol import Change, Delete, Put, Write
+
+MACHINE = "lattice.dev/machine"  # finalizer of a node: its machine may still be there
+UNDER_WAY = 5.0  # seconds until machines that are on their way are looked for again
+REFUSED = 15.0  # seconds until a provider that refused is asked again
+PATIENCE = 600.0  # seconds that a provider may take
+Mint = Callable[[LatticeNode], tuple[str, Put]]  # a one-time token for the agent of a node, and what must be stored for it
+
+
+@dataclass
+class Clusters:
+    """`providers` by the name that pools call them."""
+
+    office: Office
+    providers: Mapping[str, Provider]
+    mint: Mint
+    resync: float = 30.0
+    name: str = "clusters"
+    _making: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        office = self.office
+        self._clusters, self._nodes = office.copy(LatticeCluster), office.copy(LatticeNode)
+        self._workloads, self._ledgers = office.copy(LatticeWorkload), office.copy(LatticeLedger)
+        self._classes, self._statics = office.copy(LatticeNodeClass), office.copy(StaticInfrastructure)
+        self._services = office.copy(LatticeService)
+        self._teller = office.teller("clusters")
+        self._books = Ledgers(office.store, office.clock, office.term, office.new_uid)
+
+    def loop(self) -> Loop:
+        sources = (
+            Source(self._clusters),
+            Source(self._nodes, self._of_node),
+            Source(self._workloads, self._of_workload),
+        )
+        return Loop(self, self.office.clock, self.office.rng, self._everything, sources, Pace(resync=self.resync, patience=PATIENCE))
+
+    def _everything(self) -> list[str]:
+        """Clusters that are gone too, as long as a node remembers them."""
+        return sorted({f"/{each.metadata.name}" for each in self._clusters.all()} | {f"/{each.spec.cluster}" for each in self._made()})
+
+    def _made(self) -> list[LatticeNode]:
+        return [each for each in self._nodes.all() if each.spec.cluster]
+
+    def _of_node(self, change: Change) -> Sequence[str]:
+        node = self._nodes.get(change.key.path)
+        if node is None and change.previous is not None:
+            node = msgspec.json.decode(change.previous.value, type=LatticeNode)
+        return (f"/{node.spec.cluster}",) if node is not None and node.spec.cluster else ()
+
+    def _of_workload(self, change: Change) -> Sequence[str]:
+        """Only a node that is leaving waits for its workloads to go."""
+        if change.previous is None:
+            return ()
+        before = msgspec.json.decode(change.previous.value, type=LatticeWorkload)
+        node = self._nodes.get(f"/{before.status.binding.node}") if before.status.binding else None
+        return (f"/{node.spec.cluster}",) if node is not None and node.metadata.deletion_timestamp else ()
+
+    async def reconcile(self, key: str) -> Again | None:
+        name = key.removeprefix("/")
+        cluster, nodes = self._clusters.get(key), self._nodes.by("cluster", name)
+        if cluster is None and not nodes:
+            return None
+        provider = self.providers.get(cluster.spec.provider if cluster else nodes[0].spec.provider)
+        if provider is None:
+            return await self._without_provider(cluster)
+        try:
+            listed = {each.node: each for each in await provider.list() if each.cluster == name}
+        except LatticeError as error:
+            return await self._tell(cluster, {}, (str(error),))
+        found = self._found(name, cluster, nodes, listed)
+        todo = steps(name, found)
+        troubles = await self._take(cluster, provider, todo, found)
+        again = await self._tell(cluster, listed, troubles)
+        if cluster is not None and not nodes and not listed and not cluster.spec.wanted_nodes:
+            await self._remove_if_unused(cluster)
+        return again
+
+    def _found(self, name: str, cluster: LatticeCluster | None, nodes: Sequence[LatticeNode], listed: Mapping[str, Found]) -> Machines:
+        return Machines(
+            wanted=cluster.spec.nodes if cluster and not cluster.metadata.deletion_timestamp else {},
+            nodes=[self._seen(each) for each in nodes],
+            running={each.node for each in listed.values() if each.state != "Ended"} | self._making,
+            known=set(listed),
+            paid=self._paid(name),
+        )
+
+    def _seen(self, node: LatticeNode) -> NodeSeen:
+        ready = next((each for each in node.status.conditions if each.type == "Ready"), None)
+        return NodeSeen(
+            node.metadata.name,
+            node.spec.node_class,
+            has_joined=bool(node.status.agent_version),
+            is_ready=ready is not None and ready.status == "True",
+            workloads=len(self._workloads.by("node", node.metadata.name)),
+            is_leaving=bool(node.metadata.deletion_timestamp),
+        )
+
+    def _lots(self, cluster: str) -> list[tuple[LatticeLedger, Lot]]:
+        return [(ledger, lot) for ledger in self._ledgers.all() for lot in ledger.status.machines.get(cluster, ())]
+
+    def _paid(self, cluster: str) -> dict[str, int] | None:
+        """By class. Several budgets may pay for one machine: the least of them counts."""
+        by_ledger: dict[str, dict[str, int]] = {}
+        for ledger, lot in self._lots(cluster):
+            counts = by_ledger.setdefault(ledger.metadata.name, {})
+            counts[lot.node_class] = counts.get(lot.node_class, 0) + lot.count
+        if not by_ledger:
+            return None
+        kinds = {kind for counts in by_ledger.values() for kind in counts}
+        return {kind: min(counts.get(kind, 0) for counts in by_ledger.values()) for kind in kinds}
+
+    async def _take(self, cluster: LatticeCluster | None, provider: Provider, todo: Steps, found: Machines) -> tuple[str, ...]:
+        """What went wrong, in words."""
+        for name in todo.give_up:
+            await self._give_up(name)
+        for name, kind in todo.make:
+            if cluster is not None:
+                await self._make_node(cluster, name, kind)
+        work = [self._start(provider, name) for name in (*(name for name, _ in todo.make), *todo.start)]
+        work += [self._remove(provider, name, found) for name in todo.remove]
+        work += [provider.delete(name) for name in todo.stray]
+        ended = await asyncio.gather(*work, return_exceptions=True)
+        for each in ended:
+            if isinstance(each, Fenced) or (isinstance(each, BaseException) and not isinstance(each, LatticeError)):
+                raise each
+        return tuple(dict.fromkeys(str(each) for each in ended if isinstance(each, LatticeError)))
+
+    async def _give_up(self, name: str) -> None:
+        entry = self._nodes.entry(f"/{name}")
+        node = self._nodes.get(f"/{name}")
+        if entry is None or node is None:
+            return
+        mark = with_metadata(entry, lambda metadata: doomed({"metadata": metadata}, now=self.office.now)["metadata"])
+        await self.office.commit([mark, self._teller.event(node, "NodeGivenUp", "its cluster needs it no more: what runs on it leaves")])
+
+    async def _make_node(self, cluster: LatticeCluster, name: str, kind: str) -> None:
+        node = node_object(cluster, name, self._classes.get(f"/{kind}"), kind)
+        written = created(node, uid=self.office.new_uid(), now=self.office.now)
+        told = self._teller.event(cluster, "NodeCreating", f"node {name} of class {kind} is being made")
+        await self._nodes.wait_for(await self.office.commit([written, told]))
+
+    async def _start(self, provider: Provider, name: str) -> None:
+        node = self._nodes.get(f"/{name}")
+        if node is None or name in self._making:
+            return
+        self._making.add(name)
+        try:
+            size = self._size(node)
+            token, stored = self.mint(node)
+            await self.office.commit([stored])
+            labels = {key: value for key, value in node.metadata.labels.items() if not key.startswith("lattice.dev/")}
+            found = self._classes.get(f"/{node.spec.node_class}")
+            model = found.spec.resources.gpu_model if found else ""
+            spec = node.spec
+            machine = Machine(name, spec.cluster, spec.region, spec.zone, spec.node_class, size, model, labels, token)
+            await provider.create(machine)
+        finally:
+            self._making.discard(name)
+
+    def _size(self, node: LatticeNode) -> Size:
+        """As its provider makes it; an owned place without classes has its capacity in equal parts."""
+        kind = self._classes.get(f"/{node.spec.node_class}")
+        if kind is not None and (size := kind.spec.size_on(node.spec.provider)) is not None:
+            return size
+        static = self._statics.get(f"/{node.spec.pool}")
+        types = compile_supply([static], PriceBook.builtin()).offers[0].types if static else ()
+        if found := next((each for each in types if each.name == node.spec.node_class), None):
+            return Size(*(found.size.get(name, 0) for name in ("cpu", "memory", "storage", "gpu")), {})
+        raise NotFound(
+            f"class {node.spec.node_class} is not there for provider {node.spec.provider}",
+            where=f"latticenode/{node.metadata.name}",
+            fix="apply the LatticeNodeClass again, with an entry for this provider",
+        )
+
+    async def _remove(self, provider: Provider, name: str, found: Machines) -> None:
+        await provider.delete(name)
+        entry, node = self._nodes.entry(f"/{name}"), self._nodes.get(f"/{name}")
+        if entry is None or node is None:
+            return
+        others = [each for each in node.metadata.finalizers if each != MACHINE]
+        gone: Write = Delete(entry.key, entry.revision)
+        if others:
+            gone = with_metadata(entry, lambda metadata: metadata | {"finalizers": others})
+        kind = node.spec.node_class
+        releases = self._releases(node) if releasable(kind, found) else ()
+        self.office.presence.forget(name)
+        await self._books.commit_with_charges(Payment(writes=[gone], releases=releases))
+
+    def _releases(self, node: LatticeNode) -> tuple[Charge, ...]:
+        """One machine less, in every budget that pays for it, at the price that it was taken for."""
+        held: dict[int, list[LatticeLedger]] = {}
+        for ledger, lot in self._lots(node.spec.cluster):
+            if lot.node_class == node.spec.node_class:
+                held.setdefault(lot.micros, []).append(ledger)
+        if not held:
+            return ()
+        micros = max(held)  # the dearest first: what stays is what costs least
+        accounts = tuple(each.spec.budget for each in held[micros])
+        return (Charge(accounts, node.spec.cluster, Lot(node_class=node.spec.node_class, count=1, micros=micros)),)
+
+    async def _without_provider(self, cluster: LatticeCluster | None) -> Again | None:
+        if cluster is None:
+            return None
+        words = f"no adapter here makes machines of provider {cluster.spec.provider or 'unnamed'}"
+        await self._write(cluster, "Pending", words, "ProviderUnavailable", is_ready=False)
+        return None
+
+    async def _tell(self, cluster: LatticeCluster | None, listed: Mapping[str, Found], troubles: Sequence[str]) -> Again | None:
+        if cluster is None:
+            return Again(UNDER_WAY)
+        nodes = [self._seen(each) for each in self._nodes.by("cluster", cluster.metadata.name)]
+        ready = sum(each.is_ready and not each.is_leaving for each in nodes)
+        wanted = cluster.spec.wanted_nodes
+        if cluster.metadata.deletion_timestamp:
+            await self._write(cluster, "Deleting", f"{len(nodes)} nodes are still there", "Deleting", is_ready=False)
+            return Again(UNDER_WAY)
+        if troubles:
+            await self._write(cluster, "Provisioning", "; ".join(troubles), "ProviderRefused", is_ready=False)
+            return Again(REFUSED)
+        if ready >= wanted and len(nodes) == wanted:
+            await self._write(cluster, "Ready", f"{ready} of {wanted} nodes are ready", "NodesReady", is_ready=True)
+            return None
+        joined = sum(each.has_joined for each in nodes)
+        phase = "Provisioning" if joined < wanted else "Degraded" if ready < wanted else "Ready"
+        words = f"{ready} of {wanted} nodes are ready, {joined} have joined"
+        await self._write(cluster, phase, words, "NodesReady" if ready >= wanted else "NodesMissing", is_ready=ready >= wanted)
+        return Again(UNDER_WAY)
+
+    async def _write(self, cluster: LatticeCluster, phase: str, message: str, reason: str, *, is_ready: bool) -> None:
+        path = f"/{cluster.metadata.name}"
+        entry, current = self._clusters.entry(path), self._clusters.get(path)
+        if entry is None or current is None:
+            return
+        nodes = [self._seen(each) for each in self._nodes.by("cluster", cluster.metadata.name)]
+        before = current.status
+        said = Condition(type="Ready", status="True" if is_ready else "False", reason=reason, message=message)
+        status: ClusterStatus = msgspec.structs.replace(
+            before,
+            phase=phase,
+            message=message,
+            nodes=len(nodes),
+            ready_nodes=sum(each.is_ready for each in nodes),
+            observed_generation=current.metadata.generation,
+            conditions=conditioned(before.conditions, [said], stamp(self.office.clock.now())),
+        )
+        if status == before:
+            return
+        writes: list[Write] = [with_status(entry, status)]
+        if phase != before.phase:
+            writes.append(self._teller.event(current, f"Cluster{phase}", message, warning=phase in ("Degraded", "Failed")))
+        await self.office.commit(writes)
+
+    async def _remove_if_unused(self, cluster: LatticeCluster) -> None:
+        """Nobody is placed there, nobody is bound there; and its number is written down where it is not given twice."""
+        name = cluster.metadata.name
+        placed = any(each.cluster == name for service in self._services.all() for each in service.status.placements)
+        entry = self._clusters.entry(f"/{name}")
+        if entry is None or placed or self._workloads.by("cluster", name) or cluster.spec.min_nodes or self._paid(name):
+            return
+        told = self._teller.event(cluster, "ClusterRemoved", "no service needs it")
+        await self.office.commit([Delete(entry.key, entry.revision), told])
+
+
+def node_object(cluster: LatticeCluster, name: str, kind: LatticeNodeClass | None, class_name: str) -> LatticeNode:
+    """Before its agent has joined."""
+    spec, resource = cluster.spec, LatticeNode.resource
+    labels = {
+        **(kind.spec.labels if kind else {}),
+        **spec.labels,
+        "lattice.dev/cluster": cluster.metadata.name,
+        "lattice.dev/node-class": class_name,
+        "lattice.dev/region": spec.region,
+        "lattice.dev/zone": spec.zone,
+    }
+    return LatticeNode(
+        api_version=resource.api_version,
+        kind=resource.kind,
+        metadata=Metadata(
+            name=name,
+            labels={key: value for key, value in labels.items() if value},
+            finalizers=(MACHINE,),
+            owner_references=(owned_by(cluster),),
+        ),
+        spec=NodeSpec(
+            cluster=cluster.metadata.name,
+            pool=spec.pool,
+            provider=spec.provider,
+            region=spec.region,
+            zone=spec.zone,
+            node_class=class_name,
+            taints=kind.spec.taints if kind else (),
+        ),
+    )

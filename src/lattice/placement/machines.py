@@ -1,0 +1,91 @@
+"""Which machines must a cluster get, start again, give up or lose? What is wanted beside what is there; none with work on it is removed."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    name: str
+    node_class: str
+    has_joined: bool = False
+    is_ready: bool = False
+    workloads: int = 0
+    is_leaving: bool = False  # marked for removal
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """What there is of a cluster. `running`: machines that their provider says are up; `paid`: by class, None if nobody counts."""
+
+    wanted: Mapping[str, int]
+    nodes: Sequence[NodeSeen]
+    running: Collection[str] = ()
+    known: Collection[str] = ()  # machines that the provider has, up or not
+    paid: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    make: tuple[tuple[str, str], ...] = ()  # node, class: neither node nor machine is there
+    start: tuple[str, ...] = ()  # the node is there, its machine is not, or has ended
+    give_up: tuple[str, ...] = ()  # more than wanted: nothing new goes there, and what is there leaves
+    remove: tuple[str, ...] = ()  # given up and empty
+    stray: tuple[str, ...] = ()  # machines without a node
+
+    @property
+    def is_none(self) -> bool:
+        return not (self.make or self.start or self.give_up or self.remove or self.stray)
+
+
+def steps(cluster: str, found: Machines) -> Steps:
+    staying = [each for each in found.nodes if not each.is_leaving]
+    leaving = [each for each in found.nodes if each.is_leaving]
+    names = {each.name for each in found.nodes}
+    give_up: list[str] = []
+    make: list[tuple[str, str]] = []
+    taken = {*names, *found.known}
+    for kind in sorted({*found.wanted, *(each.node_class for each in staying)}):
+        here = sorted((each for each in staying if each.node_class == kind), key=_dispensable)
+        missing = found.wanted.get(kind, 0) - len(here)
+        give_up.extend(each.name for each in here[: max(0, -missing)])
+        for _ in range(min(missing, _payable(kind, found))):
+            name = _free_name(f"{cluster}-{kind}", taken)
+            taken.add(name)
+            make.append((name, kind))
+    return Steps(
+        make=tuple(make),
+        start=tuple(sorted(each.name for each in staying if each.name not in found.running and each.name not in give_up)),
+        give_up=tuple(sorted(give_up)),
+        remove=tuple(sorted(each.name for each in leaving if not each.workloads)),
+        stray=tuple(sorted(set(found.known) - names)),
+    )
+
+
+def _dispensable(node: NodeSeen) -> tuple[bool, bool, int, str]:
+    """The first is missed least: one that never joined, then one that is not ready, then the one with least on it."""
+    return (node.has_joined, node.is_ready, node.workloads, node.name)
+
+
+def _payable(kind: str, found: Machines) -> int:
+    """A machine that goes is paid for until it is gone: its place is taken only then."""
+    if found.paid is None:
+        return found.wanted.get(kind, 0)
+    there = sum(each.node_class == kind for each in found.nodes)
+    return max(0, found.paid.get(kind, 0) - there)
+
+
+def _free_name(stem: str, taken: Collection[str]) -> str:
+    number = 1
+    while f"{stem}-{number}" in taken:
+        number += 1
+    return f"{stem}-{number}"
+
+
+def releasable(kind: str, found: Machines) -> bool:
+    """One machine of this class is confirmed to be gone: is it paid for no longer, or is its place taken by another?"""
+    if found.paid is None:
+        return False
+    left = Counter(each.node_class for each in found.nodes)[kind] - 1
+    return found.paid.get(kind, 0) > max(found.wanted.get(kind, 0), left)

@@ -1,0 +1,153 @@
+"""Machines that are agents on this machine: a folder and a process each, so that services really run without anything being rented."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from lattice.clock import Clock
+from lattice.errors import Unavailable
+from lattice.providers.protocol import Found, Machine, Offered, Refused
+
+STOP_WITHIN = 15.0  # seconds for an agent to stop what it runs, and itself
+GLANCE = 0.05
+MACHINE, PID, LOG, AGENT = "machine.json", "agent.pid", "agent.log", "agent"
+
+
+@dataclass
+class LocalProvider:
+    """`server` is where agents join, asked anew at each start: a server that comes back may have another port."""
+
+    folder: Path
+    server: Callable[[], str]
+    clock: Clock
+    name: str = "local"
+    command: Sequence[str] = (sys.executable, "-m", "lattice", "agent")
+    flags: Sequence[str] = ()
+    _started: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
+    _turns: dict[str, asyncio.Lock] = field(default_factory=dict)
+
+    async def offers(self) -> Offered:
+        return Offered()
+
+    async def create(self, machine: Machine) -> str:
+        async with self._turns.setdefault(machine.node, asyncio.Lock()):
+            home = self._home(machine.node)
+            if not self._is_running(machine.node):
+                try:
+                    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+                    (home / MACHINE).write_bytes(msgspec.json.encode({"node": machine.node, "cluster": machine.cluster}))
+                    await self._start(machine, home)
+                except OSError as error:
+                    raise Refused(
+                        f"an agent cannot be started: {error.strerror}", where=str(home), fix="see whether the disk is full"
+                    ) from error
+            return f"local://{machine.node}"
+
+    async def delete(self, node: str) -> None:
+        async with self._turns.setdefault(node, asyncio.Lock()):
+            home = self._home(node)
+            if not home.exists():
+                return
+            await self._stop(node)
+            await self._clear(node, home)
+            shutil.rmtree(home)
+
+    async def list(self) -> Sequence[Found]:
+        found = []
+        for path in sorted(self.folder.glob(f"*/{MACHINE}")):
+            known = msgspec.json.decode(path.read_bytes())
+            running = self._is_running(known["node"])
+            found.append(
+                Found(
+                    known["node"],
+                    known["cluster"],
+                    f"local://{known['node']}",
+                    "Running" if running else "Ended",
+                    "" if running else f"its agent has ended; see {path.parent / LOG}",
+                )
+            )
+        return found
+
+    async def close(self) -> None:
+        """Nothing stays behind: what agents run ends with them. Their folders stay, and a later start goes on with them."""
+        await asyncio.gather(*(self._stop(each.node) for each in await self.list()))
+
+    def _home(self, node: str) -> Path:
+        return self.folder / node
+
+    async def _start(self, machine: Machine, home: Path) -> None:
+        size = machine.size
+        flags = [
+            *("--server", self.server(), "--data-dir", str(home / AGENT), "--stop-workloads-on-exit"),
+            *("--cpu", f"{size.milli}m", "--memory", str(size.memory)),
+            *(("--disk", str(size.storage)) if size.storage else ()),
+            *self.flags,
+        ]
+        environment = {**os.environ, "LATTICE_JOIN_TOKEN": machine.token}  # not among the arguments, which everybody can read
+        with (home / LOG).open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *self.command, *flags, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+        (home / PID).write_text(str(process.pid))
+        self._started[machine.node] = process
+
+    def _is_running(self, node: str) -> bool:
+        process = self._started.get(node)
+        return process.returncode is None if process is not None else self._holds_its_folder(node)
+
+    def _holds_its_folder(self, node: str) -> bool:
+        """An agent that an earlier server started: alive as long as it holds the lock of its folder."""
+        try:
+            lock = os.open(self._home(node) / AGENT / "lock", os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    async def _stop(self, node: str) -> None:
+        if not self._is_running(node):
+            return
+        self._signal(node, signal.SIGTERM)
+        if not await self._ends_within(node, STOP_WITHIN):
+            self._signal(node, signal.SIGKILL)
+            await self._ends_within(node, STOP_WITHIN)
+        self._started.pop(node, None)
+
+    def _signal(self, node: str, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError, ValueError):
+            os.kill(int((self._home(node) / PID).read_text()), number)
+
+    async def _ends_within(self, node: str, seconds: float) -> bool:
+        ends = self.clock.monotonic() + seconds
+        while self._is_running(node):
+            if self.clock.monotonic() >= ends:
+                return False
+            await self.clock.sleep(GLANCE)
+        return True
+
+    async def _clear(self, node: str, home: Path) -> None:
+        """An agent that was killed may have left something running: another one, without a server, stops it."""
+        if not (home / AGENT / "state.json").exists():
+            return
+        process = await asyncio.create_subprocess_exec(
+            *self.command, "--data-dir", str(home / AGENT), "--clear", stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        said, _ = await process.communicate()
+        if process.returncode:
+            words = said.decode(errors="replace").strip().splitlines()
+            raise Unavailable(f"what ran on {node} cannot be stopped: {words[-1] if words else ''}", where=str(home), fix="see its log")

@@ -1,0 +1,74 @@
+"""What every provider promises: machines made, removed and listed by the name of their node, each at most once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from lattice.errors import Unavailable
+from lattice.kinds.nodeclass import Size
+
+State = Literal["Starting", "Running", "Ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine that is to be there, and how its agent joins."""
+
+    node: str
+    cluster: str
+    region: str
+    zone: str
+    node_class: str
+    size: Size
+    gpu_model: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    token: str = ""  # one-time; a machine that joined before does not need it again
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A machine that is there, as its provider says."""
+
+    node: str
+    cluster: str
+    provider_id: str
+    state: State = "Running"
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What can be had just now. None: as much as one likes."""
+
+    regions: frozenset[str] | None = None
+    machines: int | None = None
+
+    def lacks(self, region: str) -> str:
+        """Why no machine can be had there; "" if one can."""
+        if self.regions is not None and region not in self.regions:
+            return f"region {region or 'unnamed'} is not offered; there are {', '.join(sorted(self.regions)) or 'none'}"
+        return "its quota of machines is used up" if self.machines is not None and self.machines <= 0 else ""
+
+
+class Refused(Unavailable):
+    """The provider does not make this machine now: a quota, a wrong login, nothing left. Asking again later may help."""
+
+
+class Provider(Protocol):
+    name: str
+
+    async def offers(self) -> Offered: ...
+
+    async def create(self, machine: Machine) -> str:
+        """The provider's own name of it. One that is there stays as it is; one that ended is started again. Raises Refused."""
+        ...
+
+    async def delete(self, node: str) -> None:
+        """It is gone on return, with everything on it. Nothing there is no error."""
+        ...
+
+    async def list(self) -> Sequence[Found]:
+        """All machines that were made through this provider and not deleted, in order of their node's name."""
+        ...
+
+    async def close(self) -> None: ...

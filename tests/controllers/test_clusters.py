@@ -1,0 +1,265 @@
+"""Clusters get the machines they want, say what is there, give up what they do not want, and pay until it is gone."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from offices import Scene, a, acting, revision_after
+
+from lattice.controllers.clusters import MACHINE, Clusters
+from lattice.controllers.ledgers import Ledgers, Payment
+from lattice.controllers.record import created
+from lattice.errors import Fenced
+from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.core import Secret
+from lattice.kinds.ledger import Account, LatticeLedger, Lot
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.nodeclass import LatticeNodeClass
+from lattice.kinds.pool import LatticePool
+from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.money import Charge
+from lattice.providers.fake import FakeProvider
+from lattice.providers.protocol import Machine
+from lattice.store.protocol import Put
+
+NANO = a(
+    LatticeNodeClass, "nano", spec={"providers": {"local": {}}, "resources": {"cores": 1, "memoryGi": 1}, "costPerHour": {"local": 0.01}}
+)
+POOL = a(
+    LatticePool,
+    "north",
+    spec={"provider": {"type": "local", "region": "north"}, "budget": {"maxMonthlyCost": 100}, "nodeClasses": ["nano"]},
+)
+
+
+def a_cluster(nodes: int = 1, **spec: Any) -> LatticeCluster:
+    return a(LatticeCluster, "north-001", spec={"pool": "north", "provider": "local", "region": "north", "nodes": {"nano": nodes}, **spec})
+
+
+@dataclass
+class Yard:
+    """One cluster controller at work, its provider, and the agents' side played by hand."""
+
+    scene: Scene = field(default_factory=Scene)
+    made: list[Machine] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.provider = FakeProvider(self.scene.clock, "local", made=self.made.append)
+
+    def mint(self, node: LatticeNode) -> tuple[str, Put]:
+        uid = self.scene.uid()
+        secret = a(Secret, f"join-{uid[:8]}", "lattice-system", type="join")
+        return f"token-of-{node.metadata.name}", created(secret, uid=uid, now="2026-01-01T00:00:00Z")
+
+    async def controller(self) -> Clusters:
+        return Clusters(await self.scene.office(), {"local": self.provider}, self.mint)
+
+    async def joined(self, name: str) -> None:
+        node = await self.node(name)
+        assert node is not None
+        ready = [{"type": "Ready", "status": "True"}]
+        await self.scene.put(
+            msgspec.structs.replace(node, status=msgspec.convert({"agentVersion": "1", "conditions": ready}, type(node.status)))
+        )
+
+    async def node(self, name: str = "north-001-nano-1") -> LatticeNode | None:
+        return await self.scene.get(LatticeNode, name)
+
+    async def cluster(self) -> LatticeCluster | None:
+        return await self.scene.get(LatticeCluster, "north-001")
+
+    async def phase(self) -> str:
+        cluster = await self.cluster()
+        return cluster.status.phase if cluster else "gone"
+
+    async def wants(self, nodes: int) -> None:
+        await self.scene.put(a_cluster(nodes))
+        await self.scene.clock.advance(0.1)
+
+    async def pays(self, count: int) -> None:
+        lot = Lot(node_class="nano", count=count, micros=10_000)
+        charge = Charge((Account(kind="LatticePool", name="north"),), "north-001", lot)
+        books = Ledgers(self.scene.store, self.scene.clock, new_uid=self.scene.uid)
+        marker = a(LatticePool, self.scene.uid()[:8], spec={"provider": {"type": "none"}})
+        await books.commit_with_charges(Payment([created(marker, uid=self.scene.uid(), now="2026-01-01T00:00:00Z")], charges=[charge]))
+
+    async def paid(self) -> int:
+        ledger = await self.scene.get(LatticeLedger, "pool.north")
+        return 0 if ledger is None else sum(lot.count for lot in ledger.status.machines.get("north-001", ()))
+
+
+Story = Callable[[Yard, Clusters], Coroutine[Any, Any, None]]
+
+
+def play(story: Story) -> None:
+    async def run() -> None:
+        yard = Yard()
+        await yard.scene.put(NANO, POOL)
+        controller = await yard.controller()
+        async with acting(controller.office, controller.loop()):
+            await story(yard, controller)
+
+    asyncio.run(run())
+
+
+def test_machines_are_made_joined_and_then_the_cluster_is_ready() -> None:
+    async def story(yard: Yard, _: Clusters) -> None:
+        await yard.scene.put(a_cluster(2))
+        await yard.scene.clock.advance(1)
+        assert [(each.node, each.size.milli, each.token) for each in yard.made] == [
+            ("north-001-nano-1", 1000, "token-of-north-001-nano-1"),
+            ("north-001-nano-2", 1000, "token-of-north-001-nano-2"),
+        ]
+        node = await yard.node()
+        assert node is not None
+        assert node.metadata.finalizers == (MACHINE,)
+        assert node.spec.pool == "north"
+        assert await yard.phase() == "Provisioning"
+        await yard.joined("north-001-nano-1")
+        await yard.scene.clock.advance(600)
+        assert await yard.phase() == "Provisioning", "time alone changes no phase"
+        await yard.joined("north-001-nano-2")
+        await yard.scene.clock.advance(6)
+        assert await yard.phase() == "Ready"
+        cluster = await yard.cluster()
+        assert cluster is not None
+        assert (cluster.status.nodes, cluster.status.ready_nodes) == (2, 2)
+        assert "ClusterReady north-001" in await yard.scene.events()
+
+    play(story)
+
+
+def test_a_converged_cluster_writes_nothing_more() -> None:
+    async def story(yard: Yard, _: Clusters) -> None:
+        await yard.wants(1)
+        await yard.joined("north-001-nano-1")
+        await yard.scene.clock.advance(10)
+        first, *later = await revision_after(yard.scene, [100, 100, 100])
+        assert set(later) == {first}
+        assert len(yard.made) == 1
+
+    play(story)
+
+
+def test_a_machine_that_ended_is_started_again_under_its_name() -> None:
+    async def story(yard: Yard, _: Clusters) -> None:
+        await yard.wants(1)
+        await yard.joined("north-001-nano-1")
+        yard.provider.lose("north-001-nano-1")
+        await yard.scene.clock.advance(40)
+        assert [each.node for each in yard.made] == ["north-001-nano-1"] * 2
+
+    play(story)
+
+
+def test_what_is_not_wanted_leaves_when_empty_and_is_paid_for_until_then() -> None:
+    async def story(yard: Yard, _: Clusters) -> None:
+        await yard.pays(2)
+        await yard.wants(2)
+        for number in (1, 2):
+            await yard.joined(f"north-001-nano-{number}")
+            spec = {"containers": {"main": {"command": ["true"]}}, "cluster": "north-001"}
+            status = {"binding": {"node": f"north-001-nano-{number}"}}
+            await yard.scene.put(a(LatticeWorkload, f"w{number}", "default", spec=spec, status=status))
+        await yard.wants(1)
+        await yard.scene.clock.advance(60)
+        node = await yard.node()
+        assert node is not None and node.metadata.deletion_timestamp, "it is given up"
+        assert len(await yard.provider.list()) == 2, "but not removed with work on it"
+        assert await yard.paid() == 2
+        await yard.scene.remove(a(LatticeWorkload, "w1", "default", spec={"containers": {"main": {"command": ["true"]}}}))
+        await yard.scene.clock.advance(6)
+        assert await yard.node() is None
+        assert [each.node for each in await yard.provider.list()] == ["north-001-nano-2"]
+        assert await yard.paid() == 1
+        assert await yard.phase() == "Ready"
+
+    play(story)
+
+
+def test_a_cluster_that_wants_nothing_and_holds_nothing_goes() -> None:
+    async def story(yard: Yard, _: Clusters) -> None:
+        await yard.pays(1)
+        await yard.wants(1)
+        await yard.wants(0)
+        await yard.scene.clock.advance(20)
+        assert (await yard.node(), await yard.phase(), await yard.paid(), list(await yard.provider.list())) == (None, "gone", 0, [])
+
+    play(story)
+
+
+def test_a_cluster_whose_object_was_removed_loses_its_machines() -> None:
+    async def story(yard: Yard, _: Clusters) -> None:
+        await yard.wants(1)
+        await yard.scene.remove(a_cluster())
+        await yard.scene.clock.advance(60)
+        assert list(await yard.provider.list()) == []
+        assert await yard.node() is None
+
+    play(story)
+
+
+def test_a_provider_that_refuses_is_asked_again_and_what_it_said_is_shown() -> None:
+    async def story(yard: Yard, _: Clusters) -> None:
+        yard.provider.quota = 1
+        await yard.wants(2)
+        cluster = await yard.cluster()
+        assert cluster is not None
+        assert "quota of machines is used up" in cluster.status.message
+        assert cluster.status.conditions[0].reason == "ProviderRefused"
+        assert await yard.phase() == "Provisioning"
+        yard.provider.quota = None
+        await yard.scene.clock.advance(20)
+        assert len(await yard.provider.list()) == 2
+
+    play(story)
+
+
+def test_without_an_adapter_nothing_is_made_and_that_is_said() -> None:
+    async def story(yard: Yard, _: Clusters) -> None:
+        await yard.scene.put(a_cluster(1, provider="aws"))
+        await yard.scene.clock.advance(1)
+        cluster = await yard.cluster()
+        assert cluster is not None
+        assert cluster.status.conditions[0].reason == "ProviderUnavailable"
+        assert await yard.node() is None
+
+    play(story)
+
+
+@pytest.mark.parametrize("fatal", range(1, 9), ids=lambda number: f"commit {number}")
+def test_a_server_that_dies_after_any_commit_is_followed_by_one_that_finishes(fatal: int) -> None:
+    async def run() -> None:
+        yard = Yard()
+        await yard.scene.put(NANO, POOL)
+        await yard.pays(2)
+        await yard.scene.put(a_cluster(2))
+        first = await yard.controller()
+        count = 0
+        commit = yard.scene.store.commit
+
+        async def mortal(*words: Any, **more: Any) -> int:
+            nonlocal count
+            count += 1
+            if count > fatal:
+                raise Fenced("this server is dead", fix="")
+            return await commit(*words, **more)
+
+        yard.scene.store.commit = mortal  # type: ignore[method-assign]
+        async with acting(first.office, first.loop()):
+            await yard.scene.clock.advance(30)
+        yard.scene.store.commit = commit  # type: ignore[method-assign]
+        second = await yard.controller()
+        async with acting(second.office, second.loop()):
+            await yard.scene.clock.advance(30)
+            assert {each.node for each in await yard.provider.list()} == {"north-001-nano-1", "north-001-nano-2"}
+            assert {each.metadata.name for each in await yard.scene.all(LatticeNode)} == {"north-001-nano-1", "north-001-nano-2"}
+            await yard.wants(0)
+            await yard.scene.clock.advance(30)
+            assert list(await yard.provider.list()) == []
+            assert await yard.paid() == 0
+
+    asyncio.run(run())

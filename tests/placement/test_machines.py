@@ -1,0 +1,97 @@
+"""Which machines a cluster gets, starts again, gives up and loses."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lattice.placement.machines import Machines, NodeSeen, Steps, releasable, steps
+
+
+def seen(name: str, kind: str = "nano", **said: object) -> NodeSeen:
+    return NodeSeen(name, kind, **said)  # type: ignore[arg-type]
+
+
+JOINED = {"has_joined": True, "is_ready": True}
+
+CASES = {
+    "nothing is there yet": (
+        Machines({"nano": 2, "basic": 1}, []),
+        Steps(make=(("c-basic-1", "basic"), ("c-nano-1", "nano"), ("c-nano-2", "nano"))),
+    ),
+    "everything is there": (Machines({"nano": 1}, [seen("c-nano-1", **JOINED)], {"c-nano-1"}, {"c-nano-1"}), Steps()),
+    "a node whose machine was never made, or has ended": (
+        Machines({"nano": 2}, [seen("c-nano-1"), seen("c-nano-2", **JOINED)], known={"c-nano-2"}),
+        Steps(start=("c-nano-1", "c-nano-2")),
+    ),
+    "names in use are not given again": (
+        Machines({"nano": 2}, [seen("c-nano-1", is_leaving=True, workloads=1), seen("c-nano-3")], {"c-nano-3"}, {"c-nano-2"}),
+        Steps(make=(("c-nano-4", "nano"),), stray=("c-nano-2",)),
+    ),
+    "one too many: the one that never joined is missed least": (
+        Machines({"nano": 1}, [seen("c-nano-1", **JOINED), seen("c-nano-2")], {"c-nano-1", "c-nano-2"}),
+        Steps(give_up=("c-nano-2",)),
+    ),
+    "of two that are ready, the one with less on it": (
+        Machines({"nano": 1}, [seen("a", workloads=2, **JOINED), seen("b", workloads=1, **JOINED)], {"a", "b"}),
+        Steps(give_up=("b",)),
+    ),
+    "a class that is not wanted at all": (Machines({}, [seen("a", **JOINED)], {"a"}), Steps(give_up=("a",))),
+    "given up, with work on it: waits": (Machines({}, [seen("a", is_leaving=True, workloads=1)], {"a"}), Steps()),
+    "given up and empty": (Machines({}, [seen("a", is_leaving=True)], {"a"}, {"a"}), Steps(remove=("a",))),
+    "a machine without a node": (Machines({}, [], {"x"}, {"x"}), Steps(stray=("x",))),
+    "one that goes is paid for until it is gone: its place waits": (
+        Machines({"nano": 1}, [seen("a", is_leaving=True, workloads=1)], {"a"}, {"a"}, paid={"nano": 1}),
+        Steps(),
+    ),
+    "one that goes beside one that is paid for anew": (
+        Machines({"nano": 1}, [seen("a", is_leaving=True, workloads=1)], {"a"}, {"a"}, paid={"nano": 2}),
+        Steps(make=(("c-nano-1", "nano"),)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_steps(case: str) -> None:
+    found, expected = CASES[case]
+    assert steps("c", found) == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "paid", "answer"),
+    [(0, 1, 1, True), (1, 1, 1, False), (1, 2, 2, True), (1, 2, 1, False), (2, 3, 2, False), (0, 2, 2, True)],
+    ids=["the last", "replaced by another", "one too many", "replaced already", "its place is waited for", "one of two that go"],
+)
+def test_a_machine_that_is_gone_is_paid_for_no_longer_unless_another_takes_its_place(
+    wanted: int, there: int, paid: int, answer: bool
+) -> None:
+    nodes = [seen(f"n{number}", is_leaving=number == 0) for number in range(there)]
+    assert releasable("nano", Machines({"nano": wanted}, nodes, paid={"nano": paid})) is answer
+    assert not releasable("nano", Machines({"nano": wanted}, nodes))
+
+
+KINDS = st.sampled_from(["nano", "basic"])
+NODES = st.lists(st.tuples(KINDS, st.booleans(), st.integers(0, 2), st.booleans()), max_size=6)
+
+
+@given(st.dictionaries(KINDS, st.integers(0, 4)), NODES, st.sets(st.integers(0, 7)))
+def test_carried_out_until_nothing_is_left_to_do_it_ends_with_exactly_what_is_wanted(
+    wanted: dict[str, int], drawn: list[tuple[str, bool, int, bool]], up: set[int]
+) -> None:
+    nodes = {f"c-{kind}-{index}": seen(f"c-{kind}-{index}", kind, is_leaving=goes, workloads=load, has_joined=joined)
+             for index, (kind, goes, load, joined) in enumerate(drawn)}  # fmt: skip
+    machines = {name for index, name in enumerate(nodes) if index in up} | {f"stray-{index}" for index in up if index > 5}
+    for _ in range(4):
+        todo = steps("c", Machines(wanted, list(nodes.values()), machines, machines))
+        assert not set(todo.remove) & {name for name, node in nodes.items() if node.workloads}, "nothing is removed with work on it"
+        machines |= {name for name, _ in todo.make} | set(todo.start)
+        machines -= {*todo.remove, *todo.stray}
+        nodes |= {name: seen(name, kind, has_joined=True) for name, kind in todo.make}
+        nodes |= {name: seen(name, nodes[name].node_class, is_leaving=True) for name in todo.give_up}
+        for name in todo.remove:
+            del nodes[name]
+        nodes = {name: NodeSeen(name, n.node_class, n.has_joined, n.is_ready, 0 if n.is_leaving else n.workloads, n.is_leaving)
+                 for name, n in nodes.items()}  # fmt: skip
+    assert Counter(each.node_class for each in nodes.values()) == Counter({kind: count for kind, count in wanted.items() if count})
+    assert machines == set(nodes)
