@@ -167,7 +167,8 @@ def test_what_is_not_wanted_leaves_when_empty_and_is_paid_for_until_then() -> No
         await yard.wants(1)
         await yard.scene.clock.advance(60)
         node = await yard.node()
-        assert node is not None and node.metadata.deletion_timestamp, "it is given up"
+        assert node is not None
+        assert node.metadata.deletion_timestamp, "it is given up"
         assert len(await yard.provider.list()) == 2, "but not removed with work on it"
         assert await yard.paid() == 2
         await yard.scene.remove(a(LatticeWorkload, "w1", "default", spec={"containers": {"main": {"command": ["true"]}}}))

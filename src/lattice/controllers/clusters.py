@@ -198,7 +198,8 @@ class Clusters:
         static = self._statics.get(f"/{node.spec.pool}")
         types = compile_supply([static], PriceBook.builtin()).offers[0].types if static else ()
         if found := next((each for each in types if each.name == node.spec.node_class), None):
-            return Size(*(found.size.get(name, 0) for name in ("cpu", "memory", "storage", "gpu")), {})
+            milli, memory, storage = (found.size.get(name, 0) for name in ("cpu", "memory", "storage"))
+            return Size(milli, memory, storage, 0, {})
         raise NotFound(
             f"class {node.spec.node_class} is not there for provider {node.spec.provider}",
             where=f"latticenode/{node.metadata.name}",

@@ -47,9 +47,9 @@ def ready(offers: Sequence[Offer], said: Sequence[Finding]) -> Condition:
         return _condition("Ready", True, "Usable")
     closed = next((offer.closed for offer in offers if offer.closed), "")
     told = next((each for each in said if each.type == "Ready"), None)
-    if closed or told is None:
-        return _condition("Ready", False, "Closed", closed or "it has no regions")
-    return _condition("Ready", False, told.reason, told.message)
+    if told is not None:
+        return _condition("Ready", False, told.reason, told.message)
+    return _condition("Ready", False, "Closed", closed or "it has no regions")
 
 
 def degraded(offers: Sequence[Offer]) -> Condition:

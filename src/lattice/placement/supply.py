@@ -62,8 +62,8 @@ class Classes(dict[str, LatticeNodeClass]):
         return self._made[key]
 
 
-def compile_supply(objects: Iterable[Kind], book: PriceBook) -> Supply:
-    """Every object takes part as far as it can."""
+def compile_supply(objects: Iterable[Kind], book: PriceBook, adapters: frozenset[str] | None = None) -> Supply:
+    """Every object takes part as far as it can. `adapters`: providers that machines can be had from; None means all of them."""
     kept = list(objects)
     classes = Classes((each for each in kept if isinstance(each, LatticeNodeClass)), book)
     pools = [each for each in kept if isinstance(each, LatticePool)]
@@ -77,6 +77,7 @@ def compile_supply(objects: Iterable[Kind], book: PriceBook) -> Supply:
     offers, namesakes = _distinct(offers)
     doubles = dict(_overlaps(pools, clouds))
     offers = [replace(each, closed=doubles[each.name].message) if each.name in doubles else each for each in offers]
+    offers = [each if each.closed or _is_made(each, adapters) else replace(each, closed=_no_adapter(each)) for each in offers]
     budgets = [*map(_pool_budget, pools), *(b for each in clouds for b in _cloud_budgets(each)), *map(_overflow_budget, statics)]
     findings = [
         *namesakes,
@@ -85,6 +86,7 @@ def compile_supply(objects: Iterable[Kind], book: PriceBook) -> Supply:
         *_foreign_budgets(pools),
         *_overflow_findings(statics, clouds),
         *_no_machines(offers),
+        *_not_made(offers, adapters),
     ]
     return Supply(
         tuple(sorted(offers, key=lambda each: each.name)),
@@ -353,6 +355,20 @@ def _distinct(offers: list[Offer]) -> tuple[list[Offer], list[Finding]]:
             message = f"{_SINGULAR[first.kind]}/{first.owner} is offered under this name; rename one of them"
             found.append(Finding(f"{_SINGULAR[each.kind]}/{each.owner}", "Ready", "NameTaken", message))
     return list(kept.values()), found
+
+
+def _is_made(offer: Offer, adapters: frozenset[str] | None) -> bool:
+    return adapters is None or offer.place.provider in adapters
+
+
+def _not_made(offers: list[Offer], adapters: frozenset[str] | None) -> Iterator[Finding]:
+    for each in offers:
+        if not _is_made(each, adapters):
+            yield Finding(f"{_SINGULAR[each.kind]}/{each.owner}", "Ready", "ProviderUnavailable", _no_adapter(each))
+
+
+def _no_adapter(offer: Offer) -> str:
+    return f"no adapter here makes machines of provider {offer.place.provider or 'unnamed'}"
 
 
 def _no_machines(offers: list[Offer]) -> Iterator[Finding]:

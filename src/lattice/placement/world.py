@@ -40,6 +40,7 @@ class World:
     latency_source: str = ""
     now: datetime | None = None  # None: what was spent already is left out of account
     layout: Layout = BLANK  # of what was placed on paper
+    adapters: frozenset[str] | None = None  # providers that machines can be had from here; None: all of them, as planning on files assumes
 
     @staticmethod
     def of(objects: Iterable[Kind], book: PriceBook | None = None) -> "World":
@@ -87,7 +88,7 @@ class World:
 
     @cached_property
     def supply(self) -> Supply:
-        supply = compile_supply(self.objects.values(), self.book)
+        supply = compile_supply(self.objects.values(), self.book, self.adapters)
         ledgers = {each.metadata.name: each for each in self.objects.values() if isinstance(each, LatticeLedger)}
         now = self.now
         if now is None:
