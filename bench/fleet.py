@@ -10,7 +10,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from bench import machine
 from bench.fleet_world import DATA, has_data, large_service, large_world, q3_world
@@ -27,6 +27,7 @@ from lattice.placement.world import World
 
 SEEDS = range(1, 21)
 SOLVER_SECONDS = 60.0
+AIMS = {"online": 8, "re-planned": 1, "optimised": 0.1}  # per cent above the optimum
 
 
 def milliseconds(work: Callable[[], object]) -> float:
@@ -40,7 +41,7 @@ def cost(report: Report, quick: bool) -> None:
     if not has_data():
         report.add("all of it", None, note=f"no data at {DATA}; set LATTICE_BENCH_DATA")
         return
-    ratios: dict[str, list[float]] = {"online": [], "re-planned": [], "optimised": []}
+    ratios: dict[str, list[float]] = {name: [] for name in AIMS}
     gaps: list[float] = []
     slowest = 0.0
     for seed in list(SEEDS)[:3] if quick else SEEDS:
@@ -54,15 +55,25 @@ def cost(report: Report, quick: bool) -> None:
         slowest = max(slowest, time.process_time() - began)
         ratios["optimised"].append(best.after / optimum)
         gaps.append(best.gap - (1 - optimum / best.after))
-        shown = ", ".join(f"{name} {values[-1]:.4f}" for name, values in ratios.items())
+        shown = ", ".join(f"{name} {above(values[-1]):+.4f} %" for name, values in ratios.items())
         print(f"  seed {seed}: {shown}; reported gap {best.gap:.2e}", flush=True)
-    aims = {"online": 1.08, "re-planned": 1.01, "optimised": 1.001}
-    for name, values in ratios.items():
-        report.add(
-            f"{name} ÷ optimum, mean of {len(values)} seeds", statistics.mean(values), at_most=aims[name], note=f"worst {max(values):.4f}"
-        )
+    add_costs(report, ratios)
     report.add("reported gap less the true one, smallest", min(gaps), at_least=0.0, note="never below")
     report.add("optimise, slowest", slowest, "CPU s")
+
+
+def add_costs(report: Report, ratios: Mapping[str, Sequence[float]]) -> None:
+    """As per cents above the optimum: of 1.0702 and 1.08 three digits would leave nothing to tell apart."""
+    for name, most in AIMS.items():
+        values = [above(each) for each in ratios[name]]
+        mean = statistics.mean(values)
+        note = f"{mean:+.4f} % of at most {most:+g} %; worst {max(values):+.4f} %"
+        report.add(f"{name} above the optimum, mean of {len(values)} seeds", mean, "%", at_most=most, note=note)
+
+
+def above(ratio: float) -> float:
+    """1.07 is 7 % above."""
+    return (ratio - 1) * 100
 
 
 def arrived(instance: Instance) -> Settled:

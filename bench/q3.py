@@ -146,12 +146,17 @@ def as_program(instance: Instance, now: dict[str, Spots] | None = None, move_cos
             (service.cpu, service.memory, 1),
             {name: names[name] for name in (*service.inside, *service.cost)},
             min_regions=service.min_regions,
-            current=now[service.name] if now else {},
+            current=_models(instance, service, now[service.name]) if now else {},
             move_cost=move_cost,
         )
         for service in instance.services
     )
     return Program(("cores", "memory", "slots"), tuple(sources), loads)
+
+
+def _models(instance: Instance, service: Service, spots: Spots) -> dict[tuple[str, str], int]:
+    owned = {dc.name for dc in instance.data_centers}
+    return {(spot, "all" if spot in owned else f"{service.cpu}x{service.memory}"): count for spot, count in spots.items()}
 
 
 @dataclass

@@ -16,16 +16,19 @@ MAY_IMPORT = {
     "clock": "",
     "metrics": "",
     "settings": "errors",
-    "presence": "clock",
+    "presence": "clock kinds",
     "kinds": "errors",
     "engine": "errors",
     "placement": "errors kinds engine",
     "scheduling": "errors kinds engine",
     "store": "errors kinds clock metrics",
-    "controllers": "errors kinds engine placement scheduling store presence clock metrics settings",
-    "agent": "errors kinds clock metrics settings",
-    "server": "errors kinds engine placement scheduling store presence clock metrics settings",
+    "providers": "errors kinds clock metrics",
+    "controllers": "errors kinds engine placement scheduling store providers presence clock metrics settings",
+    "wire": "errors kinds",
+    "agent": "errors kinds wire clock metrics settings",
+    "server": "errors kinds engine placement scheduling store wire presence clock metrics settings",
     "cli": "*",
+    "__main__": "cli",
 }
 PURE = {"kinds", "engine", "placement", "scheduling"}
 IMPURE = {"asyncio", "time", "random", "os", "logging", "socket", "ssl", "threading", "subprocess"}

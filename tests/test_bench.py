@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import openb, scheduling
-from bench.report import Figure
+from bench import fleet, openb, scheduling
+from bench.report import Figure, Report
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,20 @@ def test_an_unknown_trace_is_refused_with_those_that_there_are(
     monkeypatch.setattr(openb, "DATA", tmp_path)
     assert openb.main(["--workload", workload, "--save", ""]) == 2
     assert f'no workload "nope" in {tmp_path}; there are cpu050, default' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "ratio", "told"),
+    [
+        pytest.param("online", 1.0702, "7.02 % | ≤ 8 | yes | +7.0200 % of at most +8 %; worst +7.0200 %", id="a margin is seen"),
+        pytest.param(
+            "optimised", 1.0007, "0.07 % | ≤ 0.1 | yes | +0.0700 % of at most +0.1 %; worst +0.0700 %", id="the smallest aim is legible"
+        ),
+        pytest.param("optimised", 1.0011, "0.11 % | ≤ 0.1 | NO | +0.1100 % of at most +0.1 %; worst +0.1100 %", id="and so is missing it"),
+    ],
+)
+def test_costs_of_fleet_plans_are_told_in_digits_that_matter(name: str, ratio: float, told: str) -> None:
+    report = Report({})
+    fleet.add_costs(report, {**{each: [1.0] for each in fleet.AIMS}, name: [ratio]})
+    figure = next(each for each in report.figures if each.what.startswith(name))
+    assert " | ".join(figure.cells[1:]) == told

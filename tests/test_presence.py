@@ -105,6 +105,32 @@ def test_usage_stays_until_it_is_measured_again() -> None:
     assert (heard.usage, heard.workload_usage) == (Usage(5, 6, 7), {WEB: Usage(1, 2, 3)})
 
 
+def test_an_earlier_connection_orders_nothing_any_more() -> None:
+    presence, _clock, _ = a_presence()
+    earlier = presence.begin("n1")
+    assert presence.order(earlier, {}, is_whole=True) == 1
+    later = presence.begin("n1")
+    assert presence.order(earlier, {WEB: None}) == 0
+    assert not presence.was_told("n1", WEB)
+    assert presence.order(later, {WEB: None}, is_whole=True) == 1
+    assert presence.was_told("n1", WEB)
+    presence.forget("n1")
+    assert presence.order(later, {WEB: None}) == 0
+
+
+def test_when_the_present_connection_began_is_known() -> None:
+    presence, clock, _ = a_presence()
+    begun = clock.monotonic()
+    presence.begin("n1")
+    clock.jump(5)
+    session = presence.begin("n1")
+    clock.jump(5)
+    presence.hear(session, Beat())
+    heard = presence.get("n1")
+    assert heard is not None
+    assert heard.since == begun + 5
+
+
 def test_nobody_listens_any_more_once_they_stopped() -> None:
     presence, told = Presence(VirtualClock()), list[Told]()
     stop = presence.on_change(told.append)

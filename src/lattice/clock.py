@@ -2,8 +2,11 @@
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -31,4 +34,18 @@ class SystemClock:
 
 def stamp(when: datetime) -> str:
     """The API's timestamp form: 2026-11-15T07:40:00Z."""
-    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return when.isoformat(timespec="seconds")[:19] + "Z"
+
+
+async def within(clock: Clock, seconds: float, asked: Coroutine[Any, Any, T]) -> T:
+    """What was asked for. Raises TimeoutError, and gives it up, once so much time has passed on the given clock."""
+    asking = asyncio.ensure_future(asked)
+    timer = asyncio.ensure_future(clock.sleep(max(0.0, seconds)))
+    try:
+        await asyncio.wait({asking, timer}, return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            raise TimeoutError
+        return asking.result()
+    finally:
+        asking.cancel()
+        timer.cancel()

@@ -63,7 +63,15 @@ RECONCILIATION_ACTIONS = Counter(
     "reconciliation_actions_total", "What was done to bring workloads to their desired state, by action.", ["action"], registry=REGISTRY
 )
 RETRIES = Counter("retry_total", "Workloads that were tried again, by the retry rules or by hand.", registry=REGISTRY)
+DRIFT = Counter(
+    "lattice_drift_total", "Differences found between what a node holds and what it was told, by type.", ["type"], registry=REGISTRY
+)
 NODES_UNHEALTHY = Counter("node_unhealthy_total", "Times that a node stopped being ready.", registry=REGISTRY)
+AGENTS = Gauge("lattice_agents_connected", "Agents whose connection this server holds.", registry=REGISTRY)
+AGENTS_REFUSED = Counter(
+    "lattice_agent_connections_refused_total", "Connections of agents that were refused or ended, by reason.", ["reason"], registry=REGISTRY
+)
+JOINS = Counter("lattice_joins_total", "Machines that asked to become a node, by outcome: joined, refused.", ["outcome"], registry=REGISTRY)
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from lattice.clock import Clock
+from lattice.kinds.order import Wanted as Wanted
 
 TICK = 2.0  # seconds between signs of our own life
 AWAY = 8.0  # so many seconds without one, and we were not listening: paused, or far too busy
@@ -33,14 +34,6 @@ class Spoken:
     ready: bool = False
     failure: str = ""  # why it failed, in one word
     log: str = ""  # its last lines
-
-
-class Wanted(NamedTuple):
-    """What a node is to do about one workload: Running or Stopped, which revision, and the number of the start."""
-
-    state: str
-    revision: str
-    run: int
 
 
 class Session(NamedTuple):
@@ -73,6 +66,7 @@ class Heard:
     is_complete: bool = False  # all its workloads were listed once: what is not there is missing
     order: int = 0
     is_connected: bool = True
+    since: float = 0.0  # monotonic: when the present connection began
 
 
 @dataclass(slots=True)
@@ -122,16 +116,23 @@ class Presence:
         """An agent connects: it is heard, and what it said on earlier connections stands until it says otherwise."""
         self._sessions += 1
         now, known = self._clock.monotonic(), self._heard.get(node)
-        fresh = Heard(self._sessions, now)
+        fresh = Heard(self._sessions, now, since=now)
         # what it has carried out is counted per connection, since orders are sent anew on each
-        self._heard[node] = fresh if known is None else replace(known, session=self._sessions, at=now, order=0, is_connected=True)
+        if known is not None:
+            fresh = replace(known, session=self._sessions, at=now, since=now, order=0, is_connected=True)
+        self._heard[node] = fresh
         self._orders[node] = _Orders()
         self._tell(Told(node, ()))
         return Session(node, self._sessions)
 
     def order(self, session: Session, wanted: Mapping[str, Wanted | None], is_whole: bool = False) -> int:
-        """The number of a message that is now sent: what is wanted by path, None for nothing. The first of a connection lists all."""
-        orders = self._orders[session.node]
+        """The number of a message that is now sent: what is wanted by path, None for nothing. The first of a connection lists all.
+
+        0 if a later connection has taken over, or the node was forgotten: nobody will answer that message.
+        """
+        known, orders = self._heard.get(session.node), self._orders.get(session.node)
+        if known is None or orders is None or known.session != session.number:
+            return 0
         orders.number += 1
         if is_whole:
             orders.whole, orders.sent = orders.number, {}
@@ -145,6 +146,11 @@ class Presence:
             return False
         last, number = orders.sent.get(path, (None, orders.whole))
         return last == wanted and 0 < number <= heard.order
+
+    def was_told(self, node: str, path: str) -> bool:
+        """Was the node sent anything about this one workload on its present connection?"""
+        orders = self._orders.get(node)
+        return orders is not None and path in orders.sent
 
     def hear(self, session: Session, beat: Beat) -> bool:
         """False if a later connection of this node has taken over, or the node was forgotten: end this one.
@@ -163,6 +169,7 @@ class Presence:
             _merged(known.workloads, beat) if changed else known.workloads,
             known.is_complete or beat.is_whole,
             max(known.order, beat.order),
+            since=known.since,
         )
         if changed or beat.order > known.order or beat.is_whole > known.is_complete:
             self._tell(Told(session.node, changed))

@@ -104,8 +104,54 @@ def test_whatif_tells_who_moves_where_and_the_cost_after(lattice):
 def test_whatif_somebody_is_left_without_ends_with_2(lattice):
     ran = lattice("whatif", "--drop-compliance", "us-east:GDPR", "--world", SEED_000)
     assert ran.code == 2
-    assert "3 services not placed" in ran.out
+    assert "3 services partly placed" in ran.out
     assert "They stay" not in ran.out
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(["whatif", "--lose-pool", "us-east"], id="a pool that is lost"),
+        pytest.param(["whatif", "--drop-compliance", "us-east:gdpr", "--price", "+20%"], id="a certificate, and dearer"),
+        pytest.param(["plan", "--delete", "pool/us-east"], id="a pool that is deleted"),
+    ],
+)
+def test_who_is_left_without_is_pointed_to_a_fit_of_that_very_world(lattice, flags):
+    ran = lattice(*flags, "--world", SEED_000)
+    hint = next(line for line in ran.out.splitlines() if line.startswith("`lattice fit "))
+    told = lattice(*hint.split("`")[1].split()[1:])
+    assert told.code == 0, told.err
+    assert "fits as it is" not in told.out
+    assert told.out.startswith("default/api-gateway: N")
+    assert any(line.startswith("1 ") for line in words(told.out))
+    assert lattice("fit", "service/api-gateway", "--world", SEED_000).out == "default/api-gateway fits as it is\n"
+
+
+def test_fit_of_what_fits_even_then_says_when(lattice):
+    ran = lattice("fit", "cache", "--lose-pool", "ap-south", "--world", SEED_000)
+    assert ran.out == "default/cache fits without ap-south, too\n"
+
+
+def test_what_is_said_twice_happens_once(lattice):
+    twice = ["--lose-pool", "ap-south", "--lose-pool", "ap-south", "--drop-compliance", "us-east:gdpr", "--drop-compliance", "us-east:GDPR"]
+    ran = lattice("whatif", *twice, "--world", SEED_000)
+    assert ran.code == 2, ran.err
+    assert ran.out.startswith("without ap-south, with us-east not certified for GDPR: ")
+
+
+def test_costs_of_one_namespace_are_those_of_its_services(lattice, running, tmp_path):
+    other = json.loads(Path(running).read_text())
+    for each in other["items"]:
+        if each["kind"] == "LatticeService":
+            each["metadata"]["namespace"] = {"a": "default", "b": "shop"}[each["metadata"]["name"]]
+    (tmp_path / "shop.json").write_text(json.dumps(other))
+    both = answered(lattice, "cost", "--by", "service", "--world", "shop.json")
+    assert [each["name"] for each in both["rows"]] == ["default/a", "shop/b"]
+    for by in ("service", "pool", "label:team"):
+        one = answered(lattice, "cost", "--by", by, "-n", "shop", "--world", "shop.json")
+        assert (one["namespace"], one["total"]["hourly"], len(one["rows"])) == ("shop", "0.384", 1)
+    nobody = lattice("cost", "-n", "empty", "--world", "shop.json")
+    assert nobody.out.splitlines()[0] == "nothing costs anything in namespace empty"
 
 
 def test_whatif_prices_scale_and_several_things_happen_at_once(lattice):
@@ -227,3 +273,18 @@ def test_every_pool_can_be_lost_in_turn(lattice):
         loss = next(each for each in together["losses"] if each["pool"] == pool)
         assert loss["leftWithout"] == [each["name"] for each in alone["unplaced"]]
         assert loss["cost"] == alone["total"]
+
+
+def test_a_busy_server_is_not_asked_again_past_the_time_that_was_given(server, lattice):
+    busy = (429, [("Retry-After", "1")], {"reason": "TooManyRequests", "message": "others are being answered"})
+    server.answers["POST", "/apis/lattice.dev/v1alpha1/fleet/cost"] = [busy] * 6
+    ran = lattice("cost", "--request-timeout", "500ms")
+    assert ran.code >= 3
+    assert "others are being answered" in ran.err
+    assert len(server.log) == 1
+
+
+@pytest.mark.parametrize("command", ["plan", "why", "fit", "whatif", "cost", "optimise"])
+def test_the_help_says_how_long_an_answer_is_waited_for(lattice, command):
+    (line,) = [line for line in " ".join(lattice(command, "--help").out.split()).split(" --") if line.startswith("request-timeout")]
+    assert "default: 5m" in line

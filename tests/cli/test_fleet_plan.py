@@ -1,6 +1,7 @@
 """`lattice plan` and `apply --plan` as users run them: what would change, in places and money, and how it ends."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -83,10 +84,10 @@ def test_static_comes_first_and_a_capability_decides(lattice):
 def test_without_gdpr_in_us_east_api_gateway_is_infeasible_for_the_right_reason(lattice, without_gdpr):
     ran = lattice("plan", "--world", without_gdpr)
     assert ran.code == 2
-    assert "default/api-gateway   Never     0 of 3 pools: 2 without compliance gdpr; 1 not in us-east" in ran.out
+    assert "default/api-gateway   0 of 3   Never     0 of 3 pools: 2 without compliance gdpr; 1 not in us-east" in ran.out
     assert "fits in" in ran.out
     assert "region us-east; compliance gdpr, soc2" in ran.out
-    assert "`lattice fit service/api-gateway`" in ran.out
+    assert f"`lattice fit service/api-gateway --world {without_gdpr}` lists the smallest changes" in ran.out
 
 
 def test_a_pool_file_lists_every_service_that_it_affects(lattice, without_gdpr):
@@ -165,7 +166,48 @@ def test_deleting_a_pool_takes_its_clusters_and_leaves_services_without(lattice)
     assert ran.code == 2
     lines = words(ran.out)
     assert "- us-east-002 us-east 3 × medium -$0.576" in lines
-    assert any(line.startswith("! default/api-gateway NotHere ") for line in lines)
+    assert any(line.startswith("! default/api-gateway 1 of 3 NotHere ") for line in lines)
+
+
+def test_before_is_called_hypothetical_where_it_is(lattice, tmp_path):
+    """Nothing of this world runs yet: a plan of a deletion begins where all of it would."""
+    ran = lattice("plan", "--world", SEED_000, "--delete", "pool/us-east")
+    assert "$1.536/h → $0.768/h" in ran.out
+    told = "! before is as if all that is declared already had its place; 3 services still wait for that, and $0.00/h is paid now"
+    assert told in ran.out.splitlines()
+    pending = json.loads(lattice("plan", "--world", SEED_000, "--delete", "pool/us-east", "-o", "json").out)["pending"]
+    assert pending["services"] == ["default/api-gateway", "default/cache", "default/database"]
+    assert (pending["cost"]["before"]["hourlyMicros"], pending["cost"]["after"]["hourlyMicros"]) == (0, 1_536_000)
+    real = lattice("plan", "--world", SEED_000)
+    assert "before is as if" not in real.out
+    assert json.loads(lattice("plan", "--world", SEED_000, "-o", "json").out)["pending"] is None
+
+
+def test_a_partly_placed_service_is_called_so_with_its_replicas_and_its_cost(lattice, tmp_path):
+    room = {"provider": {"type": "aws", "region": "r"}, "capacity": {"maxNodes": 2}, "nodeClasses": ["m"]}
+    small = {"providers": {"aws": {}}, "resources": {"cores": 4, "memoryGi": 16}, "costPerHour": {"aws": 0.2}}
+    objects = [
+        manifest("LatticePool", "p", room),
+        manifest("LatticeNodeClass", "m", small),
+        a_service(cores=3, replicas=3),
+        a_service("none", 9),
+    ]
+    world = write(tmp_path / "world.yaml", *objects)
+    ran = lattice("plan", "--world", world)
+    assert ran.code == 2
+    lines = words(ran.out)
+    assert lines[0] == "1 cluster made, 2 nodes more, 1 service partly placed, 1 service not placed; $0.00/h → $0.40/h (+$288.00/30d)"
+    assert "+ default/web p 2 (2 of 3 replicas) +$0.40 +$288.00" in lines
+    assert any(line.startswith("! default/web 2 of 3 NotNow ") for line in lines)
+    assert any(line.startswith("! default/none 0 of 1 Never ") for line in lines)
+    cost = words(lattice("cost", "--by", "service", "--world", world).out)
+    assert "default/web $0.40 $288.00 100.0 %" in cost
+    assert "1 service partly placed, counted with the replicas that have a place: default/web 2 of 3" in cost
+    assert "1 service without a place, not counted: default/none" in cost
+    why = lattice("why", "web", "--world", world).out
+    assert why.startswith("default/web: NotNow, 2 of 3 replicas placed. replica 3 of 3: ")
+    assert "3 replicas wanted, none there yet; $0.40/h, $288.00/30d for 2" in why
+    assert lattice("fit", "web", "--world", world).out.startswith("default/web: NotNow, 2 of 3 replicas placed. ")
 
 
 def test_the_id_is_the_same_for_the_same_and_another_for_another(lattice, tmp_path):
@@ -177,11 +219,13 @@ def test_the_id_is_the_same_for_the_same_and_another_for_another(lattice, tmp_pa
     assert planned("-f", one) != planned("-f", two)
 
 
-def test_the_plan_says_how_to_apply_it(lattice, tmp_path):
+def test_a_plan_of_files_points_to_no_apply(lattice, tmp_path):
+    """A server may come to another plan, so it is the server that has to be asked."""
     change = write(tmp_path / "my web.yaml", a_service())
     ran = lattice("plan", "--world", SEED_000, "-f", change, "-n", "shop")
-    assert f"apply with: lattice apply -f '{change}' -n shop --plan p-" in ran.out
     assert "+ shop/web" in ran.out
+    assert "apply" not in ran.out
+    assert ran.out.splitlines()[-1].endswith(f"   of these files; what a server would do: lattice plan -f '{change}' -n shop")
 
 
 def test_a_budget_that_shrinks_below_what_is_used_is_marked(lattice, tmp_path):
@@ -264,6 +308,32 @@ def test_a_viewer_can_plan(real, tmp_path):
     ran = real.lattice("plan", "-f", change, "--kubeconfig", viewer)
     assert ran.returncode == 1, ran.stderr
     assert "+ default/web" in ran.stdout
+
+
+def test_the_plan_says_how_to_apply_it(real, tmp_path):
+    change = write(tmp_path / "my web.yaml", a_service())
+    real.lattice("apply", "-f", SEED_000)
+    ran = real.lattice("plan", "-f", change)
+    assert f"apply with: lattice apply -f '{change}' --plan p-" in ran.stdout
+
+
+def test_of_a_stale_plan_only_what_differs_is_listed(real, tmp_path):
+    """Asked for by its id, or kept in a file: two services are planned, one of them comes out otherwise."""
+    change = write(tmp_path / "two.yaml", a_service("one"), a_service("two", replicas=2))
+    real.lattice("apply", "-f", SEED_000)
+    planned = real.lattice("plan", "-f", change, "-o", "json")
+    kept = tmp_path / "plan.json"
+    kept.write_text(planned.stdout)
+    assert real.lattice("apply", "-f", "-", stdin=json.dumps(a_service("one"))).returncode == 0
+    for plan in (json.loads(planned.stdout)["id"], str(kept)):
+        for dry in ([], ["--dry-run=server"]):
+            refused = real.lattice("apply", "-f", change, "--plan", plan, *dry)
+            assert refused.returncode == 3, refused.stdout
+            assert "service default/one: is not in it any more" in refused.stderr
+            assert "as things are now:" not in refused.stderr
+            unchanged = [line for line in refused.stderr.splitlines() if re.search(r"was (.+), now \1(;|$)", line)]
+            assert unchanged == []
+    assert real.lattice("delete", "service/one").returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,34 @@ def test_help_imports_nothing_heavy():
 OURS = ("apply", "get", "describe", "delete", "events", "crds", "completion", "version")
 
 
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == MODULE:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupting())
+from lattice.__main__ import run
+sys.argv = ["lattice", "simulate", "-f", "-"]
+run()
+"""
+
+
+@pytest.mark.parametrize("module", ["lattice.cli.main", "click", "lattice.cli.simulate", "numpy"])
+def test_an_interrupt_while_it_is_loading_ends_it_without_a_word(module):
+    script = INTERRUPTED.replace("MODULE", repr(module))
+    ran = subprocess.run([sys.executable, "-c", script], input="", capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
+def test_the_package_itself_can_be_run():
+    ran = subprocess.run([sys.executable, "-m", "lattice", "--version"], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.startswith("lattice ")
+
+
 @pytest.mark.parametrize("command", OURS)
 def test_every_command_helps_with_examples(lattice, command):
     ran = lattice(command, "-h")

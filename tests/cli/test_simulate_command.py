@@ -285,6 +285,18 @@ def test_profiles_are_files_too(lattice, write, text, problem):
     assert problem in ran.err
 
 
+def test_mistakes_in_a_profile_come_in_the_order_of_their_lines(lattice, write):
+    text = "scores:\n  Price: -1\nseed: x\nmagic: 1\ntieBreaker: coin\nname: 3\n"
+    ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node())), "--profile", write("mine.yaml", text))
+    assert re.findall(r"mine.yaml:(\d): (\S+):", ran.err) == [
+        ("2", "scores.Price"),
+        ("3", "seed"),
+        ("4", "magic"),
+        ("5", "tieBreaker"),
+        ("6", "name"),
+    ]
+
+
 def test_an_unknown_profile_names_the_known_ones(lattice, write):
     ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node(), a_workload())), "--profile", "magic")
     assert ran.code == 1
@@ -330,11 +342,20 @@ def test_gangs_and_the_important_are_heard(lattice, write):
     assert "shop/old    n1       shop/new   <none>\n" in lattice("simulate", "-f", file).out
 
 
-def test_reasons_that_differ_in_amounts_only_are_told_together(lattice, write):
-    file = write("a.jsonl", in_lines(a_node(), *(a_workload(f"w{i}", cpu=f"{5000 + i}m") for i in range(60))))
+def test_of_many_reasons_those_beyond_the_list_are_told_by_kind_and_none_with_the_amounts_of_another(lattice, write):
+    file = write("a.jsonl", in_lines(a_node(), *(a_workload(f"w{i}", cpu=f"{5001 + i}m") for i in range(60))))
     out = lattice("simulate", "-f", file).out
-    assert "60           shop/w0, shop/w1, shop/w2, …   0 of 1 node: 1 without 5 cpu free; the others alike\n" in out
-    assert lattice("simulate", "-f", file, "-o", "wide").out.count("without 5") == 60
+    assert "1            shop/w49                          0 of 1 node: 1 without 5050m cpu free\n" in out
+    assert "10           shop/w50, shop/w51, shop/w52, …   without … cpu free\n" in out
+    assert lattice("simulate", "-f", file, "-o", "wide").out.count("0 of 1 node: 1 without 50") == 60
+
+
+def test_only_equal_reasons_share_a_line(lattice, write):
+    out = lattice(
+        "simulate", "-f", write("a.jsonl", in_lines(a_node(), *(a_workload(f"w{i}", cpu=cpu) for i, cpu in enumerate("966"))))
+    ).out
+    assert "2            shop/w1, shop/w2   0 of 1 node: 1 without 6 cpu free\n" in out
+    assert "1            shop/w0            0 of 1 node: 1 without 9 cpu free\n" in out
 
 
 def test_equal_runs_give_equal_json(lattice, write):
@@ -401,10 +422,135 @@ def test_a_json_list_needs_no_kind(lattice, write):
         assert "1 node: 1 placed" in lattice("simulate", "-f", write("all.json", text)).out
 
 
+DEEP = '{"x":' * 5000 + "1" + "}" * 5000
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        pytest.param("a.json", DEEP, 1, id="in an object"),
+        pytest.param("a.json", f"\n[{DEEP}]", 2, id="in a list"),
+        pytest.param("a.json", '{"kind": "List", "items": [\n' + DEEP + "]}", 2, id="in a List"),
+        pytest.param("a.json", f"{{}}\n{DEEP}", 2, id="in a line of a .json file"),
+        pytest.param("a.jsonl", in_lines(a_node()) + DEEP, 2, id="in a line"),
+        pytest.param("a.jsonl", in_lines(a_node()).replace('"spec": {}', f'"spec": {DEEP}'), 1, id="in a spec"),
+        pytest.param("a.json", "[" * 5000 + "]" * 5000, 1, id="in lists"),
+    ],
+)
+def test_what_is_nested_too_deep_is_told_with_its_line(lattice, write, monkeypatch, name, text, line):
+    assert f"error: {name}:{line}: is nested deeper than 32 levels\n" in lattice("simulate", "-f", write(name, text)).err
+    with open(name) as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        ran = lattice("simulate", "-f", "-")
+    assert ran.code == 1
+    assert f"error: <stdin>:{line}: is nested deeper than 32 levels\n" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        pytest.param("a.json", '{"kind": "LatticeNode",\n "spec": }', 2, id="no value"),
+        pytest.param("a.json", '[{"kind": "LatticeNode"},\n', 2, id="a list cut short"),
+        pytest.param("a.json", "kind: LatticeNode\n", 1, id="YAML"),
+        pytest.param("a.json", in_lines(a_node()) + '{"kind": \n', 2, id="a line of several"),
+    ],
+)
+def test_what_is_not_json_is_not_judged_as_yaml(lattice, write, monkeypatch, name, text, line):
+    ran = lattice("simulate", "-f", write(name, text))
+    assert ran.code == 1
+    assert f"error: {name}:{line}: is not JSON: " in ran.err
+    assert "YAML" not in ran.err
+
+
+def test_broken_json_on_standard_input_is_not_judged_as_yaml(lattice, write, monkeypatch):
+    with open(write("in", '{"kind": "LatticeNode",\n "spec": {]}')) as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        assert "error: <stdin>:2: is not JSON: " in lattice("simulate", "-f", "-").err
+
+
+def test_lines_that_are_no_text_are_one_mistake(lattice, write, tmp_path):
+    write("a.jsonl", "")
+    (tmp_path / "a.jsonl").write_bytes(b"\x7fELF\0\n\n\1\n\2" * 100)
+    ran = lattice("simulate", "-f", "a.jsonl")
+    assert (ran.code, ran.err.count("error:")) == (1, 1)
+    assert "error: a.jsonl: is not text\n" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "lines"),
+    [
+        pytest.param("a.yaml", "---\n".join(yaml.safe_dump(each) for each in (a_node(), a_node())), (1, 11), id="YAML"),
+        pytest.param("a.json", json.dumps([a_node(), a_node()], indent=2), (2, 16), id="a JSON list"),
+        pytest.param("a.jsonl", in_lines(a_node(), a_node()), (1, 2), id="lines"),
+    ],
+)
+def test_a_name_given_twice_is_told_with_where_both_objects_begin(lattice, write, name, text, lines):
+    first, second = lines
+    ran = lattice("simulate", "-f", write(name, text))
+    assert f"error: {name}:{second}: latticenode.lattice.dev/n1: node n1 is given twice, first at {name}:{first}\n" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("again", "told"),
+    [
+        pytest.param("a.yaml", "a.yaml: is given twice\n", id="by the same name"),
+        pytest.param("./a.yaml", "./a.yaml: is given twice, first as a.yaml\n", id="by another name"),
+        pytest.param(".", "a.yaml: is given twice\n", id="in its folder"),
+    ],
+)
+def test_a_file_given_twice_is_one_mistake(lattice, write, again, told):
+    ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node(), a_workload())), "-f", again)
+    assert (ran.code, ran.err.count("error:")) == (1, 1)
+    assert f"error: {told}" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("resource", "given", "told"),
+    [
+        pytest.param("memory", "16Gi", 'must be a whole number of bytes: 17179869184 for "16Gi"', id="memory with a unit"),
+        pytest.param("cpu", "4", 'must be a whole number of milli-cores: 4000 for "4"', id="cores as text"),
+        pytest.param("cpu", 1.5, "must be a whole number of milli-cores: 1500 for 1.5", id="parts of cores"),
+        pytest.param("memory", "much", 'must be a whole number of bytes, got "much"', id="no number"),
+        pytest.param("fpga", "2", 'must be a whole number: 2 for "2"', id="a thing that is counted"),
+        pytest.param("memory", True, "must be an integer", id="neither text nor number"),
+    ],
+)
+def test_amounts_of_nodes_in_other_units_are_told_with_the_number(lattice, write, resource, given, told):
+    node = changed(a_node(), "status.capacity", {resource: given})
+    ran = lattice("simulate", "-f", write("a.jsonl", in_lines(node)))
+    assert ran.code == 1
+    assert f"  a.jsonl:1: status.capacity.{resource}: " in ran.err
+    assert told in ran.err
+
+
+def test_explaining_a_member_of_a_group_shows_what_the_others_leave(lattice, write):
+    gang = [a_workload(f"g{i}", cpu="2", group={"name": "g", "minMember": 3}) for i in range(3)]
+    out = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node(), *gang)), "--explain", "shop/g0").out
+    assert "nodes are shown with the 2 others of its group that fit in place\n" in out
+    assert "n1        cpu: need 2, have 0, missing 2\n" in out
+
+
 def test_an_offline_mistake_is_fixed_offline(lattice, write):
     ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_workload(colour="red"))))
     assert "fix: `lattice crds latticeworkloads` shows the fields there are" in ran.err
+    assert "did you mean" not in ran.err
     assert lattice("crds", "latticeworkloads").code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        pytest.param({"contraints": {}}, 'unknown field "spec.contraints"; did you mean constraints?', id="a part of the spec"),
+        pytest.param(
+            {"containers": {"main": {"command": ["x"], "ports": [{"name": "a", "protocl": "TCP"}]}}},
+            'unknown field "spec.containers.main.ports[0].protocl"; did you mean protocol?',
+            id="below keys and lists",
+        ),
+        pytest.param({"Priority": 1, "group": {"minMember": 2}}, "unknown field; did you mean priority?", id="beside another mistake"),
+    ],
+)
+def test_a_field_that_there_is_not_is_told_with_the_one_that_was_meant(lattice, write, change, told):
+    assert told in lattice("simulate", "-f", write("a.yaml", in_yaml(a_workload(**change)))).err
 
 
 def test_lines_in_a_file_of_another_name_are_hinted_at(lattice, write):

@@ -181,12 +181,15 @@ def test_what_is_not_wanted_leaves_when_empty_and_is_paid_for_until_then() -> No
     play(story)
 
 
-def test_a_cluster_that_wants_nothing_and_holds_nothing_goes() -> None:
+def test_a_cluster_that_wants_nothing_and_holds_nothing_goes_once_its_number_is_written_down() -> None:
     async def story(yard: Yard, _: Clusters) -> None:
         await yard.pays(1)
         await yard.wants(1)
         await yard.wants(0)
         await yard.scene.clock.advance(20)
+        assert await yard.phase() == "Ready"
+        await yard.scene.put(msgspec.structs.replace(POOL, status=msgspec.convert({"nextClusterSequence": 2}, type(POOL.status))))
+        await yard.scene.clock.advance(60)
         assert (await yard.node(), await yard.phase(), await yard.paid(), list(await yard.provider.list())) == (None, "gone", 0, [])
 
     play(story)

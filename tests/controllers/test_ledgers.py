@@ -279,7 +279,7 @@ async def test_a_ledger_is_made_with_the_first_machine(store: MemoryStore, ledge
     assert found.metadata.uid
     assert (found.metadata.creation_timestamp, found.metadata.generation) == ("2026-11-15T12:00:00Z", 1)
     assert (found.spec.limit_micros, found.spec.hard) == (10_000_000_000, True)
-    assert (found.status.phase, found.status.message) == ("Ok", "$0.576/h; $0.00 spent, $214.272 projected in 2026-11; $10000.00/30d")
+    assert (found.status.phase, found.status.message) == ("Ok", "$0.576/h; $0.00 spent, $214.272 projected in 2026-11; $10,000.00/30d")
 
 
 @in_memory
@@ -288,8 +288,8 @@ async def test_a_refusal_writes_nothing_and_names_every_budget_that_refuses(stor
     answer = await ledgers.commit_with_charges(a_payment("a", 2, to=[CLOUD, REGION, OVERFLOW]))
     assert isinstance(answer, OverBudget)
     assert str(answer) == (
-        "over budget: cloud.aws: needs $2.00/h, has $1.00/h left of $720.00/30d, missing $1.00/h; raise the budget by $720.00/30d; "
-        "cloud.aws.us-east-1: needs $2.00/h, has $0.50/h left of $360.00/30d, missing $1.50/h; raise the budget by $1080.00/30d"
+        "over budget: cloudinfrastructure/aws: needs $2.00/h, has $1.00/h left of $720.00/30d, missing $1.00/h; raise the budget by $720.00/30d; "
+        "cloudinfrastructure/aws region us-east-1: needs $2.00/h, has $0.50/h left of $360.00/30d, missing $1.50/h; raise the budget by $1,080.00/30d"
     )
     assert await store.revision() == before
 

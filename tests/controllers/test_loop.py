@@ -97,6 +97,32 @@ def test_a_key_woken_while_worked_on_is_worked_on_again_after() -> None:
     play(script)
 
 
+def test_a_key_that_wakes_itself_as_its_last_step_is_worked_on_by_one_at_a_time_and_counted_once() -> None:
+    async def script(clock: VirtualClock) -> None:
+        left = [3]
+        loop: Loop
+
+        class Restless(Scripted):
+            async def reconcile(self, key: str) -> Again | None:
+                await super().reconcile(key)
+                assert len(loop.in_hand) <= 1
+                left[0] -= 1
+                if left[0]:
+                    loop.wake([key])
+                return None
+
+        controller = Restless(clock)
+        loop = a_loop(controller, ["a"])
+        wrong: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
+        task = asyncio.create_task(loop.run())
+        await clock.advance(10)
+        assert (len(controller.begun), loop.in_hand, loop.pending, wrong) == (3, (), 0, [])
+        await ended(task)
+
+    play(script)
+
+
 def test_one_slow_key_does_not_hold_up_the_others_and_is_broken_off_in_the_end() -> None:
     async def script(clock: VirtualClock) -> None:
         controller = Scripted(clock, seconds={"slow": 1e9})

@@ -176,7 +176,9 @@ def test_a_killed_process_is_an_error_and_then_forgotten(server: Server, wire: W
         os.kill(pid, signal.SIGKILL)
         told = lost.result()
     assert (told.status, told.value["reason"]) == (503, "ServiceUnavailable")
-    assert "ask again" in told.value["message"]
+    assert "ended in the middle: it was ended by SIGKILL (fix: ask again" in told.value["message"]
+    lines = [json.loads(line) for line in (server.data_dir / "server.log").read_text().splitlines() if '"fleet process ended"' in line]
+    assert [(line["pid"], line["why"]) for line in lines if line["pid"] == pid] == [(pid, "it was ended by SIGKILL")]
     assert asked(wire, "cost").status == 200
     assert child_of(server.process) not in (None, pid)
 

@@ -276,6 +276,25 @@ placement: {resources: {cores: 8}}
             id="one GPU and a half",
         ),
         pytest.param(
+            "LatticeService\ncontainers: {main: {image: x, resources: {requests: {gpu: 1500m}}}}",
+            "spec.containers.main.resources.requests.gpu",
+            "must be a whole number of GPUs, or a part of one below 1, got 1500m",
+            id="one GPU and a half for a container",
+        ),
+        pytest.param(
+            "LatticeWorkload\ncontainers: {main: {image: x}}\nrequests: {gpu: 1.5}",
+            "spec.requests.gpu",
+            "must be a whole number of GPUs, or a part of one below 1, got 1.5",
+            id="one GPU and a half for a workload",
+        ),
+        pytest.param(
+            "LatticeWorkload\ncontainers: {a: {image: x, resources: {requests: {gpu: 1}}},"
+            " b: {image: x, resources: {requests: {gpu: 0.5}}}}",
+            "spec.containers",
+            "a whole number of GPUs all together, or a part of one below 1, got 1500m",
+            id="one GPU and a half for two containers",
+        ),
+        pytest.param(
             "LatticePool\nprovider: {type: aws}\nlabels: {tier: 3}",
             "spec.labels.tier",
             "string or a list of strings, got 3",
@@ -399,7 +418,7 @@ placement: {resources: {cores: 8}}
         pytest.param(
             "AutomationRule\nwhen: {}\nactions: [{event: {reason: Busy}}]",
             "spec.when",
-            "exactly one of nodeCpu, workloadFailures, got none",
+            "exactly one of nodeCpu, workloadFailures, budget, capacity, got none",
             id="a rule without cause",
         ),
         pytest.param(
@@ -411,7 +430,7 @@ placement: {resources: {cores: 8}}
         pytest.param(
             "AutomationRule\nwhen: {workloadFailures: {count: 3}}\nactions: [{webhook: {url: 'ftp://x'}}]",
             "spec.actions[0].webhook.url",
-            'must be an http or https address, got "ftp://x"',
+            'must be an https address, got "ftp://x"',
             id="a webhook that is none",
         ),
         pytest.param(

@@ -25,6 +25,18 @@ def complaints(settled: Settled) -> list[str]:
     return [*_limits(applied), *_money(applied), *_machines(settled.fleet), *_reserves(settled), *_rules(settled)]
 
 
+def made_worse(before: Settled, after: Settled) -> list[str]:
+    """What is wrong after and was not before, or not as much."""
+    known = dict(map(_measured, complaints(before)))
+    return [each for each in complaints(after) if (told := _measured(each))[1] > known.get(told[0], 0)]
+
+
+def _measured(complaint: str) -> tuple[str, float]:
+    what, _, amounts = complaint.rpartition(": ")
+    have, of, _ = amounts.partition(" of ")
+    return (what, float(have)) if of and have.replace(".", "", 1).isdigit() else (complaint, 1)
+
+
 def _clusters(world: World, offer: str) -> list[LatticeCluster]:
     return [each for each in world.objects.values() if isinstance(each, LatticeCluster) and each.spec.pool == offer]
 

@@ -139,6 +139,12 @@ def test_who_has_outgrown_its_machine(service: Kind, leaving: int) -> None:
     assert len(outgrown(world.demands["default/api"], world.fleet())) == leaving
 
 
+def test_who_finds_no_gpu_left_in_a_data_center_has_outgrown_its_machine() -> None:
+    dc = a_static(nodes=2, cores=8, memory="32Gi", accelerators=[{"type": "t4", "count": 3}])
+    world = settle(a_world(dc, a_service(replicas=4))).applied().having([a_service(replicas=4, gpu=1)])
+    assert len(outgrown(world.demands["default/api"], world.fleet())) == 1
+
+
 def test_all_replicas_in_one_of_several_regions_are_stale_under_a_new_spread() -> None:
     world = a_world(a_class(), a_pool("p1", region="r1"), a_service("api", replicas=4))
     there = settle(world).applied().having([a_pool("p2", region="r2"), a_policy(spreadConstraint={"topologyKey": "region", "maxSkew": 1})])

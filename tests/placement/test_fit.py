@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, note, settings
 from worlds import EXAMPLES, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, seed_world, worlds
 
 from lattice.kinds.base import Kind
-from lattice.placement.arrange import groups, place_together
+from lattice.placement.answer import answer
 from lattice.placement.change import Change, changed
 from lattice.placement.fit import Suggestion, fit
-from lattice.placement.plan import settle
+from lattice.placement.plan import plan, settle
 from lattice.placement.world import World
 
 MANY = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
@@ -28,29 +28,29 @@ def settled(*objects: Kind) -> World:
 
 
 def fits(world: World, name: str, changes: tuple[Change, ...] = ()) -> bool:
-    """The whole world made anew with the changed objects; what the service waits for is placed before it."""
-    after = world.having(changed(world.objects, changes))
-    fleet, lacking, waiting = after.fleet(), {}, [name]
-    while waiting:
-        each = waiting.pop()
-        if (
-            each in after.demands
-            and each not in lacking
-            and (each == name or len(fleet.seats.get(each, ())) < after.demands[each].replicas)
-        ):
-            lacking[each] = after.demands[each]
-            waiting += [target for _, target in after.demands[each].latency_to]
-    found = [placement for group in groups(lacking) for placement in place_together(group, fleet)]
-    return all(each.is_complete for each in found if each.demand.name == name)
+    """In the whole world with everybody who waits in it, as applying the changed objects would leave it."""
+    return name not in plan(world, changed(world.objects, changes)).unplaced
 
 
 def check(world: World, name: str, suggestion: Suggestion) -> None:
+    """It is enough, no part of it can be left out, and no number is larger than it must be; else others are served first, who are named."""
+    if not suggestion.is_enough:
+        check_ahead(world, name, suggestion)
+        return
     assert fits(world, name, suggestion.changes), suggestion.sentence
     for size in range(len(suggestion.changes)):
         for some in combinations(suggestion.changes, size):
             assert not fits(world, name, some), f"enough: {[each.sentence for each in some]}"
     problems = [str(each) for kind in changed(world.objects, suggestion.changes) for each in kind.problems()]
     assert not problems
+    check_numbers(world, name, suggestion)
+
+
+def check_ahead(world: World, name: str, suggestion: Suggestion) -> None:
+    assert suggestion.ahead
+    assert not fits(world, name, suggestion.changes)
+    without = world.having((), [("LatticeService", *each.split("/")) for each in suggestion.ahead])
+    assert fits(without, name, suggestion.changes), "others than those are in its way"
 
 
 UNITS: dict[str, int | Decimal] = {  # the smallest step of a number, by the field that has it
@@ -87,7 +87,6 @@ def told(world: World, name: str = API) -> list[str]:
     found = fit(world, name)
     for each in found:
         check(world, name, each)
-        check_numbers(world, name, each)
     return [each.sentence for each in found]
 
 
@@ -116,6 +115,10 @@ CASES = [
     pytest.param([a_class(price=0.0208), a_pool(budget=20), a_service(cores=3, replicas=2)],
                  ["lower cpu of one replica from 3 to 2", "run 1 replica instead of 2", "raise the budget of p1 by $9.952 a month to $29.952"],
                  id="a budget is too small for the second machine, to the micro-dollar"),
+    pytest.param([a_class(price=None), a_pool(budget=100), a_service()],
+                 ["say what class m costs on aws, if that is $0.138888/h at most"], id="a price is not known"),
+    pytest.param([a_class(price=None), a_pool(budget=100), a_service(cores=3, replicas=2)],
+                 ["say what class m costs on aws, if that is $0.069444/h at most"], id="a price is not known, and two machines are needed"),
     pytest.param([*FULL, a_service(cores=2)], ["lower cpu of one replica from 2 to 1", "raise maxNodes of p1 by 1 to 2"], id="a pool is full"),
     pytest.param([a_pool(capacity={"maxCores": 7}), a_service(cores=4, replicas=3)],
                  ["lower cpu of one replica from 4 to 1333m", "run 1 replica instead of 3", "raise maxCores of p1 by 5 to 12"],
@@ -175,14 +178,65 @@ def test_prices_are_what_is_paid_more() -> None:
     assert (found.rate, found.monthly) == (200_000, 144_000_000)
 
 
+# --- among others that wait, too ---
+
+
+BATCH, WEB = a_service("aaa", cores=3), a_service("batch", cores=3, replicas=2)
+NO_ROOM = a_pool(capacity={"maxNodes": 0})
+CROWDED = [
+    pytest.param([NO_ROOM, WEB, a_service(cores=3)], [("raise maxNodes of p1 by 1 to 1", ())], id="who comes later gets nothing"),
+    pytest.param([NO_ROOM, BATCH, a_service(cores=3)], [("raise maxNodes of p1 by 2 to 2", ("default/aaa",))],
+                 id="room for the one that comes first, too"),
+    pytest.param([NO_ROOM, a_service("batch", cores=4, replicas=2, priority=1), BATCH, a_service(cores=3)],
+                 [("raise maxNodes of p1 by 4 to 4", ("default/batch", "default/aaa"))], id="important ones come first"),
+    pytest.param([a_pool(budget=100), BATCH, a_service(cores=3)], [("raise the budget of p1 by $188 a month to $288", ("default/aaa",))],
+                 id="money for both"),
+    pytest.param([a_pool(capacity={"maxNodes": 1}), a_service("aaa", cores=3, compliance=["gdpr"]), a_service(cores=3, compliance=["gdpr"])],
+                 [("do not require compliance gdpr", ()), ("add compliance gdpr to p1", ("default/aaa",))],
+                 id="another takes the only machine once the certificate is there"),
+    pytest.param([a_pool(capacity={"maxNodes": 1}), a_service("aaa", cores=3, compliance=["gdpr"]), a_policy(selector={"env": "prod"}, compliance=["gdpr"]),
+                  a_service(cores=3, labels={"env": "prod"})],
+                 [("do not require compliance gdpr in policy rules", ()), ("add compliance gdpr to p1", ("default/aaa",))],
+                 id="a rule of the platform is given up for the service only"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("objects", "expected"), CROWDED)
+def test_others_that_wait_come_first(objects: list[Kind], expected: list[tuple[str, tuple[str, ...]]]) -> None:
+    world = settled(*objects)
+    found = fit(world, API)
+    for each in found:
+        check(world, API, each)
+    assert [(each.sentence, each.ahead) for each in found if not each.sentence.startswith("lower")] == expected
+
+
+def test_where_others_take_all_it_says_who_and_looks_for_more() -> None:
+    world = settled(a_pool(capacity={"maxNodes": 1}), a_policy(compliance=["gdpr"]), a_service("aaa", cores=3), a_service(cores=3))
+    found = fit(world, API)
+    for each in found:
+        check(world, API, each)
+    assert ("add compliance gdpr to p1; and raise maxNodes of p1 by 1 to 2", ("default/aaa",)) in [
+        (each.sentence, each.ahead) for each in found
+    ]
+    assert [(each.sentence, each.ahead) for each in found if not each.is_enough] == [
+        ("add compliance gdpr to p1", ("default/aaa",)), ("do not require compliance gdpr in policy rules", ("default/aaa",)),
+    ]  # fmt: skip
+
+
+def test_who_comes_first_is_told_in_the_document() -> None:
+    world = a_world(a_pool(capacity={"maxNodes": 1}), a_policy(compliance=["gdpr"]), a_service("aaa", cores=3), a_service(cores=3))
+    told = answer({"ask": "fit", "service": API}, world)["suggestions"]
+    assert {tuple(each["ahead"]) for each in told} == {("default/aaa",)}
+    assert {each["sentence"]: each["isEnough"] for each in told}["add compliance gdpr to p1"] is False
+    assert {each["sentence"]: each["isEnough"] for each in told}["add compliance gdpr to p1; and raise maxNodes of p1 by 1 to 2"] is True
+
+
 @MANY
 @given(worlds())
-def test_every_suggestion_is_enough_and_nothing_of_it_can_be_left_out(world: World) -> None:
+def test_every_suggestion_applied_to_the_whole_world_and_planned_places_the_service(world: World) -> None:
     before = settle(world)
     applied = before.applied()
-    for name, placement in before.placements.items():
-        if not placement.is_complete:
-            for each in fit(applied, name):
-                note(f"{name}: {each.sentence}")
-                check(applied, name, each)
-                check_numbers(applied, name, each)
+    for name in before.unplaced:
+        for each in fit(applied, name):
+            note(f"{name}: {each.sentence} {each.ahead} {each.is_enough}")
+            check(applied, name, each)

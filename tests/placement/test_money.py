@@ -272,7 +272,7 @@ class TestLimits:
     def test_a_refusal_names_the_budget_and_the_money(self) -> None:
         ledger = a_ledger(10_000 * DOLLAR, committed=13_500_000)
         assert str(may_commit(ledger, 576_000, START)) == (
-            "pool.us-east: needs $0.576/h, has $0.388888/h left of $10000.00/30d, missing $0.187112/h; raise the budget by $134.72/30d"
+            "latticepool/us-east: needs $0.576/h, has $0.388888/h left of $10,000.00/30d, missing $0.187112/h; raise the budget by $134.72/30d"
         )
 
     def test_what_is_gone_makes_room_for_what_comes(self) -> None:
@@ -370,7 +370,7 @@ class TestStanding:
         (0, "$0.00"),
         (1, "$0.000001"),
         (-3 * DOLLAR, "-$3.00"),
-        (10**15, "$1000000000.00"),
+        (10**15, "$1,000,000,000.00"),
     ],
 )
 def test_dollars(micros: int, text: str) -> None:

@@ -125,3 +125,14 @@ def test_what_is_reserved_for_others_is_no_room_that_keeps_the_cloud_shut() -> N
     fleet = settle(world).fleet
     counts = {fleet.offers[row].name: count for row, count in fleet.counts("default/api").items()}
     assert counts == {"dc": 64, "aws/r1": 16}
+
+
+def test_alternatives_of_who_finds_no_place_say_what_the_target_lacked() -> None:
+    """Not that the target is closed, or is the target: the data center is past its trigger, and may make no second cluster."""
+    rule = dc(trigger={"capacityThreshold": 50}, **limits(maxClusters=0))
+    world = settled(rule, AWS, GCP, a_service(cores=4, replicas=3)).applied()
+    decision = world.services[API].status.scheduler_decision
+    assert decision is not None
+    told = {each.pool: each.rejected for each in decision.alternatives}
+    assert told["aws/r1"] == "clusters: need a new cluster, have as many as the overflow may have"
+    assert told["gcp/r3"] == "overflow of dc: need its target aws, have gcp"

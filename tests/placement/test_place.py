@@ -72,16 +72,16 @@ BUSY = a_service("busy", cores=4)
     pytest.param([a_pool(), a_service(cores=1, memory=17)], ["memory on one machine: need 17Gi, have 16Gi, missing 1Gi"], id="in memory"),
     pytest.param([a_pool(), a_service(gpu=1)], ["gpu on one machine: need 1, have 0, missing 1"], id="in GPUs"),
     pytest.param([GPU, a_pool(classes=["g"]), a_service(gpu=1, gpuModel="a100")],
-                 ["machines: need one class with 1 cpu and 1 gpu and 1Gi memory, that the service may use, have none of g"], id="GPUs of another model"),
+                 ["gpu model: need a100, have t4"], id="GPUs of another model"),
     pytest.param([TAINTED, a_pool(), a_service()],
-                 ["machines: need one class with 1 cpu and 1Gi memory, that the service may use, have none of m"], id="a taint"),
+                 ["taint of class m: need toleration of only=x:NoSchedule, have no toleration"], id="a taint"),
     pytest.param([a_pool(classes=[]), a_service()], ["machines: need a class of machines, have none"], id="no machines"),
     pytest.param([FULL, BUSY, a_service()], ["nodes: need 1 more, have 0 of 1, missing 1"], id="machines in all"),
     pytest.param([a_pool(capacity={"maxCores": 5}), BUSY, a_service()], ["cpu for 1 more machine: need 4, have 1, missing 3"], id="cores in all"),
     pytest.param([a_pool(capacity={"maxMemoryGi": 20}), BUSY, a_service()], ["memory for 1 more machine: need 16Gi, have 4Gi, missing 12Gi"],
                  id="memory in all"),
-    pytest.param([a_pool(budget=200), BUSY, a_service()], ["budget pool.p1: need $0.2/h, have $0.077777/h, missing $0.122223/h"], id="budget"),
-    pytest.param([a_class(price=None), a_pool(budget=200), a_service()], ["price: need a known price, since a budget applies, have unknown"],
+    pytest.param([a_pool(budget=200), BUSY, a_service()], ["budget of latticepool/p1: need $0.20/h, have $0.077777/h, missing $0.122223/h"], id="budget"),
+    pytest.param([a_class(price=None), a_pool(budget=200), a_service()], ["price of m: need a known price, since a budget applies, have unknown; set costPerHour.aws of the class, or give a price file"],
                  id="an unknown price where a budget applies"),
     pytest.param([a_pool(capacity={"maxNodes": 2}), a_policy(clusters={"minNodes": 3}), a_service()],
                  ["nodes: need 3 more, have 2 of 2, missing 1"], id="machines for a whole cluster"),
@@ -156,9 +156,9 @@ def test_cluster_rules_are_merged(policies: list[Any], rules: tuple[int, int, in
 
 
 @pytest.mark.parametrize(("objects", "problem"), [
-    pytest.param([a_service(most=2), a_policy(minRegions=3)], "policies want replicas in 3 regions, replicas.max allows 2", id="more regions than replicas"),
+    pytest.param([a_service(most=2), a_policy(minRegions=3)], "policy/rules wants replicas in 3 regions, replicas.max allows 2", id="more regions than replicas"),
     pytest.param([a_service(), a_policy("a", clusters={"minNodes": 5}), a_policy("b", clusters={"maxNodes": 3})],
-                 "policies together want clusters of at least 5 and at most 3 nodes", id="clusters that are too small and too large"),
+                 "policy/a wants clusters of at least 5 nodes, policy/b of at most 3", id="clusters that are too small and too large"),
     pytest.param([a_service(replicas=2, most=2), a_policy(minRegions=2)], "", id="just enough"),
 ])  # fmt: skip
 def test_contradictions_are_told_and_place_nothing(objects: list[Kind], problem: str) -> None:

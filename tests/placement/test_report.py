@@ -7,8 +7,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from worlds import a_class, a_cloud, a_pool, a_service, a_static
 
-from lattice.cli.columns import Look, dollars
+from lattice.cli.columns import Look
 from lattice.cli.fleet_tables import cost_lines, optimum_lines, plan_lines, whatif_lines
 from lattice.cli.service_tables import fit_lines, why_lines
 from lattice.cli.sources import manifests
@@ -16,8 +17,10 @@ from lattice.cli.worlds import LOOKED_AT, admitted
 from lattice.errors import Malformed, NotFound
 from lattice.kinds.service import LatticeService
 from lattice.placement.answer import ASKS, answer
+from lattice.placement.money import dollars
 from lattice.placement.plan import settle
 from lattice.placement.report import money, rate
+from lattice.placement.why import ranges
 from lattice.placement.world import World
 
 WORLDS = Path(__file__).parents[2] / "examples" / "worlds"
@@ -129,6 +132,72 @@ def test_a_service_that_would_go_elsewhere_today_is_called_stale(seed):
     assert document["isStale"] is True
     assert {each["pool"] for each in document["now"]} == here
     assert other in {each["pool"] for each in document["would"]}
+
+
+def _grounds(document, pool):
+    found = next(each for each in document["pools"] if each["name"] == pool)
+    return [(each["replicas"], each["filter"], each["need"], each["have"]) for each in found["reasons"]]
+
+
+def test_each_reason_of_an_overflow_holds_for_the_replicas_that_it_names():
+    """Four replicas fill the data center, two overflow into the one cluster that may be made, the seventh finds no place."""
+    rule = {"enabled": True, "target": "aws", "trigger": {"capacityThreshold": 50}, "limits": {"maxClusters": 1}}
+    clouds = [a_cloud("aws", defaults={"maxNodesPerCluster": 2}), a_cloud("gcp", provider="gcp")]
+    world = World.of([a_class(), a_static(nodes=4, overflow=rule), *clouds, a_service(cores=3, replicas=8)])
+    document = answer({"ask": "why", "service": "default/api"}, world)
+    assert (document["isPlaced"], document["placed"], document["replicas"]) == (False, 6, 8)
+    assert _grounds(document, "aws/r1") == [
+        ("1-3", "Overflow", "50 %", "37.5 % in use"),
+        ("4", "Overflow", "no room in data centers", "room in one of them"),
+        ("7", "Capacity", "a new cluster", "as many as the overflow may have"),
+    ]
+    assert _grounds(document, "gcp/r1") == [
+        ("1-3", "Overflow", "50 %", "37.5 % in use"),
+        ("4-7", "Overflow", "its target aws", "gcp"),
+    ]
+    assert _grounds(document, "dc") == [("5-7", "Capacity", "1 more", "0 of 4")]
+    heads = next(line for line in why_lines(document, Look()) if line.startswith("POOL"))
+    assert heads.split()[:3] == ["POOL", "REPLICA", "FILTER"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wanted", "told"),
+    [
+        pytest.param({}, {}, None, id="nothing"),
+        pytest.param(
+            {"taints": [{"key": "dedicated", "value": "db", "effect": "NoSchedule"}]}, {"tolerations": [{"key": "dedicated", "value": "web"}]},
+            ("taint of class m", "toleration of dedicated=db:NoSchedule", "dedicated=web"), id="another taint than is tolerated",
+        ),
+        pytest.param(
+            {"gpu": 1, "gpu_model": "t4"}, {"gpu": 1, "gpuModel": "a100"}, ("gpu model", "a100", "t4"), id="another model",
+        ),
+        pytest.param(
+            {"labels": {"disk": "hdd"}}, {"nodeSelector": {"disk": "ssd"}}, ("label of class m", "disk=ssd", "disk=hdd"), id="another label",
+        ),
+        pytest.param(
+            {"gpu": 1, "gpu_model": "t4", "taints": [{"key": "gpu", "effect": "NoExecute"}]}, {"gpu": 1, "gpuModel": "a100"},
+            ("gpu model and taint of class m", "a100 and toleration of gpu:NoExecute", "t4 and no toleration"), id="both",
+        ),
+    ],
+)  # fmt: skip
+def test_what_keeps_a_replica_off_machines_that_are_large_enough_is_named(nodes, wanted, told):
+    document = answer({"ask": "why", "service": "default/api"}, World.of([a_class(**nodes), a_pool(), a_service(**wanted)]))
+    found = [(each["what"], each["need"], each["have"]) for each in document["pools"][0]["reasons"]]
+    assert found == ([told] if told else [])
+
+
+def test_a_model_that_a_data_center_has_not_is_named_with_those_that_it_has():
+    have = [{"type": "t4", "count": 1}, {"type": "l4", "count": 1}]
+    world = World.of([a_static(accelerators=have), a_service(gpu=1, gpuModel="a100")])
+    (reason,) = answer({"ask": "why", "service": "default/api"}, world)["pools"][0]["reasons"]
+    assert (reason["what"], reason["need"], reason["have"]) == ("gpu model", "a100", "l4, t4")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [([1], "1"), ([1, 2, 3], "1-3"), ([1, 2, 5, 7, 8], "1-2, 5, 7-8"), ([], "")], ids=["one", "a run", "gaps", "none"]
+)
+def test_replicas_are_told_in_runs(numbers, text):
+    assert ranges(numbers) == text
 
 
 def test_very_many_unplaced_are_all_listed(seed):

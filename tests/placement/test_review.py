@@ -77,10 +77,10 @@ def test_what_the_ledger_pays_counts_though_the_class_is_gone_too() -> None:
 def test_a_price_that_nobody_knows_any_more_blocks_where_a_budget_applies() -> None:
     done = plan(RUNNING, [replaced(OTHER, spec=a_pool(classes=["n"], budget=9000).spec), NEW], [key(M)])
     found = verdict(after(done), "default/b")
-    assert (found.kind, done.unplaced) == ("OverBudget", ("default/b",))
-    assert [str(each) for _, reasons in found.refusals for each in reasons] == [
-        "price: need known prices, since budget pool.p1 applies, have unknown of 2 that run already"
-    ]
+    assert (found.kind, done.unplaced) == ("NoPrice", ("default/b",))
+    need, have = "a known price, since the budget of latticepool/p1 applies", "unknown of 2 that run already"
+    fix = "set costPerHour.aws of the class, or give a price file"
+    assert [str(each) for _, reasons in found.refusals for each in reasons] == [f"price of m: need {need}, have {have}; {fix}"]
     assert plan(RUNNING, [a_pool(classes=["n"]), NEW], [key(M)]).unplaced == (), "without a budget nothing needs to know"
 
 
@@ -154,7 +154,7 @@ def test_there_is_a_ceiling_on_replicas() -> None:
 # --- policies that contradict one another ---
 
 LARGE, SMALL = a_policy("large", clusters={"minNodes": 5}), a_policy("small", clusters={"maxNodes": 2})
-CONTRADICTION = "policies together want clusters of at least 5 and at most 2 nodes"
+CONTRADICTION = "policy/large wants clusters of at least 5 nodes, policy/small of at most 2"
 
 
 def test_no_place_is_asked_for_where_none_would_help() -> None:

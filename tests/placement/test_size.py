@@ -1,9 +1,12 @@
 """Clusters are filled, then grown, then made; their names are never given twice."""
 
+import os
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 
 from lattice.kinds.base import Kind
@@ -12,6 +15,8 @@ from lattice.placement.plan import plan, settle
 from lattice.placement.present import BLANK
 from lattice.placement.size import cluster_name
 from lattice.placement.world import World
+
+LONG = os.environ.get("LATTICE_LONG") == "1"
 
 
 def clusters(*objects: Kind) -> dict[str, dict[str, int]]:
@@ -49,12 +54,27 @@ SIZES = [a_class("s", 2, 4, 0.1), a_class("m", 4, 16, 0.2), a_class("l", 16, 64,
 
 @pytest.mark.parametrize(("service", "chosen"), [
     pytest.param(a_service(cores=1), {"s": 1}, id="the cheapest for one"),
-    pytest.param(a_service(cores=2, replicas=16), {"l": 3}, id="the cheapest for all of them together, with a fifth kept free"),
+    pytest.param(a_service(cores=1.6, memory=1.6, replicas=16), {"l": 2}, id="the cheapest for all of them together"),
+    pytest.param(a_service(cores=2, replicas=16), {"s": 16}, id="two large ones would do, but for the fifth kept free it takes three"),
+    pytest.param(a_service(cores=3, memory=4, replicas=3), {"m": 3}, id="a large one that is half empty is dearer than three small ones"),
+    pytest.param(a_service(cores=3, memory=4, replicas=5), {"l": 1}, id="a large one that is full is not"),
+    pytest.param(a_service(cores=3, memory=4, replicas=6), {"m": 6}, id="nor is the second large one worth it for the sixth"),
     pytest.param(a_service(cores=1, memory=8), {"m": 1}, id="of those that serve"),
     pytest.param(a_service(cores=4, memory=16, replicas=2), {"m": 2}, id="two small ones if that is less"),
 ])  # fmt: skip
 def test_the_cheapest_class_that_serves(service: Kind, chosen: dict[str, int]) -> None:
     assert clusters(*SIZES, service) == {"p1-001": chosen}
+
+
+@settings(max_examples=400 if LONG else 60, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 40), st.integers(1, 40), st.sampled_from([0.1, 0.5, 0.75, 0.8, 0.95, 1]))
+def test_a_class_is_chosen_by_the_machines_that_its_replicas_then_take(replicas: int, cores: int, memory: int, threshold: float) -> None:
+    """Counted beforehand for each class as filling and growing will have it."""
+    rules = a_policy(clusters={"binPackingThreshold": threshold, "maxNodes": 1000})
+    service = a_service(replicas=replicas, cores=cores / 10, memory=memory / 10)
+    settled = settle(a_world(a_class("m", 4, 4, 0.2), a_pool(), rules, service))
+    counted = settled.fleet.table.quotes.serving(settled.world.demands["default/api"]).machines
+    assert settled.clusters == {"p1-001": {"m": int(counted[0, 0])}}
 
 
 def test_equally_cheap_ones_go_by_name() -> None:

@@ -22,6 +22,7 @@ from worlds import (
 
 from lattice.kinds.base import Kind
 from lattice.placement.arrange import arrange
+from lattice.placement.contradiction import contradictions
 from lattice.placement.demand import Requirement
 from lattice.placement.fleet import Fleet
 from lattice.placement.obstacle import IGNORABLE, Limit, dropping, is_feasible, obstacles
@@ -56,8 +57,14 @@ CASES = [
                  id="a required region that nobody is in is not here"),
     pytest.param([a_pool(budget=100), a_service()], "OverBudget", "1 over budget", [["budgets"]],
                  id="only the budget is in the way"),
-    pytest.param([a_class(price=None), a_pool(budget=100), a_service()], "OverBudget", "1 over budget", [["budgets"]],
-                 id="an unknown price is over any budget"),
+    pytest.param([a_class(price=None), a_pool(budget=100), a_service()], "NoPrice", "1 without a known price",
+                 [["prices that nobody knows"], ["budgets"]], id="an unknown price is not over a budget: it is unknown"),
+    pytest.param([a_class(), a_class("blank", price=None), a_pool("p1", budget=100), a_pool("p2", classes=["blank"], budget=100), a_service()], "NoPrice",
+                 "1 over budget; 1 without a known price", [["prices that nobody knows"], ["budgets"]],
+                 id="one pool is over budget, of another the price is not known"),
+    pytest.param([a_class(price=None), a_pool(budget=100), a_service(compliance=["gdpr"])], "Never",
+                 "1 without compliance gdpr", [["compliance gdpr", "prices that nobody knows"], ["compliance gdpr", "budgets"]],
+                 id="a price alone would not do"),
     pytest.param([a_pool(capacity={"maxNodes": 0}), a_service()], "NotNow", "1 full", [["limits on capacity"]],
                  id="a full pool is a matter of time"),
     pytest.param([a_pool(), a_service(**near)], "NotNow", "waiting for db", [["db within 5 ms"], ["dependencies that are not placed"]],
@@ -88,7 +95,7 @@ CASES = [
     pytest.param([a_pool("p1"), a_pool("p2"), a_policy("a", minRegions=2), a_service(most=1)], "Never", "replicas.max allows 1",
                  [["replicas in 2 regions"]], id="a policy wants more replicas than there may be"),
     pytest.param([a_pool(), a_policy("a", clusters={"minNodes": 5}), a_policy("b", clusters={"maxNodes": 3}), a_service()], "Never",
-                 "at least 5 and at most 3 nodes", [["how many machines policies want in a cluster"]], id="policies contradict one another"),
+                 "policy/a wants clusters of at least 5 nodes, policy/b of at most 3", [["how many machines policies want in a cluster"]], id="policies contradict one another"),
     pytest.param([a_pool(), a_policy("a", clusters={"minNodes": 3}), a_pool("p2", capacity={"maxNodes": 2}, labels={"tier": "x"}),
                   a_service(pools={"matchLabels": {"tier": "x"}})], "NotNow", "1 full",
                  [["pools with tier=x"], ["limits on capacity"], ["how many machines policies want in a cluster"]],
@@ -113,6 +120,62 @@ def test_a_verdict_names_the_dependency_it_waits_for(db: list[Kind], words: str)
     assert verdict(a_pool(), *db, a_service(**near)).waits == (words,)
 
 
+def test_a_verdict_says_which_class_has_no_price_and_how_to_give_it_one() -> None:
+    found = verdict(a_class(price=None), a_pool(budget=100), a_service())
+    assert found.waits == ("a price of class m (costPerHour.aws, or a price file)",)
+    assert [str(each) for _, why in found.refusals for each in why] == [
+        "price of m: need a known price, since a budget applies, have unknown; set costPerHour.aws of the class, or give a price file"
+    ]
+    assert judged(a_class(price=0.1), a_pool(budget=100), a_service()) is None
+
+
+def judged(*objects: Kind) -> Verdict | None:
+    world = a_world(*objects)
+    placement = place(world.demands["default/api"], fleet := world.fleet())
+    return None if placement.is_complete else judge(placement, fleet)
+
+
+EU, FED = {"labels": {"compliance": ["gdpr"]}, "region": "eu-west-1"}, {"labels": {"compliance": ["fedramp"]}, "region": "us-east-1"}
+CONTRADICTING = [
+    pytest.param([a_pool("p1", **EU), a_pool("p2", **FED), a_policy("a", compliance=["gdpr"]), a_policy("b", compliance=["fedramp"]), a_service()],
+                 ["compliance gdpr (policy/a) and compliance fedramp (policy/b): no pool has both"], id="two policies, and no pool has both certificates"),
+    pytest.param([a_pool("p1", **EU), a_pool("p2", **FED), a_policy("a", compliance=["gdpr"]), a_service(requiredRegions=["us-east-1"])],
+                 ["a replica in us-east-1 (service/api) and compliance gdpr (policy/a): no pool has both"],
+                 id="a region is required where no pool has what a policy wants"),
+    pytest.param([a_pool("p1", **EU), a_pool("p2", **FED),
+                  a_service(requiredRegions=["us-east-1"], pools={"matchExpressions": [{"key": "region", "operator": "NotIn", "values": ["us-east-1"]}]})],
+                 ["pools with region!=us-east-1 (service/api) and a replica in us-east-1 (service/api): no pool has both"],
+                 id="a region is required and ruled out"),
+    pytest.param([a_pool(), a_policy("a", clusters={"minNodes": 5}), a_policy("b", clusters={"maxNodes": 3}), a_service()],
+                 ["clusters of at least 5 nodes (policy/a) and of at most 3 (policy/b): no number is both"], id="clusters too small and too large"),
+    pytest.param([a_pool("p1"), a_pool("p2"), a_policy("a", minRegions=2), a_service(most=1)],
+                 ["replicas in 2 regions (policy/a) and at most 1 replica (service/api): one replica is in one region"], id="more regions than replicas"),
+    pytest.param([a_pool("p1", **EU), a_policy("a", compliance=["gdpr"]), a_policy("b", compliance=["fedramp"]), a_service()], [],
+                 id="what nobody has contradicts nothing"),
+    pytest.param([a_pool("p1", **EU), a_pool("p2", **FED, capacity={"maxNodes": 0}), a_service(requiredRegions=["us-east-1", "eu-west-1"])], [],
+                 id="two regions are for two replicas"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("objects", "words"), CONTRADICTING)
+def test_rules_that_contradict_one_another_are_named_with_who_states_them(objects: list[Kind], words: list[str]) -> None:
+    assert [str(each) for each in verdict(*objects).contradictions] == words
+
+
+@MANY
+@given(worlds())
+def test_without_one_side_of_a_contradiction_it_is_gone_and_with_both_nothing_fits(world: World) -> None:
+    fleet = world.fleet()
+    for name, demand in world.demands.items():
+        found = list(contradictions(demand, fleet))
+        assert not found or not is_feasible(replace(demand, ignoring=frozenset(IGNORABLE)), fleet), name
+        for each in demand.requirements:
+            without = list(contradictions(demand.without([each]), fleet))
+            assert [
+                one for one in found if (str(each), each.source) not in [(side.text, side.source) for side in (one.one, one.other)]
+            ] == without
+
+
 def test_a_verdict_names_the_pools_that_would_need_room() -> None:
     found = verdict(
         *split,
@@ -132,7 +195,7 @@ def test_what_the_target_of_an_open_overflow_lacks_is_told_rather_than_the_gate(
     dc = a_static(nodes=1, cores=4, overflow={"enabled": True, "target": "cloud", "trigger": {"capacityThreshold": 50}})
     found = verdict(dc, a_cloud(budget={"monthly": 10, "hardLimit": True}), a_service(cores=3, replicas=2))
     assert found.kind == "OverBudget"
-    assert dict(found.refusals)["cloud/r1"][0].what == "budget cloud.cloud"
+    assert dict(found.refusals)["cloud/r1"][0].what == "budget of cloudinfrastructure/cloud"
 
 
 def test_api_gateway_as_printed_lacks_gdpr_in_us_east() -> None:
@@ -251,13 +314,16 @@ def test_kinds_follow_their_definition(world: World) -> None:
         demand = world.demands[name]
         is_here = all(any(offer.is_in(each.value) for offer in fleet.offers) for each in demand.regions)
         with fleet.what_if():
+            known = place(replace(demand, ignoring=frozenset({"prices"})), fleet).is_complete
+        with fleet.what_if():
             free = place(replace(demand, ignoring=frozenset({"budget"})), fleet).is_complete
         with fleet.what_if():
             later = place(replace(demand, ignoring=frozenset(IGNORABLE)), fleet).is_complete
-        expected = "NotHere" if not is_here and not demand.problem else "OverBudget" if free else "NotNow" if later else "Never"
+        by_money = "NoPrice" if known else "OverBudget" if free else "NotNow" if later else "Never"
+        expected = "NotHere" if not is_here and not demand.problem else by_money
         note(f"{name}: {found.reason}")
         assert found.kind == expected
-        assert bool(found.waits) == (expected in ("OverBudget", "NotNow"))
+        assert bool(found.waits) == (expected in ("NoPrice", "OverBudget", "NotNow"))
 
 
 @MANY

@@ -152,7 +152,6 @@ def where(placed: Sequence[Placed], namespace: str, selector: LabelSelector) -> 
 
 
 def neighbours_agree(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequence[Placed], wanted: Demands) -> bool:
-    keys = {key for each in nodes for key in each.labels}
     for term in wanted.near:
         there = where(placed, wanted.namespace, term.selector)
         anywhere = any(count_near(each, term.topology_key, nodes, there) for each in nodes)
@@ -160,7 +159,9 @@ def neighbours_agree(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequen
         if term.topology_key not in node.labels or not (alone or count_near(node, term.topology_key, nodes, there)):
             return False
     for term in wanted.far:
-        if term.topology_key not in keys or count_near(node, term.topology_key, nodes, where(placed, wanted.namespace, term.selector)):
+        if term.topology_key not in node.labels or count_near(
+            node, term.topology_key, nodes, where(placed, wanted.namespace, term.selector)
+        ):
             return False
     for each in placed:
         for term in each.demands.far:

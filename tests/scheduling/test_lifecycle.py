@@ -47,6 +47,18 @@ RUNNING = [
     pytest.param({}, "Apply", "its node does not have it yet", id="Running, Missing, never applied: Apply"),
     pytest.param({**FIRST}, "NoAction", "its node has been told to start it", id="Missing, just applied: grace"),
     pytest.param({**APPLIED}, "BackoffWait", "MISSING: it failed once", id="Missing long after it was applied: a failure, and wait"),
+    pytest.param(
+        {"retry": counted(), "last": done("Apply", 20), "report": says("Missing", knows_order=False)},
+        "NoAction",
+        "its node has been told to start it",
+        id="Missing, said before the order came: no failure",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Missing", knows_order=False)},
+        "BackoffWait",
+        "NOT_APPLIED: it failed once",
+        id="an order that never arrives: a failure in the end",
+    ),
     pytest.param({**FIRST, "report": says("Pending")}, "NoAction", "it is Pending", id="Pending: grace"),
     pytest.param({**FIRST, "report": says("Starting")}, "NoAction", "it is Starting", id="Starting: grace"),
     pytest.param({**FIRST, "report": says("Unknown")}, "NoAction", "it is Unknown", id="Unknown on a node that answers: grace"),
@@ -233,6 +245,12 @@ STOPPED = [
     pytest.param({**APPLIED, "report": says("Stopped")}, "NoAction", "it is stopped", id="Stopped, Stopped: nothing"),
     pytest.param({**APPLIED, "report": says("Failed")}, "NoAction", "it is stopped", id="Stopped, Failed: nothing"),
     pytest.param({"last": done("ApplyStopped")}, "NoAction", "it is stopped", id="Stopped, Missing: nothing"),
+    pytest.param(
+        {**APPLIED, "report": says("Stopped"), "leaving": "drain"},
+        "Release",
+        "it is stopped and must leave its node: drain",
+        id="Stopped, on a node that it must leave",
+    ),
     pytest.param(
         {"last": done("ApplyStopped"), "report": says("Running")},
         "NoAction",

@@ -47,6 +47,8 @@ def zone_of(silent: int, total: int, silence: float = 150.0, zone: str = "z") ->
         pytest.param(a_node(40), "NotReady", "NodeLost", None, id="silent for 40 s: not ready, and told"),
         pytest.param(a_node(40, is_ready=False), "NotReady", "", None, id="told once only"),
         pytest.param(a_node(3, is_ready=False), "Ready", "NodeReady", 37, id="back again: ready, and told"),
+        pytest.param(a_node(3, is_ready=False, is_heard=False), "NotReady", "", None, id="lost before this leader came, and not back yet"),
+        pytest.param(a_node(3, is_heard=False), "Ready", "", 37, id="well before this leader came, and not heard yet"),
         pytest.param(a_node(999, is_ready=False, has_joined=False), "Joining", "", None, id="one that never joined is not lost"),
     ],
 )

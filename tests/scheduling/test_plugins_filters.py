@@ -110,7 +110,7 @@ def test_fit_counts_ports_to_be_chosen() -> None:
 @pytest.mark.parametrize(
     ("gpus", "gpu", "models", "words"),
     [
-        pytest.param((), 1, (), ["without 1 gpu free"], id="no GPU at all"),
+        pytest.param((), 1, (), ["without a GPU"], id="no GPU at all"),
         pytest.param(("v100", "v100"), 2, (), [], id="as many whole ones as asked"),
         pytest.param(("v100", ("v100", 900)), 2, (), ["without 2 gpu free"], id="a used one is not whole"),
         pytest.param((("v100", 400), ("v100", 400)), "500m", (), ["without 500m of one gpu free"], id="parts of two do not make one part"),

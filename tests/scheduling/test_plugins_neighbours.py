@@ -27,7 +27,7 @@ def test_affinity_allows_the_whole_domain_of_a_match() -> None:
     table = two_zones()
     place(table, DB, "a1")
     found = ruled_out(WorkloadAffinity(), table, a_workload(near=(near("zone", app="db"),)))
-    assert found == {key: ["without a workload app=db in the same zone"] for key in ["b1", "c1"]}
+    assert found == {"b1": ["without a workload app=db in the same zone"], "c1": ["without topology key zone"]}
 
 
 def test_affinity_by_node_allows_the_node_only() -> None:
@@ -83,7 +83,20 @@ def test_anti_affinity_keeps_out_of_the_whole_domain() -> None:
     table = two_zones()
     place(table, DB, "a1")
     found = ruled_out(WorkloadAntiAffinity(), table, a_workload(far=(near("zone", app="db"),)))
-    assert found == {key: ["with a workload app=db in the same zone"] for key in ["a1", "a2"]}
+    assert found == {
+        "a1": ["with a workload app=db in the same zone"],
+        "a2": ["with a workload app=db in the same zone"],
+        "c1": ["without topology key zone"],
+    }
+
+
+def test_who_must_keep_apart_does_not_go_where_there_is_no_domain() -> None:
+    loner = a_workload(labels={"app": "db"}, far=(near("zone", app="db"),))
+    table = two_zones()
+    assert ruled_out(WorkloadAntiAffinity(), table, loner) == {"c1": ["without topology key zone"]}
+    place(table, loner, "c1")
+    assert set(ruled_out(WorkloadAntiAffinity(), table, loner)) == {"c1"}
+    assert ruled_out(WorkloadAntiAffinity(), table, DB) == {}, "who is in no domain keeps nobody away"
 
 
 def test_anti_affinity_of_who_is_there_keeps_others_out_too() -> None:

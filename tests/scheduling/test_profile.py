@@ -44,15 +44,14 @@ def test_a_profile_is_read_from_what_a_user_wrote() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        pytest.param(
-            {"scores": {"Packing": 1}}, 'scores.Packing: no score "Packing"; known are BalancedResources, BinPacking', id="unknown score"
-        ),
+        pytest.param({"scores": {"Packing": 1}}, 'scores.Packing: no score "Packing"; did you mean BinPacking?', id="unknown score"),
+        pytest.param({"scores": {"binpacking": 1}}, "; did you mean BinPacking?", id="a score in lower case"),
         pytest.param({"scores": {"Price": -1}}, "scores.Price: must be a number of 0 or more, got -1", id="negative weight"),
         pytest.param({"scores": {"Price": float("nan")}}, "must be a number of 0 or more, got nan", id="not a number"),
         pytest.param({"scores": {"Price": float("inf")}}, "must be a number of 0 or more, got inf", id="infinite weight"),
         pytest.param({"scores": {"Price": True}}, "must be a number of 0 or more, got True", id="yes is not a weight"),
         pytest.param({"scores": ["Price"]}, "scores: must be a list of plugin: weight", id="weights missing"),
-        pytest.param({"disabled": ["Fits"]}, 'no filter "Fits"; known are Ready, InCluster', id="unknown filter"),
+        pytest.param({"disabled": ["Fits"]}, 'no filter "Fits"; did you mean Fit?', id="unknown filter"),
         pytest.param(
             {"disabled": ["Fit"]}, "Fit cannot be disabled: nodes would be given more than they have", id="a filter that must stay"
         ),
@@ -86,9 +85,9 @@ def test_a_profile_is_read_from_what_a_user_wrote() -> None:
         ),
         pytest.param({"scores": {"Price": 1e-50}}, "scores.Price: must be 0, or at least 0.000001, got 1e-50", id="nothing as a float32"),
         pytest.param({"scores": {"Price": Decimal("1E-7")}}, "must be 0, or at least 0.000001, got 1E-7", id="too light"),
-        pytest.param({"scores": {}}, "scores: must give at least one of BalancedResources, BinPacking", id="no score"),
+        pytest.param({"scores": {}}, "scores: must give at least one score a weight above 0", id="no score"),
         pytest.param(
-            {"scores": {"Price": 0, "BinPacking": Decimal("0.0")}}, "scores: must give at least one of", id="no score that counts"
+            {"scores": {"Price": 0, "BinPacking": Decimal("0.0")}}, "scores: must give at least one score", id="no score that counts"
         ),
         pytest.param({"disabled": [["Fit"]]}, "disabled: must be a list of filter names, got ['Fit'] in it", id="a list in the list"),
         pytest.param({"disabled": [{"Fit": 1}, 3, None]}, "disabled: must be a list of filter names, got 3 in it", id="no names"),
@@ -99,7 +98,8 @@ def test_a_profile_is_read_from_what_a_user_wrote() -> None:
         pytest.param({"seed": Decimal("1.5")}, "seed: must be a whole number, got 1.5", id="half a seed"),
         pytest.param({"tieBreaker": ["fixed"]}, "tieBreaker: must be a text, got ['fixed']", id="a list of tie-breakers"),
         pytest.param({"seed": "x"}, "seed: must be a whole number, got 'x'", id="no number"),
-        pytest.param({"weights": {}}, "weights: is not a field of a profile; known are name, scores", id="unknown field"),
+        pytest.param({"weights": {}}, "weights: is not a field of a profile\n  fix: known fields: name, scores", id="unknown field"),
+        pytest.param({"tiebreak": "fixed"}, "is not a field of a profile; did you mean tieBreaker?", id="nearly a field"),
     ],
 )
 def test_what_is_wrong_with_a_profile_is_said(change: dict[str, Any], message: str) -> None:
@@ -127,7 +127,8 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(Invalid) as caught:
         parse_profile({"scores": {"X": 1, "Price": -2}, "binding": "no", "zzz": 1})
     assert [cause.field for cause in caught.value.causes] == ["zzz", "scores.X", "scores.Price", "binding"]
-    assert "TopologySpread" in caught.value.fix
+    assert caught.value.fix.startswith("known scores: BalancedResources, ")
+    assert caught.value.fix.endswith("; known fields: name, scores, disabled, tieBreaker, binding, reservationTimeout, seed")
 
 
 def as_written(spec: ProfileSpec) -> dict[str, Any]:
@@ -169,7 +170,7 @@ def test_what_is_no_profile_at_all_is_told_what_one_looks_like(given: Any) -> No
     with pytest.raises(Invalid) as caught:
         parse_profile(given)
     assert "profile/profile" in str(caught.value)
-    assert "scores: must give at least one of BalancedResources" in str(caught.value) or "a profile is a mapping" in str(caught.value)
+    assert "scores: must give at least one score" in str(caught.value) or "a profile is a mapping" in str(caught.value)
     assert "known scores: BalancedResources" in caught.value.fix
     assert "apiVersion" not in str(caught.value)
 
@@ -179,6 +180,21 @@ def test_a_profile_made_in_code_is_checked_too() -> None:
         ProfileSpec("mine", {"Price": 1.0}, seed=1 << 64)
     with pytest.raises(Invalid, match='no score "Nope"'):
         ProfileSpec("mine", {"Nope": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("change", "fix"),
+    [
+        pytest.param({"scores": {"Magic": 1, "Tragic": 1}}, f"known scores: {', '.join(SCORES)}", id="scores"),
+        pytest.param({"disabled": ["Magic"]}, f"known filters: {', '.join(FILTERS)}", id="filters"),
+        pytest.param({"scores": {}}, f"known scores: {', '.join(SCORES)}", id="none chosen"),
+        pytest.param({"seed": "x", "scores": {"Price": -1}, "disabled": ["Fit"]}, "", id="nothing to choose from"),
+    ],
+)
+def test_what_there_is_to_choose_from_is_listed_once_and_only_where_that_helps(change: dict[str, Any], fix: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        parse_profile({"scores": {"Price": 1}, **change})
+    assert caught.value.fix == fix
 
 
 def test_an_unknown_preset_lists_the_known_ones() -> None:

@@ -157,7 +157,7 @@ def test_on_an_overfull_node_best_effort_and_low_priority_go_first():
 
 
 def test_slots_and_ports_end_nobody():
-    told = odd(simulated([a_node("n1", status={"allocatable": {"cpu": 9000, "memory": 99 * GIB, "workloads": 1}})], two_on("n1")))
+    told = odd(simulated([a_node("n1", status={"allocatable": {"cpu": 4000, "memory": 32 * GIB, "workloads": 1}})], two_on("n1")))
     assert told == ["node n1 workloads bound to it take more than it has: 2 of 1 workloads"]
 
 
@@ -268,7 +268,125 @@ def test_a_member_explained_says_what_became_of_its_group():
     gang = [a_workload(f"g{number}", cpu="3", group={"name": "g", "minMember": 2}) for number in range(2)]
     report = simulated([a_node("n1")], gang, explain="default/g0")
     assert report.explained["chosen"] is None
-    assert report.explained["summary"] == "1 of 2 would fit, minMember is 2; the next: 0 of 1 node: 1 without 3 cpu free"
+    why, place, beside = report.explained["summary"].split("; ")
+    assert (why, place) == ("1 of 2 would fit, minMember is 2", "the next: 0 of 1 node: 1 without 3 cpu free")
+    assert beside == "nodes are shown with the other of its group that fits in place"
+    assert report.explained["ranked"] == []
+    assert report.explained["refused"] == {"n1": [{"what": "cpu", "need": "3", "have": "1", "missing": "2"}]}
+
+
+def test_a_member_of_a_half_seated_group_is_explained_beside_the_others():
+    gang = [a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 2}) for number in range(3)]
+    report = simulated([a_node("n1"), a_node("n2", unschedulable=True)], gang, explain="default/g2")
+    assert sorted(report.placements) == ["default/g0", "default/g1"]
+    assert report.explained["summary"] == "0 of 2 nodes: 1 cordoned; 1 without 2 cpu free"
+    assert report.explained["refused"]["n1"] == [{"what": "cpu", "need": "2", "have": "0", "missing": "2"}]
+
+
+def test_whoever_is_displaced_is_explained():
+    workloads = [a_workload("old", cpu="4", on="n1"), a_workload("high", cpu="4", priority=9)]
+    told = simulated([a_node("n1")], workloads, explain="default/old").explained
+    assert told["chosen"] is None
+    assert told["summary"] == "0 of 1 node: 1 without 4 cpu free; default/high displaced it from n1"
+    assert told["refused"] == {"n1": [{"what": "cpu", "need": "4", "have": "0", "missing": "4"}]}
+    elsewhere = simulated(
+        [a_node("n1"), a_node("n2", cpu=1000)], [a_workload("old", on="n1"), workloads[1]], explain="default/old"
+    ).explained
+    assert elsewhere["chosen"] == "n2"
+    assert elsewhere["summary"].startswith("n2: best of 1 that fit")
+    assert elsewhere["summary"].endswith("; default/high displaced it from n1")
+
+
+def test_the_fewest_are_displaced_by_each_whatever_these_displace_in_turn():
+    bound = [a_workload("a", cpu="4", priority=1, on="n1"), *(a_workload(name, cpu="2", on="n2") for name in "bc")]
+    report = simulated([a_node("n1"), a_node("n2")], [*bound, a_workload("high", cpu="4", priority=9)])
+    assert {name: each.by for name, each in report.displaced.items()} == {
+        "default/a": "default/high",
+        "default/b": "default/a",
+        "default/c": "default/a",
+    }
+
+
+def test_a_group_without_members_to_spare_goes_as_a_whole():
+    gang = [a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 2}, on="n1") for number in range(2)]
+    report = simulated([a_node("n1")], [*gang, a_workload("high", cpu="2", priority=9)])
+    assert sorted(report.displaced) == ["default/g0", "default/g1"]
+
+
+def test_equal_reasons_are_one_entry_in_the_order_given():
+    workloads = [a_workload("a", cpu="9"), a_workload("b", cpu="5", memory="2Gi"), a_workload("c", cpu="9", priority=3, labels={"x": "y"})]
+    report = simulated([a_node("n1")], workloads)
+    assert [each.names for each in report.unplaced] == [("default/a", "default/c"), ("default/b",)]
+
+
+def test_nodes_without_any_gpu_are_told_apart_from_those_whose_gpus_are_busy():
+    nodes = [a_node("n1"), a_node("n2", cpu=500), with_gpus("n3"), with_gpus("n4")]
+    held = [a_workload("old", requests={"gpu": 1}, on="n3")]
+    report = simulated(nodes, [*held, a_workload("new", requests={"gpu": 2})], explain="default/new")
+    assert reasons(report) == {"default/new": "0 of 4 nodes: 2 without a GPU; 2 without 2 gpu free"}
+    assert report.explained["reasons"][0] == {"plugin": "Gpu", "reason": "without a GPU", "count": 2}
+    assert report.explained["refused"]["n1"] == [{"what": "gpu", "need": "2", "have": "0", "missing": "2"}]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        pytest.param({"requests": {"gpu": 4}}, "4 gpu of at most 2", id="more GPUs than any node has"),
+        pytest.param(
+            {"requests": {"gpu": 2}, "constraints": {"gpuModels": ["a100"]}}, "2 gpu of model a100 of at most 0", id="of another model"
+        ),
+        pytest.param({"ports": 3}, "3 ports of at most 2", id="more ports than any range has"),
+        pytest.param({"requests": {"gpu": 2}, "ports": 2}, "no node has 1 cpu and 1Gi memory and 2 gpu and 2 ports together", id="both"),
+        pytest.param({"requests": {"gpu": "500m"}}, "", id="a part of one will do when it is free"),
+    ],
+)
+def test_who_would_not_even_find_gpus_or_ports_on_an_empty_node_is_told(asked, told):
+    ports = [{"name": f"p{number}"} for number in range(asked.pop("ports", 0))]
+    wanted = a_workload("w", containers={"main": {"command": ["run"], "ports": ports}}, **asked)
+    narrow = {"portRange": {"first": 30000, "last": 30000}}
+    gpus = a_node("gpus", status={"gpus": [{"model": "t4"}] * 2, **narrow})
+    others = a_node("ports", status={"portRange": {"first": 30000, "last": 30001}})
+    holders = [a_workload(f"h{number}", cpu="1m", requests={"gpu": 1}, on="gpus") for number in range(2)]
+    found = odd(simulated([gpus, others], [*holders, wanted]))
+    assert found == ([f"workload default/w asks for more than any node has even when empty: {told}"] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        pytest.param(
+            {"reserved": {"cpu": 5000}},
+            "keeps 5 cpu, more than the 4 it has: status.reserved must be at most status.capacity",
+            id="more kept than there is",
+        ),
+        pytest.param(
+            {"allocatable": {"cpu": 4000, "memory": 64 * GIB}},
+            "gives workloads 64Gi memory, more than the 32Gi it has: status.allocatable must be at most status.capacity",
+            id="more given than there is",
+        ),
+        pytest.param(
+            {"capacity": {"cpu": 4000, "gpu": 1000}, "gpus": [{"model": "t4"}] * 2},
+            "says 1 gpu, but lists 2: the list counts; of 2, capacity.gpu is 2000",
+            id="another number of GPUs than listed",
+        ),
+        pytest.param(
+            {"capacity": {"cpu": 4}},
+            "has 4 milli-cores of cpu: amounts of nodes are milli-cores, so 4 cores are 4000",
+            id="cores for milli",
+        ),
+        pytest.param(
+            {"capacity": {"memory": 16}}, "has 16 bytes of memory: amounts of nodes are bytes, so 16Gi is 17179869184", id="GiB for bytes"
+        ),
+        pytest.param(
+            {"capacity": {"hugepages-2Mi": 512}},
+            "has 512 bytes of hugepages-2Mi: amounts of nodes are bytes, not pages",
+            id="pages for bytes",
+        ),
+        pytest.param({"reserved": {"cpu": 4000}, "capacity": {"cpu": 4000, "hugepages-x": 1}}, "", id="all of it kept"),
+    ],
+)
+def test_figures_of_a_node_that_cannot_be_right_are_told(status, told):
+    assert odd(simulated([a_node("n1", status=status)], [])) == ([f"node n1 {told}"] if told else [])
 
 
 def test_half_a_gang_is_never_left():

@@ -47,7 +47,7 @@ def refused(demands: Demands, *facts: Any) -> str:
             {"volumes": (Volume(name="v", zone="z"),)}, {"zone": "y"}, {"zone": "z"}, "outside zone z of volume v", id="VolumeZone"
         ),
         pytest.param({"requests": {"cpu": 2}}, {"room": {"cpu": 1}}, {"room": {"cpu": 2}}, "without 2 cpu free", id="Fit"),
-        pytest.param({"gpu": 1}, {}, {"gpus": ("a100",)}, "without 1 gpu free", id="Gpu"),
+        pytest.param({"gpu": 1}, {}, {"gpus": ("a100",)}, "without a GPU", id="Gpu"),
     ],
 )
 def test_every_filter_is_asked(demands: Any, unfit: Any, fit: Any, why: str) -> None:

@@ -16,12 +16,14 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from lattice.clock import SystemClock
-from lattice.errors import Denied, LatticeError, NotAllowed, TooMany, Unavailable
+from lattice.errors import Conflict, Denied, LatticeError, NotAllowed, TooMany, Unavailable
 from lattice.kinds import KINDS
 from lattice.kinds.body import encode
 from lattice.placement.answer import answer
+from lattice.placement.differ import SECTIONS
 from lattice.placement.world import World
 from lattice.server import verbs
 from lattice.server.api import Api
@@ -30,7 +32,9 @@ from lattice.server.call import Call, User
 from lattice.server.catalog import Catalog
 from lattice.server.fleet import WAITING, Beside, FleetQuestions, asked, while_wanted
 from lattice.server.fleetpaths import OWN, SHARED
+from lattice.server.pipe import Told, framed
 from lattice.server.planned import apply_planned
+from lattice.server.plans import Plans
 from lattice.server.question import APPLY, ASKS, LOOKED_AT, PlanQuestion
 from lattice.server.rehearsal import Shelf, target_of
 from lattice.server.snapshot import Snapshot
@@ -119,6 +123,8 @@ QUESTIONS: list[tuple[str, dict[str, Any]]] = [
     ("why", {"service": "default/api-gateway"}),
     ("why", {"service": "default/cache", "pool": "us-east"}),
     ("fit", {"service": "default/database"}),
+    ("fit", {"service": "default/database", "lose": ["us-east"]}),
+    ("cost", {"by": "pool", "inNamespace": "default"}),
     ("whatif", {"lose": ["us-east"], "priceMillionths": 1_200_000}),
     ("whatif", {"drop": [["us-east", "gdpr"]]}),
     ("whatif", {"loseEach": True}),
@@ -262,18 +268,76 @@ def test_a_process_killed_in_the_middle_is_started_again() -> None:
     asyncio.run(run())
 
 
-def test_a_process_that_died_while_idle_is_not_noticed() -> None:
+def test_a_process_that_died_while_idle_is_started_again_and_the_log_says_so() -> None:
     async def run() -> None:
         async with a_server() as server:
             await server.ask("cost")
             pid = server.fleet.beside.pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
-            while server.fleet.beside.is_running:
-                await asyncio.sleep(0.01)
+            assert await server.fleet.beside.why_ended() == "it was ended by SIGKILL"
             assert (await server.ask("cost"))[0] == 200
 
+    with capture_logs() as logs:
+        asyncio.run(run())
+    assert [(each["log_level"], each["why"]) for each in logs if each["event"] == "fleet process ended"] == [
+        ("error", "it was ended by SIGKILL")
+    ]
+
+
+def test_why_a_process_ended_is_in_the_log_and_in_the_answer() -> None:
+    """It is told what no server says before it is asked, and breaks over it."""
+
+    async def run() -> None:
+        async with a_server() as server:
+            await server.ask("cost")
+            pid, process = server.fleet.beside.pid, server.fleet.beside._process
+            assert pid is not None
+            assert process is not None
+            assert process.stdin is not None
+            process.stdin.write(framed(Told(200, b"")))
+            with pytest.raises(Unavailable, match=r"ended in the middle: it ended with code 1: msgspec\.ValidationError: ") as told:
+                await server.ask("cost")
+            assert "the server's log has all that it said" in told.value.fix
+            assert (await server.ask("cost"))[0] == 200
+
+    with capture_logs() as logs:
+        asyncio.run(run())
+    (ended,) = [each for each in logs if each["event"] == "fleet process ended"]
+    assert "Traceback (most recent call last)" in ended["exception"]
+    assert ended["why"] == "it ended with code 1"
+
+
+def test_of_a_plan_that_was_told_lately_only_what_differs_is_said() -> None:
+    async def run() -> None:
+        async with a_server() as server:
+            change = [a_service("one"), a_service("two", replicas={"min": 2})]
+            _, before = await server.ask("plan", manifests=change)
+            await server.apply(a_service("one"))
+            for expect in (before["id"], before):
+                status, told = await server.ask("plan", manifests=change, expect=expect)
+                assert (status, {each["reason"] for each in told["details"]["causes"]}) == (409, {"PlanDiffers"})
+                said = [each["message"] for each in told["details"]["causes"]]
+                assert "service default/one: is not in it any more" in said
+                assert not [each for each in said if each.startswith("service default/two: was")]
+            status, told = await server.ask("plan", manifests=change, expect="p-0123")
+            assert [each["reason"] for each in told["details"]["causes"]] == ["PlanUnknown"]
+            assert (await server.ask("plan", manifests=change, expect={"id": "p-1", "services": [{"name": "x"}]}))[0] == 400
+
     asyncio.run(run())
+
+
+def test_plans_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = Plans()
+    sections: dict[str, list[Any]] = {name: [] for name in SECTIONS}
+    monkeypatch.setattr("lattice.server.plans.MOST", 300)
+    for number in range(9):
+        plans.keep({"id": f"p-{number}", **sections})
+    with pytest.raises(Conflict) as old:
+        plans.hold_to("p-0", {"id": "p-x", **sections})
+    with pytest.raises(Conflict) as new:
+        plans.hold_to("p-8", {"id": "p-x", **sections})
+    assert [each.causes[0].reason for each in (old.value, new.value)] == ["PlanUnknown", "PlanDiffers"]
 
 
 def test_no_more_may_wait_than_there_is_room_for() -> None:

@@ -1,5 +1,6 @@
 """One server over HTTP from the command line: JSON in, JSON out, and its refusals as our errors."""
 
+import contextlib
 import http.client
 import os
 import re
@@ -26,6 +27,7 @@ APPLY = "application/apply-patch+yaml"
 _CONNECT_SECONDS = 10.0
 _ATTEMPTS = 6  # for requests that the server asks to send again later
 _LONGEST_WAIT = 30.0
+_PIECE = 64 * 1024  # bytes of a text at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,30 +76,47 @@ class Client:
         return pages
 
     def send(self, request: Request) -> Answer:
-        """Ask once; again if the server says when to come back."""
+        """Ask once; again if the server says when to come back, and that is in time."""
+        ends = time.monotonic() + self.timeout if self.timeout else None
         for attempt in range(1, _ATTEMPTS + 1):
+            if ends and self._kept is not None and self._kept.sock is not None:
+                self._kept.sock.settimeout(max(0.001, ends - time.monotonic()))
             response = self._response(request)
             body = self._guarded(response.read)
             for text in _warnings(response):
                 self.warn(text)
             wait = _come_back(response)
-            if wait is None or attempt == _ATTEMPTS:
+            if wait is None or attempt == _ATTEMPTS or (ends and time.monotonic() + wait >= ends):
                 return _checked(response.status, body, request)
             time.sleep(wait)
         raise AssertionError("unreachable")
 
     def stream(self, request: Request) -> Iterator[Any]:
         """The events of a watch, until the server ends it. Losing the connection ends it too."""
+        with self._streaming(request) as response:
+            yield from _lines(response)
+
+    def text(self, request: Request) -> Iterator[bytes]:
+        """A text as it comes, until the server ends it; one that breaks off is an error."""
+        with self._streaming(request) as response:
+            while piece := self._guarded(lambda: response.read1(_PIECE)):
+                yield piece
+
+    @contextlib.contextmanager
+    def _streaming(self, request: Request) -> Iterator[http.client.HTTPResponse]:
+        """A connection of its own, on which silence is no reason to give up."""
         connection = self._connect()
         try:
             self._guarded(lambda: _begin(connection, request, self._headers(request)))
             response = self._guarded(connection.getresponse)
             if response.status >= 400:
                 _checked(response.status, self._guarded(response.read), request)
+            for text in _warnings(response):
+                self.warn(text)
             if connection.sock is not None:
                 connection.sock.settimeout(None)
                 connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            yield from _lines(response)
+            yield response
         finally:
             connection.close()
 

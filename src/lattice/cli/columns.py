@@ -82,14 +82,6 @@ def _with_gap(width: int) -> int:
     return width + render.GAP if width > 1 else 2
 
 
-def dollars(micros: int, *, signed: bool = False) -> str:
-    """$0.576, $1,105.92, +$3.00, -$0.25: exact, with two digits or as many as it takes."""
-    whole, part = divmod(abs(micros), 1_000_000)
-    digits = f"{part:06}".rstrip("0").ljust(2, "0")
-    sign = "-" if micros < 0 else "+" if signed and micros else ""
-    return f"{sign}${whole:,}.{digits}"
-
-
 def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 

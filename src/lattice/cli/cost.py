@@ -33,14 +33,17 @@ def cost(sources: Sources, by: str, form: output.Form) -> int:
 
     A machine's price is split among the replicas on it, by the largest share that each takes of any resource. Machines that nobody
     is on are listed by themselves, so that the rows always add up. Services that wait for their place are counted as if they had it.
+    With -n, only what the services of that namespace pay.
 
     \b
     Examples:
       lattice cost
       lattice cost --by label:team
+      lattice cost -n shop
       lattice cost --by service --world fleet/ --prices aws.csv -o wide
     """
-    document = ask(sources, {"ask": "cost", "by": by})
+    namespace = sources.connection.asked_namespace
+    document = ask(sources, {"ask": "cost", "by": by, **({"inNamespace": namespace} if namespace else {})})
     if form.name == "json":
         output.show(output.written(document, form))
         return 0

@@ -1,6 +1,7 @@
 """What the commands about the fleet share: the world from files or from a server, their flags, and how they end."""
 
 import functools
+import shlex
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 CHANGES, INFEASIBLE, LEAST_ERROR, BROKEN = 1, 2, 3, 70
 MAX_TABLE = 64 << 20  # bytes of a price or latency file
+PATIENCE = "5m"  # questions take longer than other requests, and the server has a limit of its own
 
 
 class FleetCommand(Command):
@@ -77,6 +79,20 @@ class Sources:
         asked = self.connection.asked_namespace
         return asked or ("default" if self.is_offline else self.connection.namespace)
 
+    @property
+    def change_flags(self) -> str:
+        """What would be changed, and what tells its outcome, as it was typed."""
+        named = [("-f", self.files), ("--delete", self.gone), ("--prices", self.prices), ("--latency", (self.latency,))]
+        words = [f"{flag} {shlex.quote(value)}" for flag, values in named for value in values if value]
+        return " ".join([*words, *(["-R"] if self.recursive else [])])
+
+    @property
+    def flags(self) -> str:
+        """All of it, with where the world is."""
+        known = [("--world", self.worlds), ("--kubeconfig", (self.connection.kubeconfig,)), ("--context", (self.connection.context,))]
+        words = [f"{flag} {shlex.quote(value)}" for flag, values in known for value in values if value]
+        return " ".join([*([self.change_flags] if self.change_flags else []), *words])
+
 
 _FLAGS = [
     click.option("-R", "--recursive", is_flag=True, help="Look in folders below, too."),
@@ -98,7 +114,7 @@ def about_the_fleet(function: Callable[..., Any]) -> Callable[..., Any]:
         given = Sources(connection, worlds, rest.pop("files"), recursive, prices, latency, rest.pop("gone", ()))
         return function(given, **rest)
 
-    wrapped: Callable[..., Any] = connected(call)
+    wrapped: Callable[..., Any] = connected(call, PATIENCE)
     for option in reversed(_FLAGS):
         wrapped = option(wrapped)
     return wrapped
@@ -146,6 +162,18 @@ def _read(path: str) -> str:
     if len(text) > MAX_TABLE:
         raise TooLarge(f"is larger than {MAX_TABLE >> 20} MiB", where=path, fix="keep only the regions that you use")
     return text
+
+
+def fit_hint(document: dict[str, Any], sources: Sources, happens: str = "") -> list[str]:
+    """How to ask what would make a service fit, in the very world that left it without. `happens`: flags that say what happens."""
+    bound = bool(sources.files or sources.gone)  # -n says where those are, too
+    named = (each["name"].rpartition("/") for each in document["unplaced"])
+    found = next(((space, name) for space, _, name in named if not bound or space == sources.namespace), None)
+    if found is None:
+        return []
+    space = "" if found[0] == "default" and sources.namespace == "default" else f"-n {shlex.quote(found[0])}"
+    words = [part for part in ("lattice fit", f"service/{found[1]}", space, happens, sources.flags) if part]
+    return ["", f"`{' '.join(words)}` lists the smallest changes that would make it fit"]
 
 
 def service_named(word: str, namespace: str) -> str:

@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lattice.cli.columns import FEW, Look, blocks, counted, dollars
+from lattice.cli.columns import FEW, Look, blocks, counted
+from lattice.placement.money import dollars
 
 Document = Mapping[str, Any]
 DETAILED = 3  # unplaced services told at length
+NAMED = 5  # of many, in one line
 
 
 def plan_lines(document: Document, look: Look) -> list[str]:
@@ -26,16 +28,36 @@ def plan_lines(document: Document, look: Look) -> list[str]:
 
 
 def _summary(document: Document, look: Look) -> list[str]:
-    without = len(document["unplaced"])
     parts = [*_tally(document["services"], "service"), *_tally(document["clusters"], "cluster"), *_nodes(document["clusters"])]
     parts += [f"{counted(len(document['wouldMove']), 'service')} would move"] if document["wouldMove"] else []
-    as_before = "" if any(each["isNew"] for each in document["unplaced"]) else " as before"
-    parts += [f"{counted(without, 'service')} not placed{as_before}"] if without else []
+    parts += _short(document["unplaced"])
     total = document["total"]
     before, after = (dollars(total[each]["hourlyMicros"]) for each in ("before", "after"))
     change = dollars(total["change"]["projected30DayMicros"], signed=True)
     cost = f"{before}/h → {after}/h ({change}/30d)" if before != after else f"{after}/h as before"
-    return look.wrapped(f"{', '.join(parts) or 'nothing changes'}; {cost}", look.columns)
+    return [*look.wrapped(f"{', '.join(parts) or 'nothing changes'}; {cost}", look.columns), *_pending(document["pending"], look)]
+
+
+def _short(found: Sequence[Document]) -> Iterator[str]:
+    """Services without some of their replicas are told apart from those without any."""
+    as_before = "" if any(each["isNew"] for each in found) else " as before"
+    for word, services in (("partly", [each for each in found if _has(each)]), ("not", [each for each in found if not _has(each)])):
+        if services:
+            yield f"{counted(len(services), 'service')} {word} placed{as_before}"
+
+
+def _has(each: Document) -> int:
+    """Replicas of a service that lacks some, which have a place."""
+    return int(each["replicas"] - each["missing"])
+
+
+def _pending(found: Document | None, look: Look) -> list[str]:
+    """Before is not always what is there."""
+    if found is None:
+        return []
+    real, late = dollars(found["cost"]["before"]["hourlyMicros"]), len(found["services"])
+    waits = f"{counted(late, 'service')} still {'waits' if late == 1 else 'wait'} for that, and " if late else ""
+    return look.bullets([f"before is as if all that is declared already had its place; {waits}{real}/h is paid now"])
 
 
 def _tally(rows: Sequence[Document], noun: str) -> Iterator[str]:
@@ -62,8 +84,8 @@ def _service(each: Document, look: Look) -> list[str]:
     change = each["cost"]["change"]
     before, after = where(each["before"], look.wide), where(each["after"], look.wide)
     text = after if not each["before"] else f"{after}, as before" if before == after else f"{before} → {after}"
-    if not each["isPlaced"]:
-        text = f"{text}, {'not all placed' if each['after'] else 'not placed'}" if each["before"] else "not placed"
+    if not each["isPlaced"] and each["after"]:
+        text += f" ({sum(place['replicas'] for place in each['after'])} of {counted(each['replicas'], 'replica')})"
     return [each["mark"], each["name"], text, dollars(change["hourlyMicros"], signed=True), _month(change)]
 
 
@@ -141,17 +163,14 @@ def _would_move(document: Document, look: Look) -> list[str]:
 
 
 def unplaced(found: Sequence[Document], look: Look) -> list[str]:
-    rows = [["!" if each["isNew"] else "", each["name"], each["verdict"], each["reason"]] for each in found]
-    told = look.table(["", "NOT PLACED", "VERDICT", "WHY"], rows)
+    rows = [
+        ["!" if each["isNew"] else "", each["name"], f"{_has(each)} of {each['replicas']}", each["verdict"], each["reason"]]
+        for each in found
+    ]
+    told = look.table(["", "NOT ALL PLACED", "HAS", "VERDICT", "WHY"], rows)
     for each in found if look.wide else found[:DETAILED]:
         told += ["", each["name"], *in_the_way(each, each["name"], look)]
-    return [*told, "", f"`lattice fit {typed(found[0]['name'])}` lists the smallest changes that would make it fit"] if told else []
-
-
-def typed(service: str) -> str:
-    """As the service is named on a command line."""
-    namespace, _, name = service.rpartition("/")
-    return f"service/{name}" if namespace == "default" else f"service/{name} -n {namespace}"
+    return told
 
 
 def in_the_way(each: Document, service: str, look: Look) -> list[str]:
@@ -159,6 +178,7 @@ def in_the_way(each: Document, service: str, look: Look) -> list[str]:
     own = f"service/{service.rpartition('/')[2]}"
     ways = [" and ".join(_named(part, own) for part in parts) for parts in each["conflicts"]]
     rows = [["", "fits without" if number == 0 else "or without", way] for number, way in enumerate(ways)]
+    rows += [["", "contradict", each_of["text"]] for each_of in each["contradictions"]]
     rows += [["", "waits for", "; ".join(each["waits"])]] if each["waits"] else []
     rows += [["", "fits in", _required(each["required"])]] if each["required"] else []
     return look.rows(rows)
@@ -234,13 +254,15 @@ def _ms(each: Document) -> list[str]:
 
 def whatif_lines(document: Document, look: Look) -> list[str]:
     """What happens, in words, and what follows from it."""
-    event = document["event"]
+    first, *rest = plan_lines(document, look)
+    return [*look.wrapped(f"{', '.join(event_words(document['event']))}: {first}", look.columns), *rest]
+
+
+def event_words(event: Document) -> list[str]:
     words = [f"without {each}" for each in event["lose"]]
     words += [f"with {each['pool']} not certified for {each['compliance']}" for each in event["drop"]]
     percent = (event["priceMillionths"] - 1_000_000) / 10_000
-    words += [f"with prices {percent:+g} %"] if percent else []
-    first, *rest = plan_lines(document, look)
-    return [*look.wrapped(f"{', '.join(words)}: {first}", look.columns), *rest]
+    return [*words, f"with prices {percent:+g} %"] if percent else words
 
 
 def drill_lines(document: Document, look: Look) -> list[str]:
@@ -248,7 +270,7 @@ def drill_lines(document: Document, look: Look) -> list[str]:
     hurting = [each for each in document["losses"] if look.wide or each["moved"] or each["leftWithout"]]
     worst_first = sorted(hurting, key=lambda each: (-len(each["leftWithout"]), -len(each["moved"]), each["pool"]))
     rows = [_loss(each, look) for each in worst_first]
-    table = look.table(["", "LOST", "MOVE", "COST AFTER $/H", "CHANGE $/H", "LEFT WITHOUT"], rows, right=(2, 3, 4))
+    table = look.table(["", "LOST", "MOVE", "COST AFTER $/H", "CHANGE $/H", "NOT ALL PLACED"], rows, right=(2, 3, 4))
     harmless = len(document["losses"]) - len(hurting)
     return blocks(table, [f"{counted(harmless, 'other pool')} could be lost without moving anybody"] if harmless else [])
 
@@ -282,8 +304,23 @@ def cost_lines(document: Document, look: Look) -> list[str]:
         rows = [*(rows if look.wide else rows[:FEW]), _cost(whole, by)]
     empty = ["EMPTY $/H"] if by == "pool" else []
     table = look.table([by.removeprefix("label:").upper(), "$/H", "30 DAYS", "SHARE", *empty], rows, right=range(1, 4 + len(empty)))
-    waiting = [f"{counted(len(document['unplaced']), 'service')} without a place, not counted: {', '.join(document['unplaced'][:5])}"]
-    return blocks(table or ["nothing costs anything"], waiting if document["unplaced"] else [], sources(document, look))
+    nothing = "nothing costs anything" + (f" in namespace {document['namespace']}" if document["namespace"] else "")
+    return blocks(table or [nothing], _uncounted(document), sources(document, look))
+
+
+def _uncounted(document: Document) -> list[str]:
+    """Who is not in the sum, and who is only with a part."""
+    partly = [f"{each['name']} {each['placed']} of {each['replicas']}" for each in document["partlyPlaced"]]
+    lines = (
+        [f"{counted(len(partly), 'service')} partly placed, counted with the replicas that have a place: {_some(partly)}"] if partly else []
+    )
+    without = document["unplaced"]
+    return [*lines, f"{counted(len(without), 'service')} without a place, not counted: {_some(without)}"] if without else lines
+
+
+def _some(words: Sequence[str]) -> str:
+    more = len(words) - NAMED
+    return ", ".join(words[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _cost(each: Document, by: str) -> list[str]:

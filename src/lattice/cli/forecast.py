@@ -13,6 +13,7 @@ from lattice.scheduling.simulate import Report, Unplaced, Usage
 
 FEW = 50  # lines of a list, unless all are asked for; of more placements than that, counts per node
 BUSIEST = 20  # nodes listed then
+KINDS = 5  # of trouble that the others are told by, if there are no more
 NAMED = 3  # of the unplaced with one reason
 NARROWEST = 30  # characters that a reason is folded into, at least
 
@@ -105,24 +106,21 @@ def amount(resource: str, value: int) -> str:
 def _unplaced(report: Report, wide: bool, columns: int) -> list[str]:
     if not report.unplaced:
         return []
-    most_first = sorted(report.unplaced if wide else _alike(report.unplaced), key=lambda each: -len(each.names))
-    shown = most_first if wide else most_first[:FEW]
-    rows = [[f"{len(each.names):,}", _named(each.names, wide), each.reason] for each in shown]
-    rest = sum(len(each.names) for each in most_first[len(shown) :])
+    most_first = sorted(report.unplaced, key=lambda each: -len(each.names))
+    shown, rest = (most_first, []) if wide else (most_first[:FEW], _alike(most_first[FEW:]))
+    listed = [*shown, *rest] if len(rest) <= KINDS else shown
+    rows = [[f"{len(each.names):,}", _named(each.names, wide), each.reason] for each in listed]
+    hidden = sum(len(each.names) for each in (*shown, *rest)) - sum(len(each.names) for each in listed)
     told = _folded([["NOT PLACED", "WORKLOADS", "WHY"], *rows], columns)
-    return [*told, *([f"and {rest:,} more workloads; -o wide lists all"] if rest else [])]
+    return [*told, *([f"and {hidden:,} more workloads; -o wide lists all"] if hidden else [])]
 
 
-def _alike(groups: Sequence[Unplaced]) -> Iterator[Unplaced]:
-    """One for each kind of trouble; where counts or amounts differ, those of the most common one are shown."""
-    kinds: dict[object, list[Unplaced]] = {}
+def _alike(groups: Sequence[Unplaced]) -> list[Unplaced]:
+    """Where there are too many to list: one for each kind of trouble, without the counts and amounts that differ."""
+    kinds: dict[tuple[str, ...], list[str]] = {}
     for group in groups:
-        kinds.setdefault(group.kinds or group.reason, []).append(group)
-    for found in kinds.values():
-        common = max(found, key=lambda each: len(each.names))
-        names = tuple(name for each in found for name in each.names)
-        others = "; the others alike" if any(each.reason != common.reason for each in found) else ""
-        yield Unplaced(names, common.reason + others, common.kinds)
+        kinds.setdefault(group.kinds or (group.reason,), []).extend(group.names)
+    return [Unplaced(tuple(names), "; ".join(kind), kind) for kind, names in kinds.items()]
 
 
 def _folded(rows: Sequence[Sequence[str]], columns: int) -> list[str]:

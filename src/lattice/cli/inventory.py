@@ -1,10 +1,9 @@
 """Nodes and workloads that `-f` names, for deciding offline: every object checked as the server would, every problem with its line."""
 
-import sys
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +11,25 @@ import msgspec
 
 from lattice.cli.apply import located
 from lattice.cli.names import names
-from lattice.cli.sources import ENDINGS, documents, target_of
+from lattice.cli.sources import target_of
+from lattice.cli.written import Head, Written, files, head_of, objects
 from lattice.errors import Cause, Invalid, LatticeError, Malformed, NotFound
 from lattice.kinds.base import Kind, Metadata
 from lattice.kinds.body import MAX_BYTES, parse_json
-from lattice.kinds.manifest import Document, load
+from lattice.kinds.manifest import Document
 from lattice.kinds.metadata import name_problem
 from lattice.kinds.node import LatticeNode
+from lattice.kinds.schema import Schema
 from lattice.kinds.selector import label_problems
+from lattice.kinds.spelling import nearest
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.sanity import node_problems, workload_problems
+from lattice.scheduling.sanity import in_other_units, node_problems, workload_problems
 from lattice.server.admission import admit
 from lattice.server.catalog import Served, serve
 
-LINES = (".jsonl", ".ndjson")
 REPORTED = 20  # problems told before giving up on the rest
-LOOKED_AT = 20  # lines of a file, to see what is in it
+_STEP = re.compile(r"\[(\d+)\]|\[([^\]]*)\]|([^.\[\]]+)")  # of a path: an index, a key in brackets, a name
 KEPT_SPECS = 20_000  # different specs remembered as checked
-
-
-class _Head(msgspec.Struct, rename="camel"):
-    """What an object says it is; the rest is looked at when that matters. A list has items."""
-
-    kind: str = ""
-    api_version: str = ""
-    items: list[msgspec.Raw] | None = None
 
 
 class _Light(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -49,25 +42,7 @@ class _Light(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     status: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-_head = msgspec.json.Decoder(_Head)
 _light = msgspec.json.Decoder(_Light)
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """One object as JSON text, and where it stands."""
-
-    text: bytes
-    source: str
-    line: int
-
-    @property
-    def at(self) -> str:
-        return f"{self.source}:{self.line}"
-
-    def document(self) -> Document:
-        """Slowly, with the line of every field; lines above are empty so that they count."""
-        return load(b"\n" * (self.line - 1) + self.text, self.source)[0]
 
 
 @dataclass
@@ -94,6 +69,12 @@ class Inventory:
         at = self._at.get((kind, name))
         return f"{at}: " if at else ""
 
+    def take(self, found: Written | Document) -> None:
+        if isinstance(found, Document):
+            self.take_document(found)
+        else:
+            self.take_json(found)
+
     def take_document(self, document: Document) -> None:
         """From YAML."""
         try:
@@ -103,7 +84,7 @@ class Inventory:
                 self.ignored[target.resource.kind] += 1
                 return
             try:
-                self._keep(_admitted(served, document.value), document.at("metadata.name"))
+                self._keep(_admitted(served, document.value), document.at())
             except LatticeError as e:
                 raise located(e, document, target) from e
         except LatticeError as e:
@@ -112,8 +93,8 @@ class Inventory:
     def take_json(self, written: Written) -> None:
         """From JSON: an object whose spec and status were seen before needs only its metadata looked at."""
         try:
-            head = _head.decode(written.text)
-        except msgspec.ValidationError:
+            head = head_of(written.text)
+        except (msgspec.ValidationError, RecursionError):
             self._slowly(written)
             return
         except msgspec.DecodeError as e:
@@ -130,10 +111,10 @@ class Inventory:
     def _one(self, written: Written) -> None:
         try:
             self._keep(self._quickly(written), written.at)
-        except (LatticeError, msgspec.MsgspecError):
+        except (LatticeError, msgspec.MsgspecError, RecursionError):
             self._slowly(written)
 
-    def _other(self, head: _Head, written: Written) -> None:
+    def _other(self, head: Head, written: Written) -> None:
         try:
             names().named(head.api_version, head.kind)
             self.ignored[head.kind] += 1
@@ -218,128 +199,45 @@ def _admitted(served: Served, value: dict[str, Any], duplicates: tuple[str, ...]
 def _strictly(served: Served, value: dict[str, Any], duplicates: tuple[str, ...]) -> dict[str, Any]:
     try:
         return admit(served, value, "Strict", duplicates).obj
+    except Invalid as e:
+        known = {cause.field: cause for cause in in_other_units(value.get("status"))} if served.kind is LatticeNode else {}
+        causes = [known.get(cause.field) or _spelt(cause, served.schema) for cause in e.causes]
+        raise Invalid(e.what, where=e.where, fix=e.fix, causes=causes) from e
     except Malformed as e:  # a server would say how to ask it; here there is none
         fix = f"`lattice crds {served.resource.plural}` shows the fields there are" if e.causes else e.fix
-        raise Malformed(e.what, where=e.where, fix=fix, causes=e.causes) from e
+        raise Malformed(e.what, where=e.where, fix=fix, causes=[_spelt(cause, served.schema) for cause in e.causes]) from e
+
+
+def _spelt(cause: Cause, schema: Schema) -> Cause:
+    """With the field that may have been meant by one that there is not."""
+    if "unknown field" not in cause.message:
+        return cause
+    *above, last = _STEP.findall(cause.field)
+    for index, key, name in above:
+        below = schema.get("items") if index else schema.get("properties", {}).get(key or name) or schema.get("additionalProperties")
+        schema = below if isinstance(below, dict) else {}
+    return Cause(cause.field, cause.message + nearest("".join(last), schema.get("properties", ())), cause.reason)
 
 
 def read(places: Sequence[str], recursive: bool = False) -> Inventory:
     """Everything there is at these places; all of it is read even if some is wrong, up to a limit."""
     _SERVED.update((kind.resource.kind, serve(kind)) for kind in (LatticeNode, LatticeWorkload) if kind.resource.kind not in _SERVED)
     found = Inventory()
+    seen: dict[str, str] = {}
     for place in places:
-        for path in _files(place, recursive):
-            _read_one(path, found)
-            if found.is_hopeless:
-                return found
+        for path in files(place, recursive):
+            real = path if path == "-" else str(Path(path).resolve())
+            if real in seen:
+                found.refuse(_given_twice(path, seen[real]))
+                continue
+            seen[real] = path
+            for each in objects(path):
+                found.take(each)
+                if found.is_hopeless:
+                    return found
     return found
 
 
-def _read_one(path: str, into: Inventory) -> None:
-    if path != "-" and not path.endswith((*LINES, ".json")):
-        for document in _in_yaml(path):
-            into.take_document(document)
-        return
-    objects = _json_objects(path)
-    first = next(objects, None)
-    if first is None:
-        fix = "a manifest has apiVersion, kind and metadata.name"
-        raise Malformed("there is no manifest here", where="<stdin>" if path == "-" else path, fix=fix)
-    for found in chain([first], objects):
-        if isinstance(found, Document):
-            into.take_document(found)
-        else:
-            into.take_json(found)
-        if into.is_hopeless:
-            return
-
-
-def _in_yaml(path: str) -> list[Document]:
-    try:
-        return documents([path])
-    except Malformed as e:
-        if path.endswith(ENDINGS) or not _holds_lines(path):
-            raise
-        fix = "an object a line is read from files that end in .jsonl: rename it"
-        raise Malformed("looks like JSON, an object a line", where=path, fix=fix) from e
-
-
-def _holds_lines(path: str) -> bool:
-    if not Path(path).is_file():
-        return False
-    with _opened(path) as file:
-        lines = [line.strip() for line in islice(file, LOOKED_AT)]
-    return all(line[:1] == b"{" and line[-1:] == b"}" for line in lines if line)
-
-
-def _files(place: str, recursive: bool) -> list[str]:
-    if place == "-" or not Path(place).is_dir():
-        return [place]
-    entries = Path(place).rglob("*") if recursive else Path(place).iterdir()
-    found = sorted(str(path) for path in entries if path.suffix in (*ENDINGS, *LINES) and path.is_file())
-    if not found:
-        deeper = "" if recursive else "; -R looks in folders below too"
-        raise NotFound("no manifests in this folder", where=place, fix=f"files must end in {', '.join((*ENDINGS, *LINES))}{deeper}")
-    return found
-
-
-def _json_objects(path: str) -> Iterator[Written | Document]:
-    if path.endswith(LINES):
-        with _opened(path) as file:
-            yield from (Written(line.strip(), path, number) for number, line in enumerate(file, 1) if line.strip())
-        return
-    if path == "-":
-        text, path = sys.stdin.buffer.read(), "<stdin>"
-    else:
-        with _opened(path) as file:
-            text = file.read()
-    yield from _items(text, path)
-
-
-def _opened(path: str) -> Any:
-    try:
-        return Path(path).open("rb")
-    except OSError as e:
-        raise NotFound(f"cannot be read: {(e.strerror or str(e)).lower()}", where=path, fix="check the path and its permissions") from e
-
-
-def _items(text: bytes, source: str) -> Iterator[Written | Document]:
-    """One object, the items of a list, an object a line, or, from standard input, YAML."""
-    try:
-        head = _head.decode(text)
-    except msgspec.MsgspecError:
-        if text.lstrip()[:1] == b"[":
-            yield from _in_list(text, source)
-            return
-        lines = [line.strip() for line in text.split(b"\n")]
-        if all(line[:1] == b"{" and line[-1:] == b"}" for line in lines if line):
-            yield from (Written(line, source, number) for number, line in enumerate(lines, 1) if line)
-            return
-        yield from load(text, source)
-        return
-    if head.items is None or not head.kind.endswith("List"):
-        yield Written(text.strip(), source, 1 + text[: len(text) - len(text.lstrip())].count(b"\n"))
-        return
-    yield from _placed(head.items, text, source)
-
-
-def _in_list(text: bytes, source: str) -> Iterator[Written | Document]:
-    """A bare JSON list is as good as a List."""
-    try:
-        found = msgspec.json.decode(text, type=list[msgspec.Raw])
-    except msgspec.MsgspecError:
-        yield from load(text, source)
-        return
-    yield from _placed(found, text, source)
-
-
-def _placed(items: Sequence[msgspec.Raw], text: bytes, source: str) -> Iterator[Written]:
-    start = 0
-    line = 1
-    for raw in items:
-        item = bytes(raw)
-        place = text.find(item, start)
-        line += text.count(b"\n", start, place)
-        yield Written(item, source, line)
-        line += item.count(b"\n")
-        start = place + len(item)
+def _given_twice(path: str, first: str) -> Invalid:
+    otherwise = "" if path == first else f", first as {first}"
+    return Invalid(f"is given twice{otherwise}", where="<stdin>" if path == "-" else path, fix="name it once")

@@ -60,6 +60,7 @@ LIMITS: dict[str, click.ParamType] = {  # type: ignore[type-arg]
     "data-dir": Folder(),
     "store": StoreAddress(),
     "port": Port(),
+    "agents-port": Port(),
     "lease-ttl": Seconds(1),
     "history": Seconds(0),
     "event-ttl": Seconds(0, more=True),

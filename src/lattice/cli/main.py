@@ -45,6 +45,16 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "cost": Entry("lattice.cli.cost:cost", "Show what everything costs, by pool, service or label."),
         "simulate": Entry("lattice.cli.simulate:simulate", "Decide offline where workloads would go, and say why."),
     },
+    "Run": {
+        "agent": Entry("lattice.cli.agent:agent", "Make this machine a node and run what is put on it."),
+        "tokens": Entry("lattice.cli.tokens:tokens", "Make, list and delete the tokens with which machines join."),
+        "top": Entry("lattice.cli.top:top", "Show what is used and what it costs, live."),
+        "logs": Entry("lattice.cli.logs:logs", "Show what a workload, or a service, printed."),
+        "retry": Entry("lattice.cli.retry:retry", "Try again at once what has failed."),
+        "cordon": Entry("lattice.cli.cordon:cordon", "Put nothing new on a node."),
+        "uncordon": Entry("lattice.cli.cordon:uncordon", "Let a node take workloads again."),
+        "drain": Entry("lattice.cli.drain:drain", "Move everything off a node, and wait until it is empty."),
+    },
     "Other": {
         "crds": Entry("lattice.cli.crds:crds", "Print the kinds as CustomResourceDefinitions, for Kubernetes."),
         "completion": Entry("lattice.cli.completion:completion", "Print the script that completes commands in a shell."),
@@ -143,6 +153,7 @@ def run() -> NoReturn:
     """The program's entry point."""
     try:
         _open_streams()
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read when it is loaded; else it tells of every stranger in a form of its own
         if "_LATTICE_COMPLETE" in os.environ:
             cli.main(prog_name="lattice", complete_var="_LATTICE_COMPLETE")
         code = main()

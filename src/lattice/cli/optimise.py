@@ -5,7 +5,7 @@ from decimal import Decimal
 import click
 
 from lattice.cli import output
-from lattice.cli.fleet import FleetCommand, Sources, about_the_fleet, ask
+from lattice.cli.fleet import FleetCommand, Sources, about_the_fleet, ask, fit_hint
 from lattice.cli.options import Duration
 from lattice.cli.plan import FORM, echo, look, plan_code
 from lattice.cli.usage import Misused
@@ -58,7 +58,7 @@ def optimise(sources: Sources, max_moves: int | None, payback: float, move_cost:
         return plan_code(document)
     from lattice.cli.fleet_tables import optimum_lines
 
-    echo(optimum_lines(document, look(form)))
+    echo([*optimum_lines(document, look(form)), *fit_hint(document, sources)])
     return plan_code(document)
 
 

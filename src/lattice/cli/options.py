@@ -78,21 +78,20 @@ _OPTIONS = [
     click.option("--kubeconfig", metavar="FILE", help="File that says where the server is and who you are."),
     click.option("--context", metavar="NAME", help="Context of the kubeconfig to use."),
     click.option("-n", "--namespace", metavar="NAME", help="Namespace of the objects."),
-    click.option(
-        "--request-timeout", type=Duration(), default="30s", show_default=True, help="How long to wait for one answer; 0 for ever."
-    ),
 ]
 
 
-def connected(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the flags that say how to reach the server; the command gets them as its first argument."""
+def connected(function: Callable[..., Any], patience: str = "30s") -> Callable[..., Any]:
+    """Adds the flags that say how to reach the server; the command gets them as its first argument. `patience`: unless it is told."""
 
     @functools.wraps(function)
     def call(*, kubeconfig: str | None, context: str | None, namespace: str | None, request_timeout: float, **rest: Any) -> Any:
         return function(Connection(kubeconfig, context, namespace, request_timeout), **rest)
 
     wrapped: Callable[..., Any] = call
-    for option in reversed(_OPTIONS):
+    told = "How long to wait for one answer; 0 for ever."
+    timeout = click.option("--request-timeout", type=Duration(), default=patience, show_default=True, help=told)
+    for option in reversed([*_OPTIONS, timeout]):
         wrapped = option(wrapped)
     return wrapped
 

@@ -1,7 +1,6 @@
 """`lattice plan`: what would applying these manifests change, what would it cost, and who would be left without a place?"""
 
 import os
-import shlex
 import shutil
 import sys
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import click
 
 from lattice.cli import output
-from lattice.cli.fleet import CHANGES, INFEASIBLE, FleetCommand, Sources, about_the_fleet, ask
+from lattice.cli.fleet import CHANGES, INFEASIBLE, FleetCommand, Sources, about_the_fleet, ask, fit_hint
 
 FORM = output.FormType("table", "wide", "json")
 
@@ -53,21 +52,20 @@ def show(document: dict[str, Any], form: output.Form, sources: Sources) -> None:
         return
     from lattice.cli.fleet_tables import plan_lines
 
-    echo(plan_lines(document, look(form)))
+    echo([*plan_lines(document, look(form)), *fit_hint(document, sources)])
     if not document["isEmpty"]:
-        echo(["", *_next(document, sources)])
+        echo(["", _next(document, sources)])
 
 
-def _next(document: dict[str, Any], sources: Sources) -> list[str]:
-    plan_id = document["id"]
+def _next(document: dict[str, Any], sources: Sources) -> str:
+    """What may be done with the plan. One that was made from files is no server's, which may come to another."""
+    told, namespace = f"plan {document['id']}", sources.connection.asked_namespace
+    typed = sources.change_flags + (f" -n {namespace}" if namespace else "")
     if not sources.files or sources.gone:
-        return [f"plan {plan_id}"]
-    files = " ".join(f"-f {shlex.quote(each)}" for each in sources.files)
-    namespace = f" -n {sources.connection.asked_namespace}" if sources.connection.asked_namespace else ""
-    tables = "".join(f" --prices {shlex.quote(each)}" for each in sources.prices)
-    tables += f" --latency {shlex.quote(sources.latency)}" if sources.latency else ""
-    deeper = " -R" if sources.recursive else ""
-    return [f"plan {plan_id}   apply with: lattice apply {files}{deeper}{namespace}{tables} --plan {plan_id}"]
+        return told
+    if sources.is_offline:
+        return f"{told}   of these files; what a server would do: lattice plan {typed}"
+    return f"{told}   apply with: lattice apply {typed} --plan {document['id']}"
 
 
 def look(form: output.Form) -> Any:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lattice.cli.options import Connection
 
 ROOT = f"/apis/{GROUP}/{VERSION}/fleet"
-PATIENCE = 300.0  # seconds: questions take longer than other requests, and the server has a limit of its own
+PATIENCE = 300.0  # seconds for an apply that plans before
 _PLACE = re.compile(r"manifests\[(\d+)\]\.?(.*)")
 Given = Sequence[tuple[Document, Target]]
 Key = tuple[str, str, str]  # kind, namespace, name
@@ -67,11 +67,11 @@ def _sent(sources: "Sources", ask: str, body: dict[str, Any]) -> Any:
 
 
 def _patience(connection: "Connection", body: dict[str, Any]) -> float:
-    """As long as was asked for; by default longer than for other requests."""
+    """As long as was asked for; unless it was, also as long as the search may take."""
     context = click.get_current_context(silent=True)
     source = context.get_parameter_source("request_timeout") if context else None
     is_default = source in (None, click.core.ParameterSource.DEFAULT)
-    return PATIENCE + body.get("timeLimitSeconds", 0.0) if is_default else connection.timeout
+    return max(PATIENCE, connection.timeout) + body.get("timeLimitSeconds", 0.0) if is_default else connection.timeout
 
 
 def _manifests(sources: "Sources") -> Given:

@@ -15,13 +15,12 @@ from lattice.cli.remote import Key, apply_planned
 from lattice.cli.usage import Misused
 from lattice.errors import Cause, Conflict, LatticeError, Malformed
 from lattice.kinds.manifest import Document
+from lattice.placement.differ import differences
 
 if TYPE_CHECKING:
     from lattice.cli.apply import Options
 
-DIFFERS = "PlanDiffers"  # the server's word for it
-COMPARED = {"services": "name", "clusters": "name", "pools": "name", "wouldMove": "name", "unplaced": "name"}
-_WORDS = {"services": "service", "clusters": "cluster", "pools": "cost of pool", "wouldMove": "move of", "unplaced": "verdict on"}
+DIFFERS, UNKNOWN = "PlanDiffers", "PlanUnknown"  # the server's words for it
 
 
 class Outdated(LatticeError):
@@ -36,22 +35,27 @@ def hold_to(connection: Connection, asked: "Options", found: Sequence[tuple[Docu
         raise Misused("--plan needs the server, --dry-run=client asks none", fix="drop one of the two")
     wanted = _given(asked.plan)
     sources = Sources(connection, prices=asked.prices, latency=asked.latency, force=asked.force_conflicts, given=tuple(found))
-    if asked.dry_run == "none":
-        try:
+    try:
+        if asked.dry_run == "none":
             return apply_planned(sources, wanted["id"], asked.field_manager)
-        except Conflict as e:
-            if not any(cause.reason == DIFFERS for cause in e.causes):
-                raise
-    now = ask(sources, {"ask": "plan"})
-    if now["id"] == wanted["id"] and asked.dry_run != "none":
-        return {}
-    if "services" not in wanted:
-        _show(now)
-    raise Outdated(
-        f"the outcome is not that of plan {wanted['id']} any more, nothing was applied",
-        causes=[Cause("", each) for each in differences(wanted, now)],
-        fix=f"look at the plan again; as things are now it is {now['id']}",
-    )
+        ask(sources, {"ask": "plan", "expect": wanted["id"]})
+    except Conflict as e:
+        if not {DIFFERS, UNKNOWN} & {cause.reason for cause in e.causes}:
+            raise
+        raise Outdated(
+            f"{e.what}; nothing was applied", causes=[Cause("", each) for each in _differences(wanted, e, sources)], fix=e.fix
+        ) from e
+    return {}
+
+
+def _differences(wanted: Mapping[str, Any], refused: Conflict, sources: Sources) -> list[str]:
+    """Of a plan that was kept; else as far as the server remembers it; else only what the plan is now."""
+    if "services" in wanted:
+        return differences(wanted, ask(sources, {"ask": "plan"}))
+    known = [cause.message for cause in refused.causes if cause.reason == DIFFERS]
+    if not known:
+        _show(ask(sources, {"ask": "plan"}))
+    return known or [cause.message for cause in refused.causes]
 
 
 def _given(plan: str) -> dict[str, Any]:
@@ -74,34 +78,3 @@ def _show(now: Mapping[str, Any]) -> None:
     from lattice.cli.fleet_tables import plan_lines
 
     say.note("\n".join(["as things are now:", *(f"  {line}".rstrip() for line in plan_lines(now, Look()))]))
-
-
-def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is new, gone or different; nothing if only the id of the earlier plan is known."""
-    found: list[str] = []
-    for section, name in COMPARED.items() if "services" in then else ():
-        before, after = ({each[name]: each for each in document[section]} for document in (then, now))
-        differing = [each for each in sorted({*before, *after}) if before.get(each) != after.get(each)]
-        found += [f"{_WORDS[section]} {each}: {_how(section, before.get(each), after.get(each))}" for each in differing]
-    return found or (["the manifests are others than those that were planned"] if "services" in then else [])
-
-
-def _how(section: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
-    if before is None or after is None:
-        return "was not in the plan" if before is None else "is not in it any more"
-    return f"was {_said(section, before)}, now {_said(section, after)}"
-
-
-def _said(section: str, each: Mapping[str, Any]) -> str:
-    from lattice.cli.fleet_tables import machines, where
-
-    match section:
-        case "services":
-            return where(each["after"], wide=True)
-        case "clusters":
-            return machines(each)
-        case "pools":
-            return f"${each['after']['hourly']}/h"
-        case "wouldMove":
-            return "nowhere" if each["to"] is None else where(each["to"])
-    return f"{each['verdict']} ({each['reason']})"

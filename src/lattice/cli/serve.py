@@ -12,7 +12,6 @@ import ssl
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,13 @@ import structlog
 from aiohttp import web
 
 from lattice import metrics
+from lattice.cli.lead import Lead, means, providers
 from lattice.clock import Clock, SystemClock, stamp
-from lattice.controllers.garbage import Garbage
 from lattice.errors import Conflict, Full, LatticeError, Unavailable
 from lattice.kinds import KINDS
 from lattice.kinds.core import CustomResourceDefinition
 from lattice.kinds.stored import pack
+from lattice.server.agents import AgentsServer, Tls
 from lattice.server.api import Api
 from lattice.server.app import MAX_BODY, App
 from lattice.server.auth import Tokens
@@ -33,18 +33,23 @@ from lattice.server.authority import ADMINS
 from lattice.server.bootstrap import bootstrap
 from lattice.server.catalog import Catalog
 from lattice.server.certificates import Authority, open_server_pair, own_hosts, write_private
+from lattice.server.control import Control
 from lattice.server.documents import Documents
 from lattice.server.fleet import Beside, FleetQuestions
+from lattice.server.joining import Joining
+from lattice.server.live import Live
+from lattice.server.nodelink import NodeLinks
+from lattice.server.relay import Relay, relay_tls
+from lattice.server.worklogs import WorkLogs
 from lattice.settings import Settings
 from lattice.store.leader import Election
 from lattice.store.memory import MemoryStore
-from lattice.store.protocol import Key, Put, Store, Term
+from lattice.store.protocol import Key, Put, Store
 
 ROLE = "controllers"
 ADMIN = "lattice-admin"
 SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words
 COMPACT_EVERY = 60.0  # seconds
-RESTART_PAUSE = 5.0  # seconds before a failed controller begins again
 MAX_HEAD = 64 * 1024  # bytes of a request line or header: long selectors and continue tokens
 log = structlog.get_logger()
 
@@ -58,10 +63,8 @@ class Running:
     moved: bool  # its port was taken and another one chosen
     store: str
     resumed: bool
-    election: Election
+    lead: Lead
     instance: str
-    garbage: Garbage | None = None
-    failures: int = 0  # of controllers, since the start
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
@@ -84,26 +87,33 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
         documents = Documents(catalog, address.shown)
         api.fixed = {CustomResourceDefinition.resource.id: await _fixed(documents, clock)}
         instance = settings.instance_id or f"{socket.gethostname()}-{os.getpid()}"
-        running = Running(
-            "",
-            folder / "kubeconfig",
-            False,
-            settings.store or str(folder / "state.db"),
-            resumed,
-            _election(store, clock, settings, instance),
-            instance,
-        )
-        _control(running, store, clock, settings)
+        agents = _AgentsAddress(settings, address)
+        made = providers(settings, folder, clock, lambda: address.url)
+        for provider in made.values():
+            stack.push_async_callback(provider.close)
+        election = _election(store, clock, settings, instance)
+        lead = Lead(store, clock, election, means(settings, authority, clock, made), settings.event_ttl, agents.shown, lambda: address.url)
+        running = Running("", folder / "kubeconfig", False, settings.store or str(folder / "state.db"), resumed, lead, instance)
         fleet = FleetQuestions(api, _beside(settings), settings.fleet_time_limit)
         stack.push_async_callback(fleet.close)
-        app = App(api, Tokens(store, clock), documents, lambda: _health(running), fleet)
-        await _listen(stack, app, address, _tls(authority, folder, settings), fallback_port=fallback_port)
+        joining = Joining(store, authority, clock, lambda: str(uuid.uuid4()), agents.shown)
+        links = NodeLinks(clock, lead.leading, lead.leader, settings.heartbeat, lead.environment)
+        lead.changed = links.leadership_changed
+        relay = Relay(lead.leader_url, lambda: address.url, relay_tls(authority, folder / "tls"))
+        stack.push_async_callback(relay.close)
+        live = Live(clock, lead.leading, relay, WorkLogs(lead.leading, links.logs, relay))
+        app = App(api, Tokens(store, clock), documents, lambda: _health(running), fleet, joining, live)
+        pair = _server_pair(authority, folder, settings)
+        await _listen(stack, app, address, _tls(authority, pair), fallback_port=fallback_port)
+        tls = Tls(pair[0].read_bytes(), pair[1].read_bytes(), authority.pem)
+        await agents.listen(stack, links, joining, tls, Control(api))
         running.url, running.moved = address.url, address.port != settings.port and settings.port != 0
         write_private(running.kubeconfig, kubeconfig(address.url, authority).encode())
         claim(f"{os.getpid()} {running.url}")
         stack.push_async_callback(_stop, running)
         running.tasks |= {
-            asyncio.create_task(running.election.run()),
+            asyncio.create_task(lead.leases.run()),
+            asyncio.create_task(election.run()),
             asyncio.create_task(_compact(running, store, clock, settings.history)),
         }
         gc.collect()
@@ -180,9 +190,12 @@ class _Address:
         self.port = settings.port
         self._host = settings.advertise or ("127.0.0.1" if settings.listen in {"", "0.0.0.0", "::"} else settings.listen)  # noqa: S104
 
+    @property
+    def host(self) -> str:
+        return f"[{self._host}]" if ":" in self._host else self._host
+
     def shown(self) -> str:
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{host}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
@@ -198,12 +211,41 @@ def _beside(settings: Settings) -> Beside:
     return Beside(settings.prices, settings.latency)
 
 
-def _tls(authority: Authority, folder: Path, settings: Settings) -> ssl.SSLContext:
+class _AgentsAddress:
+    """Where agents connect: as asked for, else at the port after the API's, else at any that is free."""
+
+    def __init__(self, settings: Settings, api: _Address) -> None:
+        self._settings = settings
+        self._api = api
+        self.port = settings.agents_port
+
+    def shown(self) -> str:
+        return f"{self._api.host}:{self.port}"
+
+    async def listen(self, stack: contextlib.AsyncExitStack, links: NodeLinks, joining: Joining, tls: Tls, control: Control) -> None:
+        asked = self._settings.agents_port
+        for port in (asked,) if asked else (self._api.port + 1, 0) if self._settings.port else (0,):
+            server = AgentsServer(links, joining, tls, self._settings.listen, port)
+            server.control = control
+            try:
+                await stack.enter_async_context(server)
+            except Unavailable:
+                if not port or asked:
+                    raise
+                continue
+            self.port = server.port
+            return
+
+
+def _server_pair(authority: Authority, folder: Path, settings: Settings) -> tuple[Path, Path]:
     hosts = [*own_hosts(settings.listen), *([settings.advertise] if settings.advertise else [])]
-    certificate, key = open_server_pair(authority, folder / "tls", hosts)
+    return open_server_pair(authority, folder / "tls", hosts)
+
+
+def _tls(authority: Authority, pair: tuple[Path, Path]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(*pair)
     context.load_verify_locations(cadata=authority.pem.decode())
     context.verify_mode = ssl.CERT_OPTIONAL  # bearer tokens come without a certificate
     return context
@@ -232,39 +274,6 @@ def _election(store: Store, clock: Clock, settings: Settings, instance: str) -> 
     return Election(store, clock, ROLE, instance, random.Random(), settings.lease_ttl)  # noqa: S311 - jitter
 
 
-def _control(running: Running, store: Store, clock: Clock, settings: Settings) -> None:
-    """Controllers run while this server leads, each write fenced by the term it was elected for."""
-    acting: dict[int, asyncio.Task[None]] = {}
-
-    def won(term: Term) -> None:
-        metrics.LEADER.set(1)
-        log.info("leading", role=term.role, term=term.number)
-        acting[term.number] = asyncio.create_task(_collect(running, store, clock, term, timedelta(seconds=settings.event_ttl)))
-
-    def lost(term: Term) -> None:
-        metrics.LEADER.set(0)
-        log.info("no longer leading", role=term.role, term=term.number)
-        if (task := acting.pop(term.number, None)) is not None:
-            task.cancel()
-
-    running.election.won, running.election.lost = won, lost
-
-
-async def _collect(running: Running, store: Store, clock: Clock, term: Term, event_ttl: timedelta) -> None:
-    """The garbage controller, for as long as we lead: when it fails, that is told, and it begins again."""
-    while running.election.term == term:
-        running.garbage = Garbage(store, clock, KINDS, term, event_ttl)
-        try:
-            await running.garbage.run()
-            return  # the term is over
-        except LatticeError as error:
-            log.warning("controller stopped, starting again", controller="garbage", reason=str(error))
-        except Exception:
-            log.exception("controller failed, starting again", controller="garbage")
-        running.failures += 1
-        await clock.sleep(RESTART_PAUSE)
-
-
 async def _compact(running: Running, store: Store, clock: Clock, history: float) -> None:
     """Forget what is older than `history`, a little every minute."""
     seen: list[tuple[float, int]] = []
@@ -274,7 +283,7 @@ async def _compact(running: Running, store: Store, clock: Clock, history: float)
             metrics.REVISION.set(revision)
             seen.append((clock.monotonic(), revision))
             old = [r for when, r in seen if when <= clock.monotonic() - history]
-            if old and running.election.term is not None:
+            if old and running.lead.election.term is not None:
                 await store.compact(old[-1])
             seen = [(when, r) for when, r in seen if not old or r > old[-1]]
         except LatticeError as error:
@@ -284,17 +293,19 @@ async def _compact(running: Running, store: Store, clock: Clock, history: float)
 
 def _health(running: Running) -> dict[str, Any]:
     """`degraded`: it serves, but its controllers had to be started again."""
-    leads, garbage = running.election.term is not None, running.garbage
+    lead = running.lead
+    leads = lead.election.term is not None
     return {
-        "status": "degraded" if running.failures else "ok",
+        "status": "degraded" if lead.failures else "ok",
         "isLeader": leads,
         "instanceId": running.instance,
-        "lastReconciliation": garbage.last_look if leads and garbage else None,
-        "pending": garbage.pending if leads and garbage else 0,
+        "lastReconciliation": lead.last_look if leads else None,
+        "pending": lead.pending if leads else 0,
     }
 
 
 async def _stop(running: Running) -> None:
+    await running.lead.stop()
     for task in running.tasks:
         task.cancel()
     await asyncio.gather(*running.tasks, return_exceptions=True)

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lattice.cli.columns import FEW, Look, blocks, counted, dollars
-from lattice.cli.fleet_tables import in_the_way, sources, where
+from lattice.cli.columns import FEW, Look, blocks, counted
+from lattice.cli.fleet_tables import event_words, in_the_way, sources, where
 from lattice.cli.render import cell
+from lattice.placement.money import dollars
 
 Document = Mapping[str, Any]
+FEW_AHEAD = 3  # services named that come first
 
 
 def why_lines(document: Document, look: Look, pool: str = "") -> list[str]:
@@ -24,14 +26,21 @@ def why_lines(document: Document, look: Look, pool: str = "") -> list[str]:
 def _head(document: Document, look: Look) -> list[str]:
     cost = f"{dollars(document['cost']['hourlyMicros'])}/h, {dollars(document['cost']['projected30DayMicros'])}/30d"
     now = f"now {where(document['now'], look.wide)}" if document["now"] else "none there yet"
-    now += f"; {cost}" if document["isPlaced"] else ""
-    lines = look.wrapped(f"{document['service']}: {document['verdict']}. {document['reason']}", look.columns)
+    now += f"; {cost}" if document["isPlaced"] else f"; {cost} for {document['placed']}" if document["placed"] else ""
+    lines = _verdict(document, look)
     lines += [f"{counted(document['replicas'], 'replica')} wanted, {now}"]
     if document["isStale"]:
         lines += look.bullets(
             [f"placed today, it would go to {where(document['would'], look.wide)}; it stays until moving it is asked for"]
         )
     return lines
+
+
+def _verdict(document: Document, look: Look) -> list[str]:
+    """With how many replicas have a place all the same."""
+    partly = f", {document['placed']} of {counted(document['replicas'], 'replica')} placed"
+    said = document["verdict"] + (partly if document["placed"] and not document["isPlaced"] else "")
+    return look.wrapped(f"{document['service']}: {said}. {document['reason']}", look.columns)
 
 
 def _chosen(document: Document, look: Look, pool: str) -> list[str]:
@@ -70,14 +79,17 @@ def _refused(document: Document, look: Look, pool: str) -> list[str]:
             reasons.setdefault(alike, each["reasons"])
     most_first = sorted(groups, key=lambda each: -len(groups[each])) if many else list(groups)
     rows = [row for alike in most_first for row in _reasons(groups[alike], reasons[alike])]
-    table = look.table(["POOL", "FILTER", "REFUSED FOR", "NEED", "HAVE", "MISSING"], rows)
+    heads = ["POOL", "REPLICA", "FILTER", "REFUSED FOR", "NEED", "HAVE", "MISSING"]
+    if not any(row[1] for row in rows):
+        heads, rows = [heads[0], *heads[2:]], [[row[0], *row[2:]] for row in rows]
+    table = look.table(heads, rows)
     fits = [each["name"] for each in document["pools"] if each["fits"]]
     return table or ([f"nothing rules {pool} out"] if pool in fits else [])
 
 
 def _reasons(pools: Sequence[str], reasons: Sequence[Document]) -> list[list[str]]:
     name = pools[0] if len(pools) == 1 else f"{pools[0]} and {len(pools) - 1} more"
-    found = [[each["filter"], each["what"], each["need"], each["have"], each["missing"]] for each in reasons]
+    found = [[each["replicas"] or "", each["filter"], each["what"], each["need"], each["have"], each["missing"]] for each in reasons]
     return [[name if number == 0 else "", *each] for number, each in enumerate(found)]
 
 
@@ -87,8 +99,8 @@ def _demands(document: Document, look: Look) -> list[str]:
 
 def fit_lines(document: Document, look: Look) -> list[str]:
     if document["isPlaced"]:
-        return [f"{document['service']} fits as it is"]
-    head = look.wrapped(f"{document['service']}: {document['verdict']}. {document['reason']}", look.columns)
+        return [f"{document['service']} fits {_when(document)}"]
+    head = _verdict(document, look)
     rows = [row for number, each in enumerate(document["suggestions"], 1) for row in _suggestion(number, each)]
     table = look.table(["", "WHO", "$/H", "30 DAYS", "CHANGE"], rows, right=(2, 3))
     nothing = ["nothing that was tried makes it fit; `lattice why` lists what stands in its way"]
@@ -96,12 +108,27 @@ def fit_lines(document: Document, look: Look) -> list[str]:
     return blocks(head, table or nothing, wide, in_the_way(document, document["service"], look))
 
 
+def _when(document: Document) -> str:
+    event = document.get("event")
+    return f"{', '.join(event_words(event))}, too" if event else "as it is"
+
+
 def _suggestion(number: int, each: Document) -> list[list[str]]:
     """The price stands with the first of the changes that belong together."""
     cost = [dollars(each["cost"]["hourlyMicros"], signed=True), dollars(each["cost"]["projected30DayMicros"], signed=True)]
     first, *more = each["changes"]
     rows = [[f"{number}", first["who"], *cost, first["sentence"]]]
-    return rows + [["", part["who"], "", "", f"and {part['sentence']}"] for part in more]
+    rows += [["", part["who"], "", "", f"and {part['sentence']}"] for part in more]
+    return rows + [["", "", "", "", words] for words in _ahead(each)]
+
+
+def _ahead(each: Document) -> list[str]:
+    """Who waits, too, and comes first."""
+    if not each["ahead"]:
+        return []
+    rest = len(each["ahead"]) - FEW_AHEAD
+    names = ", ".join(each["ahead"][:FEW_AHEAD]) + (f" and {rest} more" if rest > 0 else "")
+    return [f"(serves {names} first)" if each["isEnough"] else f"(not enough: {names} would be first, and take it)"]
 
 
 def _fields(each: Document) -> list[str]:

@@ -168,7 +168,8 @@ def _written_profile(document: "Document") -> "ProfileSpec":
     try:
         return parse_profile(document.value)
     except Invalid as e:
-        causes = [Cause(f"{document.at(cause.field)}: {cause.field}", cause.message, cause.reason) for cause in e.causes]
+        in_order = sorted(e.causes, key=lambda cause: document.line_of(cause.field))
+        causes = [Cause(f"{document.at(cause.field)}: {cause.field}", cause.message, cause.reason) for cause in in_order]
         raise Invalid("is not a profile", where=document.source, fix=e.fix, causes=causes) from e
 
 

@@ -15,14 +15,15 @@ from lattice.controllers.ledgers import Ledgers, Payment
 from lattice.controllers.loop import Again, Loop, Pace, Source
 from lattice.controllers.office import Office
 from lattice.controllers.record import conditioned, created, owned_by, with_metadata, with_status
-from lattice.errors import Fenced, LatticeError, NotFound
+from lattice.errors import Fenced, LatticeError, NotFound, Unavailable
 from lattice.kinds.base import Condition, Metadata
 from lattice.kinds.cluster import ClusterStatus, LatticeCluster
-from lattice.kinds.infrastructure import StaticInfrastructure
+from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger, Lot
 from lattice.kinds.lifecycle import doomed
 from lattice.kinds.node import LatticeNode, NodeSpec
 from lattice.kinds.nodeclass import LatticeNodeClass, Size
+from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.machines import Machines, NodeSeen, Steps, releasable, steps
@@ -30,7 +31,7 @@ from lattice.placement.money import Charge
 from lattice.placement.prices import PriceBook
 from lattice.placement.supply import compile_supply
 from lattice.providers.protocol import Found, Machine, Provider
-from lattice.store.protocol import Change, Delete, Put, Write
+from lattice.store.protocol import Change, Check, Delete, Put, Write
 
 MACHINE = "lattice.dev/machine"  # finalizer of a node: its machine may still be there
 UNDER_WAY = 5.0  # seconds until machines that are on their way are looked for again
@@ -170,7 +171,9 @@ class Clusters:
         node = node_object(cluster, name, self._classes.get(f"/{kind}"), kind)
         written = created(node, uid=self.office.new_uid(), now=self.office.now)
         told = self._teller.event(cluster, "NodeCreating", f"node {name} of class {kind} is being made")
-        await self._nodes.wait_for(await self.office.commit([written, told]))
+        entry = self._clusters.entry(f"/{cluster.metadata.name}")
+        still = [] if entry is None else [Check(entry.key, entry.revision)]  # whoever wants fewer by now is heard first
+        await self._nodes.wait_for(await self.office.commit([written, told], still))
 
     async def _start(self, provider: Provider, name: str) -> None:
         node = self._nodes.get(f"/{name}")
@@ -291,8 +294,25 @@ class Clusters:
         entry = self._clusters.entry(f"/{name}")
         if entry is None or placed or self._workloads.by("cluster", name) or cluster.spec.min_nodes or self._paid(name):
             return
+        if not self._is_counted(cluster):
+            raise Unavailable("its number is not written down yet", where=f"latticecluster/{name}", fix="it is removed as soon as it is")
         told = self._teller.event(cluster, "ClusterRemoved", "no service needs it")
         await self.office.commit([Delete(entry.key, entry.revision), told])
+
+    def _is_counted(self, cluster: LatticeCluster) -> bool:
+        """Will the place that it was made in give its number to nobody else? A place that is gone makes no more clusters."""
+        offer, region, number = cluster.spec.pool, cluster.spec.region, number_of(cluster)
+        pool, static = self.office.copy(LatticePool).get(f"/{offer}"), self._statics.get(f"/{offer}")
+        cloud = self.office.copy(CloudInfrastructure).get(f"/{cluster.spec.infrastructure}")
+        for owner in (pool, static):
+            if owner is not None:
+                return (owner.status.next_cluster_sequence or 1) > number
+        return cloud is None or cloud.status.next_cluster_sequence.get(region, 1) > number
+
+
+def number_of(cluster: LatticeCluster) -> int:
+    tail = cluster.metadata.name.rpartition("-")[2]
+    return cluster.status.sequence or (int(tail) if tail.isdigit() else 0)
 
 
 def node_object(cluster: LatticeCluster, name: str, kind: LatticeNodeClass | None, class_name: str) -> LatticeNode:

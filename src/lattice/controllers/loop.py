@@ -199,11 +199,16 @@ class Loop:
                 work.task.cancel()
 
     def _finished(self, key: str, task: asyncio.Task[None]) -> None:
+        if task.cancelled():  # before its first step, or by what it waited for
+            self._lay_down(key)
+            if not self._is_over():
+                self._turns.failed(key, TROUBLE)
+        self._woken.set()
+
+    def _lay_down(self, key: str) -> None:
+        """Before it can be taken up again, which may be at once."""
         del self._work[key]
         self._overdue.discard(key)
-        if task.cancelled() and not self._is_over():  # before its first step, or by what it waited for
-            self._turns.failed(key, TROUBLE)
-        self._woken.set()
 
     async def _attempt(self, key: str) -> None:
         began = self.clock.monotonic()
@@ -212,11 +217,14 @@ class Loop:
         except asyncio.CancelledError:
             if key not in self._overdue:
                 raise
+            self._lay_down(key)
             slow = Unavailable(f"took longer than {self.pace.patience:g} s", where=key, fix="see what it waits for; it is tried again")
             result = self._fail(key, slow)
         except Exception as error:  # noqa: BLE001 - one bad key must not stop the others; it is logged there
+            self._lay_down(key)
             result = self._fail(key, error)
         else:
+            self._lay_down(key)
             self._turns.done(key, again)
             result = "done" if again is None else "again"
         now = self.clock.monotonic()

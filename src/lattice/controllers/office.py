@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from uuid import uuid4
+from uuid import UUID
 
 import msgspec
 
@@ -24,6 +24,7 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.presence import Presence
+from lattice.scheduling.prepared import gang_of, prepared
 from lattice.store.cache import Cache, Index
 from lattice.store.protocol import MAX_OPERATIONS, Check, Entry, Store, Term, Write
 
@@ -56,6 +57,18 @@ def _node_of(workload: LatticeWorkload) -> Iterable[str]:
     return (workload.status.binding.node,) if workload.status.binding else ()
 
 
+def _prepared_on(workload: LatticeWorkload) -> Iterable[str]:
+    """The node on which its room is taken and its binding not made yet."""
+    held = prepared(workload)
+    return (held.node,) if held else ()
+
+
+def _gang_of(workload: LatticeWorkload) -> Iterable[str]:
+    """The attempt that bound it together with others."""
+    attempt = gang_of(workload)
+    return (attempt,) if attempt else ()
+
+
 def _cluster_of_workload(workload: LatticeWorkload) -> Iterable[str]:
     return (workload.spec.cluster,)
 
@@ -65,9 +78,20 @@ def _cluster_of_node(node: LatticeNode) -> Iterable[str]:
 
 
 INDEXES: Mapping[type[Kind], Mapping[str, Index[Any]]] = {
-    LatticeWorkload: {"service": _service_of, "node": _node_of, "cluster": _cluster_of_workload},
+    LatticeWorkload: {
+        "service": _service_of,
+        "node": _node_of,
+        "cluster": _cluster_of_workload,
+        "prepared": _prepared_on,
+        "gang": _gang_of,
+    },
     LatticeNode: {"cluster": _cluster_of_node},
 }
+
+
+def _uids(source: random.Random) -> Callable[[], str]:
+    """Asking the system for each would make threads wait for one another, thousands of times a second."""
+    return lambda: str(UUID(int=source.getrandbits(128), version=4))
 
 
 def _decoder(kind: type[K]) -> Callable[[Entry], K]:
@@ -84,7 +108,7 @@ class Office:
     term: Term
     rng: random.Random
     presence: Presence
-    new_uid: Callable[[], str] = field(default=lambda: str(uuid4()))
+    new_uid: Callable[[], str] = field(default_factory=lambda: _uids(random.Random()))  # noqa: S311 - names, no secrets
 
     def __post_init__(self) -> None:
         self._copies: dict[type[Kind], Cache[Any]] = {

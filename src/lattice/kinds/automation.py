@@ -12,7 +12,7 @@ from lattice.kinds.base import Column, Kind, Part, Resource, Status
 from lattice.kinds.quantity import Amount, fraction, micros, number_problems, parse_millis, quantity_problems, threshold_problems
 from lattice.kinds.selector import LabelSelector
 
-TRIGGERS = ("node_cpu", "workload_failures")
+TRIGGERS = ("node_cpu", "workload_failures", "budget", "capacity")
 ACTIONS = ("webhook", "event", "retry_workload", "set_desired_state")
 
 
@@ -52,11 +52,41 @@ class WorkloadFailures(Part):
             yield from self.selector.problems(f"{path}.selector")
 
 
+class BudgetUse(Part):
+    """A budget of which much is used up, as projected to the end of the month."""
+
+    above: Annotated[Amount, Meta(description="Share of the limit, as 0.9 or as 90 percent.")]
+    ledger: Annotated[str, Meta(description="Name of the LatticeLedger to watch, such as pool.us-east; absent means all.")] = ""
+
+    @property
+    def above_millionths(self) -> int:
+        return micros(fraction(self.above))
+
+    def problems(self, path: str) -> Iterator[Cause]:
+        yield from threshold_problems(f"{path}.above", self.above)
+
+
+class CapacityUse(Part):
+    """A pool of which much is in use: machines, cores or memory, whichever is scarcest."""
+
+    above: Annotated[Amount, Meta(description="Share of the capacity, as 0.9 or as 90 percent.")]
+    pool: Annotated[str, Meta(description="Name of the LatticePool to watch; absent means all.")] = ""
+
+    @property
+    def above_millionths(self) -> int:
+        return micros(fraction(self.above))
+
+    def problems(self, path: str) -> Iterator[Cause]:
+        yield from threshold_problems(f"{path}.above", self.above)
+
+
 class Trigger(Part):
     """What sets the rule off, once per crossing: exactly one of these."""
 
     node_cpu: Annotated[NodeCpu, Meta(description="A node whose processors have been busy for some time.")] | None = None
     workload_failures: Annotated[WorkloadFailures, Meta(description="A workload that has failed again and again.")] | None = None
+    budget: Annotated[BudgetUse, Meta(description="A budget of which much is used up.")] | None = None
+    capacity: Annotated[CapacityUse, Meta(description="A pool of which much is in use.")] | None = None
 
     def problems(self, path: str) -> Iterator[Cause]:
         yield from _one_of(self, TRIGGERS, path)
@@ -64,12 +94,19 @@ class Trigger(Part):
             yield from self.node_cpu.problems(f"{path}.nodeCpu")
         if self.workload_failures:
             yield from self.workload_failures.problems(f"{path}.workloadFailures")
+        if self.budget:
+            yield from self.budget.problems(f"{path}.budget")
+        if self.capacity:
+            yield from self.capacity.problems(f"{path}.capacity")
 
 
 class Webhook(Part):
     """A POST of what happened, as JSON."""
 
-    url: Annotated[str, Meta(description="http or https address to post to; logins do not belong into it.")]
+    url: Annotated[
+        str,
+        Meta(description="https address to post to; logins do not belong into it. Addresses inside the installation are refused."),
+    ]
     timeout: Annotated[str, Meta(description='No answer after this long is a failure, such as "5s", which is the default.')] = "5s"
 
     @property
@@ -137,6 +174,9 @@ class AutomationStatus(Status):
     last_fired: Annotated[str, Meta(description="When it acted last.")] | None = None
     last_object: Annotated[str, Meta(description="What it acted on last, as kind/name.")] = ""
     last_error: Annotated[str, Meta(description="What went wrong last, if anything did.")] = ""
+    crossed: Annotated[
+        dict[str, str], Meta(description="Objects that it has acted on and that are still beyond the mark, with the time when it acted.")
+    ] = {}
 
 
 class AutomationRule(Kind):
@@ -182,9 +222,9 @@ def _outside(name: str) -> str:
 def _url_problem(url: str) -> str:
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        usable = parts.scheme == "https" and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
-        return f'must be an http or https address, got "{url}"'
+        return f'must be an https address, got "{url}"'
     if parts.username is not None or parts.password is not None:
         return "must not carry a user name or password"
-    return "" if usable else f'must be an http or https address, got "{url}"'
+    return "" if usable else f'must be an https address, got "{url}"'

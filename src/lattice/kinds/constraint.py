@@ -19,7 +19,7 @@ class Taint(Part):
     key: Annotated[str, Meta(description="Name of the mark, in the form of a label key.")]
     effect: Annotated[
         Effect,
-        Meta(description="NoSchedule keeps new replicas away, PreferNoSchedule does so if there is a choice, NoExecute also evicts."),
+        Meta(description="NoSchedule keeps new replicas away, PreferNoSchedule lowers the score of the node, NoExecute also evicts."),
     ]
     value: Annotated[str, Meta(description="Value of the mark.")] = ""
 

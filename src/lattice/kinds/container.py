@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from lattice.errors import Cause
 from lattice.kinds.base import LIST_MAP_BY_NAME, Part
-from lattice.kinds.quantity import Quantity, parse_bytes, parse_cores, parse_count, parse_millis, quantity_problems
+from lattice.kinds.quantity import MILLI, Quantity, format_cores, parse_bytes, parse_cores, parse_count, parse_millis, quantity_problems
 from lattice.kinds.selector import dns_label_problem, key_problem
 from lattice.kinds.structural import join
 
@@ -33,7 +33,15 @@ def amount_problems(quantities: Mapping[str, Quantity], path: str) -> Iterator[C
     for name, value in quantities.items():
         if wrong := key_problem(name):
             yield Cause(join(path, name), wrong)
-        yield from quantity_problems(join(path, name), value, parse_resource(name))
+        wrong_amount = list(quantity_problems(join(path, name), value, parse_resource(name)))
+        yield from wrong_amount
+        if name == "gpu" and not wrong_amount and _is_mixed(parse_cores(value)):
+            yield Cause(join(path, name), f"must be a whole number of GPUs, or a part of one below 1, got {value}")
+
+
+def _is_mixed(milli_gpus: int) -> bool:
+    """One and a half: a part of a GPU may be shared and others are given whole, but nobody gets both."""
+    return milli_gpus > MILLI and milli_gpus % MILLI > 0
 
 
 class ContainerResources(Part):
@@ -177,14 +185,17 @@ class Disconnect(Part):
 
 
 def container_problems(containers: Mapping[str, Container], path: str) -> Iterator[Cause]:
-    """Each container by itself, and fixed ports that two of them fight over."""
+    """Each container by itself, GPUs that they ask for together, and fixed ports that two of them fight over."""
     if not containers:
         yield Cause(path, "must have at least one container", "FieldValueRequired")
+    wrong_alone = [cause for name, container in containers.items() for cause in container.problems(join(path, name))]
+    yield from wrong_alone
+    if not wrong_alone and _is_mixed(milli := total_amounts(containers, "requests").get("gpu", 0)):
+        yield Cause(path, f"must ask for a whole number of GPUs all together, or a part of one below 1, got {format_cores(milli)}")
     taken: dict[tuple[int, str], str] = {}
     for name, container in containers.items():
         if wrong := dns_label_problem(name):
             yield Cause(join(path, name), f"name of a container {wrong}")
-        yield from container.problems(join(path, name))
         for index, port in enumerate(container.ports):
             if port.port is None:
                 continue

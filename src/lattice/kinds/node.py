@@ -87,6 +87,10 @@ class NodeStatus(Status):
     port_range: Annotated[PortRange, Meta(description="Ports that may be given to workloads.")] | None = None
     usage: Annotated[NodeUsage, Meta(description="What is really in use.")] | None = None
     heartbeat: Annotated[NodeHeartbeat, Meta(description="Who last said how it is.")] | None = None
+    taints_since: Annotated[
+        dict[str, str],
+        Meta(description="When each NoExecute taint was first seen, by key=value: tolerations with a time count from there."),
+    ] = {}
     agent_version: Annotated[str, Meta(description="Version of the agent on it.")] = ""
     workloads: Annotated[int, Meta(description="Workloads bound to it.")] | None = None
 

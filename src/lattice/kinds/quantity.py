@@ -41,6 +41,7 @@ _UNITS: dict[str, dict[str, int]] = {"cores": _CORES, "bytes": _BYTES, "docker":
 
 _DIGITS = 28  # what decimal arithmetic keeps exactly by default
 _NUMBER = re.compile(r"([0-9]{1,19}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})([eE][+-]?[0-9]{1,2})?([A-Za-z]*)", re.ASCII)
+_BEYOND = re.compile(r"0*[1-9][0-9]{19,}(?:\.[0-9]*)?([A-Za-z]*)", re.ASCII)  # 10^19 and more, of whatever unit
 _SPAN = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(ns|us|ms|s|m|h|d)", re.ASCII)
 
 
@@ -190,6 +191,8 @@ def _scaled_text(text: str, unit: str, hint: str) -> int:
     found = _NUMBER.fullmatch(text)
     scale = _UNITS[unit].get(found[3]) if found else None
     if found is None or scale is None:
+        if (beyond := _BEYOND.fullmatch(text)) and beyond[1] in _UNITS[unit]:
+            raise _uncountable(text)
         raise Invalid(f"must be 0 or more, {hint}, got {_quoted(text)}")
     exact = Decimal(found[1]).scaleb(int(found[2][1:]) if found[2] else 0) * scale
     if unit == "count" and exact != exact.to_integral_value():
@@ -199,8 +202,12 @@ def _scaled_text(text: str, unit: str, hint: str) -> int:
 
 def _whole(exact: Decimal, given: object) -> int:
     if exact > LARGEST:
-        raise Invalid(f"is more than can be counted (2^63 - 1), got {_quoted(given)}")
+        raise _uncountable(given)
     return int(exact.to_integral_value(rounding=ROUND_CEILING))
+
+
+def _uncountable(given: object) -> Invalid:
+    return Invalid(f"is more than can be counted (2^63 - 1), got {_quoted(given)}")
 
 
 def _bounded(value: Decimal) -> Decimal:

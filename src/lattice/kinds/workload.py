@@ -1,8 +1,10 @@
 """LatticeWorkload: what is one replica to do, where is it bound, and how is it?"""
 
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Annotated, ClassVar, Literal
 
+import msgspec
 from msgspec import Meta
 
 from lattice.errors import Cause
@@ -14,6 +16,8 @@ from lattice.kinds.selector import dns_label_problem
 DesiredState = Literal["Running", "Stopped", "Deleted"]
 ActualState = Literal["Pending", "Starting", "Running", "Stopped", "Failed", "Unknown"]
 Count = Annotated[int, Meta(ge=0)]
+FINALIZER = "lattice.dev/workload"  # the record stays until its node has let go of it
+RETRY_REQUESTED = "lattice.dev/retry-requested"  # annotation: a person wants it tried again, and when that was said
 
 
 class Group(Part):
@@ -52,8 +56,19 @@ class WorkloadSpec(Part):
     def limit_amounts(self) -> dict[str, int]:
         return total_amounts(self.containers, "limits") if self._containers_state("limits") else amounts(self.limits)
 
+    @property
+    def runs(self) -> str:
+        """Revision of what it runs: the one that is given, else made from what it runs."""
+        return self.revision or revision_of(self)
+
     def _containers_state(self, part: Literal["requests", "limits"]) -> bool:
         return any(getattr(container.resources, part, {}) for container in self.containers.values())
+
+
+def revision_of(spec: WorkloadSpec) -> str:
+    """Another one whenever what runs is another; neither its desired state nor where it may go changes it."""
+    runnable = (spec.containers, spec.requests, spec.limits, spec.disconnect)
+    return sha256(msgspec.json.encode(runnable, order="deterministic")).hexdigest()[:24]
 
 
 class Binding(Part):

@@ -104,7 +104,7 @@ def endpoints(replicas: Iterable[LatticeWorkload], nodes: Callable[[str], Lattic
         node = nodes(binding.node) if binding and each.status.ready else None
         address = node.status.addresses[0].address if node is not None and node.status.addresses else ""
         if address:
-            ports = sorted(each.status.allocated_ports.items()) or [("", None)]
+            ports: list[tuple[str, int | None]] = [*sorted(each.status.allocated_ports.items())] or [("", None)]
             found += [Endpoint(address=address, port=port, name=name, workload=each.metadata.name) for name, port in ports]
     return tuple(found)
 

@@ -12,7 +12,7 @@ from lattice.placement.plan import Plan, Settled, compare, plan, settle
 from lattice.placement.report import Document, cost_document, plan_document
 from lattice.placement.told import drill_document, event_document, fit_document, optimum_document, why_document
 from lattice.placement.verdict import judge
-from lattice.placement.whatif import Event, losses, whatif
+from lattice.placement.whatif import Event, after, losses, whatif
 from lattice.placement.why import why
 from lattice.placement.world import Key, World
 
@@ -25,6 +25,8 @@ def answer(question: Question, world: World, changes: Sequence[Kind] = (), gone:
     as if that had happened."""
     if question["ask"] == "plan":
         return _planned(_plan(world, changes, gone))
+    if question["ask"] == "fit" and (changes or gone):
+        return _fit(question, settle(world).applied().having(changes, gone))
     asked = ASKS.get(question["ask"])
     if asked is None:
         raise Malformed(f"there is no question {question['ask']!r}", fix=f"ask one of plan, {', '.join(ASKS)}")
@@ -47,33 +49,38 @@ def _why(question: Question, world: World) -> Document:
     settled = settle(world)
     if pool and pool not in settled.fleet.table.row_of:
         raise NotFound(f"there is no pool {pool}", fix=_nearest(pool, settled.fleet.table.row_of, "pools"))
-    return why_document(why(world, settled.fleet, service), settled, pool)
+    return {**why_document(why(world, settled.fleet, service), settled, pool), "placed": len(settled.fleet.seats.get(service, ()))}
 
 
 def _fit(question: Question, world: World) -> Document:
-    service = _service(question["service"], world)
-    settled = settle(world)
+    """Where something happens, too: what would make it fit then."""
+    service, event = _service(question["service"], world), _event(question)
+    settled = settle(world) if event == Event() else after(settle(world), event)
     placement = settled.unplaced.get(service)
+    has: Document = {"replicas": settled.world.demands[service].replicas, "placed": len(settled.fleet.seats.get(service, ()))}
+    has |= {"event": event_document(event)} if event != Event() else {}
     if placement is None:
-        return fit_document(service, (), None)
-    verdict = judge(placement, settled.fleet, world.services)
-    return fit_document(service, fit(world, service, settled.fleet), verdict)
+        return {**fit_document(service, (), None), **has}
+    verdict = judge(placement, settled.fleet, settled.world.services)
+    return {**fit_document(service, fit(settled.world, service, settled.fleet), verdict), **has}
 
 
 def _whatif(question: Question, world: World) -> Document:
     if question.get("loseEach"):
         settled = settle(world)
         return drill_document(losses(settled), settled)
-    event = Event(
-        tuple(question.get("lose", ())),
-        tuple((pool, certificate) for pool, certificate in question.get("drop", ())),
-        question.get("priceMillionths", 1_000_000),
-    )
+    event = _event(question)
     return {**_planned(whatif(world, event)), "ask": "whatif", "event": event_document(event)}
 
 
+def _event(question: Question) -> Event:
+    """What is said twice happens once."""
+    drop = {(pool, certificate.lower()): (pool, certificate) for pool, certificate in question.get("drop", ())}
+    return Event(tuple(dict.fromkeys(question.get("lose", ()))), tuple(drop.values()), question.get("priceMillionths", 1_000_000))
+
+
 def _cost(question: Question, world: World) -> Document:
-    return cost_document(settle(world), question.get("by", "pool"))
+    return cost_document(settle(world), question.get("by", "pool"), question.get("inNamespace", ""))
 
 
 def _optimise(question: Question, world: World) -> Document:

@@ -68,12 +68,18 @@ def outgrown(demand: Demand, fleet: Fleet) -> list[Seat]:
         if not held[at]:
             left.update({(at, name): int(machines.free(machines.add_resource(name))[at]) for name, _ in seat.needs})
             held[at] = machines.holds[at][demand.name]
-        is_short = any(left[at, name] < 0 for name, _ in seat.needs) or 0 < demand.per_node < held[at]
+        is_short = any(left[at, name] < 0 for name, _ in seat.needs) or 0 < demand.per_node < held[at] or _lacks_gpu(seat, demand, fleet)
         if is_short or not is_allowed(demand, machines.kind[at]):
             found.append(seat)
             held[at] -= 1
             left.update({(at, name): amount for name, amount in seat.needs})
     return found
+
+
+def _lacks_gpu(seat: Seat, demand: Demand, fleet: Fleet) -> bool:
+    """None was left for it where a place counts its GPUs as a whole."""
+    offer = fleet.offers[fleet.machines.cluster[seat.machine].row]
+    return bool(demand.needs.get("gpu") and offer.limits.gpus) and not seat.gpu_limit
 
 
 def in_order(demands: Iterable[Demand]) -> list[Demand]:

@@ -12,11 +12,12 @@ from lattice.kinds.selector import Requirement as LabelDemand
 from lattice.kinds.service import LatticeService
 
 RequirementKind = Literal["label", "compliance", "capability", "residency", "region", "minRegions", "spread", "latency", "resource"]
-Ignored = Literal["budget", "capacity", "dependencies", "overflow", "reservation"]
+Ignored = Literal["prices", "budget", "capacity", "dependencies", "overflow", "reservation"]
 Sort = Literal["cost", "availableCapacity"]
 Preferences = tuple[tuple[Sort, bool, int], ...]  # what to sort by, whether small comes first, weight
 NODE_KEYS = ("node", "kubernetes.io/hostname")
 CHEAPEST_FIRST: Preferences = (("cost", True, 1),)
+DEFAULT = "the default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class Demand:
     amounts: tuple[tuple[str, int], ...]  # of one replica, by resource
     gpu_model: str = ""
     rules: ClusterRules = ClusterRules()
+    sized_by: tuple[str, str] = ("", "")  # who wants as many machines in a cluster as the rules say, and who allows no more
     preferences: Preferences = ()
     neighbours: tuple[str, ...] = ()  # services that it talks to, or that talk to it
     latency_to: tuple[tuple[str, str], ...] = ()  # name of a dependency -> service
@@ -175,9 +177,12 @@ class Demand:
 
     def _contradiction(self, wanted: int) -> str:
         if self.most is not None and wanted > self.most:
-            return f"policies want replicas in {self.min_regions} regions, replicas.max allows {self.most}"
+            widest = max(self.of("minRegions"), key=lambda each: each.amount, default=None)
+            who = widest.source if widest else self.name
+            return f"{who} wants replicas in {self.min_regions} regions, replicas.max allows {self.most}"
         if self.rules.min_nodes > self.rules.max_nodes:
-            return f"policies together want clusters of at least {self.rules.min_nodes} and at most {self.rules.max_nodes} nodes"
+            least, most = self.sized_by
+            return f"{least} wants clusters of at least {self.rules.min_nodes} nodes, {most} of at most {self.rules.max_nodes}"
         return ""
 
 
@@ -235,6 +240,7 @@ def resolve(
         amounts=tuple(sorted(requests.items())),
         gpu_model=spec.placement.resources.gpu_model,
         rules=_rules(matching),
+        sized_by=_sized_by(matching),
         preferences=tuple(
             (each.preference.sort_by, each.preference.order == "ascending", each.weight)
             for p in matching
@@ -304,6 +310,14 @@ def _rules(policies: Sequence[LatticePlacementPolicy]) -> ClusterRules:
         packing=min((each.packing_millionths for each in stated if each.bin_packing_threshold is not None), default=DEFAULT_PACKING),
         prefix=next((each.name_prefix for each in stated if each.name_prefix), ""),
     )
+
+
+def _sized_by(policies: Sequence[LatticePlacementPolicy]) -> tuple[str, str]:
+    """The policies whose minNodes and maxNodes count; the defaults are nobody's."""
+    stated = [(f"policy/{each.metadata.name}", each.spec.cluster_policy) for each in policies if each.spec.cluster_policy]
+    least = [(-each.min_nodes, name) for name, each in stated if each.min_nodes is not None]
+    most = [(each.max_nodes, name) for name, each in stated if each.max_nodes is not None]
+    return min(least, default=(0, DEFAULT))[1], min(most, default=(0, DEFAULT))[1]
 
 
 def _called(service: LatticeService) -> dict[str, str]:

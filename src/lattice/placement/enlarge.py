@@ -12,6 +12,7 @@ from lattice.placement.change import Change, Option, respecified, within, writte
 from lattice.placement.fleet import Fleet
 from lattice.placement.money import limit_needed, opened, thirty_days
 from lattice.placement.offer import NO_LIMIT
+from lattice.placement.plugins.budget import unpriced_classes
 from lattice.placement.quote import gpu_limit, growing
 from lattice.placement.stand import Stand, set_field
 from lattice.placement.supply import cloud_account, pool_account
@@ -234,6 +235,29 @@ def _limit_for(world: World, fleet: Fleet, ledger: str) -> int:
     stated = LedgerSpec(budget=budget.account, limit_micros=budget.limit, hard=budget.hard, alert_millionths=budget.alert)
     counted = opened(stated, known if isinstance(known, LatticeLedger) else None, world.now)
     return limit_needed(counted, rate - counted.status.committed_micros, world.now)
+
+
+def price(stand: Stand) -> Iterator[Option]:
+    """For a class that would do and has none: at most so much that the budgets allow it. What runs already stays as unknown as it is."""
+    fleet, provider = stand.fleet, stand.offer.place.provider
+    names = unpriced_classes(stand.ask, fleet, stand.row)
+    kind = stand.world.objects.get(("LatticeNodeClass", "", names[0])) if names else None
+    highest = min(fleet.headroom(stand.row, stand.ask.overflow), MUCH)
+    if kind is None or highest < 1 or any(not each.is_priced for each in fleet.machines.kind.values()):
+        return
+
+    def made(strength: int) -> Change:
+        micros = highest + 1 - strength
+        sentence = f"say what class {names[0]} costs on {provider}, if that is ${format_micros(micros)}/h at most"
+        return written(
+            kind, "platform", f"spec.costPerHour.{provider}", sentence, lambda each: _with_price(each, provider, dollars(micros))
+        )
+
+    yield Option(("price", names[0], provider), made, highest)
+
+
+def _with_price(kind: Any, provider: str, hourly: Decimal) -> Any:
+    return respecified(kind, cost_per_hour={**kind.spec.cost_per_hour, provider: hourly})
 
 
 def _payer(stand: Stand, ledger: str) -> tuple[Any, str, str]:

@@ -9,9 +9,9 @@ from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructu
 from lattice.kinds.pool import LatticePool
 from lattice.placement.change import Change, Option, once, plain, respecified, within, written
 from lattice.placement.demand import Requirement
-from lattice.placement.enlarge import more_money, more_room
+from lattice.placement.enlarge import more_money, more_room, price
 from lattice.placement.plugins.available import TooBig
-from lattice.placement.plugins.budget import OverBudget
+from lattice.placement.plugins.budget import OverBudget, Unpriced
 from lattice.placement.plugins.capacity import Full
 from lattice.placement.plugins.overflow import Gated, utilisation
 from lattice.placement.quote import is_allowed
@@ -38,6 +38,8 @@ def extensions(stand: Stand, reason: Reason) -> list[Option]:
             return list(more_room(stand))
         case OverBudget():
             return list(more_money(stand))
+        case Unpriced():
+            return list(price(stand))
         case TooBig():
             return _bigger_class(stand)
         case Gated(static=static):

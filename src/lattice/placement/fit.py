@@ -1,12 +1,13 @@
 """fit(service): the smallest changes that make it fit, on its own side and on the platform's, with their price."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 
 from lattice.engine.plugin import Reason
+from lattice.placement.arrange import in_order
 from lattice.placement.change import Change, Option, Who
 from lattice.placement.demand import ReplicaAsk, Requirement
 from lattice.placement.extend import extensions
@@ -24,6 +25,7 @@ MOST_PARTS = 4
 ROUNDS = 4
 ALIKE = 2  # offers tried of those that are ruled out by the same reasons
 TRIED = 40  # candidates tried in one round
+TUNED = 100  # services that wait: with more it is only said who comes first
 FOLLOWED = 6  # candidates that are not enough but may be with more
 
 Candidate = tuple[Option, ...]
@@ -36,6 +38,8 @@ class Suggestion:
     changes: tuple[Change, ...]
     rate: int  # micro-dollars per hour that are paid more then
     is_priced: bool = True  # False: for some machine nobody knows the price
+    ahead: tuple[str, ...] = ()  # services that wait, too, come first, and get replicas then
+    is_enough: bool = True  # False: they take what the service would need
 
     @property
     def who(self) -> tuple[Who, ...]:
@@ -50,24 +54,28 @@ class Suggestion:
         return "; and ".join(each.sentence for each in self.changes)
 
     @property
-    def rank(self) -> tuple[int, bool, bool, int, str]:
-        """Fewer first; then what leaves the service's wishes whole and buys nothing; then what costs less, if that is known."""
+    def rank(self) -> tuple[bool, int, bool, bool, int, str]:
+        """What is enough, and fewer; then what leaves the service's wishes whole and buys nothing; then what is known to cost less."""
         adds = all(each.adds_property for each in self.changes) and len({each.object for each in self.changes}) == 1
-        return (len(self.changes), not adds, not self.is_priced, self.rate, self.sentence)
+        return (not self.is_enough, len(self.changes), not adds, not self.is_priced, self.rate, self.sentence)
+
+
+Found = dict[frozenset[Change], tuple[Suggestion, Candidate]]
 
 
 def fit(world: World, name: str, fleet: Fleet | None = None, limit: int = LIMIT) -> tuple[Suggestion, ...]:
     """`fleet`: where everything else has its place already. Nothing for a service that fits as it is."""
-    rehearsal = Rehearsal(world, world.fleet() if fleet is None else fleet, name)
-    if rehearsal.run(()) is not None:
-        return tuple(_waiting(rehearsal))
-    found: dict[frozenset[Change], Suggestion] = {}
+    alone = Rehearsal(world, world.fleet() if fleet is None else fleet, name)
+    if alone.run(()) is not None:
+        return tuple(_waiting(alone))
+    found: Found = {}
     begun: list[Candidate] = [()]
     for _ in range(ROUNDS):
-        begun = _round(rehearsal, begun, found)
+        begun = _round(alone, begun, found)
         if found or not begun:
             break
-    return tuple(sorted(found.values(), key=lambda each: each.rank)[:limit])
+    best = sorted(found.values(), key=lambda each: each[0].rank)[:limit]
+    return tuple(sorted(_among_others(alone, best), key=lambda each: each.rank)[:limit])
 
 
 def _waiting(rehearsal: Rehearsal) -> Iterator[Suggestion]:
@@ -84,7 +92,7 @@ def _waiting(rehearsal: Rehearsal) -> Iterator[Suggestion]:
     yield Suggestion(tuple(first), result.rate, result.is_priced)
 
 
-def _round(rehearsal: Rehearsal, begun: Sequence[Candidate], found: dict[frozenset[Change], Suggestion]) -> list[Candidate]:
+def _round(rehearsal: Rehearsal, begun: Sequence[Candidate], found: Found) -> list[Candidate]:
     """Candidates that grew by one offer or one wish; those that are enough are `found`, the others are worth following."""
     grown: dict[frozenset[Option], Candidate] = {}
     for base in begun:
@@ -94,15 +102,58 @@ def _round(rehearsal: Rehearsal, begun: Sequence[Candidate], found: dict[frozens
                 grown.setdefault(frozenset(candidate), candidate)
     left = []
     for candidate in sorted(grown.values(), key=len)[:TRIED]:
-        fewest = min((len(each.changes) for each in found.values()), default=MOST_PARTS)
+        fewest = min((len(each.changes) for each, _ in found.values()), default=MOST_PARTS)
         if len(candidate) > fewest:
             break
         suggestion = _tuned(rehearsal, candidate)
         if suggestion is None:
             left.append(candidate)
         else:
-            found.setdefault(frozenset(suggestion.changes), suggestion)
+            found.setdefault(frozenset(suggestion.changes), (suggestion, candidate))
     return left[:FOLLOWED]
+
+
+# --- among others that wait ---
+
+
+def _among_others(alone: Rehearsal, found: Sequence[tuple[Suggestion, Candidate]]) -> list[Suggestion]:
+    """What was found for the service alone, tried with everybody who waits; so much more of it as those need who come first."""
+    fleet, demands = alone.fleet, alone.world.demands
+    others = [name for name, each in demands.items() if name != alone.name and len(fleet.seats.get(name, ())) < each.replicas]
+    if not others or not found:
+        return [each for each, _ in found]
+    crowd = Rehearsal(alone.world, fleet, alone.name, others)
+    tried = [(each, candidate, _crowded(crowd, each, candidate)) for each, candidate in found]
+    held = {frozenset(each.changes): each for _, _, each in tried if each is not None}
+    if not held:
+        more: Found = {}
+        _round(crowd, [candidate for _, candidate, _ in tried][:FOLLOWED], more)
+        held = {changes: each for changes, (each, _) in more.items()}
+    told = {changes: replace(each, ahead=_ahead(crowd, each)) for changes, each in held.items()}
+    return [*told.values(), *(replace(each, ahead=_ahead(crowd, each), is_enough=False) for each, _, kept in tried if kept is None)]
+
+
+def _crowded(crowd: Rehearsal, found: Suggestion, candidate: Candidate) -> Suggestion | None:
+    """None: whatever more there is of it, others come first."""
+    if crowd.run(found.changes) is None or any(crowd.run(some) is not None for some in _parts(found.changes)):
+        return _tuned(crowd, candidate) if len(crowd.others) <= TUNED else None
+    result = crowd.run(found.changes)
+    return replace(found, rate=result.rate, is_priced=result.is_priced) if result else None
+
+
+def _parts(changes: Sequence[Change]) -> Iterator[tuple[Change, ...]]:
+    return (some for size in range(1, len(changes)) for some in combinations(changes, size))
+
+
+def _ahead(crowd: Rehearsal, found: Suggestion) -> tuple[str, ...]:
+    """Those that get something out of it and come first."""
+    demands = crowd.world.demands
+    own = in_order([demands[crowd.name], *(demands[name] for name in crowd.others)])
+    first = {each.name for each in own[: own.index(demands[crowd.name])]}
+    return tuple(name for name in crowd.served(found.changes) if name in first)
+
+
+# --- as weak as will do ---
 
 
 def _tuned(rehearsal: Rehearsal, candidate: Candidate) -> Suggestion | None:
@@ -126,13 +177,18 @@ def _changes(candidate: Candidate, strengths: Sequence[int]) -> list[Change]:
 def _weakest(rehearsal: Rehearsal, candidate: Candidate, strengths: Sequence[int], position: int, hint: int) -> int:
     """One less is not enough. `hint`: how much was used when there was more than enough."""
 
-    def is_enough(strength: int) -> bool:
-        tried = [*strengths[:position], strength, *strengths[position + 1 :]]
-        return rehearsal.run(_changes(candidate, tried)) is not None
+    def tried(strength: int) -> list[Change]:
+        return _changes(candidate, [*strengths[:position], strength, *strengths[position + 1 :]])
 
-    low, high = 0, candidate[position].strongest
-    if 0 < hint < high:
-        low, high = (0, hint) if is_enough(hint) else (hint, high)
+    def is_enough(strength: int) -> bool:
+        return rehearsal.run(tried(strength)) is not None
+
+    high = candidate[position].strongest
+    low = _last_hopeless(high, lambda strength: rehearsal.may_do(tried(strength)))
+    if 0 < low < high - 1 and is_enough(low + 1):
+        return low + 1
+    if low < hint < high:
+        low, high = (low, hint) if is_enough(hint) else (hint, high)
         if high == hint and hint > 1 and not is_enough(hint - 1):
             return hint
     while high - low > 1:
@@ -141,12 +197,20 @@ def _weakest(rehearsal: Rehearsal, candidate: Candidate, strengths: Sequence[int
     return high
 
 
+def _last_hopeless(most: int, may_do: Callable[[int], bool]) -> int:
+    """The largest strength that can be told at a glance to be too weak; 0: none can."""
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if may_do(middle) else (middle, high)
+    return low
+
+
 def _irreducible(rehearsal: Rehearsal, candidate: Candidate, strengths: Sequence[int]) -> Suggestion | None:
     changes = _changes(candidate, strengths)
-    for size in range(1, len(changes)):
-        for some in combinations(range(len(changes)), size):
-            if rehearsal.run([changes[each] for each in some]) is not None:
-                return _tuned(rehearsal, tuple(candidate[each] for each in some))
+    for some in _parts(changes):
+        if rehearsal.run(some) is not None:
+            return _tuned(rehearsal, tuple(option for option, change in zip(candidate, changes, strict=True) if change in some))
     result = rehearsal.run(changes)
     return Suggestion(tuple(changes), result.rate, result.is_priced) if result else None
 

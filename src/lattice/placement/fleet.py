@@ -192,6 +192,10 @@ class Fleet:
         """Is there a budget, hard or soft, that needs to know prices?"""
         return any(self.budgets[each].limit is not None for each in self.ledgers(row, overflow) if each in self.budgets)
 
+    def is_shared(self, ledger: str) -> bool:
+        """Are machines of several offers paid from it?"""
+        return len(self._sharing.get(ledger, ())) > 1
+
     def _pay(self, row: int, overflow: str, rate: int) -> None:
         if not rate:
             return
@@ -326,9 +330,12 @@ class Fleet:
 
     def _unseat(self, seat: Seat) -> None:
         seats = self.seats[seat.service]
-        seats.reverse()
-        seats.remove(seat)  # the latest of equal ones
-        seats.reverse()
+        if seats[-1] == seat:
+            seats.pop()
+        else:
+            seats.reverse()
+            seats.remove(seat)  # the latest of equal ones
+            seats.reverse()
         counts, row = self._counts[seat.service], self.machines.cluster[seat.machine].row
         counts[row] -= 1
         if not counts[row]:

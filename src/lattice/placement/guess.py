@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lattice.placement.layout import Bins, Counts, Index, Key, broken_rules, fits, put, room
+from lattice.placement.layout import Bins, Counts, Index, Key, broken_rules, fits, put, room, too_far
 from lattice.placement.program import UNLIMITED, Load
 
 Wish = Mapping[str, Mapping[Key, int]]  # load -> where its replicas should go, if there is room
@@ -17,23 +17,41 @@ def guess(world: Index, wish: Wish) -> tuple[Counts, Mapping[Key, int]]:
     for load in _largest_first(world, world.loads.values()):
         for key, count in _trimmed(world, load, wish.get(load.name, {})):
             state.place(load, counts[load.name], key, count)
-    for load in sorted(_largest_first(world, world.loads.values()), key=lambda load: len({source for source, _ in world.keys[load.name]})):
+    for load in sorted(_largest_first(world, world.loads.values()), key=lambda load: (bool(load.near), len(_sources(world, load)))):
         before = state.used.copy(), dict(counts[load.name])
-        _complete(state, load, counts[load.name])
+        _complete(state, load, counts[load.name], _near_enough(world, load, counts))
         if any(broken_rules(world, load, counts[load.name])):
             state.used, counts[load.name] = before
             state.drop(load, counts)
+    while far := next(iter(too_far(world, counts)), None):
+        state.drop(world.loads[far[0]], counts)
     return counts, state.used.machines
 
 
+def _sources(world: Index, load: Load) -> set[str]:
+    return {source for source, _ in world.keys[load.name]}
+
+
+def _near_enough(world: Index, load: Load, counts: Counts) -> list[Key]:
+    """Where it may go by where those are that it has to be near; cheapest first."""
+    sources = _sources(world, load)
+    for near in load.near:
+        others = {source for (source, _), count in counts.get(near.load, {}).items() if count}
+        sources = {source for source in sources if source not in near.within or near.within[source] & others}
+    keys = (key for key in world.keys[load.name] if key[0] in sources)
+    return sorted(keys, key=lambda key: (_unit_price(world, load, key), key))
+
+
 def wish_to_stay(world: Index) -> dict[str, dict[Key, int]]:
-    """Everything where it is now, on the model of each source that is cheapest for it."""
+    """Everything where it is now; what cannot stay on such machines, on those of the source that are cheapest for it."""
     wish: dict[str, dict[Key, int]] = {}
     for name, load in world.loads.items():
-        for source, count in sorted(load.current.items()):
-            here = [key for key in world.keys[name] if key[0] == source]
+        for key, count in sorted(load.current.items()):
+            here = [key] if key in world.keys[name] else [each for each in world.keys[name] if each[0] == key[0]]
             if here and count > 0:
-                wish.setdefault(name, {})[min(here, key=lambda key: (_unit_price(world, load, key), key))] = count
+                chosen = min(here, key=lambda each: (_unit_price(world, load, each), each))
+                wanted = wish.setdefault(name, {})
+                wanted[chosen] = wanted.get(chosen, 0) + count
     return wish
 
 
@@ -92,7 +110,7 @@ class _State:
         """Machines that every limit still allows."""
         source, model = self.world.sources[key[0]], self.world.models[key]
         used = self.used.sources.get(key[0]) or (0,) * (1 + len(model.size))
-        most = UNLIMITED
+        most = UNLIMITED if model.most is None else model.most - self.used.machines[key]
         for limit, taken, each in zip(self.limits[key[0]], used, (1, *model.size), strict=True):
             if limit < UNLIMITED and each:
                 most = min(most, (limit - taken) // each)
@@ -103,11 +121,9 @@ class _State:
     def allowed(self, load: Load, placed: Mapping[Key, int], key: Key) -> int:
         """Replicas that the load's own rules still let go there."""
         left = load.replicas - sum(placed.values())
-        if load.most_per_source is not None:
-            left = min(left, load.most_per_source - sum(count for (source, _), count in placed.items() if source == key[0]))
-        if load.most_per_region is not None:
-            region = self.world.sources[key[0]].region
-            left = min(left, load.most_per_region - sum(n for (s, _), n in placed.items() if self.world.sources[s].region == region))
+        for cap in load.caps:
+            if key[0] in cap.sources:
+                left = min(left, cap.replicas - sum(count for (source, _), count in placed.items() if source in cap.sources))
         return max(0, left)
 
     def place(self, load: Load, placed: dict[Key, int], key: Key, count: int) -> int:
@@ -155,10 +171,9 @@ def _least_needs(world: Index) -> dict[Key, tuple[int, ...]]:
     return least
 
 
-def _complete(state: _State, load: Load, placed: dict[Key, int]) -> None:
+def _complete(state: _State, load: Load, placed: dict[Key, int], keys: Sequence[Key]) -> None:
     """First what the rules demand, then the cheapest for the rest."""
     world = state.world
-    keys = sorted(world.keys[load.name], key=lambda key: (_unit_price(world, load, key), key))
     for group in load.groups:
         if not any(source in group for source, _ in placed):
             _cheapest(state, load, placed, [key for key in keys if key[0] in group])

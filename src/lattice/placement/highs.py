@@ -66,10 +66,10 @@ def _run(matrix: Matrix, effort: Effort, whole: bool) -> Solved:
         solution.col_value = [float(effort.start.get(column, 0)) for column in columns]
         solver.setSolution(solution)
     solver.run()
-    return _read(solver, columns, matrix.offset, whole)
+    return _read(solver, matrix, columns, whole)
 
 
-def _read(solver: "highspy.Highs", columns: list[Column], offset: int, whole: bool) -> Solved:
+def _read(solver: "highspy.Highs", matrix: Matrix, columns: list[Column], whole: bool) -> Solved:
     from highspy import HighsModelStatus, SolutionStatus
 
     status, info = solver.getModelStatus(), solver.getInfo()
@@ -81,12 +81,13 @@ def _read(solver: "highspy.Highs", columns: list[Column], offset: int, whole: bo
     found = info.primal_solution_status == SolutionStatus.kSolutionStatusFeasible
     values = dict(zip(columns, solver.getSolution().col_value, strict=True)) if found else {}
     proven = info.mip_dual_bound if whole else info.objective_function_value if finished else -math.inf
-    return Solved(values, _safe(proven) + offset if math.isfinite(proven) else min(0, offset), finished)
+    step = math.gcd(*matrix.cost.values()) or 1
+    return Solved(values, _safe(proven, step) + matrix.offset if math.isfinite(proven) else min(0, matrix.offset), finished)
 
 
-def _safe(bound: float) -> int:
-    """Costs are whole numbers, so a bound may be rounded up, once what floating point may have added is taken off."""
-    return math.ceil(bound - DOUBT * max(1.0, abs(bound)))
+def _safe(bound: float, step: int) -> int:
+    """Costs are sums of prices, so a bound may be rounded up to one, once what floating point may have added is taken off."""
+    return math.ceil((bound - DOUBT * max(1.0, abs(bound))) / step) * step
 
 
 def _model(matrix: Matrix, columns: list[Column], whole: bool) -> "highspy.HighsLp":

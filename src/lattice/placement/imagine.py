@@ -1,6 +1,6 @@
 """Would a service fit if some objects were different? The fleet as it would be, for a moment, without making it anew."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -9,8 +9,10 @@ from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructu
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.nodeclass import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy
+from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.placement.arrange import groups, place_together
+from lattice.placement.arrange import arrange_all, groups, in_order, place_together
+from lattice.placement.bound import may_fit
 from lattice.placement.change import Change, changed
 from lattice.placement.demand import Demand, key_of, resolve
 from lattice.placement.fleet import Fleet
@@ -41,10 +43,13 @@ class Shown:
 
 
 class Rehearsal:
-    """One service of a world, tried under changes. Services that it waits for are placed before it, as they would be."""
+    """One service of a world, tried under changes. Services that it waits for are placed before it, as they would be.
 
-    def __init__(self, world: World, fleet: Fleet, name: str) -> None:
-        self.world, self.fleet, self.name = world, fleet, name
+    `others`: services that lack replicas, too. With them everything is settled as a plan does it, whoever comes first.
+    """
+
+    def __init__(self, world: World, fleet: Fleet, name: str, others: Collection[str] = ()) -> None:
+        self.world, self.fleet, self.name, self.others = world, fleet, name, others
         self._beside = [each for each in world.objects.values() if isinstance(each, LatticeNodeClass | LatticeLedger)]
         self._known: dict[frozenset[Change], Result | None] = {}
 
@@ -54,15 +59,35 @@ class Rehearsal:
             self._known[made] = self.measure(made, ())
         return self._known[made]
 
+    def may_do(self, changes: Iterable[Change]) -> bool:
+        """At a glance; False: there is no room, however it is used."""
+        if self.others:
+            return True
+        with self._imagined(list(changes)) as scene:
+            return scene.may_be_placed()
+
     def measure(self, changes: Iterable[Change], gauges: Sequence[object]) -> Result | None:
         """None: it does not fit. `gauges` are asked while it stands."""
         with self._imagined(list(changes)) as scene, self.fleet.what_if():
-            known = set(self.fleet.machines.kind)
-            if not scene.is_placed():
+            paid, unpriced = self._bill()
+            if not scene.may_be_placed() or not scene.is_placed():
                 return None
-            bought = [kind for machine, kind in self.fleet.machines.kind.items() if machine not in known]
-            rate, is_priced = sum(kind.rate for kind in bought), all(kind.is_priced for kind in bought)
-            return Result(rate, is_priced, tuple(gauge(self.fleet) for gauge in gauges))  # type: ignore[operator]
+            now = self._bill()
+            strengths = tuple(gauge(self.fleet) for gauge in gauges)  # type: ignore[operator]
+            return Result(now[0] - paid, now[1] <= unpriced, strengths)
+
+    def _bill(self) -> tuple[int, int]:
+        """Micro-dollars per hour for all machines, and how many have no known price."""
+        kinds = self.fleet.machines.kind.values()
+        return sum(each.rate for each in kinds), sum(not each.is_priced for each in kinds)
+
+    def served(self, changes: Iterable[Change]) -> list[str]:
+        """Of the others, those that would have more replicas, in the order in which they come."""
+        with self._imagined(list(changes)) as scene, self.fleet.what_if():
+            before = {name: len(self.fleet.seats.get(name, ())) for name in self.others}
+            scene.is_placed()
+            more = [each for each in in_order(scene.demands.values()) if each.name in before]
+            return [each.name for each in more if len(self.fleet.seats.get(each.name, ())) > before[each.name]]
 
     def failing(self, changes: Iterable[Change]) -> Iterator[tuple["Scene", Shown]]:
         """Itself, and every service that it waits for in vain, inside the world with these changes."""
@@ -104,10 +129,14 @@ class Rehearsal:
         return offers, list(made.budgets.values())
 
     def _users(self, classes: Sequence[LatticeNodeClass]) -> list[Kind]:
-        """Clouds and data centers take whatever class is made for their provider."""
+        """Pools take the classes that they name; clouds and data centers take whatever class is made for their provider."""
+        if not classes:
+            return []
         providers = {provider for each in classes for provider in each.spec.providers}
+        names = {each.metadata.name for each in classes}
+        pools = [each for each in self.world.objects.values() if isinstance(each, LatticePool) and names & set(each.spec.node_classes)]
         takers = [each for each in self.world.objects.values() if isinstance(each, CloudInfrastructure | StaticInfrastructure)]
-        return [each for each in takers if each.spec.provider in providers]
+        return [*pools, *(each for each in takers if each.spec.provider in providers)]
 
 
 def _machines(offer: Offer) -> object:
@@ -126,6 +155,16 @@ class Scene:
         self._name, self._is_same = rehearsal.name, not changed_policies
         self.demands: dict[str, Demand] = {}
         self.lacking = list(self._closure())
+        self._with_others = bool(rehearsal.others)
+        if self._with_others:
+            self.demands |= {name: self._demand(name) for name in (*rehearsal.others, *self._ruled(changed_policies))}
+
+    def _ruled(self, policies: Mapping[str, LatticePlacementPolicy]) -> list[str]:
+        """Services that a policy holds for which is different now."""
+        changed = list(policies.values())
+        return [
+            name for name, each in self.world.services.items() if any(rule.spec.applies_to(each.metadata.labels or {}) for rule in changed)
+        ]
 
     def _closure(self) -> Iterator[str]:
         waiting = [self._name]
@@ -148,10 +187,17 @@ class Scene:
             return known
         return resolve(self.service(name), self.policies, known.neighbours, known.admitted)
 
+    def may_be_placed(self) -> bool:
+        """False: there is no room, and others do not make any."""
+        return self._with_others or may_fit(self.demands[self._name], self.fleet)
+
     def is_placed(self) -> bool:
         """Everybody who can be is placed, dependencies first; is the one among them?"""
         for demand in self.demands.values():
             reseat(demand, self.fleet)
+        if self._with_others:
+            found = arrange_all(self.demands.values(), self.fleet).get(self._name)
+            return found is None or found.is_complete
         for group in groups(dict(self.demands)):
             for placement in place_together(group, self.fleet):
                 if placement.demand.name == self._name and not placement.is_complete:

@@ -81,6 +81,7 @@ class Index:
     loads: Mapping[str, Load]
     keys: Mapping[str, tuple[Key, ...]]  # load -> where a replica fits, sorted
     committed: Mapping[str, int] = field(default_factory=dict)  # ledger -> what its existing machines cost
+    tied: tuple[str, ...] = ()  # loads that have to be near others
 
     def ledger_limit(self, ledger: str) -> int:
         return max(self.program.ledgers.get(ledger, UNLIMITED), self.committed.get(ledger, 0))
@@ -110,10 +111,11 @@ def index(program: Program) -> Index:
     for source in sources.values():
         for ledger in source.ledgers:
             committed[ledger] += sum(model.price * model.existing for model in source.models)
-    return Index(program, sources, models, loads, keys, committed)
+    tied = tuple(load.name for load in loads.values() if load.near)
+    return Index(program, sources, models, loads, keys, committed, tied)
 
 
-def machines_of(world: Index, counts: Counts, keys: Iterable[Key] | None = None) -> dict[Key, int]:
+def packed(world: Index, counts: Counts, keys: Iterable[Key] | None = None) -> dict[Key, int]:
     """Machines that the replicas pack onto, for these keys or all."""
     wanted = None if keys is None else set(keys)
     items: dict[Key, list[tuple[Vector, int]]] = {}
@@ -124,14 +126,25 @@ def machines_of(world: Index, counts: Counts, keys: Iterable[Key] | None = None)
     return {key: pack(world.models[key].size, listed) for key, listed in sorted(items.items())}
 
 
+def with_least(world: Index, machines: Mapping[Key, int]) -> dict[Key, int]:
+    """And as many more, of the cheapest that may be had, as have to be there where one is."""
+    found = dict(machines)
+    for name, source in world.sources.items():
+        for least in source.least:
+            keys = sorted(((name, model) for model in least.models), key=lambda key: (world.models[key].price, key))
+            missing = least.machines - (there := sum(found.get(key, 0) for key in keys))
+            for key in keys if there and missing > 0 else ():
+                most = world.models[key].most
+                more = missing if most is None else min(missing, max(0, most - found.get(key, 0)))
+                found[key] = found.get(key, 0) + more
+                missing -= more
+    return found
+
+
 def moves_of(load: Load, keys: Sequence[Key], placed: Mapping[Key, int]) -> int:
-    """Replicas that leave a source which could keep them; shrinking is no move, nor is leaving what no longer serves."""
-    able = {source for source, _ in keys}
-    here: Counter[str] = Counter()
-    for (source, _), count in placed.items():
-        here[source] += count
-    keepable = {source: count for source, count in load.current.items() if source in able}
-    leaving = sum(max(0, count - here[source]) for source, count in keepable.items())
+    """Replicas that leave machines which could keep them; shrinking is no move, nor is leaving what no longer serves."""
+    keepable = {key: count for key, count in load.current.items() if key in keys}
+    leaving = sum(max(0, count - placed.get(key, 0)) for key, count in keepable.items())
     return max(0, leaving - max(0, sum(keepable.values()) - sum(placed.values())))
 
 
@@ -151,6 +164,7 @@ def broken(world: Index, counts: Counts, machines: Mapping[Key, int]) -> list[st
     for name, placed in counts.items():
         if sum(placed.values()):
             found += [f"load {name}: {what}" for what in broken_rules(world, world.loads[name], placed)]
+    found += [f"load {name}: too far from {other}" for name, other in too_far(world, counts)]
     most = world.program.most_moves
     if most is not None and (moves := moving_of(world, counts)[0]) > most:
         found.append(f"{moves} moves, {most} allowed")
@@ -163,6 +177,10 @@ def broken_supply(world: Index, machines: Mapping[Key, int]) -> Iterable[str]:
         here = [(model, machines.get((name, model.name), 0)) for model in source.models]
         if sum(count for _, count in here) > world.machine_limit(source):
             yield f"source {name}: too many machines"
+        yield from (f"source {name}: too many {model.name}" for model, count in here if model.most is not None and count > model.most)
+        for least in source.least:
+            if 0 < sum(machines.get((name, model), 0) for model in least.models) < least.machines:
+                yield f"source {name}: fewer than {least.machines} machines"
         for resource, word in enumerate(world.program.resources):
             if sum(model.size[resource] * count for model, count in here) > world.resource_limit(source, resource):
                 yield f"source {name}: too much {word}"
@@ -177,10 +195,17 @@ def broken_rules(world: Index, load: Load, placed: Mapping[Key, int]) -> Iterabl
     for (source, _), count in placed.items():
         sources[source] += count
         regions[world.sources[source].region] += count
-    if load.most_per_source is not None and max(sources.values(), default=0) > load.most_per_source:
-        yield "too many in one source"
-    if load.most_per_region is not None and max(regions.values(), default=0) > load.most_per_region:
-        yield "too many in one region"
+    yield from (f"too many in {sorted(cap.sources)}" for cap in load.caps if sum(sources[each] for each in cap.sources) > cap.replicas)
     if len(+regions) < load.min_regions:
         yield "too few regions"
     yield from (f"none in {sorted(group)}" for group in load.groups if not any(sources[source] for source in group))
+
+
+def too_far(world: Index, counts: Counts) -> Iterable[tuple[str, str]]:
+    """Loads with replicas that are not near enough to another, and that other."""
+    for name in world.tied:
+        for near in world.loads[name].near:
+            others = {source for (source, _), count in counts.get(near.load, {}).items() if count}
+            used = (source for (source, _), count in counts[name].items() if count)
+            if any(source in near.within and not near.within[source] & others for source in used):
+                yield name, near.load

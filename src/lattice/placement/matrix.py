@@ -6,18 +6,18 @@ that no packing can break (dual feasible functions, Fekete and Schepers 2001), w
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lattice.placement.layout import Index, Key
-from lattice.placement.program import UNLIMITED, Load
+from lattice.placement.program import UNLIMITED, Least, Load
 
 ROUNDINGS = (1, 2, 3, 4)
 LARGEST = 1e6  # of a row's coefficients; beyond it the solver's tolerances mean nothing
 
-Column = tuple[
-    str, ...
-]  # ("x", load, source, model), ("n", source, model), ("y", load, region), ("m", load, source), ("u", load), ("w", load)
+# ("x", load, source, model) replicas, ("n", source, model) machines, ("y", load, region) has one, ("m", load, source, model) leave,
+# ("b", source, model) any machine of those that have to be so many, ("u", load) outside, ("w", load) wholly so
+Column = tuple[str, ...]
 Row = tuple[float, dict[Column, int], float]  # lower, coefficients, upper
 
 
@@ -49,9 +49,11 @@ def build(world: Index, leave_out: bool = False) -> Matrix:
         slack = _slack(matrix, load) if leave_out and load.replicas else None
         _load(matrix, world, load, (shape.keys[name], slack))
         _moves(matrix, world, load, shape.keys[name])
-    for key, loads in sorted(shape.users.items()):
-        _machines(matrix, world, key, (loads, key in shape.alone))
+    for key in sorted({*shape.users, *shape.counted}):
+        _machines(matrix, world, key, (shape.users.get(key, []), key in shape.alone))
     _supply(matrix, world, shape)
+    for name in world.tied:
+        _near(matrix, world.loads[name], shape)
     _most_moves(matrix, world)
     if leave_out:
         matrix.cost = {column: 1 if column[0] == "u" else 0 for column in matrix.cost}
@@ -83,18 +85,25 @@ class _Shape:
         for name, load in world.loads.items():
             for key in world.keys[name] if load.replicas else ():
                 everyone.setdefault(key, []).append(load)
-        self.alone = {key for key, loads in everyone.items() if _no_two_fit(world.models[key].size, loads)}
-        self.keys = {name: self._useful(world, keys) for name, keys in world.keys.items()}
+        together = [[(name, model) for model in least.models] for name, source in world.sources.items() for least in source.least]
+        self.counted = {key for keys in together if any(key in everyone for key in keys) for key in keys}
+        self.alone = {
+            key
+            for key, loads in everyone.items()
+            if key not in self.counted and world.models[key].most is None and _no_two_fit(world.models[key].size, loads)
+        }
+        self.keys = {name: self._useful(world, world.loads[name], keys) for name, keys in world.keys.items()}
         self.users: dict[Key, list[Load]] = {}
         for name, load in world.loads.items():
             for key in self.keys[name] if load.replicas else ():
                 self.users.setdefault(key, []).append(load)
 
-    def _useful(self, world: Index, keys: tuple[Key, ...]) -> tuple[Key, ...]:
-        """Of models that hold one replica each, those that another of the same source beats in price and size are left aside."""
+    def _useful(self, world: Index, load: Load, keys: tuple[Key, ...]) -> tuple[Key, ...]:
+        """Of models that hold one replica each, those that another of the same source beats are left aside, but not where it is now."""
         kept: list[Key] = []
         for key in sorted(keys, key=lambda key: (key[0], world.models[key].price, sum(world.models[key].size), key[1])):
-            beaten = key in self.alone and any(other in self.alone and other[0] == key[0] and _beats(world, other, key) for other in kept)
+            alone = key in self.alone and not load.current.get(key)
+            beaten = alone and any(other in self.alone and other[0] == key[0] and _beats(world, other, key) for other in kept)
             kept += () if beaten else (key,)
         return tuple(sorted(kept))
 
@@ -124,19 +133,13 @@ def _load(matrix: Matrix, world: Index, load: Load, columns: tuple[tuple[Key, ..
     for group in load.groups:
         matrix.at_least({x(load, key): 1 for key in keys if key[0] in group} | ({slack.wholly: 1} if slack else {}), 1)
     regions: dict[str, dict[Column, int]] = {}
-    sources: dict[str, dict[Column, int]] = {}
     for key in keys:
         regions.setdefault(world.sources[key[0]].region, {})[x(load, key)] = 1
-        sources.setdefault(key[0], {})[x(load, key)] = 1
-    _caps(matrix, load, regions.values(), sources.values())
+    for cap in load.caps:
+        if cap.replicas < load.replicas:
+            matrix.at_most({x(load, key): 1 for key in keys if key[0] in cap.sources}, cap.replicas)
     if load.min_regions > 1:
         _regions(matrix, load, regions, slack)
-
-
-def _caps(matrix: Matrix, load: Load, regions: Iterable[dict[Column, int]], sources: Iterable[dict[Column, int]]) -> None:
-    for most, places in ((load.most_per_source, sources), (load.most_per_region, regions)):
-        for terms in places if most is not None and most < load.replicas else ():
-            matrix.at_most(terms, most or 0)
 
 
 def _regions(matrix: Matrix, load: Load, regions: dict[str, dict[Column, int]], slack: _Slack | None) -> None:
@@ -154,12 +157,13 @@ def _regions(matrix: Matrix, load: Load, regions: dict[str, dict[Column, int]], 
 
 def _moves(matrix: Matrix, world: Index, load: Load, keys: tuple[Key, ...]) -> None:
     price = world.program.move_price(load)
-    staying = {source: count for source, count in sorted(load.current.items()) if count and any(source == key[0] for key in keys)}
+    staying = {key: count for key, count in sorted(load.current.items()) if count and key in world.keys[load.name]}
     if not price and world.program.most_moves is None:
         return
-    for source, count in staying.items():
-        matrix.column(("m", load.name, source), count, price)
-        matrix.at_least({**{x(load, key): 1 for key in keys if key[0] == source}, ("m", load.name, source): 1}, count)
+    for key, count in staying.items():
+        matrix.column(("m", load.name, *key), count, price)
+        kept = {x(load, key): 1} if key in keys else {}
+        matrix.at_least({**kept, ("m", load.name, *key): 1}, count)
     matrix.offset -= price * max(0, sum(staying.values()) - load.replicas)
 
 
@@ -185,7 +189,7 @@ def _machines(matrix: Matrix, world: Index, key: Key, users: tuple[list[Load], b
             matrix.cost[x(load, key)] += model.price
         return
     number: Column = ("n", *key)
-    matrix.column(number, min(sum(load.replicas for load in loads), world.machine_limit(world.sources[key[0]])), model.price)
+    matrix.column(number, min(_most_machines(world, key, loads), world.machine_limit(world.sources[key[0]])), model.price)
     for resource, whole in enumerate(model.size):
         asking = {x(load, key): load.needs[resource] for load in loads if load.needs[resource]}
         if not asking:
@@ -200,6 +204,14 @@ def _machines(matrix: Matrix, world: Index, key: Key, users: tuple[list[Load], b
             matrix.at_most({x(load, key): 1, number: -load.replicas}, 0)
 
 
+def _most_machines(world: Index, key: Key, loads: list[Load]) -> int:
+    """More than these nobody needs, or may have."""
+    model = world.models[key]
+    least = max((each.machines for each in world.sources[key[0]].least if key[1] in each.models), default=0)
+    needed = max(least, sum(load.replicas for load in loads))
+    return needed if model.most is None else min(needed, model.most)
+
+
 def _rounded(need: int, whole: int, k: int) -> int:
     """The share of a machine, rounded by the k-th dual feasible function, in units of 1 / k(k + 1)."""
     steps, rest = divmod(need * (k + 1), whole)
@@ -210,14 +222,15 @@ def _supply(matrix: Matrix, world: Index, shape: _Shape) -> None:
     paid: dict[str, dict[Column, int]] = {}
     for name, source in world.sources.items():
         counted = {model.name: _machine_terms(shape, (name, model.name)) for model in source.models}
-        replicas = sum(
-            load.replicas for load in {load.name: load for key in shape.users if key[0] == name for load in shape.users[key]}.values()
-        )
-        if world.machine_limit(source) < replicas:
+        users = {load.name: load for key in counted for load in shape.users.get((name, key), ())}
+        needed = sum(load.replicas for load in users.values()) + sum(least.machines for least in source.least)
+        if world.machine_limit(source) < needed:
             matrix.at_most({column: 1 for columns in counted.values() for column in columns}, world.machine_limit(source))
         for resource in range(len(world.program.resources)):
             if (limit := world.resource_limit(source, resource)) < UNLIMITED:
                 matrix.at_most({column: model.size[resource] for model in source.models for column in counted[model.name]}, limit)
+        for least in source.least:
+            _least(matrix, shape, (name, least))
         for ledger in source.ledgers:
             paid.setdefault(ledger, {}).update(
                 {column: model.price for model in source.models for column in counted[model.name] if model.price}
@@ -227,8 +240,38 @@ def _supply(matrix: Matrix, world: Index, shape: _Shape) -> None:
             matrix.at_most(terms, world.ledger_limit(ledger))
 
 
+def _least(matrix: Matrix, shape: _Shape, rule: tuple[str, Least]) -> None:
+    """A mark where any replica is, and enough machines where the mark is."""
+    source, least = rule
+    keys = [key for model in least.models if (key := (source, model)) in shape.counted]
+    if not keys:
+        return
+    mark: Column = ("b", *keys[0])
+    matrix.column(mark, 1)
+    replicas: dict[str, dict[Column, int]] = {}
+    for key in keys:
+        for load in shape.users.get(key, ()):
+            replicas.setdefault(load.name, {mark: -load.replicas})[x(load, key)] = 1
+    for terms in replicas.values():
+        matrix.at_most(terms, 0)
+    matrix.at_least({**{("n", *key): 1 for key in keys}, mark: -least.machines}, 0)
+
+
+def _near(matrix: Matrix, load: Load, shape: _Shape) -> None:
+    """As many as like where one of the other is near, none elsewhere."""
+    for near in load.near:
+        there: dict[str, dict[Column, int]] = {}
+        for key in shape.keys[load.name]:
+            if key[0] in near.within:
+                there.setdefault(key[0], {})[x(load, key)] = 1
+        for source, terms in there.items():
+            beside = near.within[source]
+            others = [("x", near.load, *key) for key in shape.keys.get(near.load, ()) if key[0] in beside]
+            matrix.at_most({**terms, **dict.fromkeys(others, -load.replicas)}, 0)
+
+
 def _machine_terms(shape: _Shape, key: Key) -> list[Column]:
     """The columns whose sum is the number of machines of this model."""
     if key in shape.alone:
         return [x(load, key) for load in shape.users.get(key, ())]
-    return [("n", *key)] if key in shape.users else []
+    return [("n", *key)] if key in shape.users or key in shape.counted else []

@@ -71,6 +71,7 @@ class Refused:
     have: int
     limit: int
     raise_by: int
+    payer: str = ""  # whose budget it is, in words
 
     @property
     def missing(self) -> int:
@@ -78,8 +79,9 @@ class Refused:
 
     def __str__(self) -> str:
         return (
-            f"{self.ledger}: needs {per_hour(self.need)}, has {per_hour(self.have)} left of {per_month(self.limit)}, "
-            f"missing {per_hour(self.missing)}; raise the budget by {per_month(self.raise_by)}"
+            f"{self.payer or self.ledger}: needs {per_hour(self.need)}, "
+            f"has {per_hour(self.have)} left of {per_month(self.limit)}, missing {per_hour(self.missing)}; "
+            f"raise the budget by {per_month(self.raise_by)}"
         )
 
 
@@ -185,7 +187,7 @@ def may_commit(ledger: LatticeLedger, more: int, now: datetime) -> Allowed | Ref
     if limit is None or more <= have or not ledger.spec.hard:
         after = standing(ledger, now, more)
         return Allowed(name, after, not ledger.spec.hard and (more > have or after.is_exceeded))
-    return Refused(name, more, have, limit, limit_needed(ledger, more, now) - limit)
+    return Refused(name, more, have, limit, limit_needed(ledger, more, now) - limit, str(ledger.spec.budget))
 
 
 def headroom(ledger: LatticeLedger, now: datetime) -> int:
@@ -247,11 +249,12 @@ def thirty_days(per_hour_micros: int) -> int:
     return per_hour_micros * HOURS
 
 
-def dollars(micros: int) -> str:
-    """Exact, with two digits or as many as it takes: $414.72, $0.576, -$3.00."""
+def dollars(micros: int, *, signed: bool = False) -> str:
+    """Exact, with two digits or as many as it takes: $0.576, $1,105.92, -$0.25; signed +$3.00."""
     whole, part = divmod(abs(micros), MICRO)
     digits = f"{part:06}".rstrip("0").ljust(2, "0")
-    return f"{'-' if micros < 0 else ''}${whole}.{digits}"
+    sign = "-" if micros < 0 else "+" if signed and micros else ""
+    return f"{sign}${whole:,}.{digits}"
 
 
 def per_hour(micros: int) -> str:

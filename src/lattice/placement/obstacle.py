@@ -12,11 +12,12 @@ from lattice.engine.explain import refusals, sentence
 from lattice.engine.plugin import Reason, Shortfall
 from lattice.engine.table import Flags
 from lattice.kinds.constraint import Toleration
-from lattice.placement.demand import ClusterRules, Demand, Ignored, ReplicaAsk, Requirement
+from lattice.placement.bound import may_fit
+from lattice.placement.demand import DEFAULT, ClusterRules, Demand, Ignored, ReplicaAsk, Requirement
 from lattice.placement.fleet import Fleet
 from lattice.placement.place import place, place_each
 from lattice.placement.plugins.available import Closed, TooBig
-from lattice.placement.plugins.budget import OverBudget
+from lattice.placement.plugins.budget import OverBudget, Unpriced
 from lattice.placement.plugins.capacity import Full
 from lattice.placement.plugins.latency import TooFar
 from lattice.placement.plugins.overflow import Gated, NotTheTarget, sources
@@ -28,6 +29,7 @@ from lattice.placement.size import take_seat
 LimitKind = Literal[Ignored, "clusterSize", "nodeSelector", "gpuModel", "taints", "perNode"]
 IGNORABLE: tuple[Ignored, ...] = get_args(Ignored)
 _WORDS: dict[str, str] = {
+    "prices": "prices that nobody knows",
     "budget": "budgets",
     "capacity": "limits on capacity",
     "dependencies": "dependencies that are not placed",
@@ -43,9 +45,10 @@ _WORDS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Something in the way that is no requirement of its own."""
+    """Something in the way that is no requirement of its own, and who says so if it is somebody."""
 
     kind: LimitKind
+    source: str = ""
 
     def __str__(self) -> str:
         return _WORDS[self.kind]
@@ -56,11 +59,17 @@ Obstacle = Requirement | Limit
 
 def obstacles(demand: Demand, fleet: Fleet) -> tuple[Obstacle, ...]:
     """Everything that could be dropped: its requirements, and the limits that apply here at all."""
-    return (*demand.requirements, *(Limit(kind) for kind in _limits(demand, fleet)))
+    return (*demand.requirements, *(Limit(kind, _source(kind, demand)) for kind in _limits(demand, fleet)))
+
+
+def _source(kind: LimitKind, demand: Demand) -> str:
+    return " and ".join(dict.fromkeys(each for each in demand.sized_by if each != DEFAULT)) if kind == "clusterSize" else ""
 
 
 def _limits(demand: Demand, fleet: Fleet) -> Iterator[LimitKind]:
     if any(each.limit is not None for each in fleet.budgets.values()):
+        if fleet.table.quotes.is_blind:
+            yield "prices"
         yield "budget"
     yield "capacity"
     if any(not fleet.seats.get(target) for _, target in demand.latency_to):
@@ -107,11 +116,13 @@ def _lifting(demand: Demand, kind: LimitKind) -> Demand:
             return replace(demand, tolerations=(*demand.tolerations, Toleration(operator="Exists")))
         case "perNode":
             return replace(demand, per_node=0)
-        case "budget" | "capacity" | "dependencies" | "overflow" | "reservation":
+        case "prices" | "budget" | "capacity" | "dependencies" | "overflow" | "reservation":
             return replace(demand, ignoring=demand.ignoring | {kind})
 
 
 def is_feasible(demand: Demand, fleet: Fleet) -> bool:
+    if not may_fit(demand, fleet):
+        return False
     with fleet.what_if():
         reseat(demand, fleet)
         return place(demand, fleet).is_complete
@@ -120,8 +131,10 @@ def is_feasible(demand: Demand, fleet: Fleet) -> bool:
 def reseat(demand: Demand, fleet: Fleet) -> None:
     """Replicas that run already take what the service asks now."""
     needs = tuple(demand.effective_needs.items())
-    for seat in [each for each in fleet.seats.get(demand.name, ()) if each.needs != needs]:
+    former = [each for each in fleet.seats.get(demand.name, ()) if each.needs != needs]
+    for seat in reversed(former):
         fleet.unseat(seat)
+    for seat in former:
         take_seat(demand, fleet, seat.machine)
 
 
@@ -202,6 +215,8 @@ def curing(reason: Reason, demand: Demand, failure: Failure, row: int) -> list[f
             return [frozenset({Limit("capacity")}), frozenset({Limit("reservation")})]
         case OverBudget():
             return [frozenset({Limit("budget")})]
+        case Unpriced():
+            return [frozenset({Limit("prices")}), frozenset({Limit("budget")})]
         case TooBig():
             return _shrinking(demand, failure, row)
         case Closed():

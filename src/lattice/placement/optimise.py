@@ -1,28 +1,19 @@
 """The whole fleet at once: which services should move where, what that saves, and how far from the best it can be at most."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from lattice.placement.arrange import in_order, misplaced
-from lattice.placement.demand import Demand, ReplicaAsk
-from lattice.placement.eligible import eligible
-from lattice.placement.fleet import Fleet, Seat
-from lattice.placement.offer import NO_LIMIT, MachineType, Offer
-from lattice.placement.place import broken_rules, place
+from lattice.placement.carry import carried_out, moved, targets, unpriced
+from lattice.placement.compact import Allowance, compacted
+from lattice.placement.fleet_program import question_of
+from lattice.placement.offer import NO_LIMIT
 from lattice.placement.plan import Plan, Settled, compare
-from lattice.placement.plugins.overflow import able
-from lattice.placement.plugins.spread import domain_of
-from lattice.placement.program import Load, Model, Outcome, Program, Source
-from lattice.placement.size import settle as take_room
-from lattice.placement.size import trim
-from lattice.placement.solve import solve
+from lattice.placement.program import Outcome
+from lattice.placement.solve import relax, solve
 
 MOVE_COST = 50_000  # micro-dollars for one replica that moves: some minutes of running twice
 PAYBACK_HOURS = 720
-OPTIMAL = "optimal"
+OPTIMAL, PACKED = "optimal", "packed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +26,26 @@ class Effort:
     time_limit: float = 10.0  # seconds for the solver
     gap: float = 0.0005  # what is near enough to the best, as a share of the cost
 
+    @property
+    def move_price(self) -> int:
+        """Micro-dollars an hour that a move has to save, rounded up."""
+        return -(-self.move_cost // self.payback_hours)
+
+    @property
+    def most_moves(self) -> int:
+        return NO_LIMIT if self.max_moves is None else self.max_moves
+
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """Micro-dollars per hour. `bound`: no arrangement costs less, moves weighed in; `gap` is what might still be saved, 0 to 1."""
+    """Micro-dollars per hour. No arrangement without more machines of unknown price comes to less than `least`, its moves weighed in."""
 
     plan: Plan
     moves: int
+    moving: int  # what the moves weigh
     before: int
     after: int
-    bound: int
+    least: int
     status: str
     note: str = ""
 
@@ -53,195 +54,64 @@ class FleetPlan:
         return self.before - self.after
 
     @property
+    def total(self) -> int:
+        return self.after + self.moving
+
+    @property
+    def bound(self) -> int:
+        """What no arrangement that takes as many moves costs less than."""
+        return max(0, self.least - self.moving)
+
+    @property
     def gap(self) -> float:
+        """The part of the cost that might still be saved, 0 to 1."""
         return (self.after - self.bound) / self.after if self.after > self.bound else 0.0
 
 
 def optimise(settled: Settled, effort: Effort = Effort()) -> FleetPlan:  # noqa: B008
     """Again from where it got to while that saves more: a better start may show the solver a way that it did not see."""
-    first = found = _improved(settled, effort)
-    while found.moves and found.status != OPTIMAL and found.plan.after is not None:
-        left = None if effort.max_moves is None else effort.max_moves - _moved(settled, found.plan.after)
-        more = _improved(found.plan.after, replace(effort, max_moves=left))
-        if not more.moves or more.plan.after is None:
+    first = found = _improved(settled, settled, effort)
+    while found.moves and found.plan.after is not None and not _is_enough(found.total, first.least, effort):
+        more = _improved(settled, found.plan.after, effort)
+        if more.total >= found.total:
             break
-        found = replace(more, plan=compare(settled, more.plan.after), moves=_moved(settled, more.plan.after), before=first.before)
-    return replace(found, bound=min(found.after, first.bound))
+        found = replace(more, least=first.least)
+    return _with_status(found, first.status, effort)
 
 
-def _improved(settled: Settled, effort: Effort) -> FleetPlan:
+def _is_enough(total: int, least: int, effort: Effort) -> bool:
+    return total - least <= effort.gap * total
+
+
+def _with_status(found: FleetPlan, solved: str, effort: Effort) -> FleetPlan:
+    """The best of the numbers is not the best of the fleet if carrying it out came dearer."""
+    if solved not in (OPTIMAL, PACKED):
+        return replace(found, status=solved)
+    return replace(found, status=OPTIMAL if _is_enough(found.total, found.least, effort) else PACKED)
+
+
+def _improved(settled: Settled, start: Settled, effort: Effort) -> FleetPlan:
     """Solved as numbers, then carried out on a copy of the fleet by the same functions that place; only what really saves is kept."""
-    program, rest = program_of(settled, effort)
+    question = question_of(start, effort.move_cost)
+    left = None if effort.max_moves is None else effort.max_moves - moved(settled, start)
+    program = replace(question.program, payback_hours=effort.payback_hours, most_moves=left)
     outcome = solve(program, time_limit=effort.time_limit, gap=effort.gap)
-    after = _carried_out(settled, _targets(outcome))
-    before_cost, after_cost = sum(settled.rates.values()), sum(after.rates.values())
-    moves = _moved(settled, after)
-    if after_cost + moves * effort.move_cost // effort.payback_hours >= before_cost or moves > _most(effort):
-        after, after_cost, moves = settled, before_cost, 0
-    return FleetPlan(
-        compare(settled, after), moves, before_cost, after_cost, min(after_cost, outcome.bound + rest), outcome.status, outcome.note
-    )
+    bound = (relax(program, effort.time_limit) or 0) if outcome.left_out else outcome.bound
+    before = sum(settled.rates.values())
+    best, moves, cost = start, moved(settled, start), sum(start.rates.values())
+    for after in _candidates(settled, start, (outcome, effort)):
+        found, price = moved(settled, after), sum(after.rates.values())
+        is_allowed = found <= effort.most_moves and unpriced(after) <= unpriced(start)
+        if is_allowed and price + found * effort.move_price < cost + moves * effort.move_price:
+            best, moves, cost = after, found, price
+    weight = moves * effort.move_price
+    return FleetPlan(compare(settled, best), moves, weight, before, cost, bound + question.staying, outcome.status, outcome.note)
 
 
-def _most(effort: Effort) -> int:
-    return NO_LIMIT if effort.max_moves is None else effort.max_moves
-
-
-def program_of(settled: Settled, effort: Effort) -> tuple[Program, int]:
-    """The fleet as a program. Machines that hold anything but services stay as they are; their price comes on top."""
-    fleet, demands = settled.fleet, settled.world.demands
-    placed = [demand for name, demand in sorted(demands.items()) if name in fleet.seats]
-    resources = tuple(sorted({name for demand in placed for name in demand.effective_needs} | {"cpu", "memory"}))
-    fixed = {seat.machine for name, seats in fleet.seats.items() if name not in demands for seat in seats}
-    rest = sum(fleet.machines.kind[machine].rate for machine in fixed)
-    loads = tuple(_load(demand, fleet, resources, effort) for demand in placed)
-    ledgers = {name: fleet.cap(name) for name in fleet.budgets if fleet.cap(name) < NO_LIMIT}
-    sources = tuple(_source(fleet, row, resources, fixed) for row in range(fleet.table.count))
-    return Program(resources, sources, loads, ledgers, effort.payback_hours, effort.max_moves), rest
-
-
-def _source(fleet: Fleet, row: int, resources: tuple[str, ...], fixed: set[int]) -> Source:
-    offer = fleet.offers[row]
-    there = Counter(fleet.machines.kind[machine].name for machine in fleet.on_row[row] if machine not in fixed)
-    models = tuple(
-        Model(kind.name, tuple(min(kind.size.get(name, 0), NO_LIMIT) for name in resources), kind.rate, there[kind.name])
-        for kind in useful_types(offer, resources, there)
-    )
-    limits = {"cpu": offer.limits.milli, "memory": offer.limits.memory}
-    most = tuple(limits[name] if limits.get(name, NO_LIMIT) < NO_LIMIT else None for name in resources)
-    nodes = offer.limits.nodes  # the reserved ones too: a bound must not lie above what somebody who may use them can reach
-    return Source(offer.name, offer.region, models, nodes if nodes < 1 << 60 else None, most, offer.budgets)
-
-
-def useful_types(offer: Offer, resources: tuple[str, ...], there: Mapping[str, int]) -> list[MachineType]:
-    """Classes that are there, and those that no other beats: one as large in everything, alike in the rest, and not dearer.
-
-    Where cores or memory are limited a smaller machine leaves more for others, and none is left out.
-    """
-    if offer.limits.milli < NO_LIMIT or offer.limits.memory < NO_LIMIT:
-        return list(offer.types)
-    kept: list[MachineType] = []
-    for kind in sorted(offer.types, key=lambda each: (each.rate, -sum(each.size.get(name, 0) for name in resources), each.name)):
-        alike = (other for other in kept if (other.labels, other.taints, other.gpu_model) == (kind.labels, kind.taints, kind.gpu_model))
-        if there.get(kind.name) or not any(all(other.size.get(name, 0) >= kind.size.get(name, 0) for name in resources) for other in alike):
-            kept.append(kind)
-    return sorted(kept, key=lambda each: each.name)
-
-
-def _load(demand: Demand, fleet: Fleet, resources: tuple[str, ...], effort: Effort) -> Load:
-    needs = demand.effective_needs
-    here = {fleet.offers[row].name: count for row, count in fleet.counts(demand.name).items()}
-    rows = _may_go(demand, fleet)
-    serving = fleet.table.quotes.serving(demand)
-    names = fleet.table.quotes.catalogue.names
-    known = serving.serves & fleet.table.quotes.catalogue.is_priced  # what has no price is not free
-    serves = {fleet.offers[row].name: tuple(name for name, does in zip(names, known[:, row], strict=True) if does) for row in rows}
-    offers = [fleet.offers[row] for row in rows]
-    return Load(
-        name=demand.name,
-        replicas=sum(here.values()),
-        needs=tuple(needs.get(name, 0) for name in resources),
-        serves={name: types for name, types in serves.items() if types},
-        groups=tuple(frozenset(offer.name for offer in offers if offer.is_in(each.value)) for each in demand.regions),
-        min_regions=max(1, demand.min_regions),
-        most_per_source=_most_per(demand, offers, "pool"),
-        most_per_region=_most_per(demand, offers, "region"),
-        current=here,
-        move_cost=effort.move_cost,
-    )
-
-
-def _may_go(demand: Demand, fleet: Fleet) -> list[int]:
-    """Where it is, and every offer it may be in; rented ones only where no data center keeps it."""
-    ask = ReplicaAsk(demand)
-    may = eligible(ask, fleet)
-    if able(ask, fleet):
-        may &= np.array([offer.is_static for offer in fleet.offers], np.bool_)
-    for row in fleet.counts(demand.name):
-        may[row] = True
-    return [int(row) for row in np.flatnonzero(may)]
-
-
-def _most_per(demand: Demand, offers: Iterable[Offer], key: str) -> int | None:
-    """With so many domains to spread over, no one needs more than this."""
-    rules = [each.amount for each in demand.spread if each.value == key]
-    if not rules:
-        return None
-    domains = len({domain_of(offer, key) for offer in offers})
-    return -(-demand.replicas // max(1, domains)) + min(rules) - 1
-
-
-def _targets(outcome: Outcome) -> dict[str, Counter[str]]:
-    found: dict[str, Counter[str]] = {}
-    for share in outcome.shares:
-        found.setdefault(share.load, Counter())[share.source] += share.replicas
-    return found
-
-
-def _carried_out(settled: Settled, target: Mapping[str, Counter[str]]) -> Settled:
-    """On a fleet of its own. Whoever would break a rule that the numbers do not know stays, and so does what it has to be near."""
-    world, wanted = settled.applied(), dict(target)
-    demands = world.demands
-    while True:
-        fleet = world.fleet()
-        broken = _carry(fleet, demands, wanted)
-        if not broken:
-            return Settled(world, fleet, settled.placements)
-        staying = broken | {near for name in broken for _, near in demands[name].latency_to}
-        if not staying & wanted.keys():
-            return settled
-        wanted = {name: counts for name, counts in wanted.items() if name not in staying}
-
-
-def _carry(fleet: Fleet, demands: Mapping[str, Demand], target: Mapping[str, Counter[str]]) -> set[str]:
-    """First everybody who moves leaves, then each goes where the numbers say, or stays if that does not work. Answers who is worse off."""
-    before = {name: _wrongs(demands[name], fleet) for name in fleet.seats if name in demands}
-    moving = {name: _leaving(fleet, name, wanted) for name, wanted in sorted(target.items())}
-    for seats in moving.values():
-        for seat in seats:
-            fleet.unseat(seat)
-    trim(fleet, list(fleet.clusters))
-    for demand in in_order(demands[name] for name, seats in moving.items() if seats):
-        _seat_at(demand, fleet, target[demand.name])
-    return {name for name, wrongs in before.items() if not _wrongs(demands[name], fleet) <= wrongs}
-
-
-def _leaving(fleet: Fleet, service: str, wanted: Counter[str]) -> list[Seat]:
-    """Replicas beyond what is wanted where they are, dearest first."""
-    left = Counter(wanted)
-    leaving = []
-    for seat in sorted(fleet.seats[service], key=lambda each: (fleet.machines.kind[each.machine].rate, fleet.machines.names[each.machine])):
-        offer = fleet.offers[fleet.machines.cluster[seat.machine].row].name
-        if left[offer] > 0:
-            left[offer] -= 1
-        else:
-            leaving.append(seat)
-    return leaving
-
-
-def _seat_at(demand: Demand, fleet: Fleet, wanted: Counter[str]) -> None:
-    """Each replica in the offer that it is meant for; one that finds no room there goes where it is best."""
-    for name, count in sorted(wanted.items()):
-        row = fleet.row(name)
-        ask = ReplicaAsk(demand, region=name)
-        for _ in range(count - fleet.counts(demand.name)[row]):
-            quote = fleet.table.quotes.of(ask)
-            if not (quote.has_room[row] or (quote.fits[row] and quote.affordable[row])):
-                break
-            take_room(ask, fleet, row)
-    place(replace(demand, replicas=min(demand.replicas, wanted.total())), fleet)  # who lacked replicas before does so after
-
-
-def _wrongs(demand: Demand, fleet: Fleet) -> Counter[str]:
-    """Replicas that are lacking or where they may not be, and rules over all of them that do not hold."""
-    seats = fleet.seats.get(demand.name, ())
-    rules = broken_rules(demand, fleet, fleet.counts(demand.name), eligible(ReplicaAsk(demand), fleet)) if seats else []
-    return Counter({"lacking": demand.replicas - len(seats), "misplaced": len(misplaced(demand, fleet)), **dict.fromkeys(rules, 1)})
-
-
-def _moved(before: Settled, after: Settled) -> int:
-    return sum(sum((_by_offer(before, name) - _by_offer(after, name)).values()) for name in before.where)
-
-
-def _by_offer(settled: Settled, service: str) -> Counter[str]:
-    return Counter({settled.fleet.offers[row].name: count for row, count in settled.fleet.counts(service).items()})
+def _candidates(settled: Settled, start: Settled, solved: tuple[Outcome, Effort]) -> Iterator[Settled]:
+    """As the numbers say, and without changes of class, which may come dearer than the numbers think; each with fewer machines, too."""
+    outcome, effort = solved
+    for by_class in (True, False):
+        after = carried_out(start, targets(outcome.shares, by_class=by_class))
+        yield after
+        yield compacted(after, Allowance(effort.move_price, effort.most_moves - moved(settled, after)))

@@ -6,16 +6,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lattice.engine.decide import Decision, decide
-from lattice.engine.plugin import Profile
+from lattice.engine.decide import Decision
 from lattice.engine.table import Flags
 from lattice.placement.demand import CHEAPEST_FIRST, Demand, Preferences, ReplicaAsk
 from lattice.placement.eligible import eligible
 from lattice.placement.fleet import Fleet, Seat
-from lattice.placement.plugins.overflow import sources
 from lattice.placement.plugins.spread import domain_of
-from lattice.placement.profile import profile_of
-from lattice.placement.size import settle, trim
+from lattice.placement.series import Series
+from lattice.placement.size import trim
 
 
 @dataclass(slots=True)
@@ -51,22 +49,22 @@ def place(demand: Demand, fleet: Fleet, *, keep: int = 0) -> Placement:
     if demand.problem:
         placement.missing = max(0, demand.replicas - len(fleet.seats.get(demand.name, ())))
         return placement
-    for preferences in _orders(demand):
+    orders = _orders(demand, fleet)
+    for preferences in orders:
         with fleet.attempt() as attempt:
             placement = place_each(replace(demand, preferences=preferences), fleet, keep)
-            attempt.succeeded = placement.is_complete
-        if placement.is_complete or not _money_matters(fleet):
+            attempt.succeeded = placement.is_complete or (placement.is_short_of_room and len(orders) == 1)
+        if placement.is_complete:
             break
-    if not placement.is_complete and placement.seats and placement.is_short_of_room:
+    if not placement.is_complete and placement.seats and placement.is_short_of_room and len(orders) > 1:
         placement = place_each(demand, fleet, keep)
     placement.demand = demand
     return placement
 
 
-def _orders(demand: Demand) -> Iterator[Preferences]:
-    yield demand.preferences
-    if demand.neighbours or demand.preferences not in ((), CHEAPEST_FIRST):
-        yield CHEAPEST_FIRST
+def _orders(demand: Demand, fleet: Fleet) -> list[Preferences]:
+    has_other = demand.neighbours or demand.preferences not in ((), CHEAPEST_FIRST)
+    return [demand.preferences, CHEAPEST_FIRST] if has_other and _money_matters(fleet) else [demand.preferences]
 
 
 def _money_matters(fleet: Fleet) -> bool:
@@ -74,30 +72,17 @@ def _money_matters(fleet: Fleet) -> bool:
 
 
 def place_each(demand: Demand, fleet: Fleet, keep: int) -> Placement:
-    placement, profile = Placement(demand), profile_of(demand.preferences)
+    placement, series = Placement(demand), Series(demand, fleet, with_scores=keep > 1)
     for ask in missing_replicas(demand, fleet):
-        asked, decision = _decide(ask, fleet, profile)
+        decision = series.decide(ask)
         if not decision.fits or len(placement.decisions) < keep:
             placement.decisions.append(decision.freeze())
         if not decision.fits:
             placement.missing = demand.replicas - len(fleet.seats.get(demand.name, ()))
             placement.last_ask = ask
             return placement
-        placement.seats.append(settle(asked, fleet, decision.chosen))
+        placement.seats.append(series.settle())
     return placement
-
-
-def _decide(ask: ReplicaAsk, fleet: Fleet, profile: Profile) -> tuple[ReplicaAsk, Decision]:
-    """First as if there were no overflow; where that finds nothing, what each data center that is full enough overflows to."""
-    first = decide(ask, fleet.table, profile)
-    if first.fits:
-        return ask, first
-    for static in sources(ask, fleet):
-        spilling = replace(ask, overflow=static)
-        second = decide(spilling, fleet.table, profile)
-        if second.fits:
-            return spilling, second
-    return ask, first
 
 
 def missing_replicas(demand: Demand, fleet: Fleet) -> Iterator[ReplicaAsk]:
@@ -173,6 +158,6 @@ def broken_rules(demand: Demand, fleet: Fleet, counts: Mapping[int, int], may: F
 def withdraw(fleet: Fleet, seats: Sequence[Seat]) -> None:
     """They leave, and machines that nobody needs any more go with them."""
     clusters = {fleet.machines.cluster[seat.machine].name for seat in seats}
-    for seat in seats:
+    for seat in reversed(seats):
         fleet.unseat(seat)
     trim(fleet, sorted(clusters))

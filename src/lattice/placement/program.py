@@ -29,6 +29,15 @@ class Model:
     size: tuple[int, ...]  # by resource, in the program's order
     price: int  # micro-dollars an hour; 0 for what is owned
     existing: int = 0  # machines that are there and paid for; they may stay or go
+    most: int | None = None  # machines; what can no longer be had has as many as are there
+
+
+@dataclass(frozen=True, slots=True)
+class Least:
+    """If any of these models has a machine, there are at least so many machines of them."""
+
+    models: tuple[str, ...]
+    machines: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,23 @@ class Source:
     most_machines: int | None = None
     most: tuple[int | None, ...] = ()  # of each resource, over its machines' sizes; empty: no limit
     ledgers: tuple[str, ...] = ()  # every one pays for each machine
+    least: tuple[Least, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """At most so many replicas in these sources together."""
+
+    sources: frozenset[str]
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """Replicas in a source need one of another load in one of the sources beside it; where none is listed they need nothing."""
+
+    load: str
+    within: Mapping[str, frozenset[str]]  # source -> sources of the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +79,10 @@ class Load:
     serves: Mapping[str, tuple[str, ...]]  # source -> models that may take it
     groups: tuple[frozenset[str], ...] = ()  # of sources: at least one replica in each
     min_regions: int = 1
-    most_per_source: int | None = None
-    most_per_region: int | None = None
-    current: Mapping[str, int] = field(default_factory=dict)  # source -> replicas there now
-    move_cost: int = 0  # micro-dollars, once, for each replica that leaves a source which could keep it
+    caps: tuple[Cap, ...] = ()
+    near: tuple[Near, ...] = ()
+    current: Mapping[tuple[str, str], int] = field(default_factory=dict)  # source and model -> replicas there now
+    move_cost: int = 0  # micro-dollars, once, for each replica that leaves machines which could keep it
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +141,7 @@ class Outcome:
     shares: tuple[Share, ...]
     machines: tuple[Fill, ...]
     cost: int  # micro-dollars an hour of all machines
-    moves: int  # replicas that leave a source which could keep them
+    moves: int  # replicas that leave machines which could keep them
     moving: int  # what the moves weigh, micro-dollars an hour over the payback time
     bound: int  # of cost + moving
     status: Status

@@ -7,13 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lattice.engine.table import Flags, Integers, Rowids
+from lattice.kinds.constraint import Taint
 from lattice.placement.demand import Demand, ReplicaAsk
-from lattice.placement.fleet import Fleet
+from lattice.placement.fleet import MICROS, Fleet
 from lattice.placement.offer import NO_LIMIT, OWNED, MachineType
 
 Shorts = NDArray[np.int16]
 NONE = -1
 UNPRICED = 1 << 60  # what has no known price is not free: it is taken only where nothing with a price would do
+NEARLY = 1e-9  # below a whole number of machines: counts as that number
 KEPT = 2048  # shapes whose quotes are kept
 
 
@@ -77,10 +79,13 @@ class Catalogue:
 def is_allowed(demand: Demand, kind: MachineType) -> bool:
     if any(kind.labels.get(key) != value for key, value in demand.node_selector):
         return False
-    if not has_wanted_gpu(demand, kind):
-        return False
-    barring = (taint for taint in kind.taints if taint.effect in ("NoSchedule", "NoExecute"))
-    return all(any(each.tolerates(taint) for each in demand.tolerations) for taint in barring)
+    return has_wanted_gpu(demand, kind) and not barring(demand, kind)
+
+
+def barring(demand: Demand, kind: MachineType) -> list[Taint]:
+    """Taints that keep a replica off machines of a class."""
+    strict = (taint for taint in kind.taints if taint.effect in ("NoSchedule", "NoExecute"))
+    return [taint for taint in strict if not any(each.tolerates(taint) for each in demand.tolerations)]
 
 
 def has_wanted_gpu(demand: Demand, kind: MachineType) -> bool:
@@ -105,10 +110,21 @@ class Serving:
             self.serves &= size >= amount
             np.minimum(per, size // max(1, amount), out=per)
         np.maximum(per, 1, out=per)
-        machines = -(-max(1, demand.replicas) // per)
+        machines = np.maximum(-(-max(1, demand.replicas) // per), _with_air(catalogue, demand))
         self.machines: Integers = machines
         price = np.where(catalogue.is_priced, machines * catalogue.rate, UNPRICED)
         self.total: Integers = np.where(self.serves, price, NO_LIMIT)
+
+
+def _with_air(catalogue: Catalogue, demand: Demand) -> Integers:
+    """Machines of each class for all replicas, when the cluster is grown rather than filled as soon as it is past its threshold."""
+    least = np.ones(catalogue.is_there.shape, np.int64)
+    others, packing = max(0, demand.replicas - 1), max(1, demand.rules.packing) / MICROS
+    for resource in ("cpu", "memory"):
+        amount, size = demand.effective_needs.get(resource, 0), catalogue.size(resource)
+        share = np.where(size > 0, amount / np.maximum(1, size), 0.0)
+        np.maximum(least, np.floor(np.minimum(others, others * share / packing + NEARLY)).astype(np.int64) + 1, out=least)
+    return least
 
 
 class Quotes:
@@ -118,6 +134,7 @@ class Quotes:
         self.fleet = fleet
         self.catalogue = Catalogue(fleet)
         self.unknown = _unknown(fleet)
+        self.is_blind = bool(self.unknown) or bool((self.catalogue.is_there & ~self.catalogue.is_priced).any())  # some price is not known
         self._kept: dict[object, Quote] = {}
         self._serving: dict[object, Serving] = {}
 
@@ -149,14 +166,7 @@ class Quotes:
         demand, fleet, catalogue = ask.demand, self.fleet, self.catalogue
         serving = self.serving(demand)
         serves, rate = serving.serves[:, rows], catalogue.rate[:, rows]
-        grows = self._growable(ask, rows)
-        count = np.where(grows, 1, np.maximum(1, np.minimum(fleet.nodes_per_cluster[rows], demand.rules.min_nodes)))
-        fits = serves.copy()
-        if "capacity" not in demand.ignoring:
-            fits &= self._within_limits(ask, rows, count, grows)
-        paid = fits.copy()
-        if "budget" not in demand.ignoring:
-            paid &= self._within_budgets(ask, rows, count)
+        count, fits, paid = self._openable(ask, rows)
         total = np.where(paid, np.maximum(serving.total[:, rows], rate * count), NO_LIMIT)
         kind = _cheapest(total, rate)
         at = np.arange(len(rows))
@@ -176,6 +186,24 @@ class Quotes:
             rate=np.where(has_room, 0, bought),
             unit=np.where(has_room, 0, np.where(affordable & (best < UNPRICED), per_replica, NO_LIMIT)),
         )
+
+    def _openable(self, ask: ReplicaAsk, rows: Rowids) -> tuple[Integers, Flags, Flags]:
+        """How many machines at once; which classes within the limits, and of those which within the budgets too."""
+        demand = ask.demand
+        grows = self._growable(ask, rows)
+        count = np.where(grows, 1, np.maximum(1, np.minimum(self.fleet.nodes_per_cluster[rows], demand.rules.min_nodes)))
+        fits = self.serving(demand).serves[:, rows].copy()
+        if "capacity" not in demand.ignoring:
+            fits &= self._within_limits(ask, rows, count, grows)
+        paid = fits.copy()
+        if "budget" not in demand.ignoring:
+            paid &= self._within_budgets(ask, rows, count)
+        return count, fits, paid
+
+    def may_open(self, ask: ReplicaAsk, row: int, kind: str) -> bool:
+        """May machines of this class be made there for it?"""
+        _, _, paid = self._openable(ask, np.array([row], np.intp))
+        return bool(paid[self.fleet.type_names[kind], 0]) if kind in self.catalogue.types[row] else False
 
     def _growable(self, ask: ReplicaAsk, rows: Rowids) -> Flags:
         """Where a cluster of the right group may have one more machine."""
@@ -238,9 +266,10 @@ class Quotes:
             needs_price = np.array([fleet.is_limited(row, ask.overflow) for row in rows.tolist()], np.bool_)
         rate, is_priced = catalogue.rate[:, rows], catalogue.is_priced[:, rows]
         affordable: Flags = rate * count <= left
-        if self.unknown:
-            affordable &= [not self.unknown_in(row, ask.overflow) for row in rows.tolist()]
-        affordable &= is_priced | ~needs_price
+        if "prices" not in ask.demand.ignoring:
+            if self.unknown:
+                affordable &= [not self.unknown_in(row, ask.overflow) for row in rows.tolist()]
+            affordable &= is_priced | ~needs_price
         affordable |= is_priced & (rate == 0)  # what costs nothing passes no budget, not even one that is passed already
         return affordable
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from lattice.engine.plugin import Shortfall
 from lattice.engine.table import Flags, Rows, Some, Table
-from lattice.kinds.quantity import approximate_bytes, format_bytes, format_cores, format_micros
+from lattice.kinds.quantity import approximate_bytes, format_bytes, format_cores
 from lattice.placement.demand import Requirement
 from lattice.placement.fleet import Fleet, Offers
 from lattice.placement.offer import Offer
@@ -50,10 +50,6 @@ def show(resource: str, amount: int) -> str:
         exact = format_bytes(amount)
         return exact if len(exact) <= 7 else approximate_bytes(amount)
     return f"{amount:,}"
-
-
-def hourly(micros: int) -> str:
-    return f"${format_micros(micros)}/h"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from lattice.engine.explain import sentence
 from lattice.engine.plugin import Shortfall
 from lattice.kinds.quantity import format_micros
 from lattice.placement.arrange import in_order
-from lattice.placement.costs import cost_of
+from lattice.placement.contradiction import Contradiction
+from lattice.placement.costs import cost_of, placed_costs
 from lattice.placement.fleet import Fleet
 from lattice.placement.money import thirty_days
 from lattice.placement.obstacle import Obstacle
@@ -63,10 +64,11 @@ def plan_document(made: Plan, before: Settled, after: Settled) -> Document:
         "id": made.id,
         "isEmpty": made.is_empty,
         "isFeasible": made.is_feasible,
-        "services": [_service(each) for each in made.services],
+        "services": [_service(each, after) for each in made.services],
         "clusters": [_cluster(each, before, after) for each in made.clusters],
         "pools": [{"name": name, **changing(*each)} for name, each in made.rates.items()],
         "total": changing(*made.total),
+        "pending": pending(before),
         "overhead": changing(_overhead(before), _overhead(after)),
         "budgets": [_budget(each, before) for each in made.budgets],
         "wouldMove": [_moving(each) for each in made.would_move if each.name not in made.unplaced],
@@ -78,16 +80,27 @@ def plan_document(made: Plan, before: Settled, after: Settled) -> Document:
     }
 
 
+def pending(before: Settled) -> Document | None:
+    """What a plan takes as done though it is not: what is declared already and has its place only on paper. None: it is as it is."""
+    real = Settled(before.world, before.world.fleet(), {})
+    late = [name for name in sorted({*real.where, *before.where}) if real.where.get(name) != before.where.get(name)]
+    if not late and real.rates == before.rates:
+        return None
+    return {"services": late, "cost": changing(sum(real.rates.values()), sum(before.rates.values()))}
+
+
 def _overhead(settled: Settled) -> int:
     """Machines that nobody is on: no service pays for them."""
     return sum(cost_of(settled.fleet).overhead.values())
 
 
-def _service(each: ServiceChange) -> Document:
+def _service(each: ServiceChange, after: Settled) -> Document:
+    wanted = after.world.demands.get(each.name)
     return {
         "mark": each.mark,
         "name": each.name,
         "isPlaced": each.is_placed,
+        "replicas": wanted.replicas if wanted else 0,
         "before": places(each.before),
         "after": places(each.after),
         "cost": changing(each.cost_before, each.cost_after),
@@ -138,13 +151,14 @@ def unplaced(names: Sequence[str], before: Settled, after: Settled) -> list[Docu
     for number, name in enumerate(names):
         placement = after.placements[name]
         told = verdict(judge(placement, after.fleet, after.world.services)) if number < JUDGED else _refused(placement)
-        found.append({"name": name, "isNew": name not in before.unplaced, "missing": placement.missing, **told})
+        is_new = name not in before.unplaced
+        found.append({"name": name, "isNew": is_new, "replicas": placement.demand.replicas, "missing": placement.missing, **told})
     return found
 
 
 def _refused(placement: Placement) -> Document:
     reason = sentence(placement.decisions[-1], "pool") if placement.decisions else placement.demand.problem
-    return {"verdict": "Unplaced", "reason": reason, "conflicts": [], "waits": [], "required": None}
+    return {"verdict": "Unplaced", "reason": reason, "conflicts": [], "contradictions": [], "waits": [], "required": None}
 
 
 def verdict(found: Verdict) -> Document:
@@ -152,9 +166,15 @@ def verdict(found: Verdict) -> Document:
         "verdict": found.kind,
         "reason": found.reason,
         "conflicts": [[obstacle(part) for part in parts] for parts in found.conflicts],
+        "contradictions": [_contradiction(each) for each in found.contradictions],
         "waits": list(found.waits),
         "required": found.required.properties(),
     }
+
+
+def _contradiction(each: Contradiction) -> Document:
+    sides = [{"text": side.text, "source": side.source} for side in (each.one, each.other)]
+    return {"sides": sides, "because": each.because, "text": str(each)}
 
 
 def obstacle(each: Obstacle) -> Document:
@@ -238,19 +258,45 @@ def _nearest(settled: Settled, row: int, target: str) -> Document:
     return {"from": here.name, "to": to, "ms": ms, "source": source, "isEstimate": source.startswith(ESTIMATED)}
 
 
-def cost_document(settled: Settled, by: str) -> Document:
-    """Every machine is in exactly one row: rows sum to the total. `by`: pool, service or label:KEY."""
-    bill = cost_of(settled.fleet)
-    rows = [_cost_row(bill.total, *each) for each in _costs(settled, by)]
+def cost_document(settled: Settled, by: str, namespace: str = "") -> Document:
+    """Every machine is in exactly one row: rows sum to the total. `by`: pool, service or label:KEY.
+
+    With a namespace: what its services pay, and nothing for machines that nobody is on.
+    """
+    found = _costs(settled, by) if not namespace else _costs_in(settled, by, namespace)
+    total, overhead = sum(each[1] for each in found), sum(each[2] for each in found)
+    short = [each for each in in_order(settled.world.demands[name] for name in settled.unplaced) if _is_in(each.name, namespace)]
+    seats = {each.name: len(settled.fleet.seats.get(each.name, ())) for each in short}
     return {
         "ask": "cost",
         "by": by,
-        "rows": rows,
-        "overhead": rate(sum(bill.overhead.values())),
-        "total": rate(bill.total),
-        "unplaced": [each.name for each in in_order(settled.world.demands[name] for name in settled.unplaced)],
+        "namespace": namespace or None,
+        "rows": [_cost_row(total, *each) for each in found],
+        "overhead": rate(overhead),
+        "total": rate(total),
+        "unplaced": [each.name for each in short if not seats[each.name]],
+        "partlyPlaced": [{"name": each.name, "placed": seats[each.name], "replicas": each.replicas} for each in short if seats[each.name]],
         "prices": prices(settled.fleet),
     }
+
+
+def _is_in(service: str, namespace: str) -> bool:
+    return not namespace or service.startswith(f"{namespace}/")
+
+
+def _costs_in(settled: Settled, by: str, namespace: str) -> list[tuple[str, int, int]]:
+    names: Counter[str] = Counter()
+    for service in settled.fleet.seats:
+        if _is_in(service, namespace):
+            for (pool, _, _), micros in placed_costs(settled.fleet, service).items():
+                names[_row_name(settled, by, service, pool)] += micros
+    return sorted(((name, micros, 0) for name, micros in names.items()), key=lambda each: (-each[1], each[0]))
+
+
+def _row_name(settled: Settled, by: str, service: str, pool: str) -> str:
+    if by in ("pool", "service"):
+        return pool if by == "pool" else service
+    return _label(settled, service, by.removeprefix("label:"))
 
 
 def _cost_row(total: int, name: str, micros: int, overhead: int) -> Document:
@@ -266,7 +312,7 @@ def _costs(settled: Settled, by: str) -> list[tuple[str, int, int]]:
         return sorted(found, key=lambda each: (-each[1], each[0]))
     names: Counter[str] = Counter()
     for service, micros in bill.services.items():
-        names[service if by == "service" else _label(settled, service, by.removeprefix("label:"))] += micros
+        names[_row_name(settled, by, service, "")] += micros
     empty = [(f"(empty nodes in {pool})", micros, micros) for pool, micros in bill.overhead.items()]
     return [*sorted(((name, micros, 0) for name, micros in names.items()), key=lambda each: (-each[1], each[0])), *empty]
 

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from lattice.placement.demand import Demand, ReplicaAsk
 from lattice.placement.fleet import Cluster, Fleet, Seat
 from lattice.placement.offer import MachineType
@@ -11,15 +13,34 @@ from lattice.placement.quote import gpu_limit, growing, takes
 
 def settle(ask: ReplicaAsk, fleet: Fleet, row: int) -> Seat:
     """Fill clusters below their packing threshold, else grow one, else make one; fill beyond the threshold before giving up."""
-    quote = fleet.table.quotes.of(ask)
     machine = _machine_with_room(ask, fleet, row, filling=True)
-    if machine is None and quote.affordable[row] and quote.fits[row]:
-        machine = _new_machine(ask, fleet, row)
+    if machine is None and (kind := offered(ask, fleet, row)):
+        machine = _new_machine(ask, fleet, row, kind)
     if machine is None:
         machine = _machine_with_room(ask, fleet, row, filling=False)
     if machine is None:
         raise LookupError(f"{fleet.offers[row].name} has no room for {ask.name}")
     return take_seat(ask.demand, fleet, machine)
+
+
+def offered(ask: ReplicaAsk, fleet: Fleet, row: int) -> MachineType | None:
+    """The class that a new machine would be of; None: there may be none."""
+    quotes = fleet.table.quotes
+    quote = quotes.of(ask)
+    if not quote.affordable[row] or not quote.fits[row]:
+        return None
+    return quotes.catalogue.types[row][quotes.catalogue.names[int(quote.type[row])]]
+
+
+def settle_on(ask: ReplicaAsk, fleet: Fleet, row: int, kind: str) -> Seat | None:
+    """As `settle` does, but only on machines of one class; None: there is no room on those."""
+    machine = _machine_with_room(ask, fleet, row, filling=True, kind=kind)
+    quotes = fleet.table.quotes
+    if machine is None and quotes.may_open(ask, row, kind):
+        machine = _new_machine(ask, fleet, row, quotes.catalogue.types[row][kind])
+    if machine is None:
+        machine = _machine_with_room(ask, fleet, row, filling=False, kind=kind)
+    return None if machine is None else take_seat(ask.demand, fleet, machine)
 
 
 def take_seat(demand: Demand, fleet: Fleet, machine: int) -> Seat:
@@ -31,15 +52,29 @@ def take_seat(demand: Demand, fleet: Fleet, machine: int) -> Seat:
     return seat
 
 
-def _machine_with_room(ask: ReplicaAsk, fleet: Fleet, row: int, *, filling: bool) -> int | None:
+def _machine_with_room(ask: ReplicaAsk, fleet: Fleet, row: int, *, filling: bool, kind: str = "") -> int | None:
     """In the fullest cluster that has one: the machine with the fewest replicas of the service, of those the one with least room."""
-    group, demand = fleet.group_of(ask.demand, ask.overflow), ask.demand
-    clusters = [each for each in fleet.in_offer[row].values() if each.group == group and (each.is_filling or not filling)]
+    roomy = _roomy(ask, fleet, row)
+    clusters = [each for each in map(fleet.clusters.__getitem__, roomy) if each.is_filling or not filling]
     for cluster in sorted(clusters, key=lambda each: (-each.fullness, each.name)):
-        found = pick_machine(demand, fleet, cluster.machines)
+        machines = [each for each in roomy[cluster.name] if kind in ("", fleet.machines.kind[each].name)]
+        found = pick_machine(ask.demand, fleet, machines)
         if found is not None:
             return found
     return None
+
+
+def _roomy(ask: ReplicaAsk, fleet: Fleet, row: int) -> dict[str, list[int]]:
+    """Machines of the right group with so much free, by cluster."""
+    machines = fleet.machines
+    group = fleet.groups.get(fleet.group_of(ask.demand, ask.overflow), -1)
+    mask = machines.column("alive") & (machines.column("offer") == row) & (machines.column("group") == group)
+    for resource, amount in ask.demand.effective_needs.items():
+        mask &= machines.free(machines.add_resource(resource)) >= amount
+    found: dict[str, list[int]] = {}
+    for machine in np.flatnonzero(mask).tolist():
+        found.setdefault(machines.cluster[machine].name, []).append(machine)
+    return found
 
 
 def pick_machine(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> int | None:
@@ -52,24 +87,17 @@ def pick_machine(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> int |
     )
 
 
-def _new_machine(ask: ReplicaAsk, fleet: Fleet, row: int) -> int:
+def _new_machine(ask: ReplicaAsk, fleet: Fleet, row: int, kind: MachineType) -> int:
     """One more for a cluster that may grow, else as many as a new cluster begins with."""
-    kind = _kind(ask, fleet, row)
     grown = growing(fleet, row, fleet.group_of(ask.demand, ask.overflow))
     if grown:
         return fleet.add_machine(fleet.clusters[grown[0]], kind)
-    cluster = _new_cluster(ask, fleet, row)
+    cluster = new_cluster(ask, fleet, row)
     machines = [fleet.add_machine(cluster, kind) for _ in range(fleet.offers[row].first_nodes(ask.demand.rules.min_nodes))]
     return machines[0]
 
 
-def _kind(ask: ReplicaAsk, fleet: Fleet, row: int) -> MachineType:
-    quotes = fleet.table.quotes
-    name = quotes.catalogue.names[int(quotes.of(ask).type[row])]
-    return quotes.catalogue.types[row][name]
-
-
-def _new_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:
+def new_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:
     rules, offer = ask.demand.rules, fleet.offers[row]
     number = fleet.next_number.get(row, 1)
     while cluster_name(offer.name, rules.prefix, number) in fleet.clusters:  # of another offer: pool a-b, and prefix b in pool a

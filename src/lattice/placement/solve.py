@@ -19,9 +19,11 @@ from lattice.placement.layout import (
     broken_supply,
     cost_of,
     index,
-    machines_of,
     moves_of,
     moving_of,
+    packed,
+    too_far,
+    with_least,
 )
 from lattice.placement.matrix import Column, Matrix, build
 from lattice.placement.program import Fill, Outcome, Program, Share, Status
@@ -33,7 +35,7 @@ NEARLY = 1e-6  # below a whole number: counts as that number
 @dataclass(frozen=True, slots=True)
 class _Answer:
     counts: Counts
-    machines: Mapping[Key, int]
+    machines: Mapping[Key, int]  # that replicas are on
     missing: int
     total: int
 
@@ -54,7 +56,7 @@ def solve(program: Program, start: Wish | None = None, *, time_limit: float = 10
         world, note = _asking_for(world, best.counts), str(why)
     counts = split(merged, best.counts)
     final = _undo_moves(_asking_for(everything, counts), replace(best, counts=counts))
-    bound = min(final.total, max(bound, _simple_bound(world)))
+    bound = max(bound, _simple_bound(world))
     status: Status = "packed" if finished else "time limit"
     if note:
         status = "greedy"
@@ -83,10 +85,11 @@ def _first_answers(world: Index, start: Wish | None) -> Iterator[_Answer]:
 def _answer(world: Index, wish: Wish) -> Iterator[_Answer]:
     """What comes of a wish, if it keeps every rule."""
     counts, opened = guess(world, wish)
-    machines = {key: min(count, opened[key]) for key, count in machines_of(world, counts).items()}
-    if not broken(world, counts, machines):
+    machines = {key: min(count, opened[key]) for key, count in packed(world, counts).items()}
+    paid = with_least(world, machines)
+    if not broken(world, counts, paid):
         missing = sum(load.replicas for load in world.loads.values()) - sum(sum(placed.values()) for placed in counts.values())
-        yield _Answer(counts, machines, missing, cost_of(world, machines) + moving_of(world, counts)[1])
+        yield _Answer(counts, machines, missing, cost_of(world, paid) + moving_of(world, counts)[1])
 
 
 def _rank(answer: _Answer) -> tuple[object, ...]:
@@ -130,17 +133,19 @@ def _wish(solved: Solved) -> dict[str, dict[Key, int]]:
 
 def _columns(world: Index, matrix: Matrix, answer: _Answer) -> dict[Column, int] | None:
     """The answer in the solver's terms; None if it uses a model that the matrix leaves aside."""
-    values: dict[Column, int] = {("n", *key): count for key, count in answer.machines.items() if ("n", *key) in matrix.most}
+    machines = with_least(world, answer.machines)
+    values: dict[Column, int] = {("n", *key): count for key, count in machines.items() if ("n", *key) in matrix.most}
+    for source, least in ((each, least) for each in world.sources.values() for least in each.least):
+        keys = [(source.name, model) for model in least.models]
+        values |= {("b", *key): int(any(machines.get(each) for each in keys)) for key in keys if ("b", *key) in matrix.most}
     for name, placed in answer.counts.items():
-        here: dict[str, int] = {}
         for key, count in placed.items():
             values[("x", name, *key)] = count
-            here[key[0]] = here.get(key[0], 0) + count
             if ("y", name, region := world.sources[key[0]].region) in matrix.most:
                 values[("y", name, region)] = 1
-        for source, count in world.loads[name].current.items():
-            if ("m", name, source) in matrix.most:
-                values[("m", name, source)] = max(0, count - here.get(source, 0))
+        for key, count in world.loads[name].current.items():
+            if ("m", name, *key) in matrix.most:
+                values[("m", name, *key)] = max(0, count - placed.get(key, 0))
     return values if all(column in matrix.most for column in values) else None
 
 
@@ -150,14 +155,15 @@ def _undo_moves(world: Index, answer: _Answer) -> _Answer:
     for name, load in world.loads.items():
         placed, back = answer.counts[name], stay.get(name, {})
         moves = moves_of(load, world.keys[name], placed)
-        if not moves or sum(back.values()) != load.replicas or any(broken_rules(world, load, back)):
+        counts = answer.counts | {name: back}
+        if not moves or sum(back.values()) != load.replicas or any(broken_rules(world, load, back)) or any(too_far(world, counts)):
             continue
         less = world.program.move_price(load) * (moves - moves_of(load, world.keys[name], back))
-        counts = answer.counts | {name: back}
         touched = {*placed, *back}
-        machines = {key: count for key, count in answer.machines.items() if key not in touched} | machines_of(world, counts, touched)
-        total = cost_of(world, machines) + moving - less
-        if total <= answer.total and not any(broken_supply(world, machines)):
+        machines = {key: count for key, count in answer.machines.items() if key not in touched} | packed(world, counts, touched)
+        paid = with_least(world, machines)
+        total = cost_of(world, paid) + moving - less
+        if total <= answer.total and not any(broken_supply(world, paid)):
             answer, moving = replace(answer, counts=counts, machines=machines, total=total), moving - less
     return answer
 
@@ -176,11 +182,12 @@ def _simple_bound(world: Index) -> int:
 def _outcome(world: Index, answer: _Answer) -> Outcome:
     shares = (Share(name, *key, count) for name, placed in answer.counts.items() for key, count in placed.items() if count)
     left = {name: load.replicas - sum(answer.counts[name].values()) for name, load in world.loads.items()}
+    machines = with_least(world, answer.machines)
     moves, moving = moving_of(world, answer.counts)
     return Outcome(
         shares=tuple(sorted(shares)),
-        machines=tuple(sorted(Fill(*key, count) for key, count in answer.machines.items() if count)),
-        cost=cost_of(world, answer.machines),
+        machines=tuple(sorted(Fill(*key, count) for key, count in machines.items() if count)),
+        cost=cost_of(world, machines),
         moves=moves,
         moving=moving,
         bound=0,

@@ -30,8 +30,10 @@ from lattice.placement.costs import placed_costs
 from lattice.placement.demand import Demand, key_of
 from lattice.placement.fleet import Cluster, Fleet
 from lattice.placement.money import thirty_days
+from lattice.placement.obstacle import at_failure
 from lattice.placement.offer import NO_LIMIT
 from lattice.placement.place import Placement
+from lattice.placement.plugins.overflow import Gated
 from lattice.placement.present import OVERFLOW_LABEL
 from lattice.placement.reason import Lacks
 from lattice.placement.size import class_counts
@@ -80,6 +82,14 @@ def decision_of(answer: Answer, fleet: Fleet) -> SchedulerDecision:
     """A sentence, and each pool that was ruled out with its first reason."""
     placement = answer.placement
     last = placement.decisions[-1] if placement.decisions else None
+    if last is not None and not last.fits and any(isinstance(reason, Gated) for reason in last.reasons):
+        with at_failure(placement.demand, fleet) as failure:  # what overflow targets said counts, not that they were not asked first
+            return _decision(answer, fleet, failure.decision if failure else last)
+    return _decision(answer, fleet, last)
+
+
+def _decision(answer: Answer, fleet: Fleet, last: Decision | None) -> SchedulerDecision:
+    placement = answer.placement
     where = {fleet.offers[row].name: count for row, count in fleet.counts(placement.demand.name).items()}
     return SchedulerDecision(
         reason=answer.reason or placed_because(placement.demand, where),

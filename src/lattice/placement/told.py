@@ -69,19 +69,29 @@ def _ranked(each: Ranked) -> Document:
 
 def _pool(each: Refusal, settled: Settled) -> Document:
     offer = settled.fleet.offers[settled.fleet.row(each.pool)]
-    reasons = [shortfall(short, plugin) for plugin, short in each.reasons]
+    reasons = [{**shortfall(short, plugin), "replicas": which or None} for plugin, short, which in each.reasons]
     return {"name": each.pool, "kind": offer.kind, "region": offer.region, "fits": each.fits, "reasons": reasons}
 
 
 def fit_document(service: str, found: Sequence[Suggestion], why_not: Verdict | None) -> Document:
-    """Each suggestion was tried: all of its changes together make the service fit, and none can be left out."""
+    """Each suggestion was tried: all of its changes together make the service fit, and none can be left out.
+
+    Others that wait, too, and come first are `ahead`: they get their part of it; where it is not enough for all, `isEnough` is false.
+    """
     return {
         "ask": "fit",
         "service": service,
         "isPlaced": why_not is None,
         **(verdict(why_not) if why_not else {"verdict": PLACED, "reason": ""}),
         "suggestions": [
-            {"who": list(each.who), "sentence": each.sentence, "cost": rate(each.rate), "changes": [_change(part) for part in each.changes]}
+            {
+                "who": list(each.who),
+                "sentence": each.sentence,
+                "cost": rate(each.rate),
+                "ahead": list(each.ahead),
+                "isEnough": each.is_enough,
+                "changes": [_change(part) for part in each.changes],
+            }
             for each in found
         ],
     }

@@ -1,4 +1,4 @@
-"""Why is a service not placed: not here, not now, over budget or never; and what exactly is in its way?"""
+"""Why is a service not placed: not here, not now, over budget, without a known price or never; and what exactly is in its way?"""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from lattice.engine.plugin import Shortfall
+from lattice.placement.contradiction import Contradiction, contradictions
 from lattice.placement.demand import Demand
 from lattice.placement.fleet import Fleet
 from lattice.placement.obstacle import (
@@ -23,10 +24,12 @@ from lattice.placement.obstacle import (
     open_rows,
 )
 from lattice.placement.place import Placement
+from lattice.placement.plugins.budget import Unpriced, unpriced_classes
 from lattice.placement.plugins.capacity import Full
+from lattice.placement.reason import fleet_of
 from lattice.placement.required import NOTHING, Required, required_for
 
-VerdictKind = Literal["NotHere", "OverBudget", "NotNow", "Never"]
+VerdictKind = Literal["NotHere", "NoPrice", "OverBudget", "NotNow", "Never"]
 MOST_PARTS = 6  # things to drop together before giving up
 STARTS = 6  # different beginnings of a combination that are followed up
 NAMED = 3  # offers named in a sentence
@@ -45,6 +48,7 @@ class Verdict:
     conflicts: tuple[Conflict, ...]
     waits: tuple[str, ...]  # what would have to happen, if time could cure it
     required: Required
+    contradictions: tuple[Contradiction, ...] = ()  # two rules of which each could be kept, but not both
 
 
 def judge(placement: Placement, fleet: Fleet, known: Collection[str] | None = None) -> Verdict:
@@ -59,8 +63,9 @@ def judge(placement: Placement, fleet: Fleet, known: Collection[str] | None = No
         reason=_reason(kind, demand, fleet, failure),
         refusals=failure.refusals if failure else (),
         conflicts=tuple(conflicts(trial, failure)),
-        waits=tuple(_waits(trial, failure, known)) if kind in ("NotNow", "OverBudget") else (),
+        waits=tuple(_waits(trial, failure, known)) if kind in ("NotNow", "NoPrice", "OverBudget") else (),
         required=NOTHING if demand.problem else required_for(demand, failure, fleet),
+        contradictions=tuple(contradictions(demand, fleet)),
     )
 
 
@@ -90,6 +95,8 @@ def _kind(trial: Trial, fleet: Fleet) -> VerdictKind:
         return "Never"
     if absent_regions(trial.demand, fleet):
         return "NotHere"
+    if Limit("prices") in trial.all and trial.fits_without([Limit("prices")]):
+        return "NoPrice"
     if Limit("budget") in trial.all and trial.fits_without([Limit("budget")]):
         return "OverBudget"
     return "NotNow" if trial.fits_without(trial.passing) else "Never"
@@ -213,8 +220,25 @@ def _waiting(limit: Limit, trial: Trial, failure: Failure | None, known: Collect
         case "reservation":
             keepers = sorted(offer.name for offer in fleet.offers if offer.reserved_nodes and offer.name not in demand.admitted)
             yield f"capacity of {_some(keepers)} that is reserved for others"
+        case "prices":
+            yield from sorted(_prices(failure)) or ["prices of machines that run"]
         case "budget":
             yield "budget"
+
+
+def _prices(failure: Failure | None) -> set[str]:
+    """Of which classes, and how they are given."""
+    found = set()
+    for reason, mask in failure.decision.reasons.items() if failure else ():
+        if isinstance(reason, Unpriced):
+            fleet = fleet_of(failure.decision.table)  # type: ignore[union-attr]
+            for row in np.flatnonzero(mask).tolist():
+                provider = fleet.offers[row].place.provider
+                found |= {
+                    f"a price of class {name} (costPerHour.{provider}, or a price file)"
+                    for name in unpriced_classes(reason.ask, fleet, row)
+                }
+    return found
 
 
 def _some(names: list[str]) -> str:

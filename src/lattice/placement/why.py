@@ -1,19 +1,25 @@
 """Why is a service where it is, and why not elsewhere: every decision for it made anew, with every pool's scores and refusals."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import cast
 
 from lattice.engine.decide import RULED_OUT, Decision
 from lattice.engine.explain import Ranked, ranked, sentence
-from lattice.engine.plugin import Shortfall
+from lattice.engine.plugin import Reason, Shortfall
 from lattice.placement.demand import Demand, ReplicaAsk
 from lattice.placement.fleet import Fleet
+from lattice.placement.obstacle import at_failure
 from lattice.placement.place import Placement, place, withdraw
 from lattice.placement.plan import Where
+from lattice.placement.plugins.overflow import NotTheTarget
+from lattice.placement.reason import offer_at
 from lattice.placement.size import settle
 from lattice.placement.verdict import Verdict, judge
 from lattice.placement.world import World, placed_counts
 
+LOOKS = 50_000  # refusals that are looked at one by one; of more, those of the first and the last of replicas decided alike
 PASSING = ("Region", "Spread")  # filters that speak of one replica: a pool that they refuse may take the next one
 
 
@@ -33,28 +39,53 @@ class Step:
         """To the same pool, for the same reasons."""
         return (self.asked, self.chosen, self.overflow, self.summary) == (other.asked, other.chosen, other.overflow, other.summary)
 
+    @property
+    def numbers(self) -> range:
+        return range(self.first, self.first + self.replicas)
+
+
+@dataclass(slots=True)
+class Ground:
+    """One reason, in the numbers of the last replica that it holds for, and all that it does hold for."""
+
+    short: Shortfall
+    replicas: list[int] = field(default_factory=list)
+
+
+Grounds = dict[tuple[str, str, str], Ground]  # by filter, what and need
+
 
 @dataclass(slots=True)
 class Refusal:
     """What rules a pool out. Nothing: at least one replica could go there."""
 
     pool: str
-    lasting: dict[tuple[str, str, str], Shortfall] = field(default_factory=dict)  # by filter, what and need
-    passing: dict[tuple[str, str, str], Shortfall] = field(default_factory=dict)  # about one replica only
+    decided: list[int] = field(default_factory=list)  # replicas
+    lasting: Grounds = field(default_factory=dict)
+    passing: Grounds = field(default_factory=dict)  # about one replica only
     fits: bool = False
 
     @property
-    def reasons(self) -> list[tuple[str, Shortfall]]:
-        """Each with the filter that says so."""
+    def reasons(self) -> list[tuple[str, Shortfall, str]]:
+        """Each with the filter that says so, and the replicas that it is about: `1-4, 6`, or "" for all."""
         shown = self.lasting or ({} if self.fits else self.passing)
-        return [(plugin, short) for (plugin, _, _), short in shown.items()]
+        return [
+            (plugin, each.short, "" if each.replicas == self.decided else ranges(each.replicas)) for (plugin, _, _), each in shown.items()
+        ]
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`1-4, 6`; of ascending numbers."""
+    ends = [here for here, after in pairwise([*numbers, 0]) if after != here + 1]
+    begins = [here for before, here in pairwise([-1, *numbers]) if here != before + 1]
+    return ", ".join(f"{begin}" if begin == end else f"{begin}-{end}" for begin, end in zip(begins, ends, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
     demand: Demand
     now: dict[Where, int]  # where its replicas are
-    would: dict[Where, int]  # where they would be put today
+    would: dict[Where, int]  # where they would be put today, or as many of them as find a place
     steps: tuple[Step, ...]
     refusals: tuple[Refusal, ...]  # every pool, by name
     verdict: Verdict | None  # None: it is placed, or could be
@@ -66,33 +97,45 @@ def why(world: World, fleet: Fleet, service: str) -> Why:
     now = dict(placed_counts(world.fleet(), service))
     with fleet.what_if():
         withdraw(fleet, list(fleet.seats.get(service, ())))
-        placement = _placed_again(demand, fleet)
-        steps, refusals, would = _replayed(placement, fleet)
+        placement, would = _placed_again(demand, fleet)
+        steps, refusals = _replayed(placement, fleet)
         verdict = None if placement.is_complete else judge(placement, fleet, world.services)
     return Why(demand, now, would, steps, refusals, verdict)
 
 
-def _placed_again(demand: Demand, fleet: Fleet) -> Placement:
+def _placed_again(demand: Demand, fleet: Fleet) -> tuple[Placement, dict[Where, int]]:
     with fleet.what_if():
-        return place(demand, fleet, keep=demand.replicas)
+        return place(demand, fleet, keep=demand.replicas), dict(placed_counts(fleet, demand.name))
 
 
-def _replayed(placement: Placement, fleet: Fleet) -> tuple[tuple[Step, ...], tuple[Refusal, ...], dict[Where, int]]:
-    """Scores hold only while the fleet is as it was at each decision, so the decisions are gone through once more."""
+def _replayed(placement: Placement, fleet: Fleet) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
+    """Scores and details hold only while the fleet is as it was at each decision, so the decisions are gone through once more."""
     refusals = {offer.name: Refusal(offer.name) for offer in sorted(fleet.offers, key=lambda each: each.name)}
     steps: list[Step] = []
     with fleet.what_if():
-        for number, decision in enumerate(placement.decisions, 1):
-            step = _step(number, decision)
-            if steps and steps[-1].is_like(step):
-                steps[-1] = replace(steps[-1], replicas=steps[-1].replicas + 1)
-            else:
-                steps.append(replace(step, best=tuple(ranked(decision, fleet.table.count))))
-                _refuse(decision, refusals)
-            if decision.fits:
-                settle(_ask(decision), fleet, decision.chosen)
-        would = dict(placed_counts(fleet, placement.demand.name)) if placement.is_complete else {}
-    return tuple(steps), tuple(refusals.values()), would
+        for step in _steps(placement.decisions):
+            best = tuple(ranked(placement.decisions[step.first - 1], fleet.table.count))
+            looked_at = step.numbers if len(placement.decisions) * fleet.table.count <= LOOKS else (step.first, step.numbers[-1])
+            summary = step.summary
+            for number in step.numbers:
+                decision = placement.decisions[number - 1]
+                if number in looked_at:
+                    summary = _refused(decision, number, refusals, fleet)
+                if decision.fits:
+                    settle(_ask(decision), fleet, decision.chosen)
+            steps.append(replace(step, best=best, summary=summary))
+    return tuple(steps), tuple(refusals.values())
+
+
+def _steps(decisions: Iterable[Decision]) -> list[Step]:
+    found: list[Step] = []
+    for number, decision in enumerate(decisions, 1):
+        step = _step(number, decision)
+        if found and found[-1].is_like(step):
+            found[-1] = replace(found[-1], replicas=found[-1].replicas + 1)
+        else:
+            found.append(step)
+    return found
 
 
 def _ask(decision: Decision) -> ReplicaAsk:
@@ -111,17 +154,38 @@ def asked(ask: ReplicaAsk) -> str:
     return f"outside {', '.join(sorted(ask.avoid))}" if ask.avoid else "anywhere"
 
 
-def _refuse(decision: Decision, refusals: dict[str, Refusal]) -> None:
+def _refused(decision: Decision, number: int, refusals: dict[str, Refusal], fleet: Fleet) -> str:
+    """Notes why each pool refuses, and says it in a sentence. Of a replica without a place, what overflow targets said counts, too."""
+    if decision.fits:
+        _refuse(decision, number, refusals)
+        return sentence(decision, "pool")
+    with at_failure(_ask(decision).demand, fleet) as failure:
+        _refuse(failure.decision if failure else decision, number, refusals)
+        return failure.sentence if failure else sentence(decision, "pool")
+
+
+def _refuse(decision: Decision, number: int, refusals: dict[str, Refusal]) -> None:
     """What is about this one replica only is all that matters if it found no place."""
     table = decision.table
     for name, refusal in refusals.items():
         row = table.row_of[name]
+        refusal.decided.append(number)
         if decision.totals[row] > RULED_OUT:
             refusal.fits = True
             continue
         refusal.fits = refusal.fits and decision.fits
-        for reason, mask in decision.reasons.items():
-            if mask[row]:
-                kept = refusal.passing if decision.fits and reason.plugin in PASSING else refusal.lasting
-                short = reason.detail(table, row)
-                kept[reason.plugin, short.what, short.need] = short
+        for reason in _reasons(decision, row):
+            kept = refusal.passing if decision.fits and reason.plugin in PASSING else refusal.lasting
+            short = reason.detail(table, row)
+            ground = kept.setdefault((reason.plugin, short.what, short.need), Ground(short))
+            ground.short = short
+            ground.replicas.append(number)
+
+
+def _reasons(decision: Decision, row: int) -> list[Reason]:
+    """Where a data center overflows: of itself not that it is no target, of what is no target not that there is no room for overflow."""
+    found = [reason for reason, mask in decision.reasons.items() if mask[row]]
+    if not _ask(decision).overflow or not any(isinstance(each, NotTheTarget) for each in found):
+        return found
+    needless = ("Overflow",) if offer_at(decision.table, row).is_static else ("Capacity", "Budget")
+    return [each for each in found if each.plugin not in needless] or found

@@ -7,7 +7,7 @@ import numpy as np
 from lattice.engine.table import Flags, Integers
 from lattice.kinds.constraint import WorkloadTerm
 from lattice.scheduling.ask import WorkloadAsk
-from lattice.scheduling.domains import over_nodes
+from lattice.scheduling.domains import outside, over_nodes
 from lattice.scheduling.nodes import NodeTable, Placement
 from lattice.scheduling.tally import Tally
 
@@ -31,8 +31,10 @@ class Apart:
         return fewest
 
     def out_of_reach(self) -> Flags:
-        """Rows with such a one in the domain, but on another node; all of them, if a term is about domains that do not exist."""
-        beyond: Flags = np.full(self.table.count, not all(self.table.domain_count(term.topology_key) for term in self.own))
+        """Rows with such a one in the domain, but on another node; and those in no domain of a term of its own."""
+        beyond: Flags = np.zeros(self.table.count, np.bool_)
+        for term in self.own:
+            beyond |= outside(self.table, term.topology_key)
         for term, tally in (*self.own.items(), *self.carried.items()):
             if self.table.domain_count(term.topology_key):
                 near = over_nodes(self.table, term.topology_key, tally.domains(self.table, term.topology_key), 0)

@@ -45,10 +45,17 @@ UNDER_WAY = frozenset({Action.APPLY, Action.RECREATE, Action.FORGIVE})  # after 
 WAITS = frozenset({Action.ASSIGN, Action.BACKOFF_WAIT, Action.AWAIT_FAILOVER, Action.AWAIT_NODE, Action.NO_ACTION})
 LIVE = frozenset({"Pending", "Starting", "Running", "Unknown"})
 EVENTS = {
-    Action.MARK_FAILED: "WorkloadFailed",
+    Action.APPLY: "WorkloadApplied",
     Action.RECREATE: "RetryTriggered",
     Action.RETRY: "RetryTriggered",
+    Action.APPLY_STOPPED: "WorkloadStopping",
+    Action.DELETE: "WorkloadDeleting",
+    Action.FINALIZE_DELETE: "WorkloadDeleted",
     Action.RESCHEDULE: "Rescheduled",
+    Action.RELEASE: "WorkloadReleased",
+    Action.MARK_FAILED: "WorkloadFailed",
+    Action.FORGIVE: "WorkloadSteady",
+    Action.BACKOFF_WAIT: "WorkloadBackOff",
 }
 
 
@@ -114,8 +121,11 @@ class Decision:
 
     @property
     def event(self) -> str:
-        """The event that tells of it; empty for none."""
-        return EVENTS.get(self.action, "")
+        """The event that tells of it; empty for none. Waiting is told of once, when the failure is counted."""
+        return EVENTS.get(self.action, "") if self.is_stored else ""
+
+
+STOPPED = Decision(Action.NO_ACTION, "it is stopped")
 
 
 def decide(found: Situation, graces: Graces = Graces()) -> Decision:  # noqa: B008 - frozen
@@ -153,12 +163,18 @@ def _stopped(found: Situation, graces: Graces) -> Decision:
         case "None":
             return Decision(Action.NO_ACTION, "it is stopped and has no node")
         case "Gone":
-            return Decision(Action.RELEASE, "its node is gone, and it is to be stopped")
+            return _released(found, "its node is gone, and it is to be stopped", graces)
         case "Silent" | "Abandoned":
             return Decision(Action.AWAIT_NODE, "its node is silent and cannot be told to stop it")
     if _is_down(found):
-        return Decision(Action.NO_ACTION, "it is stopped")
+        return _released(found, f"it is stopped and must leave its node: {found.leaving}", graces) if found.leaving else STOPPED
     return _once(found, Action.APPLY_STOPPED, "it is to be stopped", graces.stop)
+
+
+def _released(found: Situation, reason: str, graces: Graces) -> Decision:
+    """Should it be wanted again, that is another run, unless it has failed for good."""
+    retry = _current(found, graces)
+    return Decision(Action.RELEASE, reason, None if is_spent(retry, graces.retry) else begun(retry, found.revision, graces.retry))
 
 
 def _running(found: Situation, graces: Graces) -> Decision:
@@ -192,12 +208,11 @@ def _current(found: Situation, graces: Graces) -> Retry:
 
 
 def _unbound(found: Situation, retry: Retry, graces: Graces) -> Decision:
-    changed = None if retry is found.retry else retry
     if is_spent(retry, graces.retry):
         return Decision(Action.NO_ACTION, "it has failed for good; change it, or ask for a retry")
     if wait := remaining(retry, found.now, graces.retry):
-        return Decision(Action.BACKOFF_WAIT, f"it failed {_times(retry)}", changed, wait)
-    return Decision(Action.ASSIGN, "it has no node", changed)
+        return Decision(Action.BACKOFF_WAIT, f"it failed {_times(retry)}", again=wait)
+    return Decision(Action.ASSIGN, "it has no node")  # a new count is stored with the first order
 
 
 def _leaving(found: Situation, retry: Retry, graces: Graces) -> Decision:
@@ -234,8 +249,8 @@ def _ordered(found: Situation, retry: Retry, graces: Graces) -> Decision:
     """The node was told to start this run."""
     report, age = found.report, found.age(found.last.at)
     if not _is_about(found, retry):
-        grace = graces.missing if report.state == "Missing" else graces.start
-        lost = "MISSING" if report.state == "Missing" else "NOT_APPLIED"
+        is_missing = report.state == "Missing" and report.knows_order  # what was said before the order came tells nothing
+        grace, lost = (graces.missing, "MISSING") if is_missing else (graces.start, "NOT_APPLIED")
         return _within(grace - age, "its node has been told to start it") or _failure(found, retry, lost, graces)
     match report.state:
         case "Running":

@@ -51,6 +51,7 @@ class NodeSeen:
     silence: float  # seconds
     is_ready: bool  # as stored
     has_joined: bool = True  # an agent has ever spoken for it
+    is_heard: bool = True  # by this leader
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ class NodeVerdict:
 def judge(node: NodeSeen, times: NodeTimes = TIMES) -> NodeVerdict:
     if not node.has_joined:
         return NodeVerdict("Joining", "NotJoined", "no agent has joined for this node yet")
-    if node.silence >= times.not_ready_after:
+    was_lost = not node.is_heard and not node.is_ready  # a new leader knows no better yet
+    if was_lost or node.silence >= times.not_ready_after:
         event = "NodeLost" if node.is_ready else ""
         return NodeVerdict("NotReady", "HeartbeatMissed", f"nothing was heard of it for {times.not_ready_after:g} s", event)
     event = "" if node.is_ready else "NodeReady"

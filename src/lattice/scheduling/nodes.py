@@ -213,17 +213,20 @@ class NodeTable(Table):
             raise Conflict(why, where=ask.name, fix="decide anew: the node is not as it was, or its filters were not asked")
         return self._come(ask, row)
 
-    def admit(self, ask: WorkloadAsk, row: int) -> Placement:
-        """It is there, whether or not there was room: for what runs already. A GPU that it needs must be free all the same."""
-        self._refuse_uncountable(ask, row)
-        return self._come(ask, row)
+    def admit(self, ask: WorkloadAsk, row: int, ports: tuple[int, ...] | None = None) -> Placement:
+        """It is there, whether or not there was room: for what runs already, with the ports that it has, if these are known.
 
-    def _come(self, ask: WorkloadAsk, row: int) -> Placement:
+        A GPU that it needs must be free all the same.
+        """
+        self._refuse_uncountable(ask, row)
+        return self._come(ask, row, ports)
+
+    def _come(self, ask: WorkloadAsk, row: int, ports: tuple[int, ...] | None = None) -> Placement:
         if ask.name in self.placements:
             where = self.names[self.placements[ask.name].row]
             raise Conflict(f"is on node {where} already", where=ask.name, fix="forget it first")
         gpus = self.gpus.take(row, ask.demands.gpu) if ask.demands.gpu else ()
-        placement = Placement(ask, row, "assumed", gpus, self.ports.choose(row, ask.demands))
+        placement = Placement(ask, row, "assumed", gpus, self.ports.choose(row, ask.demands) if ports is None else ports)
         self._settle_in(placement)
         return placement
 

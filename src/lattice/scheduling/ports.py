@@ -1,11 +1,12 @@
 """Which ports of a node are in use, and which ones a workload gets?"""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lattice.kinds.container import Container
 from lattice.scheduling.ask import Demands
 from lattice.scheduling.facts import NodeFacts
 
@@ -133,3 +134,22 @@ def _ports_of(placement: "Placement") -> Iterator[Port]:
     yield from placement.ask.demands.host_ports
     for number in placement.ports:
         yield from ((number, protocol) for protocol in PROTOCOLS)
+
+
+def port_names(containers: Mapping[str, Container]) -> list[tuple[str, int | None]]:
+    """Every port with its fixed number, None where one is chosen; named `container.port` where two containers name one alike."""
+    ports = [(name, port) for name, container in containers.items() for port in container.ports]
+    times = Counter(port.name for _, port in ports)
+    return [(port.name if times[port.name] == 1 else f"{name}.{port.name}", port.port) for name, port in ports]
+
+
+def allocated(containers: Mapping[str, Container], chosen: Sequence[int]) -> dict[str, int]:
+    """Numbers by name: fixed ones as they are, the others from those chosen on the node, in order."""
+    left = iter(chosen)
+    numbers = {name: next(left, None) if fixed is None else fixed for name, fixed in port_names(containers)}
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def chosen_of(containers: Mapping[str, Container], numbers: Mapping[str, int]) -> tuple[int, ...]:
+    """The other way round: of the numbers that it has, those that were chosen."""
+    return tuple(numbers[name] for name, fixed in port_names(containers) if fixed is None and name in numbers)

@@ -10,6 +10,7 @@ from lattice.engine.plugin import Filter, Profile, Rejections, Scope, Score
 from lattice.engine.table import Floats
 from lattice.errors import Cause, Invalid, NotFound
 from lattice.kinds.quantity import parse_seconds
+from lattice.kinds.spelling import nearest
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import Change
 from lattice.scheduling.plugins.anti_preferred import AntiPreferred
@@ -158,8 +159,7 @@ class _Reading:
         """A profile without any would choose by the tie-breaker alone, which nobody means who writes one."""
         scores: Mapping[str, Any] = self.take("scores", Mapping, {})
         if isinstance(self.given.get("scores", {}), Mapping) and not any(scores.values()):
-            wanted = f"must give at least one of {', '.join(SCORES)} a weight above 0"
-            self.causes.append(Cause("scores", wanted, "FieldValueRequired"))
+            self.causes.append(Cause("scores", "must give at least one score a weight above 0", "FieldValueRequired"))
         return scores
 
 
@@ -177,12 +177,12 @@ _KIND_NAMES = {
 def parse_profile(given: Mapping[str, Any]) -> ProfileSpec:
     """From YAML or JSON: name, scores, and if wanted disabled, tieBreaker, binding, reservationTimeout, seed."""
     if not isinstance(given, Mapping):
-        raise _refused("profile", [Cause("", f"a profile is a mapping with name and scores, got {_shown(given)}")])
+        raise _refused("profile", [Cause("", f"a profile is a mapping with name and scores, got {_shown(given)}", "FieldValueRequired")])
     reading = _Reading(given)
     name = reading.take("name", str, "profile")
     for key in given:
         if key not in _KIND_NAMES:
-            reading.causes.append(Cause(str(key), f"is not a field of a profile; known are {', '.join(_KIND_NAMES)}"))
+            reading.causes.append(Cause(str(key), f"is not a field of a profile{nearest(str(key), _KIND_NAMES)}"))
     spec = _Unchecked(
         name,
         reading.scores(),
@@ -213,7 +213,7 @@ def _spec_problems(spec: ProfileSpec) -> Iterator[Cause]:
         yield from _weight_problems(str(plugin), weight)
     for plugin in spec.disabled:
         if plugin not in FILTERS:
-            yield Cause("disabled", f'no filter "{plugin}"; known are {", ".join(FILTERS)}', "FieldValueNotSupported")
+            yield Cause("disabled", f'no filter "{plugin}"{nearest(plugin, FILTERS)}', "FieldValueNotSupported")
         elif plugin in VITAL:
             yield Cause("disabled", f"{plugin} cannot be disabled: nodes would be given more than they have", "FieldValueForbidden")
     for key, value, known in (("tieBreaker", spec.tie_breaker, TieBreaker), ("binding", spec.binding, Binding)):
@@ -231,7 +231,7 @@ def _spec_problems(spec: ProfileSpec) -> Iterator[Cause]:
 def _weight_problems(plugin: str, weight: Any) -> Iterator[Cause]:
     where = f"scores.{plugin}"
     if plugin not in SCORES:
-        yield Cause(where, f'no score "{plugin}"; known are {", ".join(SCORES)}', "FieldValueNotSupported")
+        yield Cause(where, f'no score "{plugin}"{nearest(plugin, SCORES)}', "FieldValueNotSupported")
     if not _is_number(weight) or weight < 0:
         yield Cause(where, f"must be a number of 0 or more, got {_shown(weight)}")
     elif 0 < weight < LIGHTEST:
@@ -261,8 +261,19 @@ def _shown(value: object) -> str:
 
 
 def _refused(name: str, causes: list[Cause]) -> Invalid:
-    fix = f"known scores: {', '.join(SCORES)}; known filters: {', '.join(FILTERS)}"
-    return Invalid("; ".join(map(str, causes)), where=f"profile/{name.strip() or 'profile'}", fix=fix, causes=causes)
+    return Invalid("; ".join(map(str, causes)), where=f"profile/{name.strip() or 'profile'}", fix=_choices(causes), causes=causes)
+
+
+def _choices(causes: list[Cause]) -> str:
+    """Every list that somebody picked something from that is not in it, once."""
+    missed = [cause.field for cause in causes if cause.reason in ("FieldValueNotSupported", "FieldValueRequired")]
+    unknown = [cause.field for cause in causes if "is not a field" in cause.message]
+    lists = (
+        ("scores", SCORES, any(not field or field.startswith("scores") for field in missed)),
+        ("filters", FILTERS, "disabled" in missed),
+        ("fields", _KIND_NAMES, bool(unknown)),
+    )
+    return "; ".join(f"known {name}: {', '.join(known)}" for name, known, is_asked in lists if is_asked)
 
 
 _WISHES = {"SoftSpread": 1.0, "PreferredNodes": 1.0, "PreferredWorkloads": 1.0, "AntiPreferred": 1.0, "TaintPreference": 1.0}

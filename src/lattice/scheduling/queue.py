@@ -43,6 +43,11 @@ class Queue:
     def __contains__(self, name: str) -> bool:
         return name in self._entries and not self._entries[name].removed
 
+    def asked(self, name: str) -> WorkloadAsk | None:
+        """What it asks for, as it was last told; None: it does not wait."""
+        entry = self._entries.get(name)
+        return None if entry is None or entry.removed else entry.renewed or entry.ask
+
     def add(self, ask: WorkloadAsk) -> None:
         """New, or changed: what it failed of before may not hold any more, so it is ready at once."""
         entry = self._entries.get(ask.name)

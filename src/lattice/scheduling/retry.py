@@ -1,9 +1,11 @@
 """When is a workload that failed tried again? Told by what is stored and what time it is, so a restart forgets nothing."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from lattice.kinds.workload import Retry
+from lattice.kinds.workload import RETRY_REQUESTED, Retry
 
 SKEW = 5.0  # seconds by which the clocks of two servers may differ before a stored time is taken for a mistake
 
@@ -65,6 +67,11 @@ def by_hand(before: Retry | None, revision: str, now: datetime, rules: RetryRule
     """A person wants it tried again: at once, with all attempts to come."""
     fresh = begun(before, revision, rules)
     return Retry(attempts=0, max=fresh.max, next_at=written(now), revision=revision, run=fresh.run)
+
+
+def requested(metadata: Mapping[str, Any], now: str) -> dict[str, Any]:
+    """The stored metadata of a workload that a person wants tried again: the leader sees it, acts, and takes the mark off."""
+    return {**metadata, "annotations": {**metadata.get("annotations", {}), RETRY_REQUESTED: now}}
 
 
 def is_spent(retry: Retry, rules: RetryRules = RULES) -> bool:

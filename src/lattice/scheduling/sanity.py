@@ -3,18 +3,21 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from lattice.errors import Cause
-from lattice.kinds.node import LatticeNode
+from lattice.errors import Cause, Invalid
+from lattice.kinds.container import BYTES, parse_resource
+from lattice.kinds.node import LatticeNode, NodeStatus
+from lattice.kinds.quantity import parse_bytes
+from lattice.kinds.structural import join
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.ask import PORTS, SLOTS, GpuNeed, WorkloadAsk
+from lattice.scheduling.ask import GPU, PORTS, SLOTS, WHOLE_GPU, GpuNeed, WorkloadAsk
 from lattice.scheduling.facts import PRICE_LABEL, allocatable
 from lattice.scheduling.nodes import NodeTable
 from lattice.scheduling.plugins.taints import evicted_by
-from lattice.scheduling.resources import Qos, eviction_order, fits, is_compressible, show_amount
+from lattice.scheduling.resources import Qos, eviction_order, is_compressible, show_amount
 from lattice.scheduling.room import MOST
 
 FIRST = 3  # of those who go, named
@@ -57,11 +60,72 @@ def workload_problems(workload: LatticeWorkload) -> Iterator[Cause]:
 
 
 def node_oddities(node: LatticeNode) -> Iterator[Odd]:
-    """GPUs are counted one by one: a number of them alone gives workloads none."""
-    told = allocatable(node).get("gpu") or node.status.capacity.get("gpu")
-    if told and not node.status.gpus:
-        what = f"says {show_amount('gpu', told)} gpu, yet none counts: list each one under status.gpus, with its model"
+    """What it says of itself that does not go together, or is hardly meant."""
+    for what in (*_gpu_oddities(node), *_contradictions(node.status), *_slips(node.status)):
         yield Odd("node", node.metadata.name, what)
+
+
+def _gpu_oddities(node: LatticeNode) -> Iterator[str]:
+    """GPUs are counted one by one: a number of them alone gives workloads none."""
+    listed, said = len(node.status.gpus), node.status.capacity.get(GPU)
+    if not listed and (told := allocatable(node).get(GPU) or said):
+        yield f"says {show_amount(GPU, told)} gpu, yet none counts: list each one under status.gpus, with its model"
+    if listed and said is not None and said != listed * WHOLE_GPU:
+        yield f"says {show_amount(GPU, said)} gpu, but lists {listed}: the list counts; of {listed}, capacity.gpu is {listed * WHOLE_GPU}"
+
+
+def _contradictions(status: NodeStatus) -> Iterator[str]:
+    for part, does in (("reserved", "keeps"), ("allocatable", "gives workloads")):
+        for name, amount in getattr(status, part).items():
+            if name in status.capacity and amount > status.capacity[name]:
+                more, all_of_it = (show_amount(name, each) for each in (amount, status.capacity[name]))
+                yield f"{does} {more} {name}, more than the {all_of_it} it has: status.{part} must be at most status.capacity"
+
+
+def _slips(status: NodeStatus) -> Iterator[str]:
+    """So little that another unit was meant."""
+    for name, amount in (status.capacity or status.allocatable).items():
+        unit, least, example = _unit_of(name)
+        if 0 < amount < least:
+            yield f"has {amount} {unit} of {name}: amounts of nodes are {unit}{example}"
+
+
+def _unit_of(resource: str) -> tuple[str, int, str]:
+    """What amounts of nodes are counted in, the least that anybody would have of it, and an example."""
+    if resource == "cpu":
+        return "milli-cores", 100, ", so 4 cores are 4000"
+    if resource == GPU:
+        return "thousandths of a GPU", 0, ""
+    if resource.startswith("hugepages-"):
+        return "bytes", _page(resource), ", not pages"
+    return ("bytes", 1 << 20, f", so 16Gi is {16 << 30}") if resource in BYTES else ("", 0, "")
+
+
+def _page(resource: str) -> int:
+    try:
+        return parse_bytes(resource.removeprefix("hugepages-"))
+    except Invalid:
+        return 0
+
+
+def in_other_units(status: Any) -> Iterator[Cause]:
+    """Amounts of a node as people write those of workloads: "16Gi" for a number of bytes."""
+    parts = status if isinstance(status, dict) else {}
+    for part in ("capacity", "reserved", "allocatable"):
+        amounts = parts.get(part)
+        for name, given in amounts.items() if isinstance(amounts, dict) else ():
+            if isinstance(given, str | Decimal):
+                yield Cause(join(f"status.{part}", name), _whole_of(name, given))
+
+
+def _whole_of(resource: str, given: str | Decimal) -> str:
+    unit = _unit_of(resource)[0]
+    shown = f'"{given}"' if isinstance(given, str) else str(given)
+    what = f"must be a whole number{f' of {unit}' if unit else ''}"
+    try:
+        return f"{what}: {parse_resource(resource)(str(given))} for {shown}"
+    except Invalid:
+        return f"{what}, got {shown}"
 
 
 def hard_to_hold(gpu: GpuNeed, table: NodeTable, row: int) -> str:
@@ -111,28 +175,6 @@ def leaving(table: NodeTable) -> Iterator[Odd]:
         if facts is not None and facts.taints:
             for name, eviction in evicted_by(facts, table.on_row[row].values()).items():
                 yield Odd("workload", name, f"must leave node {node} {eviction}")
-
-
-def too_large(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterator[Odd]:
-    """Workloads that would not fit on any node even if it were empty, those that ask for the same told once."""
-    sizes = {tuple(sorted(facts.totals.items())): facts.totals for facts in table.facts if facts is not None}
-    groups: dict[object, list[WorkloadAsk]] = {}
-    for ask in asks if sizes else ():
-        groups.setdefault(ask.demands.requests, []).append(ask)
-    for first, *others in groups.values():
-        needs = dict(first.demands.requests)
-        if not any(fits(needs, totals) for totals in sizes.values()):
-            alike = f" (and so do {len(others):,} others)" if len(others) > 1 else " (and so does another)" if others else ""
-            yield Odd("workload", first.name, f"asks for more than any node has even when empty{alike}: {_too_much(needs, sizes.values())}")
-
-
-def _too_much(needs: Mapping[str, int], sizes: Iterable[Mapping[str, int]]) -> str:
-    """Each resource that no node has enough of; if there is none such, no node has enough of all together."""
-    most = {name: max(totals.get(name, 0) for totals in sizes) for name in needs}
-    short = [name for name, amount in needs.items() if amount > most[name]]
-    if not short:
-        return f"no node has {' and '.join(f'{show_amount(name, amount)} {name}' for name, amount in needs.items())} together"
-    return ", ".join(f"{show_amount(name, needs[name])} {name} of at most {show_amount(name, most[name])}" for name in short)
 
 
 def waiting_in_circles(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterator[Odd]:

@@ -19,6 +19,8 @@ from lattice.scheduling.refusal import refusal
 from lattice.scheduling.reserve import Refused, Reservation, Reservations
 from lattice.scheduling.select import Dice, Selector, TieBreaker
 
+GROUP_WAITS = "its group waits for more"  # the kind of reason that is none of the nodes': there are too few members yet
+
 
 @dataclass(frozen=True, slots=True)
 class Placed:
@@ -113,7 +115,7 @@ class CompositeScheduler:
             gang = [each for each in cycle.placed if each.ask.group == group]
             if not any(self.still_waits_for(each) for each in gang):
                 cycle.tried.update(each.reservation.id for each in gang)
-                least = self._still_needed(gang[0].ask, of_which=len(gang))
+                least = self.still_needed(gang[0].ask, of_which=len(gang))
                 events += await self.binder.bind_together([each.reservation for each in gang], least)
         return events
 
@@ -147,10 +149,10 @@ class CompositeScheduler:
 
     def _place_gang(self, members: Sequence[WorkloadAsk], now: float, cycle: Cycle) -> None:
         members = self._not_yet_placed(members, cycle)
-        least = self._still_needed(members[0]) if members else 0
+        least = self.still_needed(members[0]) if members else 0
         if len(members) < least:
             why = f"its group waits for {least - len(members)} more: minMember is {members[0].min_member}"
-            cycle.unplaced += [Unplaced(ask, why, frozenset({Change.WORKLOAD_ADDED}), (why,)) for ask in members]
+            cycle.unplaced += [Unplaced(ask, why, frozenset({Change.WORKLOAD_ADDED}), (GROUP_WAITS,)) for ask in members]
             return
         together = self._seat_as_things_are(members, least)
         if not together.seats and self.preemptor:
@@ -200,7 +202,7 @@ class CompositeScheduler:
         near = "; it must be near others of its own group, and no node has room for enough of them" if circle else ""
         return f"{together.fitting} of {len(members)} would fit, minMember is {first.min_member}{running}{near}; the next: "
 
-    def _still_needed(self, ask: WorkloadAsk, of_which: int = 0) -> int:
+    def still_needed(self, ask: WorkloadAsk, of_which: int = 0) -> int:
         """Besides the members of its group that have their place; of these some may not count yet."""
         return max(0, ask.min_member - (self.table.members[ask.group] - of_which))
 

@@ -15,14 +15,16 @@ from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 from lattice.scheduling.ask import PORTS, SLOTS, WHOLE_GPU, WorkloadAsk
 from lattice.scheduling.change import Change
 from lattice.scheduling.facts import facts_of
+from lattice.scheduling.gang import Seat, take
 from lattice.scheduling.nodes import NO_LIMIT, NodeTable
+from lattice.scheduling.oversize import too_large
 from lattice.scheduling.preempt import Preemptor
 from lattice.scheduling.profile import ProfileSpec
 from lattice.scheduling.queue import Queue
-from lattice.scheduling.refusal import refusal
+from lattice.scheduling.refusal import lasting_first, refusal
 from lattice.scheduling.resources import Qos, qos_of, utilisation
 from lattice.scheduling.room import has_gpus, uncountable
-from lattice.scheduling.sanity import Odd, hard_to_hold, leaving, node_oddities, overfull, too_large, waiting_in_circles
+from lattice.scheduling.sanity import Odd, hard_to_hold, leaving, node_oddities, overfull, waiting_in_circles
 from lattice.scheduling.schedule import Cycle, Placed, compose
 from lattice.scheduling.select import Dice
 
@@ -53,7 +55,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """Workloads that ask for the same and were refused for the same reason."""
+    """Workloads that were refused for the same reason, in the order in which they were given."""
 
     names: tuple[str, ...]
     reason: str
@@ -152,7 +154,7 @@ class _Simulation:
         for ask, node in sorted(bound, key=lambda pair: -_gpu_share(pair[0])):  # small shares fit beside large ones, not the other way
             self._bind(ask, node)
         self.odd += [*overfull(self.table, self.qos), *leaving(self.table)]
-        if self.run.explain and (self.run.explain in self.bound or self.run.explain not in self.asks):
+        if self.run.explain and self.run.explain not in self.asks:
             raise self._not_explained()
 
     def _asked(self, workload: LatticeWorkload) -> WorkloadAsk:
@@ -193,17 +195,19 @@ class _Simulation:
         began = self.run.clock()
         self._decide_all()
         seconds = self.run.clock() - began
+        if self.run.explain and self.explained is None:
+            raise self._not_explained()
         refused = [self.asks[name] for name in self.refused]
         return Report(
             nodes=len(self.table.row_of),
             bound=len(self.bound),
             stopped=self.stopped,
             placements=self.placements,
-            unplaced=tuple(_grouped(self.refused, self.asks)),
+            unplaced=tuple(_grouped({name: self.refused[name] for name in self.asks if name in self.refused})),
             displaced=self.displaced,
             usage=tuple(_usage(self.table, before)),
             seconds=seconds,
-            explained=self.explained,
+            explained=self._told_of_displacement(),
             odd=(*self.odd, *too_large(refused, self.table), *waiting_in_circles(refused, self.table)),
             qos=self.qos,
             fullness=_fullness(self.table),
@@ -233,7 +237,7 @@ class _Simulation:
             self.explained = _explanation(decide(ask, self.table, self.scheduler.profile))
         cycle = self.scheduler.cycle(runs, NOW)
         if self.explained is not None:
-            self._explain_outcome(cycle)
+            self._explain_outcome(cycle, [ask for each in runs for ask in each])
         for each in runs:
             for ask in each:
                 self.queue.done(ask.name)
@@ -259,7 +263,7 @@ class _Simulation:
             del self.refused[name]
             self.queue.add(self.asks[name])
 
-    def _explain_outcome(self, cycle: Cycle) -> None:
+    def _explain_outcome(self, cycle: Cycle, asks: Sequence[WorkloadAsk]) -> None:
         """What came of it, where that is not what it alone would have got: others made way, or its gang had a say."""
         told = self.explained or {}
         for placed in cycle.placed:
@@ -268,7 +272,26 @@ class _Simulation:
                 told.update(chosen=placed.node, displaced=list(placed.victims))
         for refused in cycle.unplaced:
             if refused.ask.name == told["ask"] and told["chosen"]:
-                told.update(chosen=None, summary=refused.why)
+                beside = self._beside_others(refused.ask, asks) if refused.ask.group else {}
+                told.update(beside, chosen=None, summary=refused.why + beside.get("summary", ""))
+
+    def _beside_others(self, ask: WorkloadAsk, asks: Iterable[WorkloadAsk]) -> dict[str, Any]:
+        """What keeps a member out whom alone nothing would: the nodes, once as many of its gang as fit have taken their room."""
+        mates = 0
+        with self.table.what_if():
+            for mate in asks:
+                if mate.group == ask.group and mate.name != ask.name and mate.name not in self.table.placements:
+                    decision = decide(mate, self.table, self.scheduler.profile)
+                    mates += decision.fits and take(Seat(mate, decision.chosen), self.table) is None
+            told = _explanation(decide(ask, self.table, self.scheduler.profile))
+        others = f"the {mates} others of its group that fit" if mates > 1 else "the other of its group that fits"
+        return {**told, "summary": f"; nodes are shown with {others} in place" if mates else ""}
+
+    def _told_of_displacement(self) -> dict[str, Any] | None:
+        """Whoever was displaced was decided again: that is what is explained."""
+        told = self.explained
+        gone = self.displaced.get(told["ask"]) if told else None
+        return {**told, "summary": f"{told['summary']}; {gone.by} displaced it from {gone.node}"} if told and gone else told
 
     def _by_displacing(self, placed: Placed, otherwise: str) -> str:
         gone = ", ".join(f"{name} (priority {self.asks[name].priority} < {placed.ask.priority})" for name in placed.victims)
@@ -285,7 +308,7 @@ def _out_of_place(ask: WorkloadAsk, table: NodeTable, row: int) -> str:
 
 
 def _explanation(decision: Decision) -> dict[str, Any]:
-    told = as_json(decision, TOP, everything=True)
+    told = as_json(lasting_first(decision), TOP, everything=True)
     return told if decision.fits else {**told, "summary": refusal(decision).why}
 
 
@@ -301,13 +324,13 @@ def _alone(batch: Iterable[Sequence[WorkloadAsk]], name: str) -> Iterator[Sequen
         yield from (run[start:end] for start, end in pairwise(cuts) if start < end)
 
 
-def _grouped(refused: Mapping[str, Refusal], asks: Mapping[str, WorkloadAsk]) -> Iterator[Unplaced]:
-    """What differs only in the name is told once."""
-    groups: dict[tuple[object, str, tuple[str, ...]], list[str]] = {}
+def _grouped(refused: Mapping[str, Refusal]) -> Iterator[Unplaced]:
+    """What is refused for the same reason is told once."""
+    groups: dict[str, list[str]] = {}
     for name, each in refused.items():
-        groups.setdefault((asks[name].shape, each.why, each.kinds), []).append(name)
-    for (_, why, kinds), names in groups.items():
-        yield Unplaced(tuple(names), why, kinds)
+        groups.setdefault(each.why, []).append(name)
+    for why, names in groups.items():
+        yield Unplaced(tuple(names), why, refused[names[0]].kinds)
 
 
 def _taken(table: NodeTable) -> dict[str, int]:

@@ -12,19 +12,24 @@ from aiohttp import web
 from lattice import metrics
 from lattice.errors import LatticeError, Malformed, NotAllowed, TooLarge, TooMany, Unavailable
 from lattice.kinds.body import encode
-from lattice.server import bodies, lists, reviews, scale, verbs, watch
+from lattice.server import bodies, joining, live, reviews, shortpaths
 from lattice.server.api import Api
 from lattice.server.auth import Tokens, authenticate
 from lattice.server.authority import Deed, authorize
 from lattice.server.call import JSON, Call, Reply, Target, User
 from lattice.server.discovery import VIRTUAL
+from lattice.server.dispatch import verb_for
 from lattice.server.documents import Documents
-from lattice.server.fleet import MAX_QUESTION, FleetQuestions, asked, while_wanted
+from lattice.server.fleet import MAX_QUESTION, FleetQuestions, while_wanted
+from lattice.server.fleet import asked as fleet_question
+from lattice.server.joining import Joining
+from lattice.server.live import Live
 from lattice.server.options import truthy
 from lattice.server.planned import apply_planned
-from lattice.server.problem import status_of
+from lattice.server.problem import status_of, warning_header
 from lattice.server.question import APPLY
 from lattice.server.routes import deed, locate, unknown_path
+from lattice.server.shortpaths import Asked
 
 MAX_BODY = 1 << 20
 RETRY_AFTER = "1"  # seconds, as the Status says it too
@@ -38,12 +43,7 @@ OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/health"})
 log = structlog.get_logger()
 
 Health = Callable[[], Mapping[str, Any]]
-Verb = Callable[[Api, Call], Awaitable[Reply]]
-
-ON_OBJECT: dict[str, Verb] = {"GET": verbs.get, "PUT": verbs.update, "PATCH": verbs.patch, "DELETE": verbs.delete}
-ON_SCALE: dict[str, Verb] = {"GET": scale.get_scale, "PUT": scale.put_scale, "PATCH": scale.put_scale}
-ON_STATUS: dict[str, Verb] = {"GET": verbs.get, "PUT": verbs.update, "PATCH": verbs.patch}
-NEEDS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+GLANCE = 1.0  # seconds between two looks whether anybody still reads a stream that says nothing
 
 
 @dataclass
@@ -53,6 +53,8 @@ class App:
     documents: Documents
     health: Health
     fleet: FleetQuestions | None = None
+    joining: Joining | None = None
+    live: Live | None = None
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         began = time.perf_counter()
@@ -60,6 +62,8 @@ class App:
         try:
             if request.path in OPEN_PATHS:
                 return _response(await self._health(request.path))
+            if request.path == joining.PATH and self.joining is not None:
+                return _response(await self._join(request, self.joining))
             user = await authenticate(self.tokens, request.headers, _peer(request))
             target, verb, answer = self._route(request, user)
             resource = target.served.resource.id if target else ""
@@ -79,37 +83,43 @@ class App:
         return await self._send(request, reply, watching=verb == "watch")
 
     def _route(self, request: web.BaseRequest, user: User) -> tuple[Target | None, str, Awaitable[Reply]]:
-        path = request.path
-        parts = path.strip("/").split("/")
+        content_type = request.headers.get("Content-Type", JSON)
+        asked = shortpaths.in_full(Asked(request.method, request.path, request.query, content_type))
+        path, parts = asked.path, asked.parts
         if path == "/metrics":
             authorize(user, Deed("get", "", "metrics"), None)
             return None, "get", _metrics()
         if parts[0] not in {"api", "apis"} or len(parts) < (3 if parts[0] == "api" else 4):
-            if request.method not in {"GET", "HEAD"}:
+            if asked.method not in {"GET", "HEAD"}:
                 raise unknown_path(path)
             return None, "get", self.documents.answer(path, request.headers.get("Accept", ""))
         if (kind := REVIEWS.get(tuple(parts[1:]))) and request.method == "POST":
             return None, "create", self._review(request, user, kind)
-        if self.fleet is not None and (question := asked(parts)):
+        if self.live is not None and path == live.PATH and asked.method == "GET":
+            return None, "get", self.live.top(user, asked.query)
+        if self.fleet is not None and (question := fleet_question(parts)):
             return None, "ask", self._ask(request, user, self.fleet, question)
         target = locate(self.api.catalog, path)
-        watching = request.method == "GET" and truthy(request.query.get("watch"))
-        wanted = deed(request.method, target, watching=watching)
-        return target, wanted.verb, self._act(request, user, target, wanted)
+        watching = asked.method == "GET" and truthy(asked.query.get("watch"))
+        wanted = deed(asked.method, target, watching=watching)
+        return target, wanted.verb, self._act(request, asked, user, target, wanted)
 
-    async def _act(self, request: web.BaseRequest, user: User, target: Target, wanted: Deed) -> Reply:
+    async def _act(self, request: web.BaseRequest, asked: Asked, user: User, target: Target, wanted: Deed) -> Reply:
         authorize(user, wanted, target.served.resource)
+        body = shortpaths.completed(asked, await _body(request))
         call = Call(
-            request.method,
+            asked.method,
             target,
             user,
-            request.query,
-            await _body(request),
-            request.headers.get("Content-Type", JSON),
+            asked.query,
+            body,
+            asked.content_type,
             request.headers.get("Accept", ""),
             request.headers.get("User-Agent", ""),
         )
-        return await _verb_for(call, wanted.verb)(self.api, call)
+        if target.subresource == "log" and self.live is not None:
+            return await self.live.worklogs.read(self.api, call)
+        return await verb_for(call, wanted.verb)(self.api, call)
 
     async def _review(self, request: web.BaseRequest, user: User, kind: str) -> Reply:
         body, _ = bodies.read(await _body(request), request.headers.get("Content-Type", JSON), kind, protobuf_too=True)
@@ -127,6 +137,14 @@ class App:
         answer = asyncio.create_task(fleet.ask(user, question, body))
         return await while_wanted(answer, lambda: request.transport is not None and not request.transport.is_closing())
 
+    async def _join(self, request: web.BaseRequest, door: Joining) -> Reply:
+        """Open to everybody: a machine that joins has nothing but its token."""
+        if request.method == "GET":
+            return Reply(encode(door.directions()))
+        if request.method != "POST":
+            raise NotAllowed(f"machines join with POST, not {request.method}", where=request.path, fix="run `lattice agent`")
+        return Reply(encode(await door.join(await _body(request, joining.LARGEST), request.remote or "")), 201)
+
     async def _health(self, path: str) -> Reply:
         if path == "/health":
             return Reply(encode(dict(self.health())))
@@ -143,12 +161,19 @@ class App:
         response = web.StreamResponse(
             status=reply.status, headers={"Content-Type": reply.content_type, "Cache-Control": "no-cache, private"}
         )
+        for warning in reply.warnings:
+            response.headers.add("Warning", warning_header(warning))
         response.enable_chunked_encoding()
         if watching:
             metrics.WATCHES.inc()
         try:
             await response.prepare(request)
-            await _pour(reply.body, response)
+            pieces = _while_read(reply.body, request) if reply.is_quiet else reply.body
+            await _pour(pieces, response)
+        except LatticeError as error:  # too late to say so in any other way than by breaking off
+            log.info("stream broke off", path=request.path, reason=str(error))
+            if request.transport is not None:
+                request.transport.abort()
         finally:
             if watching:
                 metrics.WATCHES.dec()
@@ -167,24 +192,25 @@ async def _pour(pieces: AsyncIterator[bytes], response: web.StreamResponse) -> N
         await pieces.aclose()  # type: ignore[attr-defined]
 
 
-def _verb_for(call: Call, verb: str) -> Verb:
-    target, resource = call.target, call.target.served.resource
-    if target.subresource:
-        chosen = (ON_SCALE if target.subresource == "scale" else ON_STATUS).get(call.method)
-    elif target.name:
-        chosen = ON_OBJECT.get(call.method)
-    else:
-        chosen = {
-            "list": lists.list_objects,
-            "watch": watch.watch_objects,
-            "create": verbs.create,
-            "deletecollection": lists.delete_collection,
-        }.get(verb)
-        if verb in {"create", "deletecollection"} and resource.namespaced and not target.namespace:
-            chosen = None
-    if chosen is None or (not target.subresource and verb not in resource.verbs):
-        raise verbs.refuse_verb(call)
-    return chosen
+async def _while_read(pieces: AsyncIterator[bytes], request: web.BaseRequest) -> AsyncIterator[bytes]:
+    """The pieces, for as long as somebody is there to read them."""
+    waiting: asyncio.Future[bytes] | None = None
+    try:
+        while True:
+            waiting = waiting or asyncio.ensure_future(anext(pieces))
+            await asyncio.wait({waiting}, timeout=GLANCE)
+            if waiting.done():
+                piece, waiting = waiting.result(), None
+                yield piece
+            elif request.transport is None or request.transport.is_closing():
+                return
+    except StopAsyncIteration:
+        return
+    finally:
+        if waiting is not None:
+            waiting.cancel()
+            await asyncio.wait({waiting})
+        await pieces.aclose()  # type: ignore[attr-defined]
 
 
 async def _metrics() -> Reply:
@@ -212,6 +238,5 @@ def _response(reply: Reply) -> web.Response:
     response = web.Response(body=reply.body, status=reply.status, headers=reply.headers or None)
     response.headers["Content-Type"] = reply.content_type
     for warning in reply.warnings:
-        quoted = warning.replace("\\", "\\\\").replace('"', '\\"')
-        response.headers.add("Warning", f'299 - "{quoted}"')
+        response.headers.add("Warning", warning_header(warning))
     return response

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from lattice.errors import NotFound
 from lattice.kinds.base import Resource
+from lattice.server.subresources import parts_of
 
 Document = dict[str, Any]
 Form = Literal["", "v2", "v2beta1"]  # "": one document per group, as since Kubernetes 1.0
@@ -138,20 +139,19 @@ def _entries(resource: Resource) -> Iterable[Document]:
     if resource.categories:
         entry["categories"] = list(resource.categories)
     yield entry
-    for name, kind in _subresources(resource):
-        shared = {"singularName": "", "namespaced": resource.namespaced, "verbs": _subresource_verbs(resource)}
+    for name, kind, verbs in _subresources(resource):
+        shared = {"singularName": "", "namespaced": resource.namespaced, "verbs": verbs}
         yield {"name": f"{resource.plural}/{name}", **shared, **kind}
 
 
-def _subresources(resource: Resource) -> Iterable[tuple[str, dict[str, str]]]:
+def _subresources(resource: Resource) -> Iterable[tuple[str, dict[str, str], list[str]]]:
+    usual = [verb for verb in SUBRESOURCE_VERBS if verb in resource.verbs]
     if resource.has_status:
-        yield "status", {"kind": resource.kind}
+        yield "status", {"kind": resource.kind}, usual
     if resource.scale:
-        yield "scale", {"group": "autoscaling", "version": "v1", "kind": "Scale"}
-
-
-def _subresource_verbs(resource: Resource) -> list[str]:
-    return [verb for verb in SUBRESOURCE_VERBS if verb in resource.verbs]
+        yield "scale", {"group": "autoscaling", "version": "v1", "kind": "Scale"}, usual
+    for name, verbs in parts_of(resource).items():
+        yield name, {"kind": resource.kind}, list(verbs)
 
 
 def _group_discovery(resources: Sequence[Resource], name: str) -> Document:
@@ -179,8 +179,7 @@ def _discovery(resource: Resource) -> Document:
         entry["shortNames"] = list(resource.short)
     if resource.categories:
         entry["categories"] = list(resource.categories)
-    verbs = _subresource_verbs(resource)
-    below = [{"subresource": name, "responseKind": own | kind, "verbs": verbs} for name, kind in _subresources(resource)]
+    below = [{"subresource": name, "responseKind": own | kind, "verbs": verbs} for name, kind, verbs in _subresources(resource)]
     return entry | ({"subresources": below} if below else {})
 
 

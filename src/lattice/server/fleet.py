@@ -6,6 +6,7 @@ They take seconds, not milliseconds: on the server's own loop everybody else wou
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -29,6 +30,8 @@ ROOT = ("apis", GROUP, VERSION, "fleet")
 MAX_QUESTION = 16 << 20  # bytes: a whole fleet of manifests
 WAITING = 8  # questions that may wait for the one that is worked on
 GLANCE = 0.2  # seconds between looks whether somebody still wants the answer
+PARTING = 5.0  # seconds that a process may take to be gone once it does not answer
+LAST_WORDS = 16 << 10  # bytes kept of what the process said, for when it ends
 PIECE = 64 << 10  # bytes sent at a time: encrypting megabytes at once would keep others waiting
 RESOURCES = (*(kind.resource.id for kind in LOOKED_AT), Namespace.resource.id)
 log = structlog.get_logger()
@@ -40,11 +43,12 @@ class _EndedError(Exception):
 
 @dataclass
 class Beside:
-    """The process, started when it is needed first, and again when it is gone."""
+    """The process, started when it is needed first, and again when it is gone. When it ends by itself, the log says why."""
 
     prices: str = ""
     latency: str = ""
     _process: asyncio.subprocess.Process | None = None
+    _end: "asyncio.Task[str] | None" = None  # done when it is gone; answers why
 
     @property
     def pid(self) -> int | None:
@@ -58,8 +62,28 @@ class Beside:
         await self.end()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "lattice.server.worker", self.prices, self.latency,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
         )  # fmt: skip
+        self._end = asyncio.create_task(self._watched(self._process))
+
+    async def _watched(self, process: asyncio.subprocess.Process) -> str:
+        said = await _last_words(process)
+        why = _ending(await process.wait())
+        if process is not self._process:  # we ended it ourselves
+            if said:
+                log.info("fleet process said", pid=process.pid, said=said)
+            return why
+        log.error("fleet process ended", pid=process.pid, why=why, exception=said)
+        last = said.rstrip().rpartition("\n")[2]
+        return f"{why}: {last}" if last else why
+
+    async def why_ended(self) -> str:
+        """Of a process that is gone, or that just closed its end and will be."""
+        if self._end is None:
+            return "it was not running"
+        await asyncio.wait({self._end}, timeout=PARTING)
+        return self._end.result() if self._end.done() else "it does not listen any more"
 
     async def send(self, message: Load | Ask) -> None:
         process = self._process
@@ -84,11 +108,32 @@ class Beside:
     async def end(self) -> None:
         """Gone, and no zombie left of it."""
         process, self._process = self._process, None
+        end, self._end = self._end, None
         if process is None:
             return
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+        if end is not None:
+            await end
+
+
+async def _last_words(process: asyncio.subprocess.Process) -> str:
+    """The end of what it says to people until it is gone."""
+    assert process.stderr is not None  # noqa: S101 - it is a pipe, see start
+    kept = b""
+    while said := await process.stderr.read(PIECE):
+        kept = (kept + said)[-LAST_WORDS:]
+    return kept.decode(errors="replace")
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"it ended with code {code}"
+    try:
+        return f"it was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"it was ended by signal {-code}"
 
 
 class Since(NamedTuple):
@@ -145,6 +190,7 @@ class FleetQuestions:
             for load in loads:
                 await self.beside.send(load)
         except _EndedError:
+            await self.beside.why_ended()
             await self._abandon()
         except BaseException:
             await self._abandon()
@@ -180,8 +226,12 @@ class FleetQuestions:
             fix = "ask about less, or let the server take longer with --fleet-time-limit"
             raise Unavailable(f"no answer was found within {seconds:g} s, the search was ended", fix=fix) from error
         except _EndedError as error:
-            await self._abandon()
-            raise Unavailable("the process that answers about the fleet ended in the middle", fix="ask again") from error
+            try:
+                why = await self.beside.why_ended()
+            finally:
+                await self._abandon()
+            what = f"the process that answers about the fleet ended in the middle: {why}"
+            raise Unavailable(what, fix="ask again; the server's log has all that it said") from error
         except BaseException:
             await self._abandon()
             raise

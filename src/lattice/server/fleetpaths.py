@@ -28,21 +28,21 @@ _EXPECT: Schema = {
     "description": "The id of an earlier plan, or that plan: another outcome is refused with 409.",
     "x-kubernetes-preserve-unknown-fields": True,
 }
+_HAPPENS: dict[str, Schema] = {
+    "lose": texts("Pools that are gone."),
+    "drop": {
+        "type": "array",
+        "items": {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2},
+        "description": "Pairs of a pool and a certificate that it loses.",
+    },
+    "priceMillionths": whole("All prices times this, in millionths."),
+}
 OWN: Final[dict[str, dict[str, Schema]]] = {
     "plan": {"expect": _EXPECT},
     "why": {"service": _SERVICE, "pool": text("Only what is about this pool.")},
-    "fit": {"service": _SERVICE},
-    "whatif": {
-        "lose": texts("Pools that are gone."),
-        "drop": {
-            "type": "array",
-            "items": {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2},
-            "description": "Pairs of a pool and a certificate that it loses.",
-        },
-        "priceMillionths": whole("All prices times this, in millionths."),
-        "loseEach": yes_no("Every pool in turn is gone."),
-    },
-    "cost": {"by": text("pool, service or label:KEY.", default="pool")},
+    "fit": {"service": _SERVICE, **_HAPPENS},
+    "whatif": {**_HAPPENS, "loseEach": yes_no("Every pool in turn is gone.")},
+    "cost": {"by": text("pool, service or label:KEY.", default="pool"), "inNamespace": text("Only what the services of it pay.")},
     "optimise": {
         "maxMoves": whole("Move at most so many replicas; any number if absent."),
         "paybackHours": whole("A move must save what it costs within so many hours."),

@@ -60,3 +60,14 @@ def success(resource: Resource, name: str, uid: str) -> dict[str, Any]:
     """What a delete answers when the object is gone."""
     details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": uid}
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": {k: v for k, v in details.items() if v}}
+
+
+def warning_header(text: str) -> str:
+    """As an HTTP header says it, in the form that kubectl shows."""
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'299 - "{quoted}"'
+
+
+def warning_text(header: str) -> str:
+    text = header.split(" ", 2)[-1].strip()
+    return text[1:-1].replace('\\"', '"').replace("\\\\", "\\") if text.startswith('"') else text

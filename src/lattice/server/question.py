@@ -62,19 +62,25 @@ class WhyQuestion(Question, kw_only=True):
     pool: str = ""
 
 
-class FitQuestion(Question, kw_only=True):
-    service: Annotated[str, Meta(pattern=NAME, description="namespace/name")]
+class Happening(Question, kw_only=True):
+    """What happens to the fleet."""
 
-
-class WhatifQuestion(Question, kw_only=True):
     lose: list[str] = []
     drop: list[tuple[str, str]] = []
     price_millionths: Annotated[int, Meta(ge=0, le=1_000_000_000)] = 1_000_000
+
+
+class FitQuestion(Happening, kw_only=True):
+    service: Annotated[str, Meta(pattern=NAME, description="namespace/name")]
+
+
+class WhatifQuestion(Happening, kw_only=True):
     lose_each: bool = False
 
 
 class CostQuestion(Question, kw_only=True):
     by: Annotated[str, Meta(pattern=r"^(pool|service|label:.+)$")] = "pool"
+    in_namespace: str = ""  # only what its services pay
 
 
 class OptimiseQuestion(Question, kw_only=True):

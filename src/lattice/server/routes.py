@@ -4,6 +4,7 @@ from lattice.errors import NotFound
 from lattice.server.authority import VERBS, Deed
 from lattice.server.call import Target
 from lattice.server.catalog import Catalog
+from lattice.server.subresources import has_part
 
 
 def locate(catalog: Catalog, path: str) -> Target:
@@ -19,14 +20,9 @@ def locate(catalog: Catalog, path: str) -> Target:
     target = Target(served, namespace, *rest[1:])
     if target.name and served.resource.namespaced and not namespace:
         raise unknown_path(path)
-    if target.subresource and not _has(target):
+    if target.subresource and not has_part(served.resource, target.subresource):
         raise unknown_path(path)
     return target
-
-
-def _has(target: Target) -> bool:
-    resource = target.served.resource
-    return (target.subresource == "status" and resource.has_status) or (target.subresource == "scale" and bool(resource.scale))
 
 
 def unknown_path(path: str) -> NotFound:

@@ -11,7 +11,6 @@ import sys
 import threading
 import traceback
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -20,7 +19,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from lattice.clock import SystemClock
-from lattice.errors import Cause, Conflict, Invalid, LatticeError, NotFound
+from lattice.errors import Cause, Invalid, LatticeError, NotFound
 from lattice.kinds import KINDS
 from lattice.kinds.base import Kind
 from lattice.kinds.body import encode
@@ -31,6 +30,7 @@ from lattice.placement.world import World
 from lattice.server.api import Api
 from lattice.server.catalog import Catalog
 from lattice.server.pipe import Ask, Load, Told, Written, decode_message, framed, read_frame
+from lattice.server.plans import Plans
 from lattice.server.problem import status_of
 from lattice.server.question import APPLY, LOOKED_AT, Gone, OptimiseQuestion, PlanQuestion, Question, put, read_question
 from lattice.server.rehearsal import Applying, Rehearsal, Shelf
@@ -38,8 +38,6 @@ from lattice.server.tables import TableFiles, Tables, paths
 from lattice.store.protocol import Entry, Key
 
 NICE = 5  # so that requests that take milliseconds go first where there are few processors
-COMPARED = {"services": "service", "clusters": "cluster", "pools": "cost of pool", "wouldMove": "move of", "unplaced": "verdict on"}
-LISTED = 20  # differences told
 REMEMBERED = 4  # of what was derived, this many times as much as there are services
 
 Document = dict[str, Any]
@@ -95,6 +93,7 @@ class Worker:
     files: TableFiles
     catalog: Catalog = field(default_factory=lambda: Catalog(KINDS))
     copy: Copy = field(default_factory=Copy)
+    plans: Plans = field(default_factory=Plans)
 
     def told(self, ask: Ask) -> Told:
         try:
@@ -118,8 +117,10 @@ class Worker:
         gone = [_gone(each, question.namespace, world) for each in question.delete]
         changes = [_decoders[each.key.resource].decode(each.value) for each in written if each.key.resource in _decoders]
         document = answer(put(ask.ask, question), world, changes, gone)
-        if isinstance(question, PlanQuestion) and question.expect:
-            hold_to(question.expect, document)
+        if isinstance(question, PlanQuestion):
+            if question.expect:
+                self.plans.hold_to(question.expect, document)
+            self.plans.keep(document)
         ignored = {"ignored": rehearsal.ignored} if rehearsal.ignored else {}
         return {**document, "revision": str(ask.revision), **ignored}, written
 
@@ -148,31 +149,6 @@ def _gone(named: Gone, namespace: str, world: World) -> ObjectKey:
         where = f" in namespace {home}" if home else ""
         raise NotFound(f"there is no {named.kind} {named.name}{where}", where="delete", fix="check its name and namespace")
     return found
-
-
-def hold_to(expected: str | Mapping[str, Any], now: Document) -> None:
-    """Refuses if the outcome is not that of the earlier plan, or of the plan with that id."""
-    then = {"id": expected} if isinstance(expected, str) else expected
-    if then.get("id") == now["id"]:
-        return
-    raise Conflict(
-        f"the outcome is not that of plan {then.get('id', '')} any more; as things are now it is {now['id']}",
-        fix="look at the plan again",
-        causes=[Cause("expect", each, "PlanDiffers") for each in _differences(then, now)[:LISTED]],
-    )
-
-
-def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is new, gone or other; without the earlier plan, what the plan is now."""
-    known = "services" in then
-    found: list[str] = []
-    for section, word in COMPARED.items():
-        before, after = ({each["name"]: each for each in document.get(section) or ()} for document in (then, now))
-        for name in sorted({*before, *after}):
-            if before.get(name) != after.get(name):
-                told = "now in the plan" if not known else "was not in the plan" if name not in before else "is not in it any more"
-                found.append(f"{word} {name}: {told if name not in before or name not in after else 'is another than it was'}")
-    return found or ["the manifests are others than those that were planned" if known else "the plan is empty now"]
 
 
 def _receive(source: BinaryIO, inbox: "queue.SimpleQueue[bytes]") -> None:

@@ -97,6 +97,10 @@ class CombinedRuntime:
         home = self._homes.get(which)
         return await home.logs(which, tail) if home else ""
 
+    async def printed(self, which: InstanceId, after: int) -> tuple[str, int]:
+        home = self._homes.get(which)
+        return await home.printed(which, after) if home else ("", max(0, after))
+
     async def ask(self, which: InstanceId, probe: Probe) -> Answer:
         home = self._homes.get(which)
         return await home.ask(which, probe) if home else Answer(False, "it does not run")

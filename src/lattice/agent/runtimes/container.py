@@ -8,6 +8,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,15 @@ class ContainerRuntime:
         done = await self.podman.call("logs", f"--tail={tail}", record.handle.container)
         return (done.out + done.err) if done.code == 0 else ""
 
+    async def printed(self, which: InstanceId, after: int) -> tuple[str, int]:
+        """Positions are times, in milliseconds: podman can only be asked for those."""
+        record, until = self._records.get(which), int(self.clock.now().timestamp() * 1000)
+        if after < 0 or record is None or not record.handle.container:
+            return "", until
+        bounds = [f"--{name}={_moment(each)}" for name, each in (("since", after), ("until", until))]
+        done = await self.podman.call("logs", *bounds, record.handle.container)
+        return (done.out + done.err if done.code == 0 else ""), until
+
     async def ask(self, which: InstanceId, probe: Probe) -> Answer:
         record = self._records.get(which)
         if record is None or not record.instance.live:
@@ -262,3 +272,7 @@ class ContainerRuntime:
 
     def _place(self, which: InstanceId) -> Path:
         return self.folder / str(which)
+
+
+def _moment(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()

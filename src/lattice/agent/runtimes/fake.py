@@ -206,6 +206,13 @@ class FakeRuntime:
         printed = self.machine.behaviour(self._records[which].spec.workload).prints
         return "".join(printed.splitlines(keepends=True)[-tail:]) if tail > 0 else ""
 
+    async def printed(self, which: InstanceId, after: int) -> tuple[str, int]:
+        """Everything was printed at the start."""
+        text = (
+            await self.logs(which, len(self.machine.behaviour(self._records[which].spec.workload).prints)) if which in self._records else ""
+        )
+        return ("" if after < 0 else text[after:]), len(text)
+
     async def ask(self, which: InstanceId, probe: Probe) -> Answer:
         copy = self.machine.look(which) if which in self._records else None
         if copy is None or copy.end is not None:

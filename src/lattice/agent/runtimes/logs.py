@@ -4,6 +4,7 @@ The process holds the file itself, opened for appending, so it can print on when
 empties the file; what is printed in the microseconds between the two is lost.
 """
 
+import codecs
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BLOCK = 64 * 1024
+MOST_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,23 @@ def tail(path: Path, lines: int, rotation: Rotation) -> str:
             if have > lines:
                 return _last(parts, lines)
     return _last(parts, lines)
+
+
+def printed(path: Path, after: int) -> tuple[str, int]:
+    """What was printed after so many bytes, in whole characters, and where that ends. A file that was emptied is read anew."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            if after < 0:
+                return "", size
+            start = after if after <= size else 0
+            file.seek(start)
+            block = file.read(MOST_AT_ONCE)
+    except FileNotFoundError:
+        return "", 0
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(block)
+    return text, start + len(block) - len(decoder.getstate()[0])
 
 
 def _backwards(path: Path) -> Iterator[bytes]:

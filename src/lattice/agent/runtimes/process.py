@@ -272,6 +272,9 @@ class ProcessRuntime:
     async def logs(self, which: InstanceId, tail: int) -> str:
         return logs.tail(self._place(which) / "log", tail, self.options.rotation) if which in self._records else ""
 
+    async def printed(self, which: InstanceId, after: int) -> tuple[str, int]:
+        return logs.printed(self._place(which) / "log", after) if which in self._records else ("", 0)
+
     async def ask(self, which: InstanceId, probe: Probe) -> Answer:
         record = self._records.get(which)
         if record is None or not record.instance.live:

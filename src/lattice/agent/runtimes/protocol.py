@@ -167,6 +167,10 @@ class Runtime(Protocol):
         """The last lines it printed; empty when there is no such instance."""
         ...
 
+    async def printed(self, which: InstanceId, after: int) -> tuple[str, int]:
+        """What it printed after a position, and the position up to which that is; -1 asks for the present one only."""
+        ...
+
     async def ask(self, which: InstanceId, probe: Probe) -> Answer: ...
 
     async def contact(self, since: float) -> None:

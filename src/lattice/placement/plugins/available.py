@@ -1,13 +1,16 @@
 """Available: the offer must be open, and have a class of machines that a replica fits on at all."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Rows, Table
+from lattice.kinds.constraint import Taint, Toleration
 from lattice.placement.demand import Demand, ReplicaAsk
-from lattice.placement.quote import any_of, has_wanted_gpu
-from lattice.placement.reason import fleet_of, mask_of, of_rows, offer_at, show
+from lattice.placement.offer import MachineType, Offer
+from lattice.placement.quote import any_of, barring, has_model, has_wanted_gpu
+from lattice.placement.reason import fleet_of, listed, mask_of, of_rows, offer_at, show
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +41,51 @@ class TooBig:
         return "without machines that one replica fits on"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        """The first resource that no class has enough of; else the class that comes nearest fails in several."""
-        types, needs = offer_at(table, row).types, self.demand.effective_needs
+        """The first resource that no class has enough of; else all that keeps the replica off the class that comes nearest."""
+        offer, needs = offer_at(table, row), self.demand.effective_needs
+        types = offer.types
         if not types:
             return Shortfall("machines", "a class of machines", "none")
         for resource, amount in needs.items():
             most = max(each.size.get(resource, 0) for each in types)
             if most < amount:
                 return Shortfall(f"{resource} on one machine", show(resource, amount), show(resource, most), show(resource, amount - most))
-        if not any(each.gpu_model or has_wanted_gpu(self.demand, each) for each in types):
-            return Shortfall("gpu model", self.demand.gpu_model, "none named")
+        large = [each for each in types if all(each.size.get(resource, 0) >= amount for resource, amount in needs.items())]
+        if large:
+            return _joined(min((list(_bars(self.demand, each, offer)) for each in large), key=len))
         wanted = " and ".join(f"{show(name, amount)} {name}" for name, amount in needs.items())
-        return Shortfall(
-            "machines", f"one class with {wanted}, that the service may use", f"none of {', '.join(each.name for each in types)}"
-        )
+        return Shortfall("machines", f"one class with {wanted}", f"none of {', '.join(each.name for each in types)}")
+
+
+def _bars(demand: Demand, kind: MachineType, offer: Offer) -> Iterator[Shortfall]:
+    """What but their size keeps a replica off machines of a class."""
+    for key, value in demand.node_selector:
+        if kind.labels.get(key) != value:
+            have = f"{key}={kind.labels[key]}" if key in kind.labels else f"no label {key}"
+            yield Shortfall(f"label of class {kind.name}", f"{key}={value}", have)
+    if not has_model(demand, frozenset(offer.limits.gpus)):
+        yield Shortfall("gpu model", demand.gpu_model, listed(offer.limits.gpus))
+    elif not has_wanted_gpu(demand, kind):
+        models = {each.gpu_model for each in offer.types if each.gpu_model}
+        yield Shortfall("gpu model", demand.gpu_model, listed(models) if models else "none named")
+    for taint in barring(demand, kind):
+        tolerated = listed(map(_toleration, demand.tolerations)) if demand.tolerations else "no toleration"
+        yield Shortfall(f"taint of class {kind.name}", f"toleration of {_taint(taint)}", tolerated)
+
+
+def _joined(parts: list[Shortfall]) -> Shortfall:
+    what, need, have = (list(dict.fromkeys(words)) for words in zip(*(each[:3] for each in parts), strict=True))
+    return Shortfall(" and ".join(what), " and ".join(need), " and ".join(have))
+
+
+def _taint(taint: Taint) -> str:
+    """`dedicated=db:NoSchedule`."""
+    return f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
+
+
+def _toleration(each: Toleration) -> str:
+    key = each.key or "any taint"
+    return f"{key}{f'={each.value}' if each.operator == 'Equal' else ''}{f':{each.effect}' if each.effect else ''}"
 
 
 @dataclass(frozen=True, slots=True)

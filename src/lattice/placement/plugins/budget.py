@@ -1,13 +1,15 @@
 """Budget: new machines must be paid from budgets that still allow it; a replica on machines already paid for passes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
-from lattice.engine.table import Rows, Table
+from lattice.engine.table import Flags, Rows, Table
 from lattice.placement.demand import ReplicaAsk
-from lattice.placement.quote import growing
-from lattice.placement.reason import fleet_of, hourly, of_rows
+from lattice.placement.fleet import Fleet
+from lattice.placement.money import per_hour
+from lattice.placement.quote import Quotes, growing
+from lattice.placement.reason import fleet_of, of_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,19 +28,60 @@ class OverBudget:
 
     def detail(self, table: Table, row: int) -> Shortfall:
         fleet, ask = fleet_of(table), self.ask
-        quotes = fleet.table.quotes
-        if blind := quotes.unknown_in(row, ask.overflow):
-            return Shortfall("price", f"known prices, since budget {blind} applies", f"unknown of {quotes.unknown[blind]} that run already")
-        serving, rates = quotes.serving(ask.demand).serves[:, row], quotes.catalogue.rate[:, row]
-        priced = quotes.catalogue.is_priced[:, row]
-        known = [int(rate) for rate, serves, has in zip(rates, serving, priced, strict=True) if serves and has]
-        if not known:
-            return Shortfall("price", "a known price, since a budget applies", "unknown")
-        grows = growing(fleet, row, fleet.group_of(ask.demand, ask.overflow))
-        need = min(known) * (1 if grows else fleet.offers[row].first_nodes(ask.demand.rules.min_nodes))
+        need = min(_known_rates(ask, fleet, row), default=0)
+        if not growing(fleet, row, fleet.group_of(ask.demand, ask.overflow)):
+            need *= fleet.offers[row].first_nodes(ask.demand.rules.min_nodes)
         ledger = min(fleet.ledgers(row, ask.overflow), key=lambda each: fleet.cap(each) - fleet.committed[each])
         have = fleet.cap(ledger) - fleet.committed[ledger]
-        return Shortfall(f"budget {ledger}", hourly(need), hourly(max(0, have)), hourly(need - max(0, have)))
+        what = f"budget of {fleet.budgets[ledger].account}"
+        return Shortfall(what, per_hour(need), per_hour(max(0, have)), per_hour(need - max(0, have)))
+
+
+def _known_rates(ask: ReplicaAsk, fleet: Fleet, row: int) -> list[int]:
+    quotes = fleet.table.quotes
+    serving, priced = quotes.serving(ask.demand).serves[:, row], quotes.catalogue.is_priced[:, row]
+    return [int(rate) for rate, known in zip(quotes.catalogue.rate[:, row], serving & priced, strict=True) if known]
+
+
+@dataclass(frozen=True, eq=False)
+class Unpriced:
+    """A budget applies, and nobody knows what machines cost that would do, or that are paid from it already."""
+
+    ask: ReplicaAsk
+    plugin: str = "Budget"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unpriced) and other.ask.shape == self.ask.shape
+
+    def __hash__(self) -> int:
+        return hash((self.plugin, self.ask.shape))
+
+    def summary(self) -> str:
+        return "without a known price"
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        """Which class has none, and how to give it one."""
+        fleet, ask = fleet_of(table), self.ask
+        quotes = fleet.table.quotes
+        blind = quotes.unknown_in(row, ask.overflow)
+        classes = running_unpriced(fleet, blind) if blind else unpriced_classes(ask, fleet, row)
+        whose = f"the budget of {fleet.budgets[blind].account}" if blind else "a budget"
+        unknown = f"unknown of {quotes.unknown[blind]} that run already" if blind else "unknown"
+        fix = f"set costPerHour.{fleet.offers[row].place.provider} of the class, or give a price file"
+        return Shortfall(f"price of {' and '.join(classes)}", f"a known price, since {whose} applies", f"{unknown}; {fix}")
+
+
+def unpriced_classes(ask: ReplicaAsk, fleet: Fleet, row: int) -> list[str]:
+    """Classes that would do there, if their prices were known."""
+    quotes = fleet.table.quotes
+    unknown = quotes.serving(ask.demand).serves[:, row] & ~quotes.catalogue.is_priced[:, row]
+    return sorted(name for name, has_none in zip(quotes.catalogue.names, unknown, strict=True) if has_none)
+
+
+def running_unpriced(fleet: Fleet, ledger: str) -> list[str]:
+    machines = fleet.machines
+    unknown = ((each, machines.cluster[each]) for each, kind in machines.kind.items() if not kind.is_priced)
+    return sorted({machines.kind[each].name for each, cluster in unknown if ledger in fleet.ledgers(cluster.row, cluster.overflow)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,5 +93,16 @@ class Budget:
         return True
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
-        quote = fleet_of(rows).table.quotes.of(ask)
-        return {OverBudget(ask): of_rows(rows, quote.fits & ~quote.has_room & ~quote.affordable)}
+        quotes = fleet_of(rows).table.quotes
+        quote = quotes.of(ask)
+        refused = quote.fits & ~quote.has_room & ~quote.affordable
+        if not quotes.is_blind or "budget" in ask.demand.ignoring:
+            return {OverBudget(ask): of_rows(rows, refused)}
+        blind = refused & _were_prices_known(ask, quotes) if refused.any() else refused
+        return {OverBudget(ask): of_rows(rows, refused & ~blind), Unpriced(ask): of_rows(rows, blind)}
+
+
+def _were_prices_known(ask: ReplicaAsk, quotes: Quotes) -> Flags:
+    """Where something would be affordable, were it free."""
+    demand = ask.demand
+    return quotes.of(replace(ask, demand=replace(demand, ignoring=demand.ignoring | {"prices"}))).affordable

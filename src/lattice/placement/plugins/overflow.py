@@ -19,10 +19,11 @@ MICROS = 1_000_000
 class Gated:
     static: str
     with_reserve: bool = True  # what is kept for others counts as room
+    is_past: bool = False  # its trigger is reached: it has room all the same, or overflows to elsewhere
     plugin: str = "Overflow"
 
     def summary(self) -> str:
-        return f"closed while {self.static} is not full"
+        return f"closed by the overflow rule of {self.static}" if self.is_past else f"closed while {self.static} is not full"
 
     def detail(self, table: Table, row: int) -> Shortfall:
         fleet = fleet_of(table)
@@ -31,6 +32,8 @@ class Gated:
         if overflow is None or not overflow.enabled:
             return Shortfall(f"overflow of {self.static}", "enabled", "not enabled")
         trigger = overflow.trigger_millionths
+        if used >= trigger and fleet.offers[row].owner == overflow.target:
+            return Shortfall(f"overflow of {self.static}", "no room in data centers", "room in one of them")
         if used >= trigger:
             return Shortfall(f"overflow of {self.static}", f"its target {overflow.target}", fleet.offers[row].owner)
         return Shortfall(f"overflow of {self.static}", _percent(trigger), f"{_percent(used)} in use", _percent(trigger - used))
@@ -46,7 +49,7 @@ class NotTheTarget:
         return f"not where {self.static} overflows to"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return Shortfall(f"overflow of {self.static}", self.target, fleet_of(table).offers[row].owner)
+        return Shortfall(f"overflow of {self.static}", f"its target {self.target}", fleet_of(table).offers[row].owner)
 
 
 def _percent(millionths: int) -> str:
@@ -124,4 +127,5 @@ class Overflow:
         if not gates:
             return {}
         static = fleet.offers[gates[0]].name
-        return {Gated(static, static in ask.demand.admitted): mask_of(rows, "metered", lambda offer: not offer.is_static)}
+        gate = Gated(static, static in ask.demand.admitted, _is_past(fleet, gates[0], ask))
+        return {gate: mask_of(rows, "metered", lambda offer: not offer.is_static)}

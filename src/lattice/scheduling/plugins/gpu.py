@@ -17,6 +17,23 @@ from lattice.scheduling.resources import show_amount
 
 
 @dataclass(frozen=True, slots=True)
+class NoGpu:
+    """It has none at all."""
+
+    need: GpuNeed
+    plugin: ClassVar[str] = "Gpu"
+
+    def summary(self) -> str:
+        return "without a GPU"
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        return GpuBusy(self.need).detail(table, row)
+
+    def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
+        return GpuBusy(self.need).details(table, rows)
+
+
+@dataclass(frozen=True, slots=True)
 class OtherModel:
     """None of its GPUs is of a model that was named."""
 
@@ -78,7 +95,8 @@ class Gpu:
         need = cast("GpuNeed", ask.demands.gpu)
         busy: Flags = np.less(whole(rows, need), need.count) if need.milli == WHOLE_GPU else np.less(best(rows, need), need.milli)
         if not need.models:
-            return {GpuBusy(need): busy}
+            none = rows.derived((self.name, ()), _no_gpu)
+            return {NoGpu(need): none, GpuBusy(need): busy & ~none}
         other = rows.derived((self.name, need.models), lambda some: _other_model(some, need.models))
         return {OtherModel(need.models): other, GpuBusy(need): busy & ~other}
 
@@ -106,6 +124,11 @@ def best(rows: Rows, need: GpuNeed) -> NDArray[np.int32]:
 def _known(rows: Rows, models: tuple[str, ...]) -> list[str]:
     known = cast("NodeTable", rows.table).gpus.models
     return [model for model in models if model in known]
+
+
+def _no_gpu(rows: Rows) -> Flags:
+    none: Flags = rows.column("gpu_count") == 0
+    return none
 
 
 def _other_model(rows: Rows, models: tuple[str, ...]) -> Flags:

@@ -1,4 +1,4 @@
-"""WorkloadAffinity: for each required term, a matching workload must be in the node's topology domain already."""
+"""WorkloadAffinity: for each required term, the node has the topology key and a matching workload is in its domain already."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -36,12 +36,10 @@ class NotNear:
         elsewhere = int(self.tally.per_node(cast("NodeTable", table)).sum())
         have = f"none, {elsewhere:,} elsewhere" if elsewhere else "none anywhere"
 
-        def tell(value: str | None) -> Shortfall:
-            if value is None:
-                return without_key(self.plugin, key).of(None)
+        def tell(value: str) -> Shortfall:
             return Shortfall(f"workloads {who} in {key} {value}", "1 or more", have)
 
-        return each_once([facts_at(table, row).labels.get(key) for row in rows.tolist()], tell)
+        return each_once([facts_at(table, row).labels[key] for row in rows.tolist()], tell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,8 @@ class WorkloadAffinity:
         for term in ask.demands.near:
             if rows.domain_count(term.topology_key):
                 tally = rows.tally(ask.demands.namespace, term.selector)
-                found[NotNear(term, tally)] = _away(ask, rows, term, tally)
+                found[without_key(self.name, term.topology_key)] = nowhere = outside(rows, term.topology_key)
+                found[NotNear(term, tally)] = _away(ask, rows, term, tally) & ~nowhere
             else:
                 found[no_such_key(self.name, term.topology_key)] = np.ones(rows.count, np.bool_)
         return found
@@ -68,5 +67,5 @@ def _away(ask: WorkloadAsk, table: NodeTable, term: WorkloadTerm, tally: Tally) 
     """The first of a group, which nobody is there for but itself, may start wherever the topology key exists."""
     key = term.topology_key
     if term.selector.matches(ask.labels) and not tally.domains(table, key).any():
-        return outside(table, key)
+        return np.zeros(table.count, np.bool_)
     return ~occupied(table, key, tally)

@@ -1,4 +1,7 @@
-"""WorkloadAntiAffinity: no workload that it must be far from in the node's domain, and none there that must be far from it."""
+"""WorkloadAntiAffinity: no workload that it must be far from in the node's domain, and none there that must be far from it.
+
+A node without the topology key is in no domain: whoever must be far from others there cannot tell, and does not go to it.
+"""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +14,9 @@ from lattice.engine.table import Flags, Rowids, Table
 from lattice.kinds.constraint import WorkloadTerm
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import NEIGHBOURS, Change
-from lattice.scheduling.domains import occupied, rows_by_domain
+from lattice.scheduling.domains import occupied, outside, rows_by_domain
 from lattice.scheduling.nodes import NodeTable, Placement
-from lattice.scheduling.reason import each_once, named, no_such_key, only
+from lattice.scheduling.reason import each_once, named, no_such_key, only, without_key
 from lattice.scheduling.tally import Tally
 
 
@@ -81,6 +84,7 @@ class WorkloadAntiAffinity:
         for term in ask.demands.far:
             if rows.domain_count(term.topology_key):
                 tally = rows.tally(ask.demands.namespace, term.selector)
+                found[without_key(self.name, term.topology_key)] = outside(rows, term.topology_key)
                 found[TooNear(term, tally=tally, mine=True)] = occupied(rows, term.topology_key, tally)
             else:
                 found[no_such_key(self.name, term.topology_key)] = np.ones(rows.count, np.bool_)

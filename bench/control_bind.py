@@ -1,0 +1,187 @@
+"""`python -m bench.control_bind [--store memory|sqlite|etcd] [--nodes N] [--workloads M]`: how fast does the controller bind?
+
+Nodes and workloads are objects in a store; the scheduling controller runs in its own loop over copies of them, and nothing else does.
+Bound a second: from the first look until every workload is durably bound, all of them there at the start. Latency: workloads created one
+at a time at a steady rate, from when the store acknowledged each until its binding is seen in a copy.
+"""
+
+import argparse
+import asyncio
+import itertools
+import random
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from lattice.clock import SystemClock, stamp
+from lattice.controllers.loop import run_all
+from lattice.controllers.office import Office
+from lattice.controllers.record import created
+from lattice.controllers.scheduling import SchedulingController
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.workload import LatticeWorkload
+from lattice.presence import Presence
+from lattice.scheduling.profile import preset
+from lattice.store.memory import MemoryStore
+from lattice.store.protocol import Change, Put, Store
+from lattice.store.sqlite import SqliteStore
+from tests.contract.etcd_server import running_etcd
+
+HEAD = {"apiVersion": "lattice.dev/v1alpha1"}
+_uids = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    nodes: int = 5000
+    workloads: int = 10_000
+    service: str = "web"  # empty: workloads of nobody
+    rate: float = 30.0  # created a second, for the latency
+    seconds: float = 10.0
+    profile: str = "balanced"
+
+
+def a_node(number: int) -> Put:
+    status = {"allocatable": {"cpu": 32_000, "memory": 1 << 38, "workloads": 110}, "conditions": [{"type": "Ready", "status": "True"}]}
+    body = {**HEAD, "kind": "LatticeNode", "metadata": {"name": f"node-{number}"}, "spec": {"zone": f"z{number % 3}"}, "status": status}
+    return _put(msgspec.convert(body, LatticeNode))
+
+
+def a_workload(number: int, service: str) -> Put:
+    container = {"command": ["serve"], "ports": [{"name": "http"}], "resources": {"requests": {"cpu": "100m", "memory": "500Mi"}}}
+    metadata = {"name": f"{service or 'bare'}-{number}", "namespace": "default", "labels": {"app": service or "bare"}}
+    spec = {"containers": {"main": container}, "service": service, "slot": number}
+    return _put(msgspec.convert({**HEAD, "kind": "LatticeWorkload", "metadata": metadata, "spec": spec}, LatticeWorkload))
+
+
+def _put(obj: LatticeNode | LatticeWorkload) -> Put:
+    return created(obj, uid=f"00000000-0000-0000-0000-{next(_uids):012d}", now=stamp(SystemClock().now()))
+
+
+@dataclass
+class Run:
+    store: Store
+    size: Size
+
+    async def fill(self, puts: list[Put]) -> None:
+        parts = [puts[start : start + 100] for start in range(0, len(puts), 100)]
+        for start in range(0, len(parts), 8):
+            await asyncio.gather(*(self.store.commit(part) for part in parts[start : start + 8]))
+
+    @asynccontextmanager
+    async def acting(self) -> AsyncIterator[Office]:
+        """The copies are filled, and nothing is looked at yet."""
+        clock = SystemClock()
+        term = await self.store.campaign("leader", "bench", 60.0)
+        assert term is not None
+        self.office = Office(self.store, clock, term, random.Random(1), Presence(clock))  # noqa: S311
+        self.controller = SchedulingController(self.office, preset(self.size.profile))
+        copies = [self.office.copy(LatticeNode), self.office.copy(LatticeWorkload)]
+        feeds = [asyncio.create_task(copy.run()) for copy in copies]
+        for copy in copies:
+            await copy.wait_for()
+        try:
+            yield self.office
+        finally:
+            for feed in feeds:
+                feed.cancel()
+            await asyncio.gather(*feeds, return_exceptions=True)
+
+    async def throughput(self) -> tuple[float, float]:
+        """Durable bindings a second, and a second of this process's own time."""
+        await self.fill([a_node(number) for number in range(self.size.nodes)])
+        await self.fill([a_workload(number, self.size.service) for number in range(self.size.workloads)])
+        async with self.acting() as office:
+            bound: set[str] = set()
+            done = asyncio.Event()
+
+            def seen(change: Change) -> None:
+                found = office.copy(LatticeWorkload).get(change.key.path)
+                if found and found.status.binding:
+                    bound.add(change.key.path)
+                    if len(bound) == self.size.workloads:
+                        done.set()
+
+            office.copy(LatticeWorkload).on_change(seen)
+            began, own = time.perf_counter(), time.process_time()
+            acting = asyncio.create_task(run_all([self.controller.loop()]))
+            await asyncio.wait_for(done.wait(), 120)
+            seconds, own = time.perf_counter() - began, time.process_time() - own
+            acting.cancel()
+            await asyncio.gather(acting, return_exceptions=True)
+        return self.size.workloads / seconds, self.size.workloads / own
+
+    async def latency(self) -> list[float]:
+        """Milliseconds from created to bound, sorted."""
+        took: list[float] = []
+        made: dict[str, float] = {}
+        async with self.acting() as office:
+
+            def seen(change: Change) -> None:
+                found = office.copy(LatticeWorkload).get(change.key.path)
+                if found and found.status.binding and change.key.path in made:
+                    took.append(1000 * (time.perf_counter() - made.pop(change.key.path)))
+
+            office.copy(LatticeWorkload).on_change(seen)
+            acting = asyncio.create_task(run_all([self.controller.loop()]))
+            await asyncio.sleep(1)
+            for number in range(int(self.size.rate * self.size.seconds)):
+                put = a_workload(1_000_000 + number, self.size.service)
+                made[put.key.path] = time.perf_counter()
+                await self.store.commit([put])
+                await asyncio.sleep(1 / self.size.rate)
+            await asyncio.sleep(0.5)
+            acting.cancel()
+            await asyncio.gather(acting, return_exceptions=True)
+        return sorted(took)
+
+
+@asynccontextmanager
+async def opened(name: str, folder: Path) -> AsyncIterator[Store]:
+    store: Store
+    if name == "etcd":
+        from lattice.store.etcd import EtcdStore
+
+        with running_etcd(folder) as server:
+            store = await EtcdStore.open(server.url("bind"), SystemClock())
+            yield store
+            await store.close()
+        return
+    store = MemoryStore(SystemClock()) if name == "memory" else await SqliteStore.open(folder / "state.db", SystemClock())
+    yield store
+    await store.close()
+
+
+async def measure(name: str, size: Size) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        async with opened(name, Path(folder)) as store:
+            run = Run(store, size)
+            rate, own = await run.throughput()
+            took = await run.latency() if size.seconds else []
+    what = f"{name}, {size.nodes:,} nodes, {size.workloads:,} of {'one service' if size.service else 'nobody'}: {rate:,.0f} bound/s, {own:,.0f} per CPU-second"
+    if not took:
+        return what
+    share = [took[int(len(took) * part)] for part in (0.5, 0.99)]
+    return f"{what}; at {size.rate:g}/s p50 {share[0]:.1f} ms, p99 {share[1]:.1f} ms ({len(took)} bound)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--store", default="memory", choices=["memory", "sqlite", "etcd"])
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--workloads", type=int, default=10_000)
+    parser.add_argument("--bare", action="store_true", help="workloads of no service")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of steady creation; 0 for none")
+    parser.add_argument("--profile", default="balanced")
+    given = parser.parse_args()
+    size = Size(given.nodes, given.workloads, "" if given.bare else "web", seconds=given.seconds, profile=given.profile)
+    print(asyncio.run(measure(given.store, size)))
+
+
+if __name__ == "__main__":
+    main()

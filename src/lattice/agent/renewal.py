@@ -1,0 +1,43 @@
+"""Keeps a node's certificate alive: a new one when a third of its life is left, and a new connection to use it."""
+
+import random
+from dataclasses import dataclass
+
+import structlog
+
+from lattice.agent.identity import Identity
+from lattice.agent.loop import Agent
+from lattice.clock import Clock
+from lattice.errors import LatticeError
+
+LOOK_EVERY = 600.0  # seconds: the wall clock may be set while we wait
+AGAIN = 60.0
+log = structlog.get_logger()
+
+
+@dataclass
+class Renewal:
+    identity: Identity
+    agent: Agent
+    clock: Clock
+    rng: random.Random
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            left = self.identity.renew_in(self.clock.now()).total_seconds()
+            if left <= 0:
+                left = 0.0 if await self.renew() else AGAIN
+            await self.clock.sleep(max(1.0, min(left, LOOK_EVERY) * (0.9 + self.rng.random() / 10)))
+
+    async def renew(self) -> bool:
+        address = self.agent.addresses[0]
+        try:
+            certificate = await self.agent.link.renew(address, self.identity.signing_request())
+            self.identity.renewed(certificate)
+        except (LatticeError, OSError) as error:
+            log.warning("certificate not renewed", address=address, ends=self.identity.ends.isoformat(), reason=str(error))
+            return False
+        log.info("certificate renewed", ends=self.identity.ends.isoformat())
+        self.agent.renewed.set()
+        return True

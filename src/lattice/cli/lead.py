@@ -1,0 +1,247 @@
+"""What a server does while it leads: controllers with everything they need, agents that hear of it, garbage that goes."""
+
+import asyncio
+import random
+import secrets
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from lattice import metrics
+from lattice.clock import Clock, stamp
+from lattice.controllers.acting import Acting, Means
+from lattice.controllers.garbage import Garbage
+from lattice.controllers.office import Office
+from lattice.controllers.record import created
+from lattice.controllers.times import graces, node_times, pace
+from lattice.controllers.webhooks import Webhooks, networks
+from lattice.errors import Fenced, Invalid, LatticeError
+from lattice.kinds import KINDS
+from lattice.kinds.agreement import LatticeAgreement
+from lattice.kinds.base import Metadata
+from lattice.kinds.core import Lease, LeaseSpec, Secret
+from lattice.kinds.jointoken import Grant, JoinToken, fingerprint, token_secret
+from lattice.kinds.lifecycle import born
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.stored import pack
+from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.agreements import environment
+from lattice.presence import Presence
+from lattice.providers.fake import FakeProvider
+from lattice.providers.local import LocalProvider
+from lattice.providers.protocol import Provider
+from lattice.scheduling.nodes import NodeTable
+from lattice.server.certificates import Authority
+from lattice.server.tables import TableFiles, paths
+from lattice.settings import Settings
+from lattice.store.cache import Cache
+from lattice.store.leader import Election
+from lattice.store.protocol import ABSENT, Entry, Key, Put, Store, Term
+
+LEASE = Key(Lease.resource.id, "lattice-system", "controllers")
+AGENTS = "lattice.dev/agents"  # annotation of the lease: where the leader's agents connect
+API = "lattice.dev/api"  # and where its API answers
+RESTART_PAUSE = 5.0  # seconds before controllers that failed begin again
+TOKEN_LIFE = timedelta(minutes=15)
+ADAPTERS = ("local", "fake")
+
+log = structlog.get_logger()
+
+
+def providers(settings: Settings, folder: Path, clock: Clock, server: Callable[[], str]) -> dict[str, Provider]:
+    """`local,docker=local`: by the name that pools call them."""
+    made: dict[str, Provider] = {}
+    for word in (each.strip() for each in settings.providers.split(",")):
+        name, _, adapter = word.partition("=")
+        match adapter or name:
+            case "":
+                continue
+            case "local":
+                made[name] = LocalProvider(folder / "machines" / name, server, clock, name)
+            case "fake":
+                made[name] = FakeProvider(clock, name)
+            case other:
+                raise Invalid(
+                    f"there is no adapter {other!r}", where="--providers", fix=f"use {' or '.join(ADAPTERS)}: NAME or NAME=ADAPTER"
+                )
+    return made
+
+
+@dataclass(frozen=True)
+class Minting:
+    """One-time tokens for the machines that this server asks providers for."""
+
+    authority: Authority
+    clock: Clock
+
+    def __call__(self, node: LatticeNode) -> tuple[str, Put]:
+        token = JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), fingerprint(self.authority.pem))
+        now = self.clock.now()
+        secret = born(
+            token_secret(token, Grant(expires=stamp(now + TOKEN_LIFE), node=node.metadata.name)), uid=str(uuid.uuid4()), now=stamp(now)
+        )
+        key = Key(Secret.resource.id, secret["metadata"]["namespace"], secret["metadata"]["name"])
+        return str(token), Put(key, pack(Secret.resource, secret), ABSENT)
+
+
+def means(settings: Settings, authority: Authority, clock: Clock, made: dict[str, Provider]) -> Means:
+    files = TableFiles(paths(settings.prices), settings.latency)
+    return Means(
+        mint=Minting(authority, clock),
+        tables=lambda: tuple(files.now()),  # type: ignore[arg-type,return-value]
+        poster=Webhooks(networks(settings.webhook_allow), settings.webhook_ca),
+        providers=made,
+        times=node_times(settings),
+        graces=graces(settings),
+        pace=pace(settings),
+        interval=settings.reconcile_interval,
+    )
+
+
+def _lease(entry: Entry) -> Lease:
+    return msgspec.json.decode(entry.value, type=Lease)
+
+
+@dataclass
+class Lead:
+    """Follows the election: controllers run while this server leads, each write fenced by the term that it was elected for."""
+
+    store: Store
+    clock: Clock
+    election: Election
+    means: Means
+    event_ttl: float
+    address: Callable[[], str]  # at which this server's agents connect
+    url: Callable[[], str]  # at which its API answers
+    changed: Callable[[], None] = lambda: None  # told when a term begins or ends
+    failures: int = 0  # of controllers, since the start
+    office: Office | None = None
+    garbage: Garbage | None = None
+    acting: Acting | None = None
+    _table: NodeTable | None = None
+    _terms: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rng = random.Random()  # noqa: S311 - jitter
+        self.leases: Cache[Lease] = Cache(self.store, Lease.resource.id, _lease, self.clock, rng, freeze=False)
+        self.election.won, self.election.lost = self._won, self._lost
+
+    def leading(self) -> Office | None:
+        """None once our time is up by our own clock, whether or not anybody has told us."""
+        return self.office if self.office is not None and self.election.term == self.office.term else None
+
+    def leader(self) -> str | None:
+        """Where the leader's agents connect, as the last leader wrote it down."""
+        return self._announced(AGENTS)
+
+    def leader_url(self) -> str | None:
+        """Where the leader's API answers, by the same word."""
+        return self._announced(API)
+
+    def _announced(self, annotation: str) -> str | None:
+        lease = self.leases.get(LEASE.path)
+        return (lease.metadata.annotations.get(annotation) or None) if lease is not None else None
+
+    def environment(self, workload: LatticeWorkload) -> dict[str, str]:
+        """What a replica is told of those that it may call."""
+        office = self.office
+        if office is None or not workload.spec.service:
+            return {}
+        found = [
+            each
+            for each in office.copy(LatticeAgreement).all(workload.metadata.namespace)
+            if each.spec.caller.name == workload.spec.service
+        ]
+        return environment(found)
+
+    @property
+    def pending(self) -> int:
+        return sum(each.pending for each in (self.garbage, self.acting) if each is not None)
+
+    @property
+    def last_look(self) -> str | None:
+        return max((each.last_look for each in (self.garbage, self.acting) if each is not None and each.last_look), default=None)
+
+    def _won(self, term: Term) -> None:
+        metrics.LEADER.set(1)
+        log.info("leading", role=term.role, term=term.number)
+        self._terms[term.number] = asyncio.create_task(self._lead(term))
+
+    def _lost(self, term: Term) -> None:
+        metrics.LEADER.set(0)
+        log.info("no longer leading", role=term.role, term=term.number)
+        if self.acting is not None:
+            self._table = self.acting.scheduling.table
+        self.office = self.acting = self.garbage = None
+        self.changed()
+        if (task := self._terms.pop(term.number, None)) is not None:
+            task.cancel()
+
+    async def _lead(self, term: Term) -> None:
+        await asyncio.gather(self._announce(term), self._act(term), self._collect(term))
+
+    async def _announce(self, term: Term) -> None:
+        """Others tell agents where we are."""
+        while self.election.term == term:
+            try:
+                return await self._write_lease(term)
+            except Fenced:
+                return None
+            except LatticeError as error:
+                log.warning("cannot say who leads", reason=str(error))
+                await self.clock.sleep(1.0)
+        return None
+
+    async def _write_lease(self, term: Term) -> None:
+        entry = await self.store.get(LEASE)
+        resource = Lease.resource
+        lease = Lease(
+            api_version=resource.api_version,
+            kind=resource.kind,
+            metadata=Metadata(name=LEASE.name, namespace=LEASE.namespace, annotations={AGENTS: self.address(), API: self.url()}),
+            spec=LeaseSpec(
+                holder_identity=term.holder, lease_transitions=term.number, acquire_time=f"{stamp(self.clock.now())[:-1]}.000000Z"
+            ),
+        )
+        write = created(lease, uid=str(uuid.uuid4()), now=stamp(self.clock.now()))
+        await self.store.commit([msgspec.structs.replace(write, expect=ABSENT if entry is None else entry.revision)], fence=term)
+
+    async def _act(self, term: Term) -> None:
+        """Until the term is over. Controllers that fail as a whole are told of, and begin again."""
+        while self.election.term == term:
+            presence = Presence(self.clock)
+            self.office = Office(self.store, self.clock, term, random.Random(), presence)  # noqa: S311 - jitter
+            self.acting = Acting(self.office, self.means, self._table)
+            self.changed()
+            await self._begun_again("controllers", self.acting.run)
+
+    async def _collect(self, term: Term) -> None:
+        while self.election.term == term:
+            self.garbage = Garbage(self.store, self.clock, KINDS, term, timedelta(seconds=self.event_ttl))
+            await self._begun_again("garbage", self.garbage.run)
+
+    async def _begun_again(self, name: str, run: Callable[[], Any]) -> None:
+        try:
+            await run()
+        except Fenced:
+            return
+        except LatticeError as error:
+            log.warning("controller stopped, starting again", controller=name, reason=str(error))
+        except Exception:
+            log.exception("controller failed, starting again", controller=name)
+        self.failures += 1
+        await self.clock.sleep(RESTART_PAUSE)
+
+    async def stop(self) -> None:
+        """What is in hand is finished before the role is given up."""
+        if self.acting is not None:
+            self.acting.stop()
+        for task in self._terms.values():
+            task.cancel()
+        await asyncio.gather(*self._terms.values(), return_exceptions=True)

@@ -1,0 +1,95 @@
+"""All controllers of one term, wired: who is told of what, and with which means they act."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from lattice.controllers.agreements import Agreements
+from lattice.controllers.automation import Automation
+from lattice.controllers.clusters import Clusters, Mint
+from lattice.controllers.departures import Departures
+from lattice.controllers.drifts import Drifts
+from lattice.controllers.jointokens import JoinTokens
+from lattice.controllers.loop import Loop, Pace, run_all
+from lattice.controllers.nodes import Nodes
+from lattice.controllers.office import Office
+from lattice.controllers.replicas import Replicas
+from lattice.controllers.scheduling import SchedulingController
+from lattice.controllers.services import Services
+from lattice.controllers.status import Statuses
+from lattice.controllers.supply import Supply
+from lattice.controllers.survey import Tables
+from lattice.controllers.webhooks import Poster
+from lattice.controllers.workloads import Workloads
+from lattice.providers.protocol import Provider
+from lattice.scheduling.lifecycle import Graces
+from lattice.scheduling.noderules import NodeTimes
+from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.profile import DEFAULT, PRESETS, ProfileSpec
+
+
+@dataclass(frozen=True)
+class Means:
+    """What controllers need besides the store: the same in every term of a server."""
+
+    mint: Mint
+    tables: Callable[[], Tables]
+    poster: Poster
+    providers: Mapping[str, Provider] = field(default_factory=dict)
+    times: NodeTimes = field(default_factory=NodeTimes)
+    graces: Graces = field(default_factory=Graces)
+    pace: Pace = field(default_factory=Pace)
+    interval: float = 5.0
+    profile: ProfileSpec = PRESETS[DEFAULT]
+
+    @property
+    def adapters(self) -> frozenset[str]:
+        return frozenset(self.providers)
+
+
+class Acting:
+    """`before`: the node table of an earlier term of this server, which has learned what the workloads are like."""
+
+    def __init__(self, office: Office, means: Means, before: NodeTable | None = None) -> None:
+        self.office = office
+        self.nodes = Nodes(office, means.times, means.pace)
+        departures = Departures(office, means.pace)
+        replicas = Replicas(office, surges=lambda: departures.surges).loop()
+        departures.on_surge(replicas.wake)
+        self.scheduling = SchedulingController(office, means.profile, before)
+        self.loops: list[Loop] = [
+            self.nodes.loop(),
+            departures.loop(),
+            Workloads(office, self.nodes, departures, means.graces, means.interval, means.pace).loop(),
+            self.scheduling.loop(),
+            replicas,
+            Drifts(office).loop(),
+            Services(office, means.tables, means.adapters, asyncio.to_thread).loop(),
+            Clusters(office, means.providers, means.mint).loop(),
+            Supply(office, means.adapters, lambda: means.tables()[0]).loop(),
+            Statuses(office).loop(),
+            Agreements(office).loop(),
+            Automation(office, means.poster).loop(),
+            JoinTokens(office).loop(),
+        ]
+
+    async def run(self) -> None:
+        """Until stopped, or until a write is refused because the term is over."""
+        listening = asyncio.create_task(self.office.presence.run())
+        try:
+            await run_all(self.loops, self.office.copies)
+        finally:
+            listening.cancel()
+
+    def stop(self) -> None:
+        """What is in hand is finished, nothing else begun."""
+        for loop in self.loops:
+            loop.stop()
+
+    @property
+    def pending(self) -> int:
+        return sum(loop.pending for loop in self.loops)
+
+    @property
+    def last_look(self) -> str | None:
+        return max((loop.last_look for loop in self.loops if loop.last_look), default=None)

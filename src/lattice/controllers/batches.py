@@ -1,0 +1,167 @@
+"""Many bindings in few commits: who lost its place to a rival is dropped, everybody else is bound."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from lattice.controllers.bindings import StoreLedger, node_key, workload_key
+from lattice.errors import TooLarge
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.workload import Binding, LatticeWorkload
+from lattice.scheduling.bind import BindRequest
+from lattice.scheduling.reserve import Refused, Reservations
+from lattice.scheduling.schedule import Placed
+from lattice.scheduling.waves import Limits, Unit, a_unit, singles, waves
+from lattice.store.protocol import Clash, Entry, Put
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Members that are bound together, or fewer than `least` of them not at all."""
+
+    members: tuple[Placed, ...]
+    least: int
+
+
+@dataclass
+class Batches:
+    """`seen`: the revision of each node that the table reflects. Whatever else a node is at by now, nothing is bound to it."""
+
+    ledger: StoreLedger
+    reservations: Reservations
+    seen: dict[str, int]
+    uids: Mapping[str, str]
+    on_bound: Callable[[Placed], None]
+    writing: set[str] = field(default_factory=set)  # nodes whose next revision is on its way to us
+    _nodes: dict[str, Entry] = field(default_factory=dict)  # as we wrote them
+
+    async def bind(self, alone: Iterable[Placed], groups: Iterable[Group]) -> None:
+        """Those that are bound are told of by `on_bound`. A rival's doing is no error; what the store raises otherwise is."""
+        together = list(groups)
+        sizes: dict[str, int] = {}
+        ready = [each for each in alone if self._measured(each, sizes)]
+        units = [*(self._unit(group.members) for group in together), *singles(ready, sizes, LIMITS)]
+        needed = {each.ask.group: group.least for group in together for each in group.members[:1]}
+        for wave in waves(units, LIMITS):
+            done = await asyncio.gather(*(self._commit(commit, needed) for commit in wave), return_exceptions=True)
+            for problem in done:
+                if isinstance(problem, BaseException):
+                    raise problem
+
+    async def count(self, bound: Mapping[str, int]) -> None:
+        """So many are bound to each of these nodes. What a rival writes at the same time is counted by the rival."""
+        nodes = [(self._node(name), count) for name, count in bound.items()]
+        puts = [put for entry, count in nodes if entry and (put := self.ledger.deeds.recounted(entry, count))]
+        for start in range(0, len(puts), LIMITS.operations):
+            part = puts[start : start + LIMITS.operations]
+            with suppress(Clash):
+                self._note(part, (), await self.ledger.office.commit(part))
+
+    def fits(self, group: Group) -> bool:
+        """Does it go into one commit?"""
+        return self._unit(group.members).fits(LIMITS)
+
+    def _unit(self, members: Sequence[Placed]) -> Unit:
+        sizes: dict[str, int] = {}
+        for each in members:
+            self._measured(each, sizes)
+        return a_unit(members, sum(sizes.values()))
+
+    def _measured(self, each: Placed, sizes: dict[str, int]) -> bool:
+        entry = self.ledger.office.copy(LatticeWorkload).entry(each.ask.name)
+        sizes[each.ask.name] = len(entry.value) if entry else 0
+        return entry is not None
+
+    async def _commit(self, units: Iterable[Unit], needed: Mapping[str, int]) -> None:
+        left = [each for unit in units for each in unit.placed]
+        while left := _enough(self._held(left), needed):
+            more = Counter(each.node for each in left)
+            nodes = {name: self._node(name) for name in more}
+            if gone := {name for name, entry in nodes.items() if entry is None}:
+                left = [each for each in left if each.node not in gone]
+                continue
+            counts = [self.ledger.deeds.counted(entry, more[name]) for name, entry in nodes.items() if entry]
+            puts = [put for each in left for put in self._puts(each)]
+            self.writing |= more.keys()
+            try:
+                revision = await self.ledger.office.commit([*counts, *puts])
+            except Clash as clash:
+                left = _unharmed(left, clash)
+                await self._catch_up(clash)
+            except TooLarge:
+                await self._halve(left, needed)
+                return
+            else:
+                self._note(counts, left, revision)
+                return
+            finally:
+                self.writing -= more.keys()
+
+    async def _halve(self, left: list[Placed], needed: Mapping[str, int]) -> None:
+        if len(left) == 1 or any(each.ask.group for each in left):
+            return
+        middle = len(left) // 2
+        for part in (left[:middle], left[middle:]):
+            await self._commit([a_unit(part, 0)], needed)
+
+    def _held(self, placed: Iterable[Placed]) -> list[Placed]:
+        """Whose room is still kept, and whose record is still there to be written."""
+        now, ours = self.ledger.office.clock.monotonic(), self.reservations
+        return [each for each in placed if not ours.refusal(each.reservation.id, now) and self._workload(each)]
+
+    def _workload(self, each: Placed) -> LatticeWorkload | None:
+        """As copied; one that is bound or to be deleted by now is none of ours."""
+        found = self.ledger.office.copy(LatticeWorkload).get(each.ask.name)
+        if found is None or found.status.binding or found.metadata.deletion_timestamp or found.spec.desired_state != "Running":
+            return None
+        return found
+
+    def _puts(self, each: Placed) -> list[Put]:
+        held, entry = each.reservation, self.ledger.office.copy(LatticeWorkload).entry(each.ask.name)
+        if entry is None:
+            return []
+        request = BindRequest(held.workload, held.node, held.id, held.needs, held.expires_at)
+        to = Binding(node=each.node, uid=self.uids[each.node], term=self.ledger.office.term.number)
+        return self.ledger.deeds.bound(entry, to, request, self.ledger.draft(request))
+
+    def _node(self, name: str) -> Entry | None:
+        """At the revision that the table reflects; None: it is elsewhere by now."""
+        wanted = self.seen.get(name)
+        for entry in (self._nodes.get(name), self.ledger.office.copy(LatticeNode).entry(f"/{name}")):
+            if entry is not None and entry.revision == wanted:
+                return entry
+        return None
+
+    def _note(self, counts: Sequence[Put], bound: Sequence[Placed], revision: int) -> None:
+        now = self.ledger.office.clock.monotonic()
+        for put in counts:
+            self.seen[put.key.name] = revision
+            self._nodes[put.key.name] = Entry(put.key, put.value, revision)
+        for each in bound:
+            self.ledger.written[each.ask.name] = revision
+            if not isinstance(self.reservations.confirm(each.reservation.id, now), Refused):
+                self.on_bound(each)
+
+    async def _catch_up(self, clash: Clash) -> None:
+        """Until the copy knows what the rival wrote: deciding on less would end the same way."""
+        office = self.ledger.office
+        copy = office.copy(LatticeNode) if clash.key.resource == LatticeNode.resource.id else office.copy(LatticeWorkload)
+        await copy.wait_for(clash.found or await office.store.revision())
+
+
+def _unharmed(placed: Sequence[Placed], clash: Clash) -> list[Placed]:
+    """Those that have nothing to do with what a rival wrote; nobody, if that is neither a node nor a workload of theirs."""
+    harmed = {id(each) for each in placed if clash.key in (node_key(each.node), workload_key(each.ask.name))}
+    return [each for each in placed if id(each) not in harmed] if harmed else []
+
+
+def _enough(placed: list[Placed], needed: Mapping[str, int]) -> list[Placed]:
+    """Without the members of groups of which too few are left."""
+    if not needed:
+        return placed
+    count = Counter(each.ask.group for each in placed)
+    return [each for each in placed if not each.ask.group or count[each.ask.group] >= max(1, needed[each.ask.group])]

@@ -1,0 +1,121 @@
+"""Who must leave a node that is drained or has a mark that expels, and who may only leave once another runs elsewhere?"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from lattice.controllers.loop import Again, Loop, Pace, Source
+from lattice.controllers.office import Office
+from lattice.controllers.record import conditioned, path_of, with_status
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.service import LatticeService
+from lattice.kinds.workload import LatticeWorkload
+from lattice.scheduling.leaving import ages, drained, is_draining, is_marked, preempted, reasons, resident, since, standing, undrained
+from lattice.scheduling.noderules import Drain, Resident, drain, driven_out
+from lattice.scheduling.retry import written
+from lattice.store.protocol import Change
+
+
+@dataclass
+class Departures:
+    """LatticeNode -> which of its workloads must go now. Told anew from what is stored, so that a new leader goes on where it was."""
+
+    office: Office
+    pace: Pace = field(default_factory=Pace)
+    name: str = "departures"
+
+    def __post_init__(self) -> None:
+        self._nodes = self.office.copy(LatticeNode)
+        self._workloads = self.office.copy(LatticeWorkload)
+        self._services = self.office.copy(LatticeService)
+        self._leaving: dict[str, Mapping[str, str]] = {}  # by path of the node: paths of workloads, and why
+        self._draining: set[str] = set()
+        self._surges: dict[str, Mapping[str, str]] = {}  # by path of the node: services, and who waits for one more of them
+        self._ears: list[Callable[[Iterable[str]], None]] = []
+        self._surge_ears: list[Callable[[Iterable[str]], None]] = []
+
+    def loop(self) -> Loop:
+        sources = (Source(self._nodes), Source(self._workloads, self._concerned), Source(self._services, self._concerned))
+        return Loop(self, self.office.clock, self.office.rng, self._everything, sources, self.pace)
+
+    def on_change(self, told: Callable[[Iterable[str]], None]) -> None:
+        """Hear which workloads must leave, or need not any more; must not wait."""
+        self._ears.append(told)
+
+    def on_surge(self, told: Callable[[Iterable[str]], None]) -> None:
+        """Hear for which services `surges` changed, by path."""
+        self._surge_ears.append(told)
+
+    @property
+    def surges(self) -> Mapping[str, str]:
+        """Services, by path, that need one replica more than they want before a drain can go on, and a workload that waits for it."""
+        return {service: path for services in self._surges.values() for service, path in services.items()}
+
+    def why_leave(self, workload: LatticeWorkload) -> str:
+        binding = workload.status.binding
+        if binding is None:
+            return ""
+        return self._leaving.get(f"/{binding.node}", {}).get(path_of(workload), "") or preempted(workload)
+
+    async def reconcile(self, key: str) -> Again | None:
+        entry, node = self._nodes.entry(key), self._nodes.get(key)
+        if entry is None or node is None or not is_marked(node):
+            self._note(key, None, {})
+            return None
+        now = self.office.clock.now()
+        times = since(node, written(now))
+        here = self._residents(node)
+        expelled = driven_out(here, ages(node, times, now))
+        found = self._drain(here) if is_draining(node) else None
+        (self._draining.discard if found is None else self._draining.add)(key)
+        self._note(
+            key,
+            reasons(here, expelled, found),
+            {each.service: each.name for each in here if found and each.service in found.surge and each.name in found.held},
+        )
+        status = replace(undrained(node.status), taints_since=times)
+        if found is not None:
+            status = replace(status, conditions=conditioned(node.status.conditions, [drained(found, len(here))], self.office.now))
+        if status != node.status:
+            await self.office.commit([with_status(entry, status)])
+        later = [each.after for each in expelled if each.after > 0]
+        return Again(min(later)) if later else None
+
+    def _everything(self) -> list[str]:
+        return [path_of(node) for node in self._nodes.all() if is_marked(node)]
+
+    def _concerned(self, change: Change) -> Iterable[str]:
+        """A drain waits for replicas anywhere; other marks are about who is on the node."""
+        found = self._workloads.get(change.key.path) if change.key.resource == LatticeWorkload.resource.id else None
+        binding = found.status.binding if found else None
+        here = f"/{binding.node}" if binding else ""
+        return [key for key in self._leaving if key == here or key in self._draining]
+
+    def _residents(self, node: LatticeNode) -> list[Resident]:
+        bound = self._workloads.by("node", node.metadata.name)
+        told = self._told()
+        return [resident(each, told) for each in bound if each.status.binding and each.status.binding.uid in ("", node.metadata.uid)]
+
+    def _drain(self, here: list[Resident]) -> Drain:
+        services, told = {each.service for each in here if each.service}, self._told()
+        return drain(here, {name: standing(self._services.get(name), self._workloads.by("service", name), told) for name in services})
+
+    def _told(self) -> set[str]:
+        """Who was found to have to leave, on whichever node; it may not be stored yet."""
+        return {path for paths in self._leaving.values() for path in paths}
+
+    def _note(self, key: str, leaving: Mapping[str, str] | None, surge: Mapping[str, str]) -> None:
+        before, surged = self._leaving.pop(key, {}), self._surges.pop(key, {})
+        if leaving is None:
+            self._draining.discard(key)
+        else:
+            self._leaving[key], self._surges[key] = leaving, surge
+        _tell(self._ears, {*before} ^ {*(leaving or {})})
+        _tell(self._surge_ears, {*surged} ^ {*surge})
+
+
+def _tell(ears: Iterable[Callable[[Iterable[str]], None]], paths: set[str]) -> None:
+    if paths:
+        for ear in ears:
+            ear(sorted(paths))

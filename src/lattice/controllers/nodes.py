@@ -1,0 +1,228 @@
+"""Is each node well, as far as its agent is heard, and what does its silence mean for what runs on it?"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import structlog
+from msgspec.structs import replace
+
+from lattice import metrics
+from lattice.controllers.loop import Again, Loop, Pace, Source
+from lattice.controllers.office import Office
+from lattice.controllers.record import conditioned, path_of, with_status
+from lattice.kinds.base import Condition
+from lattice.kinds.node import LatticeNode, NodeHeartbeat, NodeStatus, NodeUsage
+from lattice.kinds.workload import Binding, LatticeWorkload
+from lattice.presence import Told, Usage
+from lattice.scheduling.leaving import is_draining
+from lattice.scheduling.lifecycle import NodeState
+from lattice.scheduling.measured import is_news
+from lattice.scheduling.noderules import Allowance, NodeSeen, NodeTimes, NodeVerdict, Releases, failover, judge, release
+from lattice.store.protocol import Entry, Key, Put
+
+ZONES = "*"  # the key under which whole zones are looked at
+NOT_JOINED = "NotJoined"
+COUNT_AFTER = 1.0  # seconds from when a workload left until those that are left are counted: many may leave at once
+
+log = structlog.get_logger()
+
+
+class Footing(NamedTuple):
+    """What a workload stands on."""
+
+    node: NodeState
+    is_heard: bool = True  # False: silent only in so far as this server has not heard all of it yet
+    reason: str = ""
+    again: float | None = None  # seconds after which time alone may change it
+
+
+@dataclass
+class Nodes:
+    """LatticeNode -> its conditions, phase and heartbeat; tells whose workloads may go elsewhere."""
+
+    office: Office
+    times: NodeTimes = field(default_factory=NodeTimes)
+    pace: Pace = field(default_factory=Pace)
+    name: str = "nodes"
+
+    def __post_init__(self) -> None:
+        self._nodes = self.office.copy(LatticeNode)
+        self._teller = self.office.teller(self.name)
+        self._releases = Releases(Allowance(), {}, {})
+        self._workloads = self.office.copy(LatticeWorkload)
+        self._left: dict[str, float] = {}  # nodes that workloads have left, and when to count what is left, monotonic
+        self._removed: dict[tuple[str, str], float] = {}  # nodes that workloads are bound to though they are gone, and since when
+        self._measured: dict[str, float] = {}  # when usage was last written, monotonic
+        self._ears: list[Callable[[Iterable[str]], None]] = []
+        self._wake: Callable[[Iterable[str]], None] = lambda _: None
+
+    def loop(self) -> Loop:
+        loop = Loop(self, self.office.clock, self.office.rng, self._everything, (Source(self._nodes),), self.pace)
+        self._wake = loop.wake
+        self.office.presence.on_change(self._hear)
+        return loop
+
+    def on_change(self, told: Callable[[Iterable[str]], None]) -> None:
+        """Hear which workloads stand on something else than before; must not wait."""
+        self._ears.append(told)
+
+    def usage(self) -> dict[str, Usage]:
+        """As measured last, by node: live, not what is stored."""
+        presence = self.office.presence
+        return {name: heard.usage for name in presence.nodes() if (heard := presence.get(name)) is not None}
+
+    def workload_usage(self) -> dict[str, Usage]:
+        """The same by path of the workload."""
+        presence = self.office.presence
+        return {
+            path: used
+            for name in presence.nodes()
+            if (heard := presence.get(name)) is not None
+            for path, used in heard.workload_usage.items()
+        }
+
+    def left(self, name: str) -> None:
+        """A workload has left that node."""
+        self._left.setdefault(name, self.office.clock.monotonic() + COUNT_AFTER)
+        self._wake((f"/{name}",))
+
+    def footing(self, workload: LatticeWorkload) -> Footing:
+        binding = workload.status.binding
+        if binding is None:
+            return Footing("None")
+        node = self._nodes.get(f"/{binding.node}")
+        if node is None or (binding.uid and node.metadata.uid != binding.uid):
+            return self._off(workload, binding)
+        seen = self._seen(node)
+        if judge(seen, self.times).state != "Ready":
+            found = failover(workload.spec.disconnect, seen, self._releases, self.times)
+            return Footing("Abandoned" if found.may_go else "Silent", True, found.reason, found.again)
+        heard = self.office.presence.get(binding.node)
+        return Footing("Ready") if heard is not None and heard.is_complete else Footing("Silent", False)
+
+    def _off(self, workload: LatticeWorkload, binding: Binding) -> Footing:
+        """Its node was removed. A strict copy may live on there until the machine, which nobody answers any more, has ended it."""
+        now, disconnect = self.office.clock.monotonic(), workload.spec.disconnect
+        since = self._removed.setdefault((binding.node, binding.uid), now)
+        left = since + self.times.certain_after(disconnect.stop_after_ms / 1000) - now if disconnect.policy == "stop" else 0.0
+        if left > 0:
+            return Footing("Silent", True, "its node was removed and may not have stopped it yet", left)
+        return Footing("Gone")
+
+    async def reconcile(self, key: str) -> Again | None:
+        if key == ZONES:
+            return self._release()
+        entry, node = self._nodes.entry(key), self._nodes.get(key)
+        if entry is None or node is None:
+            await self._gone(key)
+            return None
+        verdict = judge(self._seen(node), self.times)
+        status = replace(self._status(node, verdict), workloads=self._count(entry, node))
+        if status != node.status:
+            await self.office.commit([with_status(entry, status), *self._events(node, verdict)])
+            self._changed(node, status, verdict)
+        # a node that was silent may speak again without anything to tell, which wakes nobody
+        again = self.times.heartbeat / 2 if verdict.state == "NotReady" else verdict.again or self.pace.resync
+        return Again(min(again, COUNT_AFTER) if node.metadata.name in self._left else again)
+
+    def _everything(self) -> list[str]:
+        return [*(path_of(node) for node in self._nodes.all()), ZONES]
+
+    def _hear(self, told: Told) -> None:
+        path = f"/{told.node}"
+        node = self._nodes.get(path)
+        if node is None or not _is_ready(node):
+            self._wake((path,))
+
+    def _seen(self, node: LatticeNode) -> NodeSeen:
+        presence, name = self.office.presence, node.metadata.name
+        ready, is_heard = _ready(node), presence.get(name) is not None
+        has_joined = is_heard or (ready is not None and ready.reason != NOT_JOINED)
+        zone = "/".join(part for part in (node.spec.region, node.spec.zone) if part)
+        return NodeSeen(name, zone, presence.silence(name), _is_ready(node), has_joined, is_heard)
+
+    def _status(self, node: LatticeNode, verdict: NodeVerdict) -> NodeStatus:
+        before, now = node.status, self.office.now
+        ready = Condition(
+            type="Ready", status="True" if verdict.state == "Ready" else "False", reason=verdict.reason, message=verdict.message
+        )
+        status = replace(
+            before,
+            phase="Draining" if verdict.state == "Ready" and is_draining(node) else verdict.state,
+            conditions=conditioned(before.conditions, [ready], now),
+            usage=self._usage(node),
+        )
+        if verdict.event:
+            by = "heartbeat" if verdict.state == "Ready" else "monitor"
+            status = replace(status, heartbeat=NodeHeartbeat(reason=verdict.reason, by=by, at=now))
+        return status
+
+    def _usage(self, node: LatticeNode) -> NodeUsage | None:
+        name, before = node.metadata.name, node.status.usage
+        heard = self.office.presence.get(name)
+        if heard is None or heard.usage == Usage():
+            return before
+        now = NodeUsage(cpu=heard.usage.cpu, memory=heard.usage.memory, disk=heard.usage.disk)
+        monotonic = self.office.clock.monotonic()
+        age = monotonic - self._measured.setdefault(name, monotonic)
+        return now if is_news(before, now, node.status.capacity, age) else before
+
+    def _count(self, entry: Entry, node: LatticeNode) -> int | None:
+        """Whoever binds counts up in the same commit; what left is counted here, from a copy that knows all that was bound."""
+        name = node.metadata.name
+        if self._left.get(name, 0.0) > self.office.clock.monotonic() or self._workloads.revision < entry.revision:
+            return node.status.workloads
+        self._left.pop(name, None)
+        return len(self._workloads.by("node", name)) + len(self._workloads.by("prepared", name)) or (
+            None if node.status.workloads is None else 0
+        )
+
+    def _events(self, node: LatticeNode, verdict: NodeVerdict) -> list[Put]:
+        if not verdict.event:
+            return []
+        return [self._teller.event(node, verdict.event, verdict.message, warning=verdict.event == "NodeLost")]
+
+    def _changed(self, node: LatticeNode, status: NodeStatus, verdict: NodeVerdict) -> None:
+        if status.usage != node.status.usage:
+            self._measured[node.metadata.name] = self.office.clock.monotonic()
+        if verdict.event == "NodeLost":
+            metrics.NODES_UNHEALTHY.inc()
+        if verdict.event:
+            log.info("node changed", node=node.metadata.name, state=verdict.state, why=verdict.message)
+            self._tell([node.metadata.name])
+            self._wake((ZONES,))
+
+    def _release(self) -> Again:
+        """Which silent nodes are given up now."""
+        seen = [self._seen(node) for node in self._nodes.all()]
+        self._removed = {key: since for key, since in self._removed.items() if self._workloads.by("node", key[0])}
+        before, found = self._releases, release(seen, self._releases.allowance, self.office.clock.monotonic(), self.times)
+        self._releases = found
+        for zone, halt in found.halted.items():
+            if zone not in before.halted:
+                log.warning("re-placement halted", zone=zone, why=str(halt))
+        self._tell(found.released - before.released)
+        return Again(max(found.again if found.again is not None else self.pace.resync, 0.01))
+
+    def _tell(self, names: Iterable[str]) -> None:
+        paths = [path_of(each) for name in names for each in self._workloads.by("node", name)]
+        for ear in self._ears:
+            ear(paths)
+
+    async def _gone(self, key: str) -> None:
+        """Asked of the store, since a node that has just registered may not be in the copy yet."""
+        name = key.removeprefix("/")
+        if await self.office.store.get(Key(LatticeNode.resource.id, "", name)) is None:
+            self.office.presence.forget(name)
+            self._measured.pop(name, None)
+            self._tell([name])
+
+
+def _ready(node: LatticeNode) -> Condition | None:
+    return next((each for each in node.status.conditions if each.type == "Ready"), None)
+
+
+def _is_ready(node: LatticeNode) -> bool:
+    ready = _ready(node)
+    return ready is not None and ready.status == "True"

@@ -1,0 +1,94 @@
+"""Who finds no node, and who must make room: told on the record of each, once per change of reason."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lattice import metrics
+from lattice.controllers.deeds import Deeds
+from lattice.engine.decide import decide
+from lattice.kinds.workload import LatticeWorkload
+from lattice.scheduling.grounds import Grounds, refused
+from lattice.scheduling.profile import ProfileSpec
+from lattice.scheduling.queue import Queue
+from lattice.scheduling.roster import is_leaving
+from lattice.scheduling.schedule import CompositeScheduler, Cycle, Unplaced
+from lattice.store.protocol import MAX_OPERATIONS, Clash, Put
+
+
+class Untold(NamedTuple):
+    why: str
+    kinds: tuple[str, ...]
+    grounds: Grounds
+
+
+@dataclass
+class Refusals:
+    deeds: Deeds
+    scheduler: CompositeScheduler
+    profile: ProfileSpec
+    untold: dict[str, Untold] = field(default_factory=dict)
+    _for_whom: dict[str, str] = field(default_factory=dict)  # by victim
+
+    def note(self, cycle: Cycle, queue: Queue, now: float, revision: int) -> None:
+        """They sleep until something changes that could help them."""
+        self._for_whom.update(cycle.evictions)
+        for each, grounds in self._explained(cycle.unplaced, revision):
+            if each.ask.name in self.scheduler.table.placements:
+                queue.done(each.ask.name)
+                continue
+            metrics.SCHEDULING_FAILURES.inc()
+            queue.unschedulable(each.ask.name, each.wakes_on, now)
+            self.untold[each.ask.name] = Untold(each.why, each.kinds, grounds)
+
+    def _explained(self, unplaced: Iterable[Unplaced], revision: int) -> Iterator[tuple[Unplaced, Grounds]]:
+        """Those that ask for the same and are refused for the same reason are explained once."""
+        known: dict[object, Grounds] = {}
+        for each in unplaced:
+            key = (each.ask.shape, each.kinds)
+            if key not in known:
+                decision = decide(each.ask, self.scheduler.table, self.scheduler.profile)
+                known[key] = refused(decision, self.profile, revision) if not decision.fits else {}
+            yield each, known[key]
+
+    async def tell(self, queue: Queue) -> None:
+        copy, puts = self.deeds.office.copy(LatticeWorkload), {}
+        for name, each in list(self.untold.items()):
+            entry = copy.entry(name) if name in queue else None
+            made = self.deeds.unplaced(entry, each.why, each.kinds, each.grounds) if entry else []
+            if made:
+                puts[name] = made
+            else:
+                del self.untold[name]
+        for name in await self._write(puts):
+            self.untold.pop(name, None)
+
+    async def mark(self, leaving: Mapping[str, str]) -> None:
+        """By workload, the node that it must leave."""
+        copy, puts = self.deeds.office.copy(LatticeWorkload), {}
+        for name, node in leaving.items():
+            found, entry = copy.get(name), copy.entry(name)
+            binding = found.status.binding if found else None
+            if found and entry and binding and binding.node == node and not is_leaving(found):
+                puts[name] = self.deeds.leaving(entry, f"makes room on node {node} for {self._for_whom.get(name, 'another')}")
+        for name in await self._write(puts):
+            self._for_whom.pop(name, None)
+
+    async def _write(self, puts: Mapping[str, Sequence[Put]]) -> list[str]:
+        """Those whose record is still as it was read; the others are tried again, once the copy knows what a rival wrote."""
+        office = self.deeds.office
+        done: list[str] = []
+        names = list(puts)
+        most = MAX_OPERATIONS // 2
+        for part in (names[start : start + most] for start in range(0, len(names), most)):
+            left = part
+            while left:
+                try:
+                    await office.commit([put for name in left for put in puts[name]])
+                except Clash as clash:
+                    left = [name for name in left if clash.key.path != name]
+                    await office.copy(LatticeWorkload).wait_for(clash.found or await office.store.revision())
+                    continue
+                done += left
+                break
+        return done

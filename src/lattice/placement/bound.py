@@ -1,0 +1,93 @@
+"""At most how many more replicas could there be room for? Quickly, and never too few: where it says no, placing need not be tried."""
+
+import numpy as np
+
+from lattice.engine.table import Flags, Integers
+from lattice.placement.demand import Demand, ReplicaAsk
+from lattice.placement.fleet import Fleet
+from lattice.placement.offer import NO_LIMIT
+from lattice.placement.plugins.available import Available
+from lattice.placement.plugins.capabilities import Capabilities
+from lattice.placement.plugins.compliance import Compliance
+from lattice.placement.plugins.labels import Labels
+from lattice.placement.plugins.residency import Residency
+
+LASTING = (Available(), Labels(), Compliance(), Capabilities(), Residency())  # nothing that is placed makes these say yes
+PLENTY = 1 << 40
+
+
+def may_fit(demand: Demand, fleet: Fleet) -> bool:
+    """False: there is no room for all replicas that it lacks, whatever goes where. Those that run take what the service asks now."""
+    missing = demand.replicas - len(fleet.seats.get(demand.name, ()))
+    if missing <= 0:
+        return True
+    rows = _open(demand, fleet)
+    return bool(rows.any()) and _on_machines(demand, fleet, rows) + _on_new_ones(demand, fleet, rows) >= missing
+
+
+def _open(demand: Demand, fleet: Fleet) -> Flags:
+    ask = ReplicaAsk(demand)
+    rows: Flags = np.ones(fleet.table.count, np.bool_)
+    for each in LASTING:
+        if each.applies(ask):
+            for mask in each.filter(ask, fleet.table).values():
+                rows &= ~mask
+    return rows
+
+
+def _on_machines(demand: Demand, fleet: Fleet, rows: Flags) -> int:
+    """On those that are there, whoever may use them."""
+    machines = fleet.machines
+    if not machines.count:
+        return 0
+    room: Integers = np.full(machines.count, demand.per_node or demand.replicas, np.int64)
+    for resource, amount in demand.effective_needs.items():
+        free = machines.free(machines.add_resource(resource)) + _given_back(demand, fleet, resource, amount)
+        np.minimum(room, np.maximum(free, 0) // max(1, amount), out=room)
+    is_there = machines.column("alive") & rows[machines.column("offer")]
+    return int(room[is_there].sum())
+
+
+def _given_back(demand: Demand, fleet: Fleet, resource: str, amount: int) -> Integers:
+    """By replicas that run and took more of it than is asked now."""
+    found: Integers = np.zeros(fleet.machines.count, np.int64)
+    for seat in fleet.seats.get(demand.name, ()):
+        before = next((taken for name, taken in seat.needs if name == resource), 0)
+        if before != amount:
+            found[seat.machine] += before - amount
+    return found
+
+
+def _on_new_ones(demand: Demand, fleet: Fleet, rows: Flags) -> int:
+    """By each limit alone: machines, cores, memory and money. Budgets that offers share count for each of them."""
+    if "capacity" in demand.ignoring:
+        return PLENTY
+    quotes, table = fleet.table.quotes, fleet.table
+    serving, catalogue = quotes.serving(demand), quotes.catalogue
+    if not len(serving.serves):
+        return 0
+    per = np.where(serving.serves, _per_machine(demand, fleet), 0)
+    room = np.minimum(np.maximum(table.free(table.index["nodes"]), 0), PLENTY) * per.max(axis=0)
+    for resource in ("cpu", "memory"):
+        amount, is_counted = demand.effective_needs.get(resource, 0), (catalogue.size(resource) < NO_LIMIT)[serving.serves].all()
+        if amount and is_counted:
+            np.minimum(room, np.maximum(table.free(table.index[resource]), 0) // amount, out=room)
+    if "budget" not in demand.ignoring:
+        np.minimum(room, _paid(per, catalogue.rate, fleet), out=room)
+    return int(np.minimum(room[rows], PLENTY).sum())
+
+
+def _per_machine(demand: Demand, fleet: Fleet) -> Integers:
+    catalogue = fleet.table.quotes.catalogue
+    per: Integers = np.full(catalogue.is_there.shape, min(demand.per_node or demand.replicas, demand.replicas), np.int64)
+    for resource, amount in demand.effective_needs.items():
+        np.minimum(per, catalogue.size(resource) // max(1, amount), out=per)
+    return per
+
+
+def _paid(per: Integers, rate: Integers, fleet: Fleet) -> Integers:
+    """For all that is left of the budgets, on the class that holds most replicas for the money."""
+    left = np.maximum(fleet.left, 0)
+    is_free = ((rate == 0) & (per > 0)).any(axis=0) | (left > PLENTY)
+    worth: Integers = (np.minimum(left, PLENTY) * per // np.maximum(rate, 1)).max(axis=0)
+    return np.where(is_free, PLENTY, worth)

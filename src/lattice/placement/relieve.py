@@ -1,0 +1,107 @@
+"""What is done for replicas that no node takes: a machine more for their cluster, else another place?"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from lattice.placement.demand import Demand
+from lattice.placement.fleet import Cluster, Fleet, Seat
+from lattice.placement.offer import MachineType
+from lattice.placement.place import place
+from lattice.placement.quote import takes
+from lattice.placement.replicas import Cell
+from lattice.placement.size import class_counts, take_seat
+
+
+@dataclass(frozen=True, slots=True)
+class Relief:
+    """Replicas of one cell. `machines`: that it gets; none: they go elsewhere."""
+
+    cell: Cell
+    replicas: int
+    machines: int = 0
+
+
+def relieve(demand: Demand, fleet: Fleet, stuck: Counter[Cell], joined: Counter[Cell]) -> list[Relief]:
+    """Nothing while machines that were bought are still to come: they may take them."""
+    found = []
+    for cell, count in sorted(stuck.items()):
+        cluster = fleet.clusters.get(cell[0])
+        if cluster is None or joined[cell] < class_counts(fleet, cluster)[cell[1]]:
+            continue
+        seats = [each for each in fleet.seats.get(demand.name, ()) if _cell(fleet, each) == cell][::-1][:count]
+        machines, left = _grown(demand, fleet, cluster, seats)
+        if machines:
+            found.append(Relief(cell, len(seats) - len(left), machines))
+        if left and (moved := _moved(demand, fleet, cluster, left)):
+            found.append(Relief(cell, moved))
+    return found
+
+
+def _cell(fleet: Fleet, seat: Seat) -> Cell:
+    return (fleet.machines.cluster[seat.machine].name, fleet.machines.kind[seat.machine].name)
+
+
+def _grown(demand: Demand, fleet: Fleet, cluster: Cluster, seats: list[Seat]) -> tuple[int, list[Seat]]:
+    """Machines that were added, and the replicas for which there may be none."""
+    left, added = list(seats), 0
+    while left:
+        kind = _may_grow(fleet, cluster, _cell(fleet, left[0])[1])
+        if kind is None:
+            break
+        machine = fleet.add_machine(cluster, kind)
+        if not takes(fleet, demand, machine):
+            fleet.drop_machine(machine)
+            break
+        added += 1
+        while left and takes(fleet, demand, machine):
+            fleet.unseat(left.pop())
+            take_seat(demand, fleet, machine)
+    return added, left
+
+
+def _may_grow(fleet: Fleet, cluster: Cluster, name: str) -> MachineType | None:
+    """One more machine of this class, within every limit of the cluster, its offer and its budgets."""
+    offer, table = fleet.offers[cluster.row], fleet.table
+    kind = next((each for each in offer.types if each.name == name), None)
+    if kind is None or offer.closed or len(cluster.machines) >= min(cluster.max_nodes, offer.limits.nodes_per_cluster):
+        return None
+    needs = {"nodes": 1, "cpu": kind.size.get("cpu", 0), "memory": kind.size.get("memory", 0)}
+    if any(int(table.free(table.index[each])[cluster.row]) < amount for each, amount in needs.items()):
+        return None
+    is_known = kind.is_priced or not fleet.is_limited(cluster.row, cluster.overflow)
+    return kind if is_known and kind.rate <= fleet.headroom(cluster.row, cluster.overflow) else None
+
+
+def _moved(demand: Demand, fleet: Fleet, cluster: Cluster, seats: list[Seat]) -> int:
+    """How many found another place; the others stay where they wait."""
+    moved = 0
+    for seat in seats:
+        with fleet.attempt() as attempt, _closed(fleet, cluster):
+            fleet.unseat(seat)
+            placement = place(demand, fleet)
+            attempt.succeeded = placement.is_complete or bool(placement.seats)
+        if not attempt.succeeded:
+            break
+        moved += 1
+    return moved
+
+
+@contextmanager
+def _closed(fleet: Fleet, cluster: Cluster) -> Iterator[None]:
+    """On paper its machines have room, and none takes the replica: nothing is put there meanwhile."""
+    machines = list(cluster.machines)
+    were = [bool(fleet.machines.column("closed")[each]) for each in machines]
+    for each in machines:
+        fleet.machines.set(each, "closed", True, fixed=False)
+    most, cluster.max_nodes = cluster.max_nodes, 0
+    fleet.table.touch(cluster.row)
+    try:
+        yield
+    finally:
+        cluster.max_nodes = most
+        for each, was in zip(machines, were, strict=True):
+            if each in fleet.machines.cluster:
+                fleet.machines.set(each, "closed", was, fixed=False)
+        fleet.table.touch(cluster.row)

@@ -1,0 +1,117 @@
+"""Which replicas start and which stop next, so that never fewer are ready than are wanted, and never more than one is beyond them?"""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lattice.placement.replicas import Cell
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    name: str
+    slot: int
+    cell: Cell
+    revision: str
+    is_ready: bool = False
+    is_going: bool = False  # marked for removal, and still there
+    node: str = ""
+    failure: str = ""  # why it failed last, while it is down
+
+    @property
+    def is_failing(self) -> bool:
+        return bool(self.failure) and not self.is_ready
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """`start`: cells that get a replica more each; `stop`: replicas that go."""
+
+    start: tuple[Cell, ...] = ()
+    stop: tuple[str, ...] = ()
+    is_rolling: bool = False  # replicas of another revision, or where they are not placed any more, are still there
+    failure: str = ""  # why the new revision does not come up: nothing more is replaced until it does
+
+    @property
+    def is_none(self) -> bool:
+        return not (self.start or self.stop)
+
+
+class _Sorted(NamedTuple):
+    outdated: list[Replica]  # of another revision or in another place
+    surplus: list[Replica]  # as they should be, but too many
+    missing: Counter[Cell]
+
+
+def next_steps(wanted: Mapping[Cell, int], revision: str, replicas: Sequence[Replica]) -> Steps:
+    live = [each for each in replicas if not each.is_going]
+    found = _sort(wanted, revision, live)
+    total, failure = sum(wanted.values()), _failure(revision, live)
+    unwanted = _leaving_order([*found.outdated, *found.surplus], live)
+    stop = _spare(unwanted, total, live)
+    start = _lacking(found.missing, total, [each for each in live if each.name not in stop], replicas)
+    is_rolling = bool(found.outdated)
+    return Steps(start, stop, is_rolling, failure if is_rolling else "")
+
+
+def _sort(wanted: Mapping[Cell, int], revision: str, live: Sequence[Replica]) -> _Sorted:
+    outdated: list[Replica] = []
+    current: dict[Cell, list[Replica]] = {cell: [] for cell in wanted}
+    for each in live:
+        (current[each.cell] if each.revision == revision and each.cell in current else outdated).append(each)
+    surplus = [
+        each
+        for cell, here in current.items()
+        if len(here) > wanted[cell]
+        for each in _leaving_order(here, live)[: len(here) - wanted[cell]]
+    ]
+    return _Sorted(outdated, surplus, +Counter({cell: wanted[cell] - len(here) for cell, here in current.items()}))
+
+
+def _leaving_order(unwanted: Sequence[Replica], live: Sequence[Replica]) -> list[Replica]:
+    """Those that are not ready first, then those that share a node with the most others, then the highest slot."""
+    crowd = Counter(each.node for each in live if each.node)
+    going = sorted((each for each in unwanted if not each.is_ready), key=lambda each: -each.slot)
+    crowd.subtract(each.node for each in going if each.node)
+    queue = [(-crowd[each.node], -each.slot, each.name, each) for each in unwanted if each.is_ready]
+    heapq.heapify(queue)
+    while queue:
+        counted, slot, name, each = heapq.heappop(queue)
+        if -counted != crowd[each.node]:  # others have left its node meanwhile
+            heapq.heappush(queue, (-crowd[each.node], slot, name, each))
+            continue
+        going.append(each)
+        if each.node:
+            crowd[each.node] -= 1
+    return going
+
+
+def _spare(unwanted: Sequence[Replica], total: int, live: Sequence[Replica]) -> tuple[str, ...]:
+    """As many of them as others can do without: one that is not ready is missed by nobody."""
+    ready = sum(each.is_ready for each in live)
+    found = []
+    for each in unwanted:
+        if each.is_ready:
+            if ready <= total:
+                continue
+            ready -= 1
+        found.append(each.name)
+    return tuple(found)
+
+
+def _lacking(missing: Counter[Cell], total: int, staying: Sequence[Replica], replicas: Sequence[Replica]) -> tuple[Cell, ...]:
+    """All that are lacking; one in the place of another only when nothing else is under way."""
+    cells = [cell for cell in sorted(missing) for _ in range(missing[cell])]
+    lacking = total - len(staying)
+    if lacking > 0:
+        return tuple(cells[:lacking])
+    going = sum(each.is_going for each in replicas) + sum(not each.is_going for each in replicas) - len(staying)
+    may_surge = cells and len(staying) == total and not going and all(each.is_ready for each in staying)
+    return tuple(cells[:1]) if may_surge else ()
+
+
+def _failure(revision: str, live: Iterable[Replica]) -> str:
+    failing = sorted((each.slot, each.failure) for each in live if each.revision == revision and each.is_failing)
+    return failing[0][1] if failing else ""

@@ -1,0 +1,127 @@
+"""What is seen of a service's replicas: which are there, which are bound, which find no node, and which ask for something else by now."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.service import LatticeService
+from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
+from lattice.placement.demand import key_of
+from lattice.placement.replicas import NODE_CLASS, Cell, cell_of, template
+
+NO_NODE_FITS = "NoNodeFits"
+NOT_JOINED = "NotJoined"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """By service, replicas in each cell. `unsettled`: clusters in which something is not where it is meant to be, or not yet."""
+
+    stuck: Mapping[str, Counter[Cell]] = field(default_factory=dict)
+    updated: frozenset[str] = frozenset()
+    unsettled: frozenset[str] = frozenset()
+    joined: Counter[Cell] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """A workload that no node takes is left to wait for so long: nodes may be about to have room."""
+
+    now: datetime
+    grace: timedelta
+
+
+def look(
+    services: Iterable[LatticeService], workloads: Iterable[LatticeWorkload], nodes: Iterable[LatticeNode], patience: Patience
+) -> Seen:
+    joined = Counter((each.spec.cluster, each.spec.node_class) for each in nodes if has_joined(each))
+    known = {each.metadata.name for each in nodes if not each.metadata.deletion_timestamp}
+    owned: dict[str, list[LatticeWorkload]] = {}
+    unsettled: set[str] = set()
+    for each in workloads:
+        if not each.spec.service:
+            continue
+        if is_going(each):
+            unsettled.add(each.spec.cluster)
+        else:
+            owned.setdefault(f"{each.metadata.namespace or 'default'}/{each.spec.service}", []).append(each)
+    stuck: dict[str, Counter[Cell]] = {}
+    updated: set[str] = set()
+    for service in services:
+        name = key_of(service)
+        mine, others = _whose(service, owned.pop(name, []))
+        unsettled.update(each.spec.cluster for each in others)
+        unsettled.update(_unsettled(service, mine, known))
+        if waiting := Counter(cell_of(each) for each in mine if is_stuck(each, patience)):
+            stuck[name] = waiting
+        if asks_otherwise(service, mine):
+            updated.add(name)
+    unsettled.update(each.spec.cluster for left in owned.values() for each in left)
+    return Seen(stuck, frozenset(updated), frozenset(unsettled), joined)
+
+
+def is_going(workload: LatticeWorkload) -> bool:
+    return bool(workload.metadata.deletion_timestamp) or workload.spec.desired_state == "Deleted"
+
+
+def has_joined(node: LatticeNode) -> bool:
+    """Its agent was heard of; one that is being removed does not count any more."""
+    reasons = [each.reason for each in node.status.conditions if each.type == "Ready"]
+    return bool(reasons) and NOT_JOINED not in reasons and not node.metadata.deletion_timestamp
+
+
+def is_stuck(workload: LatticeWorkload, patience: Patience) -> bool:
+    """No node has fitted it for longer than it may take."""
+    for each in workload.status.conditions:
+        if each.type == "Scheduled" and each.status == "False" and each.reason == NO_NODE_FITS and each.last_transition_time:
+            since = datetime.fromisoformat(each.last_transition_time)
+            return workload.status.binding is None and patience.now - since >= patience.grace
+    return False
+
+
+def _whose(service: LatticeService, found: Iterable[LatticeWorkload]) -> tuple[list[LatticeWorkload], list[LatticeWorkload]]:
+    """Its own, and those of an earlier service of the same name."""
+    mine: list[LatticeWorkload] = []
+    others: list[LatticeWorkload] = []
+    for each in found:
+        (mine if is_owned(each, service) else others).append(each)
+    return mine, others
+
+
+def is_owned(workload: LatticeWorkload, service: LatticeService) -> bool:
+    return any(each.uid == service.metadata.uid for each in workload.metadata.owner_references)
+
+
+def _unsettled(service: LatticeService, mine: Iterable[LatticeWorkload], nodes: set[str]) -> set[str]:
+    """Clusters where other replicas are bound than are placed."""
+    placed = Counter({(each.cluster, each.node): each.replicas or 0 for each in service.status.placements})
+    bound: Counter[Cell] = Counter()
+    found = set()
+    for each in mine:
+        if each.status.binding is None or each.status.binding.node not in nodes:
+            found.add(each.spec.cluster)
+        else:
+            bound[cell_of(each)] += 1
+    return found | {cell[0] for cell in {*placed, *bound} if placed[cell] != bound[cell]}
+
+
+def asks_otherwise(service: LatticeService, mine: list[LatticeWorkload]) -> bool:
+    """Do its replicas ask for other machines than a new one would? Where there are none yet, that is decided from its generation."""
+    if not mine:
+        said = next((each for each in service.status.conditions if each.type == "Placed"), None)
+        return said is not None and said.observed_generation != service.metadata.generation
+    wanted = asked(template(service))
+    seen: dict[str, Hashable] = {}
+    for each in mine:
+        if each.spec.revision not in seen:
+            seen[each.spec.revision] = asked(each.spec)
+    return any(each != wanted for each in seen.values())
+
+
+def asked(spec: WorkloadSpec) -> Hashable:
+    """Of a machine."""
+    constraints = spec.constraints
+    selector = tuple(sorted((name, value) for name, value in constraints.node_selector.items() if name != NODE_CLASS))
+    return (tuple(sorted(spec.request_amounts.items())), constraints.tolerations, selector, constraints.gpu_models, constraints.spread)

@@ -1,0 +1,134 @@
+"""The replicas of one service, decided one after the other: what is known to come out as before is not decided again."""
+
+from dataclasses import replace
+
+from lattice.engine.decide import RULED_OUT, Decision, decide
+from lattice.engine.plugin import Profile
+from lattice.placement.demand import Demand, ReplicaAsk
+from lattice.placement.fill import Filling
+from lattice.placement.fleet import Fleet, Seat
+from lattice.placement.offer import NO_LIMIT, MachineType
+from lattice.placement.plugins.overflow import sources
+from lattice.placement.profile import profile_of
+from lattice.placement.size import offered
+
+
+class Series:
+    """While nothing but its own replicas comes to the fleet. Decisions and seats are those of deciding and settling each replica anew.
+
+    A decision looks at the offer that was chosen only through whether there is room on its machines, and what the next one would cost.
+    Until another offer or one of these is different, the next replica goes there, too.
+    """
+
+    def __init__(self, demand: Demand, fleet: Fleet, *, with_scores: bool = False) -> None:
+        """`with_scores`: decisions are told to people, so that all their scores have to be those of the moment, too."""
+        self.demand, self.fleet, self.with_scores = demand, fleet, with_scores
+        self.profile = profile_of(demand.preferences)
+        self._asked = ReplicaAsk(demand)
+        self._at: tuple[int, str] | None = None  # the offer that was chosen last, and the data center that it is the overflow of
+        self._fillings: dict[tuple[int, str], Filling] = {}
+        self._known: dict[bool, Decision] = {}  # with room on its machines and without: decisions for it that would come out the same now
+        self._next: MachineType | None = None  # the class of machine that would be bought there; None: that is not known
+        self._sold_out: set[tuple[int, str]] = set()  # where nothing more can be bought: what is left only becomes less
+        self._weighs_room = any(sort == "availableCapacity" for sort, _, _ in demand.preferences)
+
+    def decide(self, ask: ReplicaAsk) -> Decision:
+        if self._known and self._at and not ask.region and not ask.avoid:
+            known = self._known.get(self._fillings[self._at].has_room)
+            if known is not None:
+                return known
+        asked, decision = decide_with_overflow(ask, self.fleet, self.profile)
+        if decision.fits:
+            self._go_to(asked, decision)
+        return decision
+
+    def _go_to(self, asked: ReplicaAsk, decision: Decision) -> None:
+        at = (decision.chosen, asked.overflow)
+        if at != self._at:
+            self._known, self._next = {}, None
+        self._at, self._asked = at, asked
+        if at not in self._fillings:
+            self._fillings[at] = Filling(asked, self.fleet, decision.chosen)
+        if not asked.region and not asked.avoid and self._is_steady(decision):
+            self._known[self._fillings[at].has_room] = decision.freeze()
+
+    def _is_steady(self, decision: Decision) -> bool:
+        """Does it not matter how many replicas are there already, but for the room that they leave?"""
+        row = decision.chosen
+        if self.demand.spread or self._is_rationed(row) or row not in self.fleet.counts(self.demand.name):
+            return False
+        if not self.fleet.offers[row].is_static:
+            return True
+        others = (each for each in self.fleet.statics if each != row)
+        return not self.with_scores and all(decision.totals[each] == RULED_OUT for each in others)
+
+    def _is_rationed(self, row: int) -> bool:
+        """Are there limits that are counted by replica rather than by machine?"""
+        offer = self.fleet.offers[row]
+        return bool(offer.reserved_nodes or (offer.limits.gpus and self.demand.needs.get("gpu")))
+
+    def settle(self) -> Seat:
+        """The replica that was decided about last."""
+        filling = self._filling
+        seat = filling.seat(filling=True)
+        if seat is None:
+            seat = self._buy(filling) or filling.seat(filling=False)
+        if seat is None:
+            raise LookupError(f"{self.fleet.offers[filling.row].name} has no room for {self.demand.name}")
+        return seat
+
+    @property
+    def _filling(self) -> Filling:
+        if self._at is None:
+            raise LookupError(f"nothing is decided about {self.demand.name} yet")
+        return self._fillings[self._at]
+
+    def _buy(self, filling: Filling) -> Seat | None:
+        kind = self._next or self._offered(filling.row)
+        if kind is None:
+            return None
+        grows = filling.may_grow
+        seat = filling.buy(kind)
+        self._next = kind if grows and filling.may_grow and self._is_offered(kind, filling.row) else None
+        if self._next is None:
+            self._known.pop(False, None)
+        if self._weighs_room or self._asked.overflow or self._is_rationed(filling.row) or self._is_shared(filling.row):
+            self._known, self._next = {}, None
+        return seat
+
+    def _offered(self, row: int) -> MachineType | None:
+        at = (row, self._asked.overflow)
+        if at in self._sold_out:
+            return None
+        kind = offered(self._asked, self.fleet, row)
+        if kind is None:
+            self._sold_out.add(at)
+        return kind
+
+    def _is_offered(self, kind: MachineType, row: int) -> bool:
+        """One more of the class that was the best before: others can only have become fewer."""
+        fleet, ignoring = self.fleet, self.demand.ignoring
+        table = fleet.table
+        if "capacity" not in ignoring:
+            needed = {"nodes": 1, "cpu": kind.size.get("cpu", 0), "memory": kind.size.get("memory", 0)}
+            if any(amount < NO_LIMIT and table.free(table.index[name])[row] < amount for name, amount in needed.items()):
+                return False
+        return "budget" in ignoring or fleet.left[row] >= kind.rate or (kind.is_priced and not kind.rate)
+
+    def _is_shared(self, row: int) -> bool:
+        """Is a machine there paid from a budget that others are paid from, too?"""
+        fleet = self.fleet
+        return any(fleet.cap(each) < NO_LIMIT and fleet.is_shared(each) for each in fleet.offers[row].budgets)
+
+
+def decide_with_overflow(ask: ReplicaAsk, fleet: Fleet, profile: Profile) -> tuple[ReplicaAsk, Decision]:
+    """First as if there were no overflow; where that finds nothing, what each data center that is full enough overflows to."""
+    first = decide(ask, fleet.table, profile)
+    if first.fits:
+        return ask, first
+    for static in sources(ask, fleet):
+        spilling = replace(ask, overflow=static)
+        second = decide(spilling, fleet.table, profile)
+        if second.fits:
+            return spilling, second
+    return ask, first

@@ -1,0 +1,154 @@
+"""Every service to its place, one after the other, in steps that can each be written and paid for by itself.
+
+The order and the answers are those of `plan`. What it may not count on is what others still hold: machines leave the fleet only where
+everything that is seen is where it is meant to be.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.service import PlacedIn
+from lattice.placement.arrange import groups, in_order, outgrown, place_together
+from lattice.placement.demand import Demand
+from lattice.placement.fleet import Fleet
+from lattice.placement.place import Placement, surplus
+from lattice.placement.relieve import Relief, relieve
+from lattice.placement.seen import Seen
+from lattice.placement.size import class_counts, trim
+from lattice.placement.world import World
+
+Wanted = Mapping[str, Counter[str]]  # machines by cluster, then by class
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Services that are written together, and the machines that their clusters have by then."""
+
+    services: tuple[str, ...]
+    clusters: Wanted
+
+
+@dataclass
+class Decided:
+    world: World
+    fleet: Fleet
+    placements: dict[str, Placement] = field(default_factory=dict)  # of services that lacked replicas
+    stages: list[Stage] = field(default_factory=list)
+    reliefs: dict[str, list[Relief]] = field(default_factory=dict)
+    unsettled: set[str] = field(default_factory=set)  # clusters whose machines all stay for now
+    stranded: Mapping[str, tuple[PlacedIn, ...]] = field(default_factory=dict)  # replicas that run on where nothing is offered any more
+
+    @property
+    def wanted(self) -> Wanted:
+        """In the end."""
+        return {name: class_counts(self.fleet, each) for name, each in self.fleet.clusters.items()}
+
+    def note(self, services: Sequence[str]) -> None:
+        """As it is now. Who was noted before is written only once, with the last of it."""
+        fresh = frozenset(services)
+        kept = [Stage(tuple(each for each in stage.services if each not in fresh), stage.clusters) for stage in self.stages]
+        machines, clusters = self.fleet.machines, {}
+        for name in services:
+            for seat in self.fleet.seats.get(name, ()):
+                cluster = machines.cluster[seat.machine]
+                clusters[cluster.name] = cluster
+        touched = {name: class_counts(self.fleet, each) for name, each in clusters.items()}
+        self.stages = [*(stage for stage in kept if stage.services), Stage(tuple(services), touched)]
+
+
+def decide_stages(world: World, seen: Seen, *, keep: int = 1, but: Collection[str] = ()) -> Decided:
+    """Fewer where fewer are wanted, more where more are; the rest stays where it is. `but`: services that get no more."""
+    fleet = world.fleet()
+    decided = Decided(world, fleet, unsettled=set(seen.unsettled))
+    for cluster in fleet.clusters.values():
+        if not cluster.machines:
+            cluster.max_nodes = 0  # given up: it comes to no new machines, and its number is not given again
+    for name in sorted(seen.updated & world.demands.keys()):
+        if outgrowing := outgrown(world.demands[name], fleet):
+            decided.unsettled.update(fleet.machines.cluster[seat.machine].name for seat in outgrowing)
+            for seat in outgrowing:
+                fleet.unseat(seat)
+    for name in sorted(seen.stuck.keys() & world.demands.keys()):
+        if found := relieve(world.demands[name], fleet, seen.stuck[name], seen.joined):
+            decided.reliefs[name] = found
+            decided.note([name])
+            decided.unsettled.update(each.cell[0] for each in found)
+    decided.stranded = stranded(world, fleet, seen)
+    _arrange(decided, {name: _fewer(each, decided.stranded) for name, each in world.demands.items() if name not in but}, keep)
+    _leave_out(decided)
+    return decided
+
+
+def stranded(world: World, fleet: Fleet, seen: Seen) -> dict[str, tuple[PlacedIn, ...]]:
+    """A pool that is gone takes nothing with it that runs: what is there stays, unless no node takes it or fewer are wanted."""
+    found = {}
+    for name, service in world.services.items():
+        left, kept = world.demands[name].replicas - len(fleet.seats.get(name, ())), []
+        for each in service.status.placements:
+            is_there = each.cluster not in fleet.clusters and (LatticeCluster.resource.kind, "", each.cluster) in world.objects
+            here = (each.replicas or 0) - seen.stuck.get(name, Counter())[each.cluster, each.node] if is_there else 0
+            if (count := min(here, left)) > 0:
+                kept.append(msgspec.structs.replace(each, replicas=count))
+                left -= count
+        if kept:
+            found[name] = tuple(kept)
+    return found
+
+
+def _fewer(demand: Demand, stranded: Mapping[str, tuple[PlacedIn, ...]]) -> Demand:
+    """Without those that run elsewhere."""
+    if demand.name not in stranded:
+        return demand
+    return replace(demand, replicas=demand.replicas - sum(each.replicas or 0 for each in stranded[demand.name]))
+
+
+def _leave_out(decided: Decided) -> None:
+    """Machines that came with one service, and that another made needless, are not bought at all."""
+    last = decided.wanted
+    for at, stage in enumerate(decided.stages):
+        kept = {name: counts & last[name] for name, counts in stage.clusters.items() if name in last}
+        decided.stages[at] = Stage(stage.services, kept)
+
+
+def _arrange(decided: Decided, demands: Mapping[str, Demand], keep: int) -> None:
+    """As `arrange_all` does: a late one may open an overflow for an early one, and machines that nobody needs any more leave room."""
+    fleet, wanted = decided.fleet, demands
+    before = -1
+    while before != fleet.replicas:
+        before = fleet.replicas if decided.placements else -1
+        _withdraw(wanted, decided)
+        found = _place(wanted, decided, keep)
+        trim(fleet, [name for name in fleet.clusters if name not in decided.unsettled])
+        wanted = {name: wanted[name] for name, each in found.items() if each.missing and not each.demand.problem}
+        if not wanted:
+            break
+
+
+def _withdraw(wanted: Mapping[str, Demand], decided: Decided) -> None:
+    """Whoever goes is there until it has gone: its machine stays for now, unless it has none yet."""
+    fleet = decided.fleet
+    for demand in in_order(wanted.values()):
+        leaving = surplus(demand, fleet)
+        if not leaving:
+            continue
+        clusters = sorted({fleet.machines.cluster[seat.machine].name for seat in leaving})
+        for seat in reversed(leaving):
+            fleet.unseat(seat)
+        decided.note([demand.name])
+        decided.unsettled.update(clusters)
+
+
+def _place(wanted: Mapping[str, Demand], decided: Decided, keep: int) -> dict[str, Placement]:
+    fleet = decided.fleet
+    lacking = {name: each for name, each in wanted.items() if len(fleet.seats.get(name, ())) < each.replicas or each.problem}
+    found: dict[str, Placement] = {}
+    for group in groups(lacking):
+        for placement in place_together(group, fleet, keep=keep):
+            found[placement.demand.name] = placement
+        decided.note([each.name for each in group])
+    decided.placements |= found
+    return found

@@ -1,0 +1,44 @@
+"""Which function answers a call, whatever way it came in?"""
+
+from collections.abc import Awaitable, Callable
+
+from lattice.server import lists, retrying, scale, verbs, watch
+from lattice.server.api import Api
+from lattice.server.authority import Deed, authorize
+from lattice.server.call import Call, Reply
+
+Verb = Callable[[Api, Call], Awaitable[Reply]]
+
+ON_OBJECT: dict[str, Verb] = {"GET": verbs.get, "PUT": verbs.update, "PATCH": verbs.patch, "DELETE": verbs.delete}
+ON_PART: dict[str, dict[str, Verb]] = {
+    "status": {"GET": verbs.get, "PUT": verbs.update, "PATCH": verbs.patch},
+    "scale": {"GET": scale.get_scale, "PUT": scale.put_scale, "PATCH": scale.put_scale},
+    "retry": {"POST": retrying.retry},
+}
+ON_KIND: dict[str, Verb] = {
+    "list": lists.list_objects,
+    "watch": watch.watch_objects,
+    "create": verbs.create,
+    "deletecollection": lists.delete_collection,
+}
+
+
+def verb_for(call: Call, verb: str) -> Verb:
+    target, resource = call.target, call.target.served.resource
+    if target.subresource:
+        chosen = ON_PART.get(target.subresource, {}).get(call.method)
+    elif target.name:
+        chosen = ON_OBJECT.get(call.method)
+    else:
+        chosen = ON_KIND.get(verb)
+        if verb in {"create", "deletecollection"} and resource.namespaced and not target.namespace:
+            chosen = None
+    if chosen is None or (not target.subresource and verb not in resource.verbs):
+        raise verbs.refuse_verb(call)
+    return chosen
+
+
+async def answer(api: Api, call: Call, wanted: Deed) -> Reply:
+    """Refused unless the user may."""
+    authorize(call.user, wanted, call.target.served.resource)
+    return await verb_for(call, wanted.verb)(api, call)

@@ -1,0 +1,174 @@
+"""How a machine becomes a node: a one-time token and a signing request in, a certificate out, everything in one commit or nothing."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from lattice import metrics
+from lattice.clock import Clock, stamp
+from lattice.errors import Denied, Exists, Invalid, LatticeError, Malformed, NotFound, TooMany, UnknownUser
+from lattice.kinds.core import Secret
+from lattice.kinds.jointoken import JOINED_KEY, NAMESPACE, JoinToken, Kept, judge, kept_in, parse_token, secret_name, with_kept
+from lattice.kinds.lifecycle import born
+from lattice.kinds.metadata import name_problem
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.stored import Object, pack, unpack
+from lattice.server.certificates import Authority
+from lattice.server.signing import Asked, Peer, read_request, sign
+from lattice.store.protocol import ABSENT, Clash, Entry, Key, Put, Store
+
+PATH = "/apis/lattice.dev/v1alpha1/join"
+GUESSES = 5  # refused within
+WINDOW = 60.0  # seconds
+REMEMBERED = 4096  # addresses
+LARGEST = 16 * 1024  # bytes of a request
+TRIES = 5
+
+
+class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    token: str
+    request: str  # PKCS #10, PEM
+    name: str = ""  # what the machine would like to be called, where the token leaves that open
+
+
+@dataclass
+class Guesses:
+    """Who was refused lately, and how often; whoever guesses has to wait."""
+
+    clock: Clock
+    _refused: OrderedDict[str, list[float]] = field(default_factory=OrderedDict)
+
+    def admit(self, address: str) -> None:
+        now = self.clock.monotonic()
+        recent = [at for at in self._refused.get(address, ()) if now - at < WINDOW]
+        if recent:
+            self._refused[address] = recent
+        else:
+            self._refused.pop(address, None)
+        if len(recent) >= GUESSES:
+            raise TooMany(f"{GUESSES} join tokens were refused within a minute", fix="wait a minute, then use a good one")
+
+    def count(self, address: str) -> None:
+        self._refused.setdefault(address, []).append(self.clock.monotonic())
+        self._refused.move_to_end(address)
+        if len(self._refused) > REMEMBERED:
+            self._refused.popitem(last=False)
+
+
+@dataclass
+class Joining:
+    """Any server may let a machine in: what decides is one commit against the store. `agents` is where agents connect."""
+
+    store: Store
+    authority: Authority
+    clock: Clock
+    new_uid: Callable[[], str]
+    agents: Callable[[], str]
+
+    def __post_init__(self) -> None:
+        self._guesses = Guesses(self.clock)
+
+    def directions(self) -> dict[str, str]:
+        """Open to everybody: whom to trust is in the token, not in this answer."""
+        return {"authority": self.authority.pem.decode(), "agents": self.agents()}
+
+    async def join(self, body: bytes, address: str) -> dict[str, str]:
+        """What the new node needs. Refusals write nothing."""
+        try:
+            self._guesses.admit(address)
+            answer = await self._join(_read(body))
+        except LatticeError as error:
+            if isinstance(error, UnknownUser | Denied | Invalid | Malformed):
+                self._guesses.count(address)
+            metrics.JOINS.labels("refused").inc()
+            raise
+        metrics.JOINS.labels("joined").inc()
+        return answer
+
+    async def renew(self, peer: Peer, request: bytes) -> bytes:
+        """For the same key and the same name, as long as that key is the node's."""
+        asked = read_request(request)
+        if asked.key != peer.key:
+            raise Denied("the signing request is for another key than the certificate", fix="ask with the key that joined")
+        entry = await self.store.get(node_key(peer.node))
+        refuse_stranger(peer, unpack(entry.value, entry.revision) if entry else None)
+        return sign(self.authority, asked, peer.node, self.clock.now())
+
+    async def _join(self, wish: JoinRequest) -> dict[str, str]:
+        token, asked = parse_token(wish.token), read_request(wish.request.encode())
+        for attempt in range(TRIES):
+            try:
+                node = await self._let_in(token, asked, wish.name)
+                break
+            except Clash:  # somebody wrote the node, or used the token: look again
+                if attempt == TRIES - 1:
+                    raise
+        certificate = sign(self.authority, asked, node, self.clock.now())
+        return {"node": node, "certificate": certificate.decode(), **self.directions()}
+
+    async def _let_in(self, token: JoinToken, asked: Asked, wish: str) -> str:
+        entry = await self.store.get(Key(Secret.resource.id, NAMESPACE, secret_name(token.id)))
+        secret = unpack(entry.value, entry.revision) if entry else {}
+        kept = judge(token, kept_in(secret), asked.key, self.clock.now())
+        assert entry is not None  # noqa: S101 - nothing is known without one
+        node = kept.used_as or kept.grant.node or wish
+        found = await self.store.get(node_key(node))
+        if kept.used_by:
+            refuse_stranger(Peer(node, asked.key, self.clock.now()), unpack(found.value, found.revision) if found else None)
+            return node  # the answer was lost: here it is again
+        used = with_kept(secret, msgspec.structs.replace(kept, used_by=asked.key, used_as=node))
+        writes = [Put(entry.key, pack(Secret.resource, used), entry.revision), self._node(node, kept, asked, found)]
+        sign(self.authority, asked, node, self.clock.now())  # a request that cannot be signed must not use the token up
+        await self.store.commit(writes)
+        return node
+
+    def _node(self, name: str, kept: Kept, asked: Asked, found: Entry | None) -> Put:
+        """The node with the key that joined as it: made, or the one that was prepared for this token."""
+        if found is not None:
+            if not kept.grant.node:
+                raise Exists(
+                    f"node {name} is there already", fix="choose another --name, or make a token for it: lattice tokens create --node"
+                )
+            obj = unpack(found.value, found.revision)
+            if obj["metadata"].get("deletionTimestamp"):
+                raise Denied(f"node {name} is being deleted", fix="wait until it is gone")
+            return Put(found.key, pack(LatticeNode.resource, _marked(obj, asked)), found.revision)
+        if problem := name_problem(LatticeNode.resource, name):
+            raise Invalid(f'"{name}" cannot be the name of a node: {problem}', where="--name", fix="choose another name")
+        made: Object = {
+            "apiVersion": LatticeNode.resource.api_version,
+            "kind": LatticeNode.resource.kind,
+            "metadata": {"name": name, **({"labels": kept.grant.labels} if kept.grant.labels else {})},
+            "spec": msgspec.to_builtins(kept.grant.spec),
+        }
+        fresh = born(_marked(made, asked), uid=self.new_uid(), now=stamp(self.clock.now()))
+        return Put(node_key(name), pack(LatticeNode.resource, fresh), ABSENT)
+
+
+def _read(body: bytes) -> JoinRequest:
+    if len(body) > LARGEST:
+        raise Malformed(f"the request has {len(body)} bytes, at most {LARGEST} are taken")
+    try:
+        return msgspec.json.decode(body, type=JoinRequest)
+    except msgspec.MsgspecError as error:
+        raise Malformed(f"the request cannot be read: {error}", fix="run `lattice agent --join TOKEN --server URL`") from error
+
+
+def _marked(obj: Object, asked: Asked) -> Object:
+    metadata: dict[str, Any] = obj["metadata"]
+    return {**obj, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), JOINED_KEY: asked.key}}}
+
+
+def node_key(name: str) -> Key:
+    return Key(LatticeNode.resource.id, "", name)
+
+
+def refuse_stranger(peer: Peer, node: Object | None) -> None:
+    """A certificate counts for as long as its node is there and no other machine has joined as it."""
+    if node is None:
+        raise NotFound(f"there is no node {peer.node}", fix="it was removed; let the machine join again with a new token")
+    if node["metadata"].get("annotations", {}).get(JOINED_KEY) != peer.key:
+        raise Denied(f"another machine has joined as node {peer.node}", fix="let this one join again with a new token")

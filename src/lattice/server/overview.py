@@ -1,0 +1,239 @@
+"""What is used, by pool, cluster, node and service: as measured now, beside what there is, what is asked for and what it costs."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.ledger import Account, LatticeLedger
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.pool import LatticePool
+from lattice.kinds.quantity import micros
+from lattice.kinds.service import LatticeService
+from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.money import standing
+from lattice.presence import Heard, Usage
+
+Row = dict[str, Any]
+MEASURED = ("cpu", "memory")
+NOTHING = Usage()
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All there is at one moment, and what was heard of the nodes."""
+
+    now: datetime
+    pools: Sequence[LatticePool] = ()
+    clusters: Sequence[LatticeCluster] = ()
+    nodes: Sequence[LatticeNode] = ()
+    services: Sequence[LatticeService] = ()
+    workloads: Sequence[LatticeWorkload] = ()
+    ledgers: Sequence[LatticeLedger] = ()
+    heard: Callable[[str], Heard | None] = lambda node: None
+
+
+@dataclass
+class Sum:
+    """Over some nodes: milli-cores and bytes."""
+
+    nodes: int = 0
+    ready: int = 0
+    used: Counter[str] = field(default_factory=Counter)
+    room: Counter[str] = field(default_factory=Counter)
+
+    def add(self, node: LatticeNode, used: Usage) -> None:
+        self.nodes += 1
+        self.ready += is_ready(node)
+        self.used.update(cpu=used.cpu, memory=used.memory)
+        self.room.update({name: node.status.allocatable.get(name, 0) for name in MEASURED})
+
+    def figures(self) -> Row:
+        return {name: {"used": self.used[name], "of": self.room[name]} for name in MEASURED}
+
+
+def pools(fleet: Fleet) -> list[Row]:
+    """Every pool, and every other offer that machines were made from."""
+    sums = _sums(fleet, lambda node: node.spec.pool)
+    books = {each.metadata.name: each for each in fleet.ledgers}
+    known = {each.metadata.name: each for each in fleet.pools}
+    clusters = Counter(each.spec.pool for each in fleet.clusters)
+    rows = []
+    for name in sorted({*known, *(each.spec.pool for each in fleet.clusters)}):
+        pool, total = known.get(name), sums.get(name, Sum())
+        row: Row = {"name": name, "clusters": clusters[name], "nodes": total.nodes, "readyNodes": total.ready, **total.figures()}
+        if pool is not None:
+            row |= {"provider": pool.spec.provider.type, "region": pool.spec.provider.region, "phase": pool.status.phase}
+            row |= {"maxNodes": pool.spec.capacity.max_nodes}
+        if (book := books.get(Account(kind="LatticePool", name=name).ledger)) is not None:
+            row["budget"] = budget(book, fleet.now)
+        rows.append(row)
+    return rows
+
+
+def budget(book: LatticeLedger, now: datetime) -> Row:
+    """Micro-dollars: per hour, and of this month."""
+    stands = standing(book, now)
+    return {
+        "hourlyMicros": book.status.committed_micros,
+        "spentMicros": stands.spent,
+        "projectedMicros": stands.projected,
+        "limitMicros": stands.limit,
+        "state": stands.state.value,
+    }
+
+
+def clusters(fleet: Fleet) -> list[Row]:
+    sums = _sums(fleet, lambda node: node.spec.cluster)
+    workloads = Counter(each.spec.cluster for each in fleet.workloads)
+    ready = Counter(each.spec.cluster for each in fleet.workloads if each.status.ready)
+    rows = []
+    for each in sorted(fleet.clusters, key=lambda each: each.metadata.name):
+        name, total, cost = each.metadata.name, sums.get(each.metadata.name, Sum()), each.status.cost
+        rows.append(
+            {
+                "name": name,
+                "pool": each.spec.pool,
+                "nodes": each.spec.wanted_nodes,
+                "readyNodes": total.ready,
+                "workloads": workloads[name],
+                "readyWorkloads": ready[name],
+                "hourlyMicros": micros(cost.hourly) if cost is not None and cost.hourly is not None else None,
+                "phase": each.status.phase,
+                **total.figures(),
+            }
+        )
+    return rows
+
+
+def nodes(fleet: Fleet) -> list[Row]:
+    workloads = Counter(each.status.binding.node for each in fleet.workloads if each.status.binding)
+    rows = []
+    for each in sorted(fleet.nodes, key=lambda each: each.metadata.name):
+        name, heard, total = each.metadata.name, fleet.heard(each.metadata.name), Sum()
+        total.add(each, _measured(heard))
+        rows.append(
+            {
+                "name": name,
+                "pool": each.spec.pool,
+                "cluster": each.spec.cluster,
+                "class": each.spec.node_class,
+                "phase": each.status.phase,
+                "isReady": is_ready(each),
+                "isConnected": heard is not None and heard.is_connected,
+                "unschedulable": each.spec.unschedulable,
+                "workloads": workloads[name],
+                "disk": {"used": _measured(heard).disk, "of": each.status.allocatable.get("storage", 0)},
+                **total.figures(),
+            }
+        )
+    return rows
+
+
+def services(fleet: Fleet) -> list[Row]:
+    used: dict[str, Counter[str]] = {}
+    for node in fleet.nodes:
+        heard = fleet.heard(node.metadata.name)
+        for path, usage in (heard.workload_usage if heard else {}).items():
+            used[path] = Counter(cpu=usage.cpu, memory=usage.memory)
+    sums: dict[str, Counter[str]] = {}
+    for workload in fleet.workloads:
+        if workload.spec.service:
+            space, name = workload.metadata.namespace, workload.metadata.name
+            total = sums.setdefault(f"{space}/{workload.spec.service}", Counter())
+            total.update(used.get(f"{space}/{name}", {}))
+            total["failures"] += (workload.status.retry.attempts or 0) if workload.status.retry else 0
+    paths = {f"{each.metadata.namespace}/{each.metadata.name}": each for each in fleet.services}
+    return [_service(each, sums.get(path, Counter())) for path, each in sorted(paths.items())]
+
+
+def _service(service: LatticeService, used: Mapping[str, int]) -> Row:
+    status = service.status
+    health, cost, decision = status.health, status.total_cost, status.scheduler_decision
+    return {
+        "namespace": service.metadata.namespace,
+        "name": service.metadata.name,
+        "wanted": service.spec.wanted(),
+        "replicas": status.replicas or 0,
+        "ready": (health.ready or 0) if health else 0,
+        "failures": used["failures"],
+        "pools": sorted({each.pool for each in status.placements}),
+        "cpu": {"used": used["cpu"]},
+        "memory": {"used": used["memory"]},
+        "hourlyMicros": micros(cost.hourly) if cost is not None and cost.hourly is not None else None,
+        "phase": status.phase,
+        "verdict": decision.verdict if decision else "",
+    }
+
+
+TABLES: dict[str, Callable[[Fleet], list[Row]]] = {"pools": pools, "clusters": clusters, "nodes": nodes, "services": services}
+
+
+def _sums(fleet: Fleet, by: Callable[[LatticeNode], str]) -> dict[str, Sum]:
+    sums: dict[str, Sum] = {}
+    for node in fleet.nodes:
+        sums.setdefault(by(node), Sum()).add(node, _measured(fleet.heard(node.metadata.name)))
+    return sums
+
+
+def _measured(heard: Heard | None) -> Usage:
+    """What a node said last says nothing of one that is gone."""
+    return heard.usage if heard is not None and heard.is_connected else NOTHING
+
+
+def is_ready(node: LatticeNode) -> bool:
+    return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of one cluster, or of all."""
+
+    nodes: Sequence[LatticeNode]
+    workloads: Sequence[LatticeWorkload]
+
+    @property
+    def ready_nodes(self) -> int:
+        return sum(map(is_ready, self.nodes))
+
+    @property
+    def draining_nodes(self) -> int:
+        return sum(each.status.phase == "Draining" for each in self.nodes)
+
+    @property
+    def capacity(self) -> dict[str, int]:
+        return _total(each.status.capacity for each in self.nodes)
+
+    @property
+    def allocatable(self) -> dict[str, int]:
+        return _total(each.status.allocatable for each in self.nodes)
+
+    @property
+    def requested(self) -> dict[str, int]:
+        """By the workloads that are bound."""
+        return _total(each.spec.request_amounts for each in self.workloads if each.status.binding)
+
+    @property
+    def states(self) -> dict[str, int]:
+        return dict(Counter(str(each.status.actual_state) for each in self.workloads))
+
+
+def summary(nodes: Iterable[LatticeNode], workloads: Iterable[LatticeWorkload], cluster: str = "") -> Summary:
+    """A workload is of the cluster that it is confined to, or else of that of its node."""
+    members = [each for each in nodes if not cluster or each.spec.cluster == cluster]
+    names = {each.metadata.name for each in members}
+    found = [each for each in workloads if not cluster or each.spec.cluster == cluster or (_node(each) in names and not each.spec.cluster)]
+    return Summary(members, found)
+
+
+def _node(workload: LatticeWorkload) -> str:
+    return workload.status.binding.node if workload.status.binding else ""
+
+
+def _total(amounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in amounts:
+        total.update(each)
+    return dict(total)

@@ -1,0 +1,581 @@
+"""A whole agent on a simulated machine, in virtual time: it obeys the leader and nobody else, and loses nothing when anybody dies."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from server.links import REVISION, Leader, Node, a_leader, a_machine, a_workload, applied
+from store.virtual import VirtualClock, settle
+
+from lattice.agent.loop import REFUSED_PAUSE
+from lattice.agent.plan import Assignment
+from lattice.agent.runtimes.fake import Behaviour
+from lattice.agent.runtimes.protocol import Failure, Instance, InstanceId
+from lattice.errors import Full, Unavailable
+from lattice.kinds.container import Container, Disconnect, ExecProbe, Probe, Probes
+from lattice.presence import Heard
+from lattice.wire import agent_pb2 as pb
+from lattice.wire.talk import PROTOCOL, AgentEnd, MemoryEnd, pair
+
+HOME = "leader:7444"
+Story = Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]]
+
+
+def play(story: Story, *nodes: str) -> None:
+    async def whole() -> None:
+        clock = VirtualClock()
+        async with a_leader(clock, 10.0, *(nodes or ("n1",))) as leader:
+            await clock.advance(0.1)
+            await story(leader, clock)
+
+    asyncio.run(asyncio.wait_for(whole(), 100))
+
+
+def heard(leader: Leader, node: str = "n1") -> Heard:
+    assert leader.office is not None
+    found = leader.office.presence.get(node)
+    assert found is not None
+    return found
+
+
+def state(leader: Leader, path: str = "default/web", node: str = "n1") -> tuple[str, int, bool, str] | None:
+    spoken = heard(leader, node).workloads.get(path)
+    return spoken and (spoken.state, spoken.run, spoken.ready, spoken.failure)
+
+
+@asynccontextmanager
+async def running(node: Node) -> AsyncIterator[Node]:
+    node.start()
+    try:
+        yield node
+    finally:
+        await node.kill()
+
+
+async def order(leader: Leader, clock: VirtualClock, name: str = "web", run: int = 1, **rest: Any) -> None:
+    if not await leader.store.get(_key(name)):
+        await leader.add(a_workload(name, **rest))
+    await leader.bind(name, applied("n1", run=run))
+    await clock.advance(2)
+
+
+def _key(name: str) -> Any:
+    from lattice.store.protocol import Key
+
+    return Key("latticeworkloads.lattice.dev", "default", name)
+
+
+def starts(node: Node) -> list[str]:
+    return [str(each.which.uid) for each in node.machine.history if each.what == "start"]
+
+
+def test_it_runs_what_it_is_told_and_says_so() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        async with running(a_machine(clock, {HOME: leader})) as node:
+            await clock.advance(1)
+            assert heard(leader).is_complete
+            await order(leader, clock)
+            assert state(leader) == ("Running", 1, True, "")
+            assert heard(leader).order == 2
+            assert starts(node) == ["uid-web"]
+            assert [each.workload for each in node.memory.state.wanted] == ["default/web"]
+            await leader.bind("web", applied("n1", action="Delete"))
+            await clock.advance(3)
+            assert state(leader) is None
+            assert node.machine.live() == []
+
+    play(story)
+
+
+def test_a_new_run_starts_what_failed_again_and_the_same_order_does_not() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        node = a_machine(clock, {HOME: leader})
+        node.machine.behaviours["default/web"] = Behaviour(exits_after=5, exit_code=3, prints="one\ntwo\n")
+        async with running(node):
+            await order(leader, clock)
+            await clock.advance(20)
+            assert state(leader) == ("Failed", 1, False, "RUNTIME_ERROR")
+            assert heard(leader).workloads["default/web"].log == "one\ntwo\n"
+            assert len(starts(node)) == 1
+            await order(leader, clock, run=2)
+            assert state(leader) == ("Running", 2, True, "")
+            assert len(starts(node)) == 2
+
+    play(story)
+
+
+def test_an_agent_that_is_killed_finds_what_it_ran_and_starts_nothing_twice() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        first = a_machine(clock, {HOME: leader})
+        async with running(first):
+            await order(leader, clock)
+        await clock.advance(30)
+        assert not heard(leader).is_connected
+        async with running(a_machine(clock, {HOME: leader}, former=first)) as second:
+            await clock.advance(2)
+            assert state(leader) == ("Running", 1, True, "")
+            assert len(starts(second)) == 1
+
+    play(story)
+
+
+def test_after_a_restart_nothing_is_done_before_the_control_plane_was_heard() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        first = a_machine(clock, {HOME: leader})
+        async with running(first):
+            await order(leader, clock)
+            await order(leader, clock, "api")
+        forgetful = msgspec.structs.replace(first.memory.state, wanted=())  # it could not write down what it was told last
+        first.memory.state = forgetful
+        second = a_machine(clock, {HOME: leader}, former=first)
+        second.net.is_cut = True
+        async with running(second):
+            await clock.advance(60)
+            assert len(second.machine.live()) == 2
+            await leader.bind("api", applied("n1", action="Delete"))
+            second.net.is_cut = False
+            await clock.advance(30)
+            assert [each.uid for each in second.machine.live()] == ["uid-web"]
+
+    play(story)
+
+
+def test_a_machine_that_lost_its_power_says_that_nothing_runs_and_waits_to_be_told() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        first = a_machine(clock, {HOME: leader})
+        async with running(first):
+            await order(leader, clock)
+        first.machine.lose_power()
+        async with running(a_machine(clock, {HOME: leader}, former=first)) as second:
+            await clock.advance(20)
+            assert state(leader) == ("Failed", 1, False, "RUNTIME_ERROR")
+            assert second.machine.live() == []
+
+    play(story)
+
+
+def test_when_another_server_leads_agents_go_there_and_nothing_is_restarted() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        other = Leader(leader.store, clock)
+        servers = {HOME: leader, "other:7444": other}
+        async with running(a_machine(clock, servers, addresses=[HOME])) as node:
+            await order(leader, clock)
+            leader.step_down("other:7444")
+            assert (await leader.store.campaign("controllers", "other", 15.0)) is None
+            await clock.advance(16)  # the lease ends; until then nobody leads
+            await other.lead("other")
+            await clock.advance(25)
+            assert state(other) == ("Running", 1, True, "")
+            assert heard(other).is_connected
+            assert node.memory.state.term == 2
+            assert len(starts(node)) == 1
+            assert node.agent.addresses[0] == "other:7444"
+        await other.close()
+
+    play(story)
+
+
+def test_a_storm_of_a_hundred_agents_is_over_within_half_a_minute() -> None:
+    names = [f"n{number}" for number in range(100)]
+
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        other = Leader(leader.store, clock)
+        servers = {HOME: leader, "other:7444": other}
+        nodes = [a_machine(clock, servers, name, addresses=[HOME]) for name in names]
+        for node in nodes:
+            node.start()
+        await clock.advance(5)
+        assert len(leader.links.lines) == 100
+        leader.step_down()
+        await clock.advance(15)
+        assert leader.links.lines == {}
+        await other.lead("other")
+        leader.elsewhere = "other:7444"
+        begin = [len(node.net.dialled) for node in nodes]
+        await clock.advance(30)
+        assert len(other.links.lines) == 100
+        assert other.office is not None
+        assert max(other.office.presence.silence(name) for name in names) < 40
+        assert max(len(node.net.dialled) - before for node, before in zip(nodes, begin, strict=True)) <= 6
+        for node in nodes:
+            await node.kill()
+        await other.close()
+
+    play(story, *names)
+
+
+@pytest.mark.parametrize(
+    ("disconnect", "survives"),
+    [
+        pytest.param(Disconnect(), True, id="keep: it runs on"),
+        pytest.param(Disconnect(policy="stop", stop_after="60s"), False, id="stop: it is dead in time"),
+    ],
+)
+def test_a_node_that_is_cut_off_keeps_or_stops_as_it_was_told(disconnect: Disconnect, survives: bool) -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        async with running(a_machine(clock, {HOME: leader})) as node:
+            await order(leader, clock, disconnect=disconnect)
+            last = heard(leader).at
+            node.net.cut()
+            await clock.advance(200)
+            assert bool(node.machine.live()) == survives
+            if not survives:
+                stop = next(each.at for each in node.machine.history if each.what == "stop")
+                assert stop - last <= 60.0
+                assert stop - last >= 49.0, "not before a heartbeat's worth of its time"
+            node.net.is_cut = False
+            await clock.advance(30)
+            assert state(leader) == (("Running", 1, True, "") if survives else ("Failed", 1, False, "DISCONNECTED"))
+
+    play(story)
+
+
+def test_probes_say_when_it_is_ready_and_when_it_is_lost() -> None:
+    probe = Probe(exec=ExecProbe(command=("check",)), period_seconds=1, failure_threshold=2)
+    container = Container(
+        command=("serve",),
+        probes=Probes(readiness=probe, liveness=Probe(exec=probe.exec, period_seconds=5, failure_threshold=2, initial_delay_seconds=10)),
+    )
+
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        node = a_machine(clock, {HOME: leader})
+        node.machine.behaviours["default/web"] = Behaviour(ready_after=5, sick_after=60)
+        async with running(node):
+            await order(leader, clock, containers={"main": container})
+            assert state(leader) == ("Running", 1, False, "")
+            await clock.advance(8)
+            assert state(leader) == ("Running", 1, True, "")
+            await clock.advance(70)
+            assert state(leader) == ("Failed", 1, False, "UNHEALTHY")
+            assert node.machine.live() == []
+            node.machine.behaviours["default/web"] = Behaviour()
+            await order(leader, clock, run=2)
+            await clock.advance(5)
+            assert state(leader) == ("Running", 2, True, "")
+
+    play(story)  # fmt: skip
+
+
+def test_one_that_takes_long_to_stop_keeps_no_other_waiting() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        node = a_machine(clock, {HOME: leader})
+        node.machine.behaviours["default/slow"] = Behaviour(stop_takes=25)
+        async with running(node):
+            await order(leader, clock, "slow")
+            await leader.bind("slow", applied("n1", action="Delete"))
+            await order(leader, clock, "quick")
+            assert state(leader, "default/quick") == ("Running", 1, True, "")
+            assert state(leader, "default/slow") == ("Running", 1, False, "")
+            await clock.advance(30)
+            assert state(leader, "default/slow") is None
+
+    play(story)
+
+
+def test_one_workload_is_worked_on_by_one_at_a_time() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        node = a_machine(clock, {HOME: leader})
+        node.machine.behaviours["default/web"] = Behaviour(stop_takes=20)
+        stop, asked = node.agent.work.runtime.stop, []
+
+        async def counted(which: InstanceId, grace: float, because: Failure | None = None) -> Instance | None:
+            asked.append(which)
+            return await stop(which, grace, because)
+
+        node.agent.work.runtime.stop = counted  # type: ignore[method-assign]
+        async with running(node):
+            await order(leader, clock)
+            await leader.bind("web", applied("n1", action="Delete"))
+            await clock.advance(30)
+            assert len(asked) == 1
+
+    play(story)
+
+
+def test_a_container_that_fails_takes_its_workload_with_it_and_both_start_again() -> None:
+    two = {"main": Container(command=("serve",)), "side": Container(command=("help",))}
+
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        node = a_machine(clock, {HOME: leader})
+        async with running(node):
+            await order(leader, clock, containers=two)
+            assert len(node.machine.live()) == 2
+            node.machine.end(next(each for each in node.machine.live() if each.container == "side"), killed=True)
+            copy = next(copy for which, copy in node.machine.copies.items() if which.container == "side")
+            copy.end = (137, "SIGKILL", Failure("INSUFFICIENT_RESOURCES", "killed at its memory limit"))
+            await clock.advance(15)
+            assert state(leader) == ("Failed", 1, False, "INSUFFICIENT_RESOURCES")
+            assert node.machine.live() == []
+            await order(leader, clock, run=2)
+            assert state(leader) == ("Running", 2, True, "")
+
+    play(story)
+
+
+def test_an_order_that_makes_no_sense_fails_alone() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        async with running(a_machine(clock, {HOME: leader})) as node:
+            await clock.advance(1)
+            good = pb.Assignment(
+                workload="default/web",
+                uid="u1",
+                state="Running",
+                revision=REVISION,
+                run=1,
+                containers=b'{"main":{"command":["x"]}}',
+                disconnect="keep",
+                stop_after_ms=90000,
+            )
+            bad = pb.Assignment(
+                workload="default/odd",
+                uid="u2",
+                state="Running",
+                revision=REVISION,
+                run=7,
+                containers=b'{"main":{"newer":1}}',
+                disconnect="keep",
+            )
+            node.agent.work.take(pb.Orders(term=1, number=9, assignments=[good, bad]))
+            await clock.advance(3)
+            assert state(leader) == ("Running", 1, True, "")
+            assert state(leader, "default/odd") == ("Failed", 7, False, "INVALID_SPEC")
+
+    play(story)  # fmt: skip
+
+
+def test_a_disk_that_is_full_does_not_keep_it_from_stopping_things() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        async with running(a_machine(clock, {HOME: leader})) as node:
+            await order(leader, clock)
+
+            def full(wanted: tuple[Assignment, ...], term: int) -> None:
+                raise Full("no room to write the agent's state")
+
+            kept, node.memory.told = node.memory.told, full  # type: ignore[method-assign]
+            await leader.bind("web", applied("n1", action="Delete"))
+            await clock.advance(3)
+            assert node.machine.live() == []
+            assert len(node.memory.state.wanted) == 1
+            node.memory.told = kept  # type: ignore[method-assign]
+            await clock.advance(2)
+            assert node.memory.state.wanted == (), "written down once there is room"
+
+    play(story)
+
+
+@dataclass
+class Script:
+    """A server that says exactly what the test lets it say."""
+
+    ends: list[MemoryEnd[pb.ToAgent, pb.FromAgent]] = field(default_factory=list)
+    said: list[pb.FromAgent] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def connect(self, address: str) -> AsyncIterator[AgentEnd]:
+        mine, theirs = pair()
+        self.ends.append(theirs)
+        listening = asyncio.create_task(self._listen(theirs))
+        try:
+            yield mine
+        finally:
+            mine.close()
+            listening.cancel()
+
+    async def _listen(self, end: MemoryEnd[pb.ToAgent, pb.FromAgent]) -> None:
+        while (said := await end.receive()) is not None:
+            self.said.append(said)
+
+    async def renew(self, address: str, request: bytes) -> bytes:
+        raise Unavailable("not here")
+
+    async def say(self, **said: Any) -> None:
+        with suppress(Unavailable):  # the agent has hung up
+            await self.ends[-1].send(pb.ToAgent(**said))
+        await settle()
+
+    async def welcome(self, term: int = 5, **rest: Any) -> None:
+        given: dict[str, Any] = {"protocol": PROTOCOL, "term": term, "heartbeat": 10.0} | rest
+        await self.say(welcome=pb.Welcome(**given))
+
+    @property
+    def beats(self) -> list[pb.Beat]:
+        return [each.beat for each in self.said if each.WhichOneof("said") == "beat"]
+
+
+@asynccontextmanager
+async def scripted() -> AsyncIterator[tuple[Script, Node, VirtualClock]]:
+    clock, script = VirtualClock(), Script()
+    node = a_machine(clock, {}, addresses=["s"])
+    node.agent.link = script
+    async with running(node):
+        await clock.advance(0.1)
+        yield script, node, clock
+
+
+def by_script(story: Callable[[Script, Node, VirtualClock], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        async with scripted() as (script, node, clock):
+            await story(script, node, clock)
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def orders(term: int, number: int, *names: str, whole: bool = False, state: str = "Running") -> dict[str, pb.Orders]:
+    assignments = [
+        pb.Assignment(workload=f"default/{name}", uid=name, state=state, revision=REVISION, run=1, containers=b'{"main":{"command":["x"]}}', disconnect="keep", stop_after_ms=90000)
+        for name in names
+    ]  # fmt: skip
+    return {"orders": pb.Orders(term=term, number=number, is_whole=whole, assignments=assignments)}
+
+
+def live(node: Node) -> list[str]:
+    return [each.uid for each in node.machine.live()]
+
+
+def test_the_agent_says_its_protocol_first_and_refuses_a_server_that_speaks_another() -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        assert script.said[0].hello.protocol == PROTOCOL
+        await script.welcome(protocol=PROTOCOL + 1)
+        await script.say(**orders(5, 1, "web", whole=True))
+        await clock.advance(5)
+        assert not node.agent.is_connected.is_set()
+        assert live(node) == []
+        assert len(script.ends) == 1
+        await clock.advance(REFUSED_PAUSE)
+        assert len(script.ends) == 2
+
+    by_script(story)
+
+
+@pytest.mark.parametrize(
+    ("then", "runs"),
+    [
+        pytest.param(orders(4, 2, "old"), ["web"], id="a lower term"),
+        pytest.param(orders(5, 1, "old", whole=True), ["web"], id="the same number again"),
+        pytest.param(orders(5, 2, "new"), ["new", "web"], id="the next one"),
+        pytest.param(orders(5, 2, "new", whole=True), ["new"], id="a whole list"),
+    ],
+)
+def test_older_orders_are_not_obeyed(then: dict[str, Any], runs: list[str]) -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        await script.welcome()
+        await script.say(**orders(5, 1, "web", whole=True))
+        await clock.advance(2)
+        assert live(node) == ["web"]
+        await script.say(**then)
+        await clock.advance(2)
+        assert live(node) == runs
+
+    by_script(story)
+
+
+def test_changes_before_a_whole_list_are_not_obeyed() -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        await script.welcome()
+        await script.say(**orders(5, 2, "web"))
+        await clock.advance(2)
+        assert live(node) == []
+
+    by_script(story)
+
+
+def test_a_leader_of_an_earlier_term_is_not_obeyed_after_a_restart_either() -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        await script.welcome(term=5)
+        await script.say(**orders(5, 1, "web", whole=True))
+        await clock.advance(2)
+        await node.kill()
+        again = a_machine(clock, {}, former=node, addresses=["s"])
+        again.agent.link = script
+        async with running(again):
+            await clock.advance(1)
+            assert script.said[-1].hello.term == 5
+            before = again.machine.heard_at
+            await script.welcome(term=4)
+            assert again.machine.heard_at == before, "it is no contact either"
+            await script.say(**orders(4, 1, whole=True))
+            await clock.advance(2)
+            assert live(again) == ["web"]
+            assert not again.agent.is_connected.is_set()
+        node.start()
+
+    by_script(story)
+
+
+def test_what_is_said_first_is_true_however_long_it_takes_to_find_out() -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        await script.welcome(term=5)
+        await script.say(**orders(5, 1, "web", whole=True))
+        await clock.advance(2)
+        await node.kill()
+        again = a_machine(clock, {}, former=node, addresses=["s"])
+        again.agent.link = script
+        runtime = again.agent.work.runtime
+        quick = runtime.list
+
+        async def slow() -> list[Instance]:
+            await clock.sleep(5)
+            return await quick()
+
+        runtime.list = slow  # type: ignore[method-assign]
+        heard, known = len(script.beats), len(script.ends)
+        async with running(again):
+            while len(script.ends) == known:
+                await clock.advance(0.5)
+            await script.welcome(term=5)
+            await clock.advance(1)
+            first = script.beats[heard]
+            assert first.is_whole
+            assert [each.workload for each in first.reports] == ["default/web"]
+        node.start()
+
+    by_script(story)
+
+
+def test_silence_counts_from_when_the_answered_beat_was_sent() -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        await clock.advance(4)
+        await script.welcome()
+        assert node.machine.heard_at == 0.0, "when hello was said, not when it was answered"
+        await clock.advance(6)
+        sent = clock.monotonic()
+        await clock.advance(4)
+        first, second = script.beats[-2:]
+        assert first.is_whole
+        assert not second.is_whole
+        await clock.advance(5)
+        await script.say(heard=pb.Heard(beat=second.number))
+        assert node.machine.heard_at is not None
+        assert sent <= node.machine.heard_at <= sent + 5
+
+    by_script(story)
+
+
+def test_a_server_that_does_not_answer_is_left() -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        await script.welcome()
+        await clock.advance(29)
+        assert len(script.ends) == 1
+        await clock.advance(15)
+        assert len(script.ends) > 1
+
+    by_script(story)
+
+
+def test_what_did_not_change_is_said_once_and_a_beat_comes_every_ten_seconds() -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        await script.welcome()
+        await script.say(**orders(5, 1, "web", whole=True))
+        for _ in range(6):
+            await clock.advance(10)
+            await script.say(heard=pb.Heard(beat=script.beats[-1].number))
+        spoken = [len(beat.reports) for beat in script.beats]
+        assert sum(spoken) <= 2, "starting, running"
+        assert 7 <= len(script.beats) <= 10
+        assert script.beats[-1].order == 1
+
+    by_script(story)

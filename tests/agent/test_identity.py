@@ -1,0 +1,94 @@
+"""A node's key and certificate: kept for its owner's eyes, renewed in time, and used on a new connection."""
+
+import asyncio
+import random
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from server.links import AUTHORITY, a_machine
+from store.virtual import VirtualClock
+
+from lattice.agent.identity import Identity, Place
+from lattice.agent.ports import BLOCK, FIRST, PortBlock
+from lattice.agent.renewal import Renewal
+from lattice.errors import Denied, Invalid
+from lattice.server.signing import read_request, sign
+
+
+def joined(folder: Path, now: datetime) -> Identity:
+    identity = Identity.load(folder)
+    identity.joined(_signed(identity.signing_request(), now), AUTHORITY.pem, Place("n1", "https://s:7443", ("s:7444",)))
+    return identity
+
+
+def _signed(request: bytes, now: datetime) -> bytes:
+    return sign(AUTHORITY, read_request(request), "n1", now)
+
+
+def test_what_was_joined_is_there_after_a_restart_and_nobody_else_reads_it(tmp_path: Path) -> None:
+    first = joined(tmp_path / "a", datetime.now(UTC))
+    again = Identity.load(tmp_path / "a")
+    assert again.has_joined
+    assert (again.key, again.certificate, again.place) == (first.key, first.certificate, first.place)
+    assert again.name == "n1"
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "a").iterdir()} == {0o600}
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
+
+
+def test_the_key_stays_when_an_answer_was_lost(tmp_path: Path) -> None:
+    assert Identity.load(tmp_path).key == Identity.load(tmp_path).key
+    assert not Identity.load(tmp_path).has_joined
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    joined(tmp_path, datetime.now(UTC))
+    (tmp_path / "place.json").write_text("{")
+    with pytest.raises(Invalid, match="join again"):
+        Identity.load(tmp_path)
+
+
+def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = VirtualClock()
+        identity = joined(tmp_path, clock.now())
+        agent = a_machine(clock, {}, addresses=["s"]).agent
+        asked: list[float] = []
+
+        async def renew(address: str, request: bytes) -> bytes:
+            asked.append(clock.monotonic())
+            if len(asked) == 1:
+                raise Denied("not just now")
+            return _signed(request, clock.now())
+
+        agent.link.renew = renew  # type: ignore[method-assign]
+        task = asyncio.create_task(Renewal(identity, agent, clock, random.Random(1)).run())  # noqa: S311
+        await clock.advance(24 * 3600)
+        first, second, *later = asked
+        assert 15.9 * 3600 <= first <= 16.1 * 3600
+        assert 30 <= second - first <= 90, "asked again a minute later"
+        assert later == []
+        assert agent.renewed.is_set()
+        assert identity.ends > clock.now() + timedelta(hours=10)
+        assert Identity.load(tmp_path).certificate == identity.certificate
+        task.cancel()
+
+    asyncio.run(story())
+
+
+def test_agents_of_one_machine_have_different_ports_and_keep_theirs(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    one, two = PortBlock(tmp_path / "a"), PortBlock(tmp_path / "b")
+    try:
+        assert one.range != two.range
+        assert {(each.range[0] - FIRST) % BLOCK for each in (one, two)} == {0}
+        second = two.range
+        two.close()
+        one.close()
+        two = PortBlock(tmp_path / "b")
+        assert two.range == second
+    finally:
+        one.close()
+        two.close()

@@ -1,0 +1,110 @@
+"""What really goes wrong on a machine, as the control plane hears of it: no such command, a port that is taken, a disk that is full."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from agent.orders import until
+from lattice.agent.guard import Guard
+from lattice.agent.runtimes.process import ProcessRuntime
+from lattice.agent.runtimes.protocol import Record
+from lattice.agent.state import StateFile
+from lattice.agent.work import Work
+from lattice.clock import SystemClock
+from lattice.errors import Full
+from lattice.wire import agent_pb2 as pb
+
+clock = SystemClock()
+
+
+def orders(number: int, containers: dict[str, Any], **rest: Any) -> pb.Orders:
+    given: dict[str, Any] = {"run": 1, "disconnect": "keep", "stop_after_ms": 90_000} | rest
+    one = pb.Assignment(
+        workload="default/web", uid="u1", state="Running", revision="a1", containers=msgspec.json.encode(containers), **given
+    )
+    return pb.Orders(term=1, number=number, is_whole=number == 1, assignments=[one])
+
+
+async def told(
+    folder: Path, first: pb.Orders, check: Callable[[Work], Any], before: Callable[[StateFile], None] = lambda state: None
+) -> None:
+    state = StateFile(folder)
+    runtime = ProcessRuntime(folder, state, clock, Guard(folder, clock))
+    work = Work(runtime, state, clock, grace=1.0, look_every=0.05)
+    await work.adopt()
+    await runtime.contact(clock.monotonic())
+    before(state)
+    running = asyncio.create_task(work.run())
+    try:
+        work.take(first)
+        await until(lambda: check(work))
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await work.clear()
+        await runtime.close()
+        state.close()
+
+
+def failed(work: Work) -> str:
+    report = work.spoken.get("default/web")
+    return report.failure if report is not None and report.state == "Failed" else ""
+
+
+@pytest.mark.parametrize(
+    ("containers", "reason"),
+    [
+        pytest.param({"main": {"command": ["no-such-program"]}}, "INVALID_SPEC", id="no such command"),
+        pytest.param({"main": {"command": ["sh", "-c", "echo out of cheese; exit 3"]}}, "RUNTIME_ERROR", id="it ends with an error"),
+    ],
+)
+def test_a_start_that_fails_is_told_with_its_reason(tmp_path: Path, containers: dict[str, Any], reason: str) -> None:
+    asyncio.run(told(tmp_path, orders(1, containers), lambda work: failed(work) == reason))
+
+
+def test_what_it_printed_last_is_told_too(tmp_path: Path) -> None:
+    containers = {"main": {"command": ["sh", "-c", "echo out of cheese; exit 3"]}}
+    asyncio.run(told(tmp_path, orders(1, containers), lambda work: failed(work) and work.spoken["default/web"].log == "out of cheese\n"))
+
+
+def test_a_port_that_somebody_else_has_is_told(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        order = orders(1, {"main": {"command": ["sleep", "60"], "ports": [{"name": "http"}]}}, ports={"http": number})
+        asyncio.run(told(tmp_path, order, lambda work: failed(work) == "PORT_BIND_CONFLICT"))
+
+
+def test_a_disk_that_is_full_is_told_and_nothing_runs_unrecorded(tmp_path: Path) -> None:
+    def fill(state: StateFile) -> None:
+        def full(record: Record) -> None:
+            raise Full("no room to write the agent's state", where=str(state.path))
+
+        state.write = full  # type: ignore[method-assign]
+
+    asyncio.run(told(tmp_path, orders(1, {"main": {"command": ["sleep", "60"]}}), lambda work: failed(work) == "STORAGE_ERROR", fill))
+
+
+def test_a_new_revision_takes_the_place_of_the_old_one_and_never_runs_beside_it(tmp_path: Path) -> None:
+    marker = tmp_path / "both"
+    script = f'mkdir "{tmp_path}/alone" || touch "{marker}"; trap "rmdir {tmp_path}/alone; exit 0" TERM; while :; do sleep 0.05; done'
+    containers = {"main": {"command": ["sh", "-c", script]}}
+
+    def check(work: Work) -> Any:
+        report = work.spoken.get("default/web")
+        if report is None or report.state != "Running":
+            return False
+        if report.revision == "a1" and work.order == 1:
+            second = orders(2, containers)
+            second.assignments[0].revision, second.assignments[0].run = "a2", 2
+            work.take(second)
+        return report.revision == "a2" and report.run == 2
+
+    asyncio.run(told(tmp_path, orders(1, containers), check))
+    assert not marker.exists()

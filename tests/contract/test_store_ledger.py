@@ -1,0 +1,337 @@
+"""Binding on every store: two binders at every step of one another, one node with room for one; crashes at every step."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduling_world import World, a_node, a_workload
+
+from contract.conftest import OpenStore
+from lattice.clock import SystemClock
+from lattice.controllers.bindings import StoreLedger
+from lattice.controllers.office import Office
+from lattice.kinds.core import Lease
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.workload import LatticeWorkload
+from lattice.presence import Presence
+from lattice.scheduling.bind import Binder, BindingMode, BindRequest
+from lattice.scheduling.facts import facts_of
+from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.prepared import prepared
+from lattice.scheduling.reserve import Reservation, Reservations
+from lattice.store.protocol import Check, Entry, Key, Page, Store, Term, Watch, Write
+
+MODES = list(BindingMode)
+START = datetime(2026, 11, 15, 12, tzinfo=UTC)
+LATER = 31.0  # seconds: a reservation is over
+
+
+@dataclass
+class Calendar(SystemClock):
+    """Waiting is real; the date is the test's."""
+
+    date: datetime = START
+
+    def now(self) -> datetime:
+        return self.date
+
+
+class Crashed(Exception):
+    """The process is gone: nothing more is asked of the store."""
+
+
+async def _nothing() -> None:
+    return None
+
+
+@dataclass
+class Stepped:
+    """A store of which each question and each commit is a step; before step `at` something else happens."""
+
+    store: Store
+    at: int = -1
+    then: Callable[[], Awaitable[None]] = _nothing
+    steps: int = 0
+    commits: int = 0
+    most_commits: int | None = None  # so many, and the process dies
+
+    async def _step(self) -> None:
+        if self.most_commits is not None and self.commits >= self.most_commits:
+            raise Crashed
+        self.steps += 1
+        if self.steps == self.at:
+            await self.then()
+
+    async def get(self, key: Key) -> Entry | None:
+        await self._step()
+        return await self.store.get(key)
+
+    async def commit(
+        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+    ) -> int:
+        await self._step()
+        revision = await self.store.commit(writes, checks=checks, fence=fence, request_id=request_id)
+        self.commits += 1
+        return revision
+
+    async def list(self, resource: str, namespace: str | None = None, *, limit: int = 0, after: str = "", revision: int = 0) -> Page:
+        return await self.store.list(resource, namespace, limit=limit, after=after, revision=revision)
+
+    async def watch(self, resource: str, after: int) -> Watch:
+        return await self.store.watch(resource, after)
+
+    async def revision(self) -> int:
+        return await self.store.revision()
+
+    async def compact(self, revision: int) -> None:
+        await self.store.compact(revision)
+
+    async def campaign(self, role: str, holder: str, ttl: float) -> Term | None:
+        return await self.store.campaign(role, holder, ttl)
+
+    async def renew(self, term: Term) -> bool:
+        return await self.store.renew(term)
+
+    async def resign(self, term: Term) -> None:
+        await self.store.resign(term)
+
+    async def close(self) -> None:
+        await self.store.close()
+
+
+@dataclass
+class Side:
+    """One binder, with a table, copies and a role of its own: rivals do not fence one another."""
+
+    name: str
+    store: Stepped
+    office: Office
+    book: Reservations
+    binder: Binder
+    ledger: StoreLedger = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ledger = StoreLedger(self.office)
+        self.binder.ledger = self.ledger
+
+    async def reserve(self, *names: str) -> list[Reservation]:
+        made = []
+        for name in names:
+            workload = await World(self.store.store, self.office.clock).workload(name)
+            held = self.book.reserve(self.book.table.ask(workload), 0, self.office.clock.monotonic())
+            assert isinstance(held, Reservation), held
+            made.append(held)
+        return made
+
+
+@asynccontextmanager
+async def a_side(store: Store, name: str, mode: BindingMode, clock: Calendar) -> AsyncIterator[Side]:
+    stepped = Stepped(store)
+    term = await store.campaign(name, name, 60.0)
+    assert term is not None
+    office = Office(stepped, clock, term, random.Random(1), Presence(clock))  # noqa: S311
+    copies = [office.copy(LatticeNode), office.copy(LatticeWorkload)]
+    feeds = [asyncio.create_task(copy.run()) for copy in copies]
+    for copy in copies:
+        await copy.wait_for()
+    table, seen = NodeTable(), {}
+    for node in office.copy(LatticeNode).all():
+        entry = office.copy(LatticeNode).entry(f"/{node.metadata.name}")
+        assert entry is not None
+        table.put(facts_of(node))
+        seen[node.metadata.name] = entry.revision
+    book = Reservations(table, name)
+    yield Side(name, stepped, office, book, Binder(StoreLedger(office), book, clock.monotonic, mode, seen))
+    for feed in feeds:
+        feed.cancel()
+    await asyncio.gather(*feeds, return_exceptions=True)
+
+
+async def count(store: Store, kind: Any) -> int:
+    return len((await store.list(kind.resource.id)).entries)
+
+
+async def left_prepared(store: Store) -> list[str]:
+    page = await store.list(LatticeWorkload.resource.id)
+    found = [msgspec.json.decode(entry.value, type=LatticeWorkload) for entry in page.entries]
+    return [each.metadata.name for each in found if prepared(each)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_of_two_binders_exactly_one_wins_wherever_the_second_comes_in(open_store: OpenStore, mode: BindingMode) -> None:
+    async def one_meeting(at: int) -> int:
+        clock = Calendar()
+        async with open_store() as store:
+            world = World(store, clock)
+            await world.add(a_node("n1", 1000), a_workload("a"), a_workload("b"))
+            async with a_side(store, "one", mode, clock) as one, a_side(store, "two", mode, clock) as two:
+                mine, theirs = (await one.reserve("a"))[0], (await two.reserve("b"))[0]
+                events = []
+
+                async def rival() -> None:
+                    events.append(await two.binder.bind(theirs))
+
+                one.store.at, one.store.then = at, rival
+                events.append(await one.binder.bind(mine))
+                if len(events) == 1:
+                    await rival()
+                assert sorted(event.outcome for event in events) == ["bound", "failed"], (mode, at, events)
+                assert [event.again for event in events if event.outcome == "failed"] == [True]
+                winner = next(event.workload for event in events if event.outcome == "bound")
+                assert await world.bindings() == {winner.removeprefix("default/"): "n1"}
+                assert (await world.node("n1")).status.workloads == 1
+                assert await count(store, Lease) == 0
+                assert await left_prepared(store) == []
+                return one.store.steps
+
+    async def script() -> None:
+        at, steps = 1, 1
+        while at <= steps:
+            steps = await one_meeting(at)
+            at += 1
+        assert steps >= 3
+
+    asyncio.run(script())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_binders_of_the_same_workload_bind_it_once(open_store: OpenStore, mode: BindingMode) -> None:
+    async def script() -> None:
+        clock = Calendar()
+        async with open_store() as store:
+            world = World(store, clock)
+            await world.add(a_node("n1"), a_workload("a"))
+            async with a_side(store, "one", mode, clock) as one, a_side(store, "two", mode, clock) as two:
+                mine, theirs = (await one.reserve("a"))[0], (await two.reserve("a"))[0]
+                events = await asyncio.gather(one.binder.bind(mine), two.binder.bind(theirs))
+            assert sorted(event.outcome for event in events) == ["bound", "failed"]
+            assert (await world.node("n1")).status.workloads == 1
+
+    asyncio.run(script())
+
+
+def test_what_a_dead_binder_prepared_is_given_up_after_its_time_and_not_before(open_store: OpenStore) -> None:
+    async def script() -> None:
+        clock = Calendar()
+        async with open_store() as store:
+            world = World(store, clock)
+            await world.add(a_node("n1", 1000), a_workload("a"), a_workload("b"))
+            mode = BindingMode.TWO_PHASE
+            async with a_side(store, "dead", mode, clock) as dead:
+                held = (await dead.reserve("a"))[0]
+                request = BindRequest(held.workload, held.node, held.id, held.needs, held.expires_at)
+                assert await dead.ledger.prepare(request, dead.binder.seen["n1"])
+            async with a_side(store, "next", mode, clock) as following:
+                state = await following.ledger.read("n1")
+                assert state is not None
+                assert state.free["cpu"] == 0, "its room is taken as long as it is prepared"
+                assert not await following.ledger.settle("default/a", clock.now())
+                assert await left_prepared(store) == ["a"]
+                clock.date += timedelta(seconds=LATER)
+                assert await following.ledger.settle("default/a", clock.now())
+                assert not await following.ledger.settle("default/a", clock.now())
+                assert await left_prepared(store) == []
+                assert (await world.node("n1")).status.workloads == 0
+                following.binder.seen.clear()
+                event = await following.binder.bind((await following.reserve("b"))[0])
+                assert event.outcome == "bound", event
+
+    asyncio.run(script())
+
+
+def test_a_dead_holders_lock_is_free_after_its_time_and_not_before(open_store: OpenStore) -> None:
+    async def script() -> None:
+        clock = Calendar()
+        async with open_store() as store:
+            await World(store, clock).add(a_node("n1"))
+            mode = BindingMode.PESSIMISTIC
+            async with a_side(store, "dead", mode, clock) as dead, a_side(store, "next", mode, clock) as following:
+                until = clock.monotonic() + 10
+                first = await dead.ledger.lock("n1", "dead", until)
+                assert first
+                assert await following.ledger.lock("n1", "next", until) is None
+                clock.date += timedelta(seconds=11)
+                second = await following.ledger.lock("n1", "next", until + 11)
+                assert second
+                await dead.ledger.unlock("n1", first)
+                assert await count(store, Lease) == 1, "the dead one's late unlock changes nothing"
+                await following.ledger.unlock("n1", second)
+                assert await count(store, Lease) == 0
+
+    asyncio.run(script())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_binding_that_is_rolled_back_leaves_no_trace(open_store: OpenStore, mode: BindingMode) -> None:
+    async def script() -> None:
+        clock = Calendar()
+        async with open_store() as store:
+            world = World(store, clock)
+            await world.add(a_node("n1", 1000), a_workload("a"))
+            async with a_side(store, "one", mode, clock) as one:
+                held = (await one.reserve("a"))[0]
+                assert (await one.binder.bind(held)).outcome == "bound"
+                request = BindRequest(held.workload, held.node, held.id, held.needs, held.expires_at)
+                await one.ledger.abort_all([request])
+                await one.ledger.abort_all([request])
+            found = await world.workload("a")
+            assert (found.status.binding, found.status.allocated_ports, found.status.last_action) == (None, {}, "")
+            assert (await world.node("n1")).status.workloads == 0
+
+    asyncio.run(script())
+
+
+MEMBERS = 120  # more than fit into one commit
+
+
+@pytest.mark.parametrize("commits", range(6))
+def test_no_crash_leaves_a_large_group_half_bound(open_store: OpenStore, commits: int) -> None:
+    async def script() -> None:
+        clock = Calendar()
+        async with open_store() as store:
+            world = World(store, clock)
+            names = [f"w{number}" for number in range(MEMBERS)]
+            await world.add(a_node("n1", 1_000_000))
+            await world.add(*(a_workload(name, 1) for name in names))
+            async with a_side(store, "dead", BindingMode.OPTIMISTIC, clock) as dead:
+                held = await dead.reserve(*names)
+                requests = [BindRequest(each.workload, each.node, each.id, each.needs, each.expires_at) for each in held]
+                for request in requests:
+                    state = await store.get(Key(LatticeNode.resource.id, "", "n1"))
+                    assert state is not None
+                    assert await dead.ledger.prepare(request, state.revision)
+                dead.store.commits, dead.store.most_commits = 0, commits
+                survived = await _commit_all(dead, requests)
+                assert survived == (commits >= 5)
+            decided = commits >= 3  # two commits give all of them the attempt's name, the third binds the lead
+            async with a_side(store, "next", BindingMode.OPTIMISTIC, clock) as following:
+                await _settle_all(following, names, clock)
+                assert len(await world.bindings()) == (MEMBERS if decided else 0)
+                assert sorted(await left_prepared(store)) == ([] if decided else sorted(names))
+                clock.date += timedelta(seconds=LATER)
+                await _settle_all(following, names, clock)
+            assert len(await world.bindings()) == (MEMBERS if decided else 0)
+            assert await left_prepared(store) == []
+            assert (await world.node("n1")).status.workloads == (MEMBERS if decided else 0)
+
+    asyncio.run(script())
+
+
+async def _commit_all(side: Side, requests: Sequence[BindRequest]) -> bool:
+    try:
+        assert not await side.ledger.commit_all(requests)
+    except Crashed:
+        return False
+    return True
+
+
+async def _settle_all(side: Side, names: Sequence[str], clock: Calendar) -> None:
+    for name in names:
+        await side.ledger.settle(f"default/{name}", clock.now())

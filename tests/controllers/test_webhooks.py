@@ -1,0 +1,193 @@
+"""Webhooks reach public https addresses only: whatever a name, a redirect or a spelling tries, nothing inside is called (abuse case 16)."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from lattice.controllers import webhooks
+from lattice.controllers.webhooks import Webhooks, address_problem, networks
+from lattice.errors import Denied, Unavailable
+from lattice.server.certificates import Authority, new_authority
+
+INSIDE = [
+    "127.0.0.1", "127.8.8.8", "0.0.0.0", "10.0.0.1", "172.16.3.4", "192.168.1.1", "169.254.169.254",  # noqa: S104 - called, not bound
+    "100.64.0.1", "224.0.0.1",
+    "255.255.255.255", "::1", "::", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "fe80::1", "fe80::1%eth0", "fc00::1", "ff02::1",
+    "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2001:db8::1",
+]  # fmt: skip
+OUTSIDE = ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8"]
+
+
+@pytest.mark.parametrize("address", INSIDE)
+def test_addresses_inside_are_refused(address: str) -> None:
+    assert "is inside the installation or not a public address" in address_problem(address)
+
+
+@pytest.mark.parametrize("address", OUTSIDE)
+def test_public_addresses_are_not(address: str) -> None:
+    assert address_problem(address) == ""
+
+
+def test_what_is_allowed_is_allowed_and_nothing_beside_it() -> None:
+    allowed = networks("10.1.0.0/16, 127.0.0.1/32")
+    assert address_problem("10.1.2.3", allowed) == address_problem("127.0.0.1", allowed) == ""
+    assert address_problem("10.2.0.1", allowed)
+    assert address_problem("127.0.0.2", allowed)
+
+
+@dataclass
+class Hook:
+    """A real https server on loopback."""
+
+    folder: Path
+    seen: list[Any] = field(default_factory=list)
+    port: int = 0
+    authority: Authority = field(default_factory=lambda: new_authority()[0])
+
+    @property
+    def trusted(self) -> str:
+        path = self.folder / "ca.pem"
+        path.write_bytes(self.authority.pem)
+        return str(path)
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.seen.append((request.path, await request.json() if request.can_read_body else None))
+        match request.path:
+            case "/moved":
+                return web.Response(status=302, headers={"Location": f"https://localhost:{self.port}/ok"})
+            case "/broken":
+                return web.Response(status=500, text="secret of the other side")
+            case "/slow":
+                await asyncio.sleep(60)
+            case "/endless":
+                response = web.StreamResponse()
+                await response.prepare(request)
+                for _ in range(4096):
+                    await response.write(b"x" * 65536)
+                return response
+        return web.Response(text="secret of the other side")
+
+
+@asynccontextmanager
+async def hook(folder: Path) -> AsyncIterator[Hook]:
+    found = Hook(folder)
+    pair = found.authority.issue_server(["localhost"])
+    (folder / "pair.pem").write_bytes(pair.certificate + pair.key)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(folder / "pair.pem")
+    runner = web.ServerRunner(web.Server(found.answer, access_log=None), shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
+    await site.start()
+    found.port = runner.addresses[0][1]
+    try:
+        yield found
+    finally:
+        await runner.cleanup()
+
+
+LOOPBACK = networks("127.0.0.1/32,::1/128")
+
+
+async def say(found: Hook, path: str, *, allowed: Any = LOOPBACK, host: str = "localhost", timeout: float = 5.0, trusted: str = "") -> None:
+    await Webhooks(allowed, trusted or found.trusted).post(f"https://{host}:{found.port}{path}", {"message": "hello"}, timeout)
+
+
+def test_what_is_said_arrives_over_verified_tls(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with hook(tmp_path) as found:
+            await say(found, "/ok")
+            assert found.seen == [("/ok", {"message": "hello"})]
+
+    asyncio.run(run())
+
+
+REFUSED = {
+    "by its address": {"host": "127.0.0.1"},
+    "by a name that resolves to it": {"host": "localhost"},
+    "in another spelling": {"host": "0x7f.1"},
+    "as a number": {"host": "2130706433"},
+    "as IPv6": {"host": "[::ffff:127.0.0.1]"},
+}
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=str)
+def test_the_inside_is_not_called(case: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with hook(tmp_path) as found:
+            with pytest.raises(Unavailable if case == "as a number" else Denied):  # a host that is a number is no address to aiohttp
+                await say(found, "/ok", allowed=(), **REFUSED[case])
+            assert found.seen == []
+
+    asyncio.run(run())
+
+
+def test_a_name_that_means_something_else_a_moment_later_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with hook(tmp_path) as found:
+            answers = iter(["198.51.100.7", "127.0.0.1", "127.0.0.1"])
+            asked: list[str] = []
+
+            async def resolve(host: str, port: int, **_: Any) -> list[Any]:
+                asked.append(host)
+                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+            monkeypatch.setattr(webhooks, "address_problem", lambda text, _: "" if str(ip_address(text)) == "198.51.100.7" else "inside")
+            connected: list[Any] = []
+
+            async def connect(_: Any, address: Any) -> None:
+                connected.append(address)
+                raise OSError(111, "Connection refused")
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", connect)
+            with pytest.raises((Unavailable, Denied)):
+                await say(found, "/ok", allowed=(), host="rebinding.example")
+            assert asked == ["rebinding.example"], "resolved once"
+            assert [each[0] for each in connected] == ["198.51.100.7"], "and called where it was judged to be"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("path", "words"), [("/moved", "answered 302"), ("/broken", "answered 500"), ("/slow", "did not answer within 0.3 s")], ids=str
+)
+def test_trouble_is_told_without_the_other_sides_words(path: str, words: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with hook(tmp_path) as found:
+            with pytest.raises(Unavailable) as trouble:
+                await say(found, path, timeout=0.3 if path == "/slow" else 5.0)
+            assert words in str(trouble.value)
+            assert "secret" not in str(trouble.value)
+            assert len(found.seen) == 1, "a redirect is not followed"
+
+    asyncio.run(run())
+
+
+def test_an_endless_answer_is_not_read_to_its_end(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with hook(tmp_path) as found:
+            await say(found, "/endless")
+
+    asyncio.run(run())
+
+
+def test_plain_http_is_refused_and_an_unknown_certificate_too(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with hook(tmp_path) as found:
+            with pytest.raises(Denied, match="not an https address"):
+                await Webhooks(LOOPBACK).post(f"http://localhost:{found.port}/ok", {}, 5.0)
+            with pytest.raises(Unavailable, match="cannot be reached"):
+                await Webhooks(LOOPBACK).post(f"https://localhost:{found.port}/ok", {}, 5.0)
+            assert found.seen == []
+
+    asyncio.run(run())

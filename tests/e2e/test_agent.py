@@ -1,0 +1,290 @@
+"""`lattice agent` as its own process against a real server: it joins, runs, is killed and comes back, and leaves as it was told to."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import ssl
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, TCPConnector, web
+from server.links import AUTHORITY, Leader, a_joining, a_token, a_workload, applied, store_token
+from servers import running_server
+
+from lattice.agent.identity import Identity
+from lattice.agent.join import join
+from lattice.clock import SystemClock
+from lattice.errors import Denied, Invalid, LatticeError, UnknownUser
+from lattice.kinds import KINDS
+from lattice.kinds.container import Container
+from lattice.kinds.core import CustomResourceDefinition
+from lattice.kinds.jointoken import parse_token
+from lattice.server.agents import AgentsServer, Tls
+from lattice.server.api import Api
+from lattice.server.app import App
+from lattice.server.auth import Tokens
+from lattice.server.catalog import Catalog
+from lattice.server.certificates import open_server_pair
+from lattice.server.documents import Documents
+from lattice.server.joining import Joining
+from lattice.server.nodelogs import LogQuestion
+from lattice.store.memory import MemoryStore
+
+clock = SystemClock()
+LATTICE = [sys.executable, "-m", "lattice.cli.main"]
+
+
+@dataclass
+class Site:
+    leader: Leader
+    joining: Joining
+    url: str
+    folder: Path
+
+    async def token(self, number: int = 1, **grant: Any) -> str:
+        token = a_token(number=number)
+        await store_token(self.leader.store, clock, token, **grant)
+        return str(token)
+
+    @contextlib.asynccontextmanager
+    async def agent(self, token: str = "", *flags: str) -> AsyncIterator[asyncio.subprocess.Process]:
+        words = ["agent", "--server", self.url, "--data-dir", str(self.folder / "agent"), "--grace", "2s", *flags]
+        process = await asyncio.create_subprocess_exec(
+            *LATTICE, *words, env={**os.environ, "LATTICE_JOIN_TOKEN": token}, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.communicate()
+
+    async def clear(self) -> int:
+        if not (self.folder / "agent" / "state.json").exists():
+            return 0
+        process = await asyncio.create_subprocess_exec(*LATTICE, "agent", "--data-dir", str(self.folder / "agent"), "--clear")
+        return await process.wait()
+
+    def said(self, node: str = "n1", path: str = "default/web") -> Any:
+        assert self.leader.office is not None
+        heard = self.leader.office.presence.get(node)
+        return heard and heard.is_connected and heard.order and heard.workloads.get(path)  # said on this connection
+
+    async def running(self, run: int = 1) -> None:
+        await until(lambda: (said := self.said()) and said.state == "Running" and said.run == run)
+
+
+async def until(condition: Callable[[], Any], within: float = 30.0) -> Any:
+    async with asyncio.timeout(within):
+        while not (found := condition()):
+            await asyncio.sleep(0.02)
+        return found
+
+
+@contextlib.asynccontextmanager
+async def a_site(folder: Path) -> AsyncIterator[Site]:
+    leader = Leader(MemoryStore(clock), clock, heartbeat=0.5)
+    await leader.lead()
+    certificate, key = open_server_pair(AUTHORITY, folder / "tls", ["127.0.0.1"])
+    tls = Tls(certificate.read_bytes(), key.read_bytes(), AUTHORITY.pem)
+    joining = a_joining(leader.store, clock)
+    async with AgentsServer(leader.links, joining, tls) as agents:
+        joining.agents = lambda: f"127.0.0.1:{agents.port}"
+        catalog = Catalog((*KINDS, CustomResourceDefinition))
+        api = Api(leader.store, catalog, clock, lambda: "uid", lambda: "abcde")
+        app = App(api, Tokens(leader.store, clock), Documents(catalog, lambda: ""), dict, joining=joining)
+        runner = web.ServerRunner(web.Server(app.handle, access_log=None), shutdown_timeout=0.1)
+        await runner.setup()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        context.load_verify_locations(cadata=AUTHORITY.pem.decode())
+        context.verify_mode = ssl.CERT_OPTIONAL
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        site = Site(leader, joining, f"https://127.0.0.1:{runner.addresses[0][1]}", folder)
+        try:
+            yield site
+        finally:
+            await site.clear()
+            await runner.cleanup()
+            await leader.close()
+
+
+def play(story: Any) -> None:
+    asyncio.run(asyncio.wait_for(story(), 120))
+
+
+def alive(marker: str) -> list[int]:
+    """Processes that sleep for so many seconds, ours by the number."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            program, _, rest = Path(f"/proc/{name}/cmdline").read_bytes().partition(b"\0")
+            if program.endswith(b"sleep") and rest == marker.encode() + b"\0":
+                found.append(int(name))
+    return found
+
+
+def sleeping(marker: str) -> Any:
+    return a_workload(containers={"main": Container(command=("sleep", marker))})
+
+
+def test_an_agent_that_is_killed_finds_what_it_ran(tmp_path: Path) -> None:
+    marker = "77001"
+
+    async def story() -> None:
+        async with a_site(tmp_path) as site:
+            await site.leader.add(sleeping(marker))
+            async with site.agent(await site.token(node="n1")):
+                await until(lambda: site.leader.links.lines)
+                await site.leader.bind("web", applied("n1"))
+                await site.running()
+            before = alive(marker)
+            assert len(before) == 1
+            async with site.agent() as second:  # no token any more
+                await site.running()
+                assert alive(marker) == before
+                second.send_signal(signal.SIGTERM)
+                assert await second.wait() == 0
+            assert alive(marker) == before, "stopped, an agent leaves what runs"
+            assert await site.clear() == 0
+            assert alive(marker) == []
+
+    play(story)
+
+
+def test_an_agent_can_take_its_workloads_with_it_and_start_them_again(tmp_path: Path) -> None:
+    marker = "77002"
+
+    async def story() -> None:
+        async with a_site(tmp_path) as site:
+            await site.leader.add(sleeping(marker))
+            async with site.agent(await site.token(node="n1"), "--stop-workloads-on-exit") as process:
+                await until(lambda: site.leader.links.lines)
+                await site.leader.bind("web", applied("n1"))
+                await site.running()
+                process.send_signal(signal.SIGTERM)
+                assert await process.wait() == 0
+            assert alive(marker) == []
+            async with site.agent("", "--stop-workloads-on-exit") as process:
+                await site.running()
+                assert len(alive(marker)) == 1
+                process.send_signal(signal.SIGTERM)
+                assert await process.wait() == 0
+
+    play(story)
+
+
+def test_logs_are_read_and_followed_over_the_connection(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with a_site(tmp_path) as site:
+            script = "echo one; echo two; read line < go; echo three"
+            await site.leader.add(a_workload(containers={"main": Container(command=("sh", "-c", f"mkfifo go; {script}"))}))
+            async with site.agent(await site.token(node="n1"), "--stop-workloads-on-exit") as process:
+                await until(lambda: site.leader.links.lines)
+                await site.leader.bind("web", applied("n1"))
+                await site.running()
+                asked = LogQuestion("n1", "default/web", "uid-web", tail=1, follow=True)
+                read: list[str] = []
+
+                async def follow() -> None:
+                    async for text in site.leader.links.logs.read(asked):
+                        read.append(text)  # noqa: PERF401 - looked at while it grows
+
+                reading = asyncio.create_task(follow())
+                await until(lambda: "".join(read) == "two\n")
+                fifo = next((tmp_path / "agent" / "instances").glob("*/work/go"))
+                await asyncio.to_thread(fifo.write_text, "go\n")
+                await asyncio.wait_for(reading, 20)
+                assert "".join(read) == "two\nthree\n"
+                process.send_signal(signal.SIGTERM)
+                await process.wait()
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("token", "error", "words"),
+    [
+        pytest.param("ljt-000000000001.wrongwrongwrongwrongwrong.{authority}", UnknownUser, "the join token is not known", id="a wrong secret"),
+        pytest.param("ljt-000000000001." + "s" * 32 + "." + "0" * 64, Denied, "not the server that the join token is for", id="another server's"),
+        pytest.param("hello", Invalid, "this is not a join token", id="no token at all"),
+    ],
+)  # fmt: skip
+def test_a_bad_token_is_refused_with_a_reason(tmp_path: Path, token: str, error: type[LatticeError], words: str) -> None:
+    async def story() -> None:
+        async with a_site(tmp_path) as site:
+            good = await site.token()
+            revision = await site.leader.store.revision()
+            identity = Identity.load(tmp_path / "other")
+            with pytest.raises(error, match=words):
+                await asyncio.to_thread(join, identity, site.url, token.format(authority=good.rpartition(".")[2]))
+            assert not identity.has_joined
+            assert await site.leader.store.revision() == revision, "nothing was written"
+
+    play(story)
+
+
+def test_an_agent_that_cannot_join_says_why_and_ends(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with a_site(tmp_path) as site:
+            token = await site.token(ttl=-1)
+            async with site.agent(token) as process:
+                _, said = await process.communicate()
+                assert "expired at" in said.decode()
+                assert process.returncode == Denied.exit_code
+                assert token.split(".")[1] not in said.decode()
+
+    play(story)
+
+
+def test_a_nodes_certificate_opens_nothing_in_the_api(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with a_site(tmp_path) as site:
+            identity = Identity.load(tmp_path / "node")
+            await asyncio.to_thread(join, identity, site.url, await site.token(node="n1"))
+            context = ssl.create_default_context(cadata=AUTHORITY.pem.decode())
+            context.load_cert_chain(tmp_path / "node" / "agent.crt", tmp_path / "node" / "agent.key")
+            async with ClientSession(site.url, connector=TCPConnector(ssl=context)) as session:
+                for path in (
+                    "lattice.dev/v1alpha1/latticenodes",
+                    "lattice.dev/v1alpha1/latticenodes/n1",
+                    "lattice.dev/v1alpha1/latticeservices",
+                ):
+                    for verb in ("GET", "POST", "DELETE"):
+                        async with session.request(verb, f"/apis/{path}", json={}) as answer:
+                            assert answer.status in (403, 405), (verb, path)
+                async with session.get("/api/v1/namespaces/lattice-system/secrets") as answer:
+                    assert answer.status == 403
+                async with session.get("/apis/lattice.dev/v1alpha1/join") as answer:
+                    assert (await answer.json())["agents"] == site.joining.agents()
+                async with session.put("/apis/lattice.dev/v1alpha1/join") as answer:
+                    assert answer.status == 405
+
+    play(story)
+
+
+def test_tokens_are_made_listed_and_deleted(tmp_path: Path) -> None:
+    with running_server(tmp_path / "server") as server:
+        made = server.lattice("tokens", "create", "--node", "rack-1", "--ttl", "15m", "--label", "rack=a3", "--zone", "a")
+        token = parse_token(made.stdout)
+        assert made.returncode == 0, made.stderr
+        listed = server.lattice("tokens", "list").stdout.splitlines()
+        assert [line.split()[:2] for line in listed] == [["ID", "NODE"], [token.id, "rack-1"]]
+        assert listed[1].endswith("unused")
+        assert token.secret not in server.lattice("get", "secrets", "-n", "lattice-system", "-o", "yaml").stdout
+        identity = Identity.load(tmp_path / "node")
+        join(identity, server.url, str(token))
+        assert identity.name == "rack-1"
+        node = server.lattice("get", "node", "rack-1", "-o", "yaml").stdout
+        assert "rack: a3" in node
+        assert "zone: a" in node
+        assert server.lattice("tokens", "list").stdout.splitlines()[1].endswith("used by rack-1")
+        assert server.lattice("tokens", "delete", token.id).stdout == f"token {token.id} deleted\n"
+        assert len(server.lattice("tokens", "list").stdout.splitlines()) == 1
+        wrong = server.lattice("tokens", "create", "--node", "Rack_1")
+        assert (wrong.returncode, "cannot be the name of a node" in wrong.stderr) == (2, True)

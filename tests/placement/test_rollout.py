@@ -1,0 +1,151 @@
+"""Replacing replicas one by one: never fewer ready than wanted, never more than one beyond them, and it comes to an end."""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lattice.placement.replicas import Cell, free_slots
+from lattice.placement.rollout import Replica, Steps, next_steps
+
+A: Cell = ("us-001", "m")
+B: Cell = ("eu-001", "m")
+OLD, NEW = "old", "new"
+
+
+def a_replica(slot: int, revision: str = NEW, cell: Cell = A, *, ready: bool = True, **facts: object) -> Replica:
+    return Replica(f"api-{slot}", slot, cell, revision, is_ready=ready, **facts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "replicas", "steps"),
+    [
+        pytest.param({A: 2}, [], Steps(start=(A, A)), id="all at once when there are none"),
+        pytest.param({A: 2}, [a_replica(0), a_replica(1)], Steps(), id="nothing when all are as they should be"),
+        pytest.param({A: 2}, [a_replica(0)], Steps(start=(A,)), id="the one that is lacking"),
+        pytest.param({A: 1}, [a_replica(0), a_replica(1), a_replica(2)], Steps(stop=("api-2", "api-1")), id="the highest slots go"),
+        pytest.param(
+            {A: 1}, [a_replica(0, ready=False), a_replica(1)], Steps(stop=("api-0",)), id="the one that is not ready goes before others"
+        ),
+        pytest.param(
+            {A: 2},
+            [a_replica(0, node="n1"), a_replica(1, node="n1"), a_replica(2, node="n2")],
+            Steps(stop=("api-1",)),
+            id="the one that shares its node goes before a higher slot",
+        ),
+        pytest.param(
+            {A: 2}, [a_replica(0, OLD), a_replica(1, OLD)], Steps(start=(A,), is_rolling=True), id="an update begins with one more"
+        ),
+        pytest.param(
+            {A: 2},
+            [a_replica(0, OLD), a_replica(1, OLD), a_replica(2, ready=False)],
+            Steps(is_rolling=True),
+            id="and waits until that is ready",
+        ),
+        pytest.param(
+            {A: 2},
+            [a_replica(0, OLD), a_replica(1, OLD), a_replica(2)],
+            Steps(stop=("api-1",), is_rolling=True),
+            id="and only then one of the others goes",
+        ),
+        pytest.param(
+            {A: 2},
+            [a_replica(0, OLD), a_replica(1, OLD, is_going=True), a_replica(2)],
+            Steps(is_rolling=True),
+            id="the next one waits until the last one is gone",
+        ),
+        pytest.param(
+            {A: 2},
+            [a_replica(0, OLD), a_replica(1, OLD), a_replica(2, ready=False, failure="IMAGE_NOT_FOUND")],
+            Steps(is_rolling=True, failure="IMAGE_NOT_FOUND"),
+            id="an update that fails stops and says why",
+        ),
+        pytest.param(
+            {A: 2},
+            [a_replica(0, OLD, ready=False), a_replica(1, OLD, ready=False)],
+            Steps(start=(A, A), stop=("api-1", "api-0"), is_rolling=True),
+            id="what is not ready is replaced at once",
+        ),
+        pytest.param(
+            {A: 1, B: 1},
+            [a_replica(0), a_replica(1)],
+            Steps(start=(B,)),
+            id="what is placed elsewhere starts there first",
+        ),
+        pytest.param({}, [a_replica(0), a_replica(1)], Steps(stop=("api-1", "api-0"), is_rolling=True), id="none are wanted any more"),
+    ],
+)
+def test_the_next_steps(wanted: dict[Cell, int], replicas: list[Replica], steps: Steps) -> None:
+    assert next_steps(wanted, NEW, replicas) == steps
+
+
+@dataclass
+class Fleet:
+    """Replicas that start, become ready, fail and go in their own time."""
+
+    rng: Random
+    replicas: dict[str, Replica] = field(default_factory=dict)
+
+    def take(self, steps: Steps, revision: str) -> None:
+        slots = free_slots([each.slot for each in self.replicas.values()])
+        for cell in steps.start:
+            made = a_replica(next(slots), revision, cell, ready=False)
+            self.replicas[made.name] = made
+        for name in steps.stop:
+            self.replicas[name] = replace(self.replicas[name], is_going=True, is_ready=False)
+
+    def live(self) -> list[Replica]:
+        return [each for each in self.replicas.values() if not each.is_going]
+
+    def pass_time(self) -> None:
+        for name, each in list(self.replicas.items()):
+            if each.is_going and self.rng.random() < 0.7:
+                del self.replicas[name]
+            elif not each.is_going and not each.is_ready and self.rng.random() < 0.7:
+                self.replicas[name] = replace(each, is_ready=True)
+
+
+cells = st.dictionaries(st.sampled_from([A, B, ("us-002", "l")]), st.integers(1, 4), min_size=1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(before=cells, after=cells, seed=st.integers(0, 1 << 20))
+def test_an_update_never_has_too_few_nor_too_many_and_ends(before: dict[Cell, int], after: dict[Cell, int], seed: int) -> None:
+    fleet = Fleet(Random(seed))  # noqa: S311
+    fleet.take(next_steps(before, OLD, []), OLD)
+    for _ in range(50):
+        fleet.pass_time()
+    least, most = min(sum(before.values()), sum(after.values())), max(sum(before.values()), sum(after.values()))
+    total = sum(after.values())
+    for _ in range(400):
+        steps = next_steps(after, NEW, list(fleet.replicas.values()))
+        fleet.take(steps, NEW)
+        live = fleet.live()
+        assert sum(each.is_ready for each in live) >= least
+        assert len(live) <= max(most, total + 1)
+        if not steps.is_rolling and steps.is_none and all(each.is_ready for each in live):
+            break
+        fleet.pass_time()
+    else:
+        raise AssertionError("never done")
+    assert Counter(each.cell for each in fleet.live()) == Counter(after)
+    assert {each.revision for each in fleet.live()} == {NEW}
+
+
+@settings(max_examples=200, deadline=None)
+@given(count=st.integers(1, 6), seed=st.integers(0, 1 << 20))
+def test_an_update_that_never_comes_up_takes_nothing_away(count: int, seed: int) -> None:
+    fleet = Fleet(Random(seed))  # noqa: S311
+    fleet.take(next_steps({A: count}, OLD, []), OLD)
+    fleet.replicas = {name: replace(each, is_ready=True) for name, each in fleet.replicas.items()}
+    for _ in range(20):
+        steps = next_steps({A: count}, NEW, list(fleet.replicas.values()))
+        fleet.take(steps, NEW)
+        failed = {each.name: replace(each, failure="CRASHED") for each in fleet.live() if each.revision == NEW}
+        fleet.replicas |= failed
+    assert sum(each.is_ready and each.revision == OLD for each in fleet.live()) == count
+    assert len(fleet.live()) == count + 1
+    assert next_steps({A: count}, NEW, list(fleet.replicas.values())).failure == "CRASHED"

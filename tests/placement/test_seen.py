@@ -1,0 +1,131 @@
+"""What is seen of replicas: where something is not yet as it is meant to be, no machine may be given up."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from worlds import a_service
+
+from lattice.kinds.base import Condition, Metadata, OwnerReference
+from lattice.kinds.node import LatticeNode, NodeSpec, NodeStatus
+from lattice.kinds.service import LatticeService, PlacedIn, ServiceStatus
+from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadStatus
+from lattice.placement.replicas import in_cell, template, workload
+from lattice.placement.seen import Patience, Seen, has_joined, look
+
+NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
+PATIENCE = Patience(NOW, timedelta(seconds=10))
+
+
+def a_placed(replicas: int, **more: Any) -> LatticeService:
+    """In cluster c on class m."""
+    service = a_service(replicas=replicas, **more)
+    status = ServiceStatus(placements=(PlacedIn(pool="p", cluster="c", node="m", replicas=replicas),))
+    return msgspec.structs.replace(service, metadata=msgspec.structs.replace(service.metadata, uid="u1", generation=1), status=status)
+
+
+def a_replica(
+    slot: int, *, node: str = "n1", owner: str = "u1", going: bool = False, service: LatticeService | None = None, **status: Any
+) -> LatticeWorkload:
+    whose = service or a_placed(1)
+    reference = OwnerReference(api_version="lattice.dev/v1alpha1", kind="LatticeService", name="api", uid=owner)
+    made = workload(whose, in_cell(template(whose), ("c", "m")), slot, reference)
+    metadata = msgspec.structs.replace(made.metadata, deletion_timestamp="2026-11-15T00:00:00Z" if going else None)
+    binding = Binding(node=node) if node else None
+    return msgspec.structs.replace(made, metadata=metadata, status=WorkloadStatus(binding=binding, **status))
+
+
+def a_node(name: str = "n1", reason: str = "Heard", *, going: bool = False) -> LatticeNode:
+    conditions = (Condition(type="Ready", status="True" if reason == "Heard" else "False", reason=reason),) if reason else ()
+    return LatticeNode(
+        api_version="lattice.dev/v1alpha1",
+        kind="LatticeNode",
+        metadata=Metadata(name=name, deletion_timestamp="2026-11-15T00:00:00Z" if going else None),
+        spec=NodeSpec(cluster="c", node_class="m"),
+        status=NodeStatus(conditions=conditions),
+    )
+
+
+def seen(service: LatticeService, *workloads: LatticeWorkload, nodes: tuple[LatticeNode, ...] = (a_node(),)) -> Seen:
+    return look([service], workloads, nodes, PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("workloads", "unsettled"),
+    [
+        pytest.param([a_replica(0), a_replica(1)], False, id="all that are placed are bound"),
+        pytest.param([a_replica(0)], True, id="one is still to be made"),
+        pytest.param([a_replica(0), a_replica(1, node="")], True, id="one is not bound yet"),
+        pytest.param([a_replica(0), a_replica(1, node="gone")], True, id="one is bound to a node that is gone"),
+        pytest.param([a_replica(0), a_replica(1), a_replica(2)], True, id="one too many is bound"),
+        pytest.param([a_replica(0), a_replica(1), a_replica(2, going=True)], True, id="one is on its way out"),
+        pytest.param([a_replica(0), a_replica(1), a_replica(2, owner="u0")], True, id="one is left of an earlier service of this name"),
+    ],
+)
+def test_a_cluster_is_settled_when_everything_is_where_it_is_meant_to_be(workloads: list[LatticeWorkload], *, unsettled: bool) -> None:
+    assert seen(a_placed(2), *workloads).unsettled == (frozenset({"c"}) if unsettled else frozenset())
+
+
+def test_what_a_deleted_service_leaves_behind_is_not_settled() -> None:
+    assert look([], [a_replica(0)], [a_node()], PATIENCE).unsettled == frozenset({"c"})
+
+
+def test_workloads_of_no_service_are_nobody_s_placement() -> None:
+    bare = a_replica(0)
+    bare = msgspec.structs.replace(bare, spec=msgspec.structs.replace(bare.spec, service=""))
+    assert look([], [bare], [a_node()], PATIENCE).unsettled == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("said", "age", "stuck"),
+    [
+        pytest.param(("False", "NoNodeFits"), 10, True, id="for long enough"),
+        pytest.param(("False", "NoNodeFits"), 9, False, id="not for long yet"),
+        pytest.param(("False", "Waiting"), 60, False, id="for another reason"),
+        pytest.param(("True", "Bound"), 60, False, id="it is scheduled"),
+    ],
+)
+def test_a_replica_is_stuck_when_no_node_takes_it(said: tuple[str, str], age: int, *, stuck: bool) -> None:
+    since = (NOW - timedelta(seconds=age)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    condition = msgspec.convert({"type": "Scheduled", "status": said[0], "reason": said[1], "lastTransitionTime": since}, Condition)
+    found = seen(a_placed(1), a_replica(0, node="", conditions=(condition,)))
+    assert found.stuck == ({"default/api": {("c", "m"): 1}} if stuck else {})
+
+
+@pytest.mark.parametrize(
+    ("before", "updated"),
+    [
+        pytest.param(a_placed(1), False, id="the same"),
+        pytest.param(a_placed(1, priority=5), False, id="what no machine has to do with"),
+        pytest.param(a_placed(1, cores=2), True, id="more cores"),
+        pytest.param(a_placed(1, nodeSelector={"disk": "ssd"}), True, id="other nodes"),
+        pytest.param(a_placed(1, tolerations=[{"key": "gpu", "operator": "Exists"}]), True, id="other taints"),
+    ],
+)
+def test_a_service_is_updated_when_its_replicas_ask_for_other_machines(before: LatticeService, *, updated: bool) -> None:
+    assert seen(a_placed(1), a_replica(0, service=before)).updated == (frozenset({"default/api"}) if updated else frozenset())
+
+
+def test_a_service_without_replicas_is_updated_when_it_was_placed_for_an_earlier_generation() -> None:
+    service = a_placed(1)
+    for generation, updated in ((1, False), (2, True)):
+        condition = Condition(type="Placed", status="True", observed_generation=1)
+        metadata = msgspec.structs.replace(service.metadata, generation=generation)
+        status = msgspec.structs.replace(service.status, conditions=(condition,))
+        found = seen(msgspec.structs.replace(service, metadata=metadata, status=status))
+        assert bool(found.updated) == updated
+
+
+@pytest.mark.parametrize(
+    ("node", "joined"),
+    [
+        pytest.param(a_node(), True, id="it is heard of"),
+        pytest.param(a_node(reason="NodeLost"), True, id="it was heard of once"),
+        pytest.param(a_node(reason="NotJoined"), False, id="it is still to join"),
+        pytest.param(a_node(reason=""), False, id="nothing is known of it"),
+        pytest.param(a_node(going=True), False, id="it is being removed"),
+    ],
+)
+def test_a_node_has_joined_when_its_agent_was_heard_of(node: LatticeNode, *, joined: bool) -> None:
+    assert has_joined(node) == joined

@@ -1,0 +1,142 @@
+"""Many replicas of one service come out as if each had been decided and settled on its own."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from crowds import crowd, dice
+from worlds import EXAMPLES, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
+
+from lattice.engine.decide import Decision
+from lattice.kinds.base import Kind
+from lattice.kinds.service import LatticeService
+from lattice.placement.arrange import in_order
+from lattice.placement.demand import Demand
+from lattice.placement.fleet import Fleet
+from lattice.placement.place import Placement, missing_replicas, place_each
+from lattice.placement.profile import profile_of
+from lattice.placement.series import Series, decide_with_overflow
+from lattice.placement.size import settle
+from lattice.placement.world import World
+
+ALL = 1 << 30
+
+
+def one_by_one(demand: Demand, fleet: Fleet, keep: int) -> Placement:
+    """Every replica decided with every offer in view, and settled with every machine in view."""
+    placement, profile = Placement(demand), profile_of(demand.preferences)
+    for ask in missing_replicas(demand, fleet):
+        asked, decision = decide_with_overflow(ask, fleet, profile)
+        placement.decisions.append(decision.freeze())
+        if not decision.fits:
+            placement.missing = demand.replicas - len(fleet.seats.get(demand.name, ()))
+            break
+        placement.seats.append(settle(asked, fleet, decision.chosen))
+    return placement
+
+
+def told(world: World, put: Callable[[Demand, Fleet, int], Placement], keep: int) -> list[Any]:
+    """Every seat, so many decisions with their scores and refusals, and what is left, of all services in order."""
+    fleet = world.fleet()
+    found: list[Any] = []
+    for demand in in_order(world.demands.values()):
+        if demand.problem:
+            continue
+        placement = put(demand, fleet, keep)
+        found.append((demand.name, placement.missing))
+        found += [(fleet.machines.names[seat.machine], seat.needs, seat.gpu_limit, seat.is_open) for seat in placement.seats]
+        found += [_decided(each) for each in placement.decisions[:keep]]
+    return [*found, +fleet.committed, {name: len(each.machines) for name, each in fleet.clusters.items()}]
+
+
+def _decided(decision: Decision) -> object:
+    refused = {(each.plugin, each.summary()): np.flatnonzero(mask).tolist() for each, mask in decision.reasons.items()}
+    return (decision.name, decision.ask.overflow, decision.totals.tolist(), refused)  # type: ignore[attr-defined]
+
+
+def many(draw: Random, world: World) -> World:
+    """With more replicas of smaller services, and policies that prefer something."""
+    wishes = [
+        [],
+        [("cost", "descending")],
+        [("availableCapacity", "descending")],
+        [("cost", "ascending"), ("availableCapacity", "ascending")],
+    ]
+    chosen = draw.choice([[], *wishes])
+    preferences = [{"weight": draw.choice([1, 50]), "preference": {"sortBy": by, "order": order}} for by, order in chosen]
+    policy = a_policy("wishes")
+    spec = msgspec.convert({"preferences": preferences}, type(policy.spec))
+    return world.having(
+        [msgspec.structs.replace(policy, spec=spec), *(_more(draw, each) for each in world.services.values()), *(_roomy(draw, world))]
+    )
+
+
+def _more(draw: Random, service: LatticeService) -> LatticeService:
+    replicas = msgspec.structs.replace(service.spec.replicas, min=draw.choice([1, 7, 30, 80]), max=None)
+    return msgspec.structs.replace(service, spec=msgspec.structs.replace(service.spec, replicas=replicas))
+
+
+def _roomy(draw: Random, world: World) -> list[Kind]:
+    return [a_pool(name, region=name, classes=["s", "m"], capacity={"maxNodes": draw.choice([5, 30, 90])}) for name in ("p8", "p9")]
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_all_together_are_as_one_by_one(part: int) -> None:
+    for number in range(part * EXAMPLES // 10, (part + 1) * EXAMPLES // 10):
+        world = many(dice(number), crowd(number))
+        for keep in (0, ALL):
+            assert told(world, place_each, keep) == told(world, one_by_one, keep), f"crowd {number}"
+
+
+SHARED = {"monthly": 400, "hardLimit": True}
+CASES = [
+    pytest.param([a_pool(), a_service(replicas=90)], id="clusters begin one after the other"),
+    pytest.param([a_pool("p1", capacity={"maxNodes": 7}), a_pool("p2", classes=["l"]), a_class(), a_class("l", 16, 64, 0.9), a_service(replicas=60)],
+                 id="the cheap pool is full before the dear one is begun"),
+    pytest.param([a_pool("p1", capacity={"maxCores": 30}), a_pool("p2"), a_service(cores=3, replicas=20)], id="cores run out"),
+    pytest.param([a_pool("p1", budget=500), a_pool("p2"), a_service(replicas=40)], id="a budget runs out"),
+    pytest.param([a_cloud(regions=["r1", "r2"], budget=SHARED), a_service(cores=3, replicas=9)], id="a budget that regions share runs out"),
+    pytest.param([a_pool(), a_policy(clusters={"minNodes": 3, "maxNodes": 4}), a_service(replicas=70)], id="clusters begin with three machines"),
+    pytest.param([a_pool(), a_policy(clusters={"maxNodes": 1}), a_service(replicas=20)], id="every machine is a cluster"),
+    pytest.param([a_pool(), a_policy(clusters={"binPackingThreshold": 1}), a_service(cores=1.5, replicas=70)], id="clusters are filled to the brim"),
+    pytest.param([a_static(nodes=8, cores=32), a_pool(), a_service(replicas=70)], id="owned before rented"),
+    pytest.param([a_static("d1", nodes=8, cores=32), a_static("d2", nodes=8, cores=64), a_service(replicas=90)], id="two data centers in turn"),
+    pytest.param([a_static(nodes=2, cores=8, overflow={"enabled": True, "target": "cloud"}), a_cloud(regions=["r1", "r2"]), a_service(replicas=60)],
+                 id="a data center overflows"),
+    pytest.param([a_static(nodes=4, reservation={"reserved": {"nodes": 2}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}), a_service(replicas=40)],
+                 id="a part is reserved for others"),
+    pytest.param([a_static(accelerators=[{"type": "t4", "count": 5}]), a_service(gpu=1, cores=0.1, replicas=9)], id="GPUs run out"),
+    pytest.param([a_pool("p1"), a_pool("p2"), a_policy(spreadConstraint={"topologyKey": "pool"}), a_service(replicas=31)], id="an even spread"),
+    pytest.param([a_pool("p1"), a_pool("p2"), a_policy(minRegions=2), a_service(replicas=31)], id="two regions first"),
+    pytest.param([a_pool("p1"), a_pool("p2"), a_service(replicas=31, dependencies={"api": {"type": "service", "direction": "outbound"}})],
+                 id="a service that talks to itself"),
+    pytest.param([a_pool(), a_service(replicas=12, spread=[{"topologyKey": "node", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule"}])],
+                 id="two to a machine"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("keep", [pytest.param(0, id="in place"), pytest.param(ALL, id="and in scores")])
+@pytest.mark.parametrize("objects", CASES)
+def test_together_as_one_by_one(objects: list[Kind], keep: int) -> None:
+    world = a_world(*objects)
+    assert told(world, place_each, keep) == told(world, one_by_one, keep)
+
+
+def test_what_comes_out_the_same_is_not_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 machines to a cluster, 4 replicas to a machine: a few decisions for each cluster."""
+    world, decided = a_world(a_pool(), a_pool("p2"), a_service(replicas=800)), []
+    real = decide_with_overflow
+    monkeypatch.setattr("lattice.placement.series.decide_with_overflow", lambda *given: decided.append(1) or real(*given))
+    placement = place_each(world.demands["default/api"], world.fleet(), 0)
+    assert len(placement.seats) == 800
+    assert len(decided) <= 3 * 13
+
+
+def test_nothing_is_settled_before_it_is_decided() -> None:
+    world = a_world(a_pool(), a_service())
+    with pytest.raises(LookupError, match="nothing is decided about default/api yet"):
+        Series(replace(world.demands["default/api"]), world.fleet()).settle()

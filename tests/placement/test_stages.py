@@ -1,0 +1,102 @@
+"""Deciding in stages comes to what `plan` says, and each stage stands on its own."""
+
+from collections import Counter
+
+import msgspec
+from hypothesis import given, settings
+from worlds import EXAMPLES, a_pool, a_service, a_world, worlds
+
+from lattice.kinds.cluster import LatticeCluster
+from lattice.placement.fleet import Fleet
+from lattice.placement.plan import settle
+from lattice.placement.replicas import Cell
+from lattice.placement.seen import Seen
+from lattice.placement.size import class_counts
+from lattice.placement.stages import decide_stages
+from lattice.placement.world import World, placed_counts
+
+
+def where(world: World, fleet: Fleet) -> dict[str, Counter[tuple[str, str, str]]]:
+    return {name: placed_counts(fleet, name) for name in world.services}
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(worlds())
+def test_stages_come_to_what_plan_says(world: World) -> None:
+    planned, decided = settle(world), decide_stages(world, Seen())
+    assert where(world, decided.fleet) == where(world, planned.fleet)
+    assert decided.wanted == planned.clusters
+    assert {name: each.missing for name, each in decided.placements.items()} == {
+        name: each.missing for name, each in planned.placements.items()
+    }
+    assert decided.fleet.committed == planned.fleet.committed
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(worlds())
+def test_each_stage_has_the_machines_of_those_written_by_then(world: World) -> None:
+    decided = decide_stages(world, Seen())
+    made: dict[str, Counter[str]] = {}
+    written: set[str] = set()
+    for stage in decided.stages:
+        made |= stage.clusters
+        assert not written & set(stage.services), "written twice"
+        written |= set(stage.services)
+        for name in stage.services:
+            for seat in decided.fleet.seats.get(name, ()):
+                cluster, kind = decided.fleet.machines.cluster[seat.machine], decided.fleet.machines.kind[seat.machine]
+                assert made[cluster.name][kind.name] > 0
+    assert made == {name: class_counts(decided.fleet, each) for name, each in decided.fleet.clusters.items()}
+
+
+def test_a_service_that_is_left_out_keeps_what_it_has_and_gets_no_more() -> None:
+    world = a_world(a_pool(), a_service("api", replicas=2), a_service("web", replicas=2))
+    decided = decide_stages(world, Seen(), but=["default/api"])
+    assert "default/api" not in decided.fleet.seats
+    assert len(decided.fleet.seats["default/web"]) == 2
+
+
+def test_machines_of_an_unsettled_cluster_stay() -> None:
+    world = settle(a_world(a_pool(), a_service("api", replicas=2, cores=4))).applied()
+    service = a_service("api", replicas=1, cores=4)
+    fewer = world.having([service])
+    decided = decide_stages(fewer, Seen(unsettled=frozenset({"p1-001"})))
+    assert decided.wanted == {"p1-001": Counter(m=2)}
+    assert len(decided.fleet.seats["default/api"]) == 1
+
+
+def test_a_cluster_that_was_given_up_gets_no_machines_and_keeps_its_number() -> None:
+    applied = settle(a_world(a_pool(), a_service("api"))).applied()
+    cluster = applied.objects["LatticeCluster", "", "p1-001"]
+    assert isinstance(cluster, LatticeCluster)
+    empty = msgspec.structs.replace(cluster, spec=msgspec.structs.replace(cluster.spec, nodes={}, min_nodes=0))
+    world = a_world(a_pool(), a_service("web")).having([empty], with_status=True)
+    assert set(decide_stages(world, Seen()).wanted) == {"p1-002"}
+
+
+def test_stuck_replicas_get_a_machine_more_when_all_of_theirs_have_joined() -> None:
+    world = settle(a_world(a_pool(), a_service("api", replicas=2, cores=1))).applied()
+    cell: Cell = ("p1-001", "m")
+    waiting = Seen(stuck={"default/api": Counter({cell: 1})}, joined=Counter())
+    assert decide_stages(world, waiting).wanted == {"p1-001": Counter(m=1)}
+    seen = Seen(stuck={"default/api": Counter({cell: 1})}, joined=Counter({cell: 1}))
+    decided = decide_stages(world, seen)
+    assert decided.wanted == {"p1-001": Counter(m=2)}
+    assert len(decided.fleet.seats["default/api"]) == 2
+
+
+def test_stuck_replicas_go_elsewhere_when_their_cluster_may_not_grow() -> None:
+    world = settle(a_world(a_pool("p1", capacity={"maxNodes": 1}), a_service("api", replicas=2))).applied()
+    world = world.having([a_pool("p2")])
+    cell: Cell = ("p1-001", "m")
+    decided = decide_stages(world, Seen(stuck={"default/api": Counter({cell: 1})}, joined=Counter({cell: 1})))
+    assert dict(placed_counts(decided.fleet, "default/api")) == {("p1", "p1-001", "m"): 1, ("p2", "p2-001", "m"): 1}
+    assert [(each.replicas, each.machines) for each in decided.reliefs["default/api"]] == [(1, 0)]
+
+
+def test_stuck_replicas_stay_where_nothing_else_may_be_had() -> None:
+    world = settle(a_world(a_pool("p1", capacity={"maxNodes": 1}), a_service("api", replicas=2))).applied()
+    cell: Cell = ("p1-001", "m")
+    decided = decide_stages(world, Seen(stuck={"default/api": Counter({cell: 1})}, joined=Counter({cell: 1})))
+    assert dict(placed_counts(decided.fleet, "default/api")) == {("p1", "p1-001", "m"): 2}
+    assert not decided.reliefs

@@ -1,0 +1,33 @@
+"""Which figures are worth writing down."""
+
+import pytest
+
+from lattice.kinds.node import NodeUsage
+from lattice.scheduling.measured import is_news
+
+ROOM = {"cpu": 1000, "memory": 1000, "storage": 1000}
+
+
+def used(cpu: int, memory: int = 500, disk: int = 500) -> NodeUsage:
+    return NodeUsage(cpu=cpu, memory=memory, disk=disk)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "age", "news"),
+    [
+        pytest.param(None, used(0), 0, True, id="the first"),
+        pytest.param(used(100), used(290), 1e6, False, id="a machine breathes"),
+        pytest.param(used(100), used(301), 60, True, id="much more"),
+        pytest.param(used(301), used(100), 60, True, id="much less"),
+        pytest.param(used(100), used(900), 59, False, id="not more than once a minute"),
+        pytest.param(used(100), used(100, memory=900), 60, True, id="memory"),
+        pytest.param(used(100), used(100, disk=900), 60, True, id="disk"),
+    ],
+)
+def test_news(before: NodeUsage | None, now: NodeUsage, age: float, news: bool) -> None:
+    assert is_news(before, now, ROOM, age) == news
+
+
+def test_without_a_known_size_a_fifth_of_what_it_was_counts() -> None:
+    assert not is_news(used(100), used(119), {}, 60)
+    assert is_news(used(100), used(130), {}, 60)

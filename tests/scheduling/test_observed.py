@@ -1,0 +1,103 @@
+"""What is shown of a workload for all that may be known of it."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from lives import NOW, REV, ago, counted, says
+
+from lattice.kinds.base import Condition, Metadata
+from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
+from lattice.scheduling.lifecycle import Action, Decision
+from lattice.scheduling.observed import Sight, after, is_settled, reported, situation
+from lattice.scheduling.retry import read, written
+
+NOTHING = Decision(Action.NO_ACTION, "")
+BOUND: dict[str, Any] = {"binding": Binding(node="n1"), "last_action": "Apply", "retry": counted()}
+
+
+def a_workload(desired: Any = "Running", **status: Any) -> LatticeWorkload:
+    spec = WorkloadSpec(containers={}, revision=REV, desired_state=desired)
+    return LatticeWorkload(api_version="", kind="", metadata=Metadata(name="w"), spec=spec, status=WorkloadStatus(**status))
+
+
+@pytest.mark.parametrize(
+    ("workload", "sight", "state", "ready"),
+    [
+        pytest.param(a_workload(), Sight("None"), "Pending", None, id="new"),
+        pytest.param(a_workload("Stopped"), Sight("None"), "Stopped", None, id="to be stopped, never ran"),
+        pytest.param(a_workload(retry=counted(5, 6)), Sight("None"), "Failed", None, id="failed for good, without a node"),
+        pytest.param(a_workload(**BOUND), Sight("Ready"), "Pending", None, id="its node has it not yet"),
+        pytest.param(a_workload(**BOUND), Sight("Ready", report=says("Starting")), "Starting", False, id="starts"),
+        pytest.param(a_workload(**BOUND), Sight("Ready", report=says("Running")), "Running", False, id="runs, and is not ready"),
+        pytest.param(a_workload(**BOUND), Sight("Ready", report=says("Running"), ready=True), "Running", True, id="runs and is ready"),
+        pytest.param(
+            a_workload(**BOUND), Sight("Ready", report=says("Stopped"), ready=True), "Stopped", False, id="only what runs is ready"
+        ),
+        pytest.param(
+            a_workload(**BOUND, actual_state="Running", ready=True), Sight("Silent"), "Unknown", False, id="its node is silent: who knows"
+        ),
+        pytest.param(
+            a_workload(**BOUND, actual_state="Running", ready=True),
+            Sight("Silent", False),
+            "Running",
+            True,
+            id="not heard by us yet: as it was",
+        ),
+        pytest.param(
+            a_workload(**{**BOUND, "last_action": "BackoffWait"}),
+            Sight("Ready"),
+            "Failed",
+            None,
+            id="failed, and its node has forgotten it",
+        ),
+    ],
+)
+def test_what_is_shown(workload: LatticeWorkload, sight: Sight, state: str, ready: bool | None) -> None:
+    status = after(workload, sight, NOTHING, NOW)
+    assert (status.actual_state, status.ready) == (state, ready)
+    assert (status.state_since == written(NOW)) == (workload.status.actual_state != state)
+
+
+def test_what_was_decided_is_stored_with_its_time() -> None:
+    failed = Decision(Action.BACKOFF_WAIT, "it failed", counted(1, 2), failure="RUNTIME_ERROR")
+    status = after(a_workload(**BOUND), Sight("Ready", report=says("Failed"), log="x" * 5000), failed, NOW)
+    assert (status.last_action, status.last_action_at, status.retry) == ("BackoffWait", written(NOW), counted(1, 2))
+    assert (status.failure_reason, len(status.last_log)) == ("RUNTIME_ERROR", 2048)
+    waits = after(a_workload(**BOUND), Sight("Ready", report=says("Failed")), Decision(Action.BACKOFF_WAIT, "", again=3), NOW)
+    assert waits.last_action == "Apply"
+
+
+@pytest.mark.parametrize("action", [Action.RESCHEDULE, Action.RELEASE, Action.FINALIZE_DELETE])
+def test_what_leaves_its_node_leaves_nothing_there(action: Action) -> None:
+    leaving = Condition(type="Leaving", status="True")
+    workload = a_workload(
+        **BOUND, ready=True, actual_state="Running", allocated_ports={"web": 80}, decision={"x": 1}, conditions=(leaving,)
+    )
+    status = after(workload, Sight("Ready", report=says("Running"), ready=True), Decision(action, "", counted(0, 2)), NOW)
+    assert (status.binding, status.allocated_ports, status.decision, status.ready, status.conditions) == (None, {}, {}, False, ())
+    assert (status.actual_state, status.retry) == ("Pending", counted(0, 2))
+
+
+def test_nobody_can_be_late_before_they_were_told() -> None:
+    workload = a_workload(**BOUND, last_action_at=written(ago(100)))
+    assert situation(workload, Sight("Ready", told_for=5), NOW).last.at == NOW - timedelta(seconds=5)
+    assert situation(workload, Sight("Ready", told_for=500), NOW).last.at == read(written(ago(100)))
+
+
+def test_a_word_that_nobody_knows_is_unknown() -> None:
+    assert (reported("Running"), reported("Dancing")) == ("Running", "Unknown")
+
+
+@pytest.mark.parametrize(
+    ("workload", "settled"),
+    [
+        pytest.param(a_workload(**BOUND, actual_state="Running"), True, id="runs as it should"),
+        pytest.param(a_workload("Stopped", **BOUND, actual_state="Running"), False, id="is to stop"),
+        pytest.param(a_workload(**{**BOUND, "retry": counted(1)}, actual_state="Running"), False, id="has failed before"),
+        pytest.param(a_workload(**{**BOUND, "retry": counted(revision="b" * 24)}, actual_state="Running"), False, id="of another revision"),
+        pytest.param(a_workload(**BOUND), False, id="does not run yet"),
+    ],
+)
+def test_who_needs_no_look_when_others_on_its_node_change(workload: LatticeWorkload, settled: bool) -> None:
+    assert is_settled(workload) == settled

@@ -1,0 +1,255 @@
+"""A leader and its agents for tests: a store in memory, an office with running copies, and agents that speak through memory or gRPC."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from lattice.agent.loop import Agent
+from lattice.agent.plan import Assignment
+from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
+from lattice.agent.runtimes.protocol import InstanceId, Record
+from lattice.agent.state import State
+from lattice.agent.work import Work
+from lattice.clock import Clock, stamp
+from lattice.controllers.office import Office
+from lattice.controllers.record import created, with_status
+from lattice.errors import Unavailable
+from lattice.kinds.base import Metadata
+from lattice.kinds.container import Container
+from lattice.kinds.jointoken import JOINED_KEY, Grant, JoinToken, fingerprint, token_secret
+from lattice.kinds.lifecycle import born
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.stored import pack
+from lattice.kinds.workload import Binding, LatticeWorkload, Retry, WorkloadSpec, WorkloadStatus
+from lattice.presence import Presence
+from lattice.server.certificates import Authority, new_authority
+from lattice.server.joining import Joining
+from lattice.server.nodelink import NodeLinks
+from lattice.server.signing import Peer
+from lattice.store.memory import MemoryStore
+from lattice.store.protocol import ABSENT, Key, Put, Term
+from lattice.wire import agent_pb2 as pb
+from lattice.wire.talk import AgentEnd, pair
+
+REVISION = "a" * 24
+ROLE = "controllers"
+ROOM = {"cpu": 4000, "memory": 8 << 30, "storage": 100 << 30}
+AUTHORITY, AUTHORITY_PAIR = new_authority()
+FOREVER = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+def a_rng() -> random.Random:
+    return random.Random(7)  # noqa: S311
+
+
+def a_node(name: str = "n1", key: str = "key-n1", **rest: Any) -> LatticeNode:
+    metadata = Metadata(name=name, annotations={JOINED_KEY: key} if key else {})
+    return LatticeNode(api_version="lattice.dev/v1alpha1", kind="LatticeNode", metadata=metadata, **rest)
+
+
+def a_workload(name: str = "web", **spec: Any) -> LatticeWorkload:
+    spec.setdefault("containers", {"main": Container(command=("sleep", "60"))})
+    return LatticeWorkload(
+        api_version="lattice.dev/v1alpha1",
+        kind="LatticeWorkload",
+        metadata=Metadata(name=name, namespace="default"),
+        spec=WorkloadSpec(revision=spec.pop("revision", REVISION), **spec),
+    )
+
+
+def applied(node: str, run: int = 1, action: str = "Apply", **rest: Any) -> WorkloadStatus:
+    """Bound to a node, and ordered there."""
+    retry = Retry(attempts=0, max=5, revision=rest.pop("revision", REVISION), run=run)
+    return WorkloadStatus(binding=Binding(node=node, term=1), retry=retry, last_action=action, **rest)
+
+
+@dataclass
+class Leader:
+    """A server that leads, or does not: `office` is None then."""
+
+    store: MemoryStore
+    clock: Clock
+    heartbeat: float = 10.0
+    office: Office | None = None
+    elsewhere: str = ""
+    tasks: list["asyncio.Task[None]"] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.links = NodeLinks(self.clock, lambda: self.office, lambda: self.elsewhere or None, self.heartbeat)
+        self.tasks.append(asyncio.create_task(self.links.run()))
+
+    async def lead(self, holder: str = "me") -> Office:
+        term = await self.store.campaign(ROLE, holder, 15.0)
+        assert term is not None
+        return self.leads(term)
+
+    def leads(self, term: Term) -> Office:
+        self.office = Office(self.store, self.clock, term, a_rng(), Presence(self.clock))
+        self.tasks += [asyncio.create_task(copy.run()) for copy in self.office.copies]
+        self.links.leadership_changed()
+        return self.office
+
+    def step_down(self, leader: str = "") -> None:
+        self.office, self.elsewhere = None, leader
+        self.links.leadership_changed()
+
+    async def close(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def add(self, obj: Any) -> None:
+        office = self.office
+        assert office is not None
+        await office.store.commit([created(obj, uid=f"uid-{obj.metadata.name}", now=office.now)])
+
+    async def bind(self, name: str, status: WorkloadStatus) -> None:
+        entry = await self.store.get(Key("latticeworkloads.lattice.dev", "default", name))
+        assert entry is not None
+        await self.store.commit([with_status(entry, status)])
+
+
+@asynccontextmanager
+async def a_leader(clock: Clock, heartbeat: float = 10.0, *nodes: str) -> AsyncIterator[Leader]:
+    leader = Leader(MemoryStore(clock), clock, heartbeat)
+    await leader.lead()
+    for name in nodes:
+        await leader.add(a_node(name, f"key-{name}"))
+    try:
+        yield leader
+    finally:
+        await leader.close()
+
+
+@dataclass
+class MemoryMemory:
+    """What an agent remembers, without a disk."""
+
+    state: State = field(default_factory=State)
+
+    def write(self, record: Record) -> None:
+        others = [each for each in self.state.records if each.spec.id != record.spec.id]
+        self.state = msgspec.structs.replace(self.state, records=(*others, record))
+
+    def strike(self, which: InstanceId) -> None:
+        self.state = msgspec.structs.replace(self.state, records=tuple(each for each in self.state.records if each.spec.id != which))
+
+    def told(self, wanted: tuple[Assignment, ...], term: int) -> None:
+        self.state = msgspec.structs.replace(self.state, wanted=wanted, term=term)
+
+
+@dataclass
+class Net:
+    """Servers by address; a connection is made with the certificate of the machine that makes it."""
+
+    servers: dict[str, Leader]
+    peer: Peer
+    is_cut: bool = False
+    dialled: list[str] = field(default_factory=list)
+    room: int = 16
+    _open: list[AgentEnd] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def connect(self, address: str) -> AsyncIterator[AgentEnd]:
+        self.dialled.append(address)
+        server = self.servers.get(address)
+        if server is None or self.is_cut:
+            raise Unavailable("no connection", where=address)
+        mine, theirs = pair(self.room)
+        serving = asyncio.create_task(server.links.serve(self.peer, theirs))
+        self._open.append(mine)
+        try:
+            yield mine
+        finally:
+            mine.close()
+            self._open.remove(mine)
+            await asyncio.gather(serving, return_exceptions=True)
+
+    async def renew(self, address: str, request: bytes) -> bytes:
+        raise Unavailable("not here")
+
+    def cut(self) -> None:
+        self.is_cut = True
+        for end in list(self._open):
+            end.close()
+
+
+def a_registration(**rest: Any) -> pb.Registration:
+    given: dict[str, Any] = {"capacity": ROOM, "runtimes": ["process"], "first_port": 20000, "last_port": 20199} | rest
+    return pb.Registration(**given)
+
+
+@dataclass
+class Node:
+    """A simulated machine with its agent."""
+
+    agent: Agent
+    net: Net
+    machine: FakeMachine
+    memory: MemoryMemory
+    task: "asyncio.Task[Any] | None" = None
+
+    def start(self) -> None:
+        self.task = asyncio.create_task(self.agent.run())
+
+    async def kill(self) -> None:
+        """The agent goes; the machine runs on."""
+        assert self.task is not None
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+def a_machine(clock: Clock, servers: dict[str, Leader], name: str = "n1", former: Node | None = None, **rest: Any) -> Node:
+    machine = former.machine if former else FakeMachine(clock, a_rng())
+    memory = former.memory if former else MemoryMemory()
+    net = Net(servers, Peer(name, rest.pop("key", f"key-{name}"), rest.pop("until", FOREVER)))
+    net.room = rest.pop("room", 16)
+    registration = rest.pop("registration", a_registration())
+    work = Work(FakeRuntime(machine, memory), memory, clock)
+    agent = Agent(work, net, clock, random.Random(name), lambda: registration, rest.pop("addresses", list(servers)))  # noqa: S311
+    assert not rest, rest
+    return Node(agent, net, machine, memory)
+
+
+def a_token(authority: Authority = AUTHORITY, number: int = 1) -> JoinToken:
+    return JoinToken(f"{number:012x}", "s" * 32, fingerprint(authority.pem))
+
+
+async def store_token(store: MemoryStore, clock: Clock, token: JoinToken, ttl: float = 900.0, **grant: Any) -> None:
+    kept = Grant(expires=stamp(clock.now() + timedelta(seconds=ttl)), **grant)
+    secret = born(token_secret(token, kept), uid=f"uid-{token.id}", now=stamp(clock.now()))
+    from lattice.kinds.core import Secret
+
+    await store.commit([Put(Key("secrets", "lattice-system", f"join-{token.id}"), pack(Secret.resource, secret), ABSENT)])
+
+
+def a_joining(store: MemoryStore, clock: Clock, agents: str = "127.0.0.1:7444") -> Joining:
+    names = iter(range(1, 10_000))
+    return Joining(store, AUTHORITY, clock, lambda: f"uid-{next(names)}", lambda: agents)
+
+
+def a_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def a_request(key: Any, subject: x509.Name | None = None, *extensions: x509.ExtensionType) -> str:
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject or x509.Name([]))
+    for each in extensions:
+        builder = builder.add_extension(each, critical=False)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+
+def folder_of(path: Path, name: str) -> Path:
+    made = path / name
+    made.mkdir(mode=0o700)
+    return made
