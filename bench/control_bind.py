@@ -79,7 +79,7 @@ class Run:
         clock = SystemClock()
         term = await self.store.campaign("leader", "bench", 60.0)
         assert term is not None
-        self.office = Office(self.store, clock, term, random.Random(1), Presence(clock))  # noqa: S311
+        self.office = Office(self.store, clock, term, random.Random(1), Presence(clock))
         self.controller = SchedulingController(self.office, preset(self.size.profile))
         copies = [self.office.copy(LatticeNode), self.office.copy(LatticeWorkload)]
         feeds = [asyncio.create_task(copy.run()) for copy in copies]
@@ -163,7 +163,8 @@ async def measure(name: str, size: Size) -> str:
             run = Run(store, size)
             rate, own = await run.throughput()
             took = await run.latency() if size.seconds else []
-    what = f"{name}, {size.nodes:,} nodes, {size.workloads:,} of {'one service' if size.service else 'nobody'}: {rate:,.0f} bound/s, {own:,.0f} per CPU-second"
+    whose = "one service" if size.service else "nobody"
+    what = f"{name}, {size.nodes:,} nodes, {size.workloads:,} of {whose}: {rate:,.0f} bound/s, {own:,.0f} per CPU-second"
     if not took:
         return what
     share = [took[int(len(took) * part)] for part in (0.5, 0.99)]

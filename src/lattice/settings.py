@@ -75,6 +75,12 @@ SETTINGS = (
     ),
     Setting("webhook-ca", ("LATTICE_WEBHOOK_CA",), "", "PEM file of certificate authorities that webhooks trust besides the system's."),
     Setting(
+        "profile",
+        ("LATTICE_PROFILE",),
+        "balanced",
+        "How nodes are chosen and bound: the name of a built-in profile, or a file with one (plugins, weights, tieBreaker, binding).",
+    ),
+    Setting(
         "allow-etcd-that-loses-writes",
         ("LATTICE_ALLOW_ETCD_THAT_LOSES_WRITES",),
         False,
@@ -114,4 +120,5 @@ class Settings:
     providers: str = "local,docker=local"
     webhook_allow: str = ""
     webhook_ca: str = ""
+    profile: str = "balanced"
     allow_etcd_that_loses_writes: bool = False

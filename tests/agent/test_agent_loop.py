@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from server.links import REVISION, Leader, Node, a_leader, a_machine, a_workload, applied
+from server.links import FOREVER, REVISION, Leader, Node, a_leader, a_machine, a_workload, applied
 from store.virtual import VirtualClock, settle
 
 from lattice.agent.loop import REFUSED_PAUSE
@@ -18,6 +18,7 @@ from lattice.agent.runtimes.protocol import Failure, Instance, InstanceId
 from lattice.errors import Full, Unavailable
 from lattice.kinds.container import Container, Disconnect, ExecProbe, Probe, Probes
 from lattice.presence import Heard
+from lattice.server.signing import Peer
 from lattice.wire import agent_pb2 as pb
 from lattice.wire.talk import PROTOCOL, AgentEnd, MemoryEnd, pair
 
@@ -175,6 +176,22 @@ def test_when_another_server_leads_agents_go_there_and_nothing_is_restarted() ->
             assert len(starts(node)) == 1
             assert node.agent.addresses[0] == "other:7444"
         await other.close()
+
+    play(story)
+
+
+def test_a_node_that_was_made_anew_is_joined_anew() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        node = a_machine(clock, {HOME: leader}, key="a-former-key")
+
+        async def rejoin() -> bool:
+            node.net.peer = Peer("n1", "key-n1", FOREVER)
+            return True
+
+        node.agent.rejoin = rejoin
+        async with running(node):
+            await clock.advance(3)
+            assert heard(leader).is_connected
 
     play(story)
 

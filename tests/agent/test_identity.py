@@ -77,6 +77,24 @@ def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left(tmp_path: Pat
     asyncio.run(story())
 
 
+def test_a_machine_that_slept_asks_by_its_key_when_its_certificate_opens_nothing_any_more(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = VirtualClock()
+        identity = joined(tmp_path, clock.now() - timedelta(hours=72))
+        agent = a_machine(clock, {}, addresses=["s"]).agent
+
+        async def come_back() -> bytes:
+            return _signed(identity.signing_request(), clock.now())
+
+        task = asyncio.create_task(Renewal(identity, agent, clock, random.Random(1), come_back).run())  # noqa: S311
+        await clock.advance(1)
+        assert identity.ends > clock.now()
+        assert agent.renewed.is_set()
+        task.cancel()
+
+    asyncio.run(story())
+
+
 def test_agents_of_one_machine_have_different_ports_and_keep_theirs(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-
 from scheduling_world import World, a_node, a_workload
 
 from contract.conftest import OpenStore

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from scheduling_world import World, a_node, a_world, a_workload, acting
+from scheduling_world import World, a_node, a_workload, a_world, acting
 from store.virtual import VirtualClock, settle
 
 from lattice.controllers.deeds import FINALIZER
@@ -66,7 +66,7 @@ def test_looking_again_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "workload, status",
+    ("workload", "status"),
     [
         pytest.param(a_workload("w", desiredState="Stopped"), {}, id="one that is to be stopped"),
         pytest.param(a_workload("w", desiredState="Deleted"), {}, id="one that is to be deleted"),

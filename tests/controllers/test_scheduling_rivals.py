@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from scheduling_world import Acting, World, a_node, a_workload, acting, key_of
 from store.virtual import VirtualClock, settle
 
+from lattice.errors import Conflict
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.bind import BindingMode
 from lattice.scheduling.profile import DEFAULT, PRESETS, Binding, ProfileSpec
 from lattice.store.memory import MemoryStore
-from lattice.errors import Conflict
 from lattice.store.protocol import Change, Check, Entry, Key, Term, Write
 
 NODES = {"n1": 1000, "n2": 1500}

@@ -61,6 +61,14 @@ def test_health(case: str) -> None:
     assert found.replicas == len(replicas)
 
 
+def test_what_it_costs_is_the_sum_of_its_parts() -> None:
+    parts = [{"pool": "a", "replicas": 2, "cost": {"hourly": 0.384}}, {"pool": "b", "replicas": 1, "cost": {"hourly": 0.192}}]
+    service = a(LatticeService, "web", "default", spec={"containers": MAIN}, status={"placements": parts})
+    cost = with_health(service, []).total_cost
+    assert cost is not None
+    assert (str(cost.hourly), str(cost.projected30_day)) == ("0.576", "414.72")
+
+
 def test_many_replicas_that_start_are_told_of_in_few_writes_and_then_none() -> None:
     async def run() -> None:
         scene = Scene()

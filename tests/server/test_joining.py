@@ -17,6 +17,7 @@ from lattice.errors import Denied, Exists, Invalid, LatticeError, Malformed, Not
 from lattice.kinds.jointoken import JOINED_KEY, JoinToken, fingerprint, kept_in, parse_token, token_secret
 from lattice.kinds.node import LatticeNode, NodeSpec
 from lattice.kinds.stored import unpack
+from lattice.server.certificates import new_authority
 from lattice.server.joining import GUESSES, WINDOW, node_key
 from lattice.server.signing import Peer, key_digest, peer_of
 from lattice.store.memory import MemoryStore
@@ -259,6 +260,42 @@ def test_a_certificate_is_renewed_for_its_own_key_and_name_while_the_node_is_the
             await door.joining.renew(Peer("n1", peer.key, peer.until), pem)
 
     play(story)
+
+
+def test_a_machine_that_slept_for_longer_than_its_certificate_comes_back_with_its_key() -> None:
+    async def story(door: Door) -> None:
+        key = a_key()
+        certificate = (await door.join(await door.token(node="n1"), key))["certificate"]
+
+        async def come_back(certificate: str, key: Any) -> dict[str, str]:
+            body = msgspec.json.encode({"certificate": certificate, "request": a_request(key)})
+            return await door.joining.join(body, "10.0.0.9")
+
+        await door.clock.advance(72 * 3600)
+        answer = await come_back(certificate, key)
+        assert answer["node"] == "n1"
+        assert peer_of(answer["certificate"].encode()).until > door.clock.now()
+        revision = await door.store.revision()
+        foreign = new_authority()[0].issue_client("node:n1", ["lattice:nodes"]).certificate.decode()
+        admin = AUTHORITY.issue_client("lattice-admin", ["lattice:admins"]).certificate.decode()
+        cases = (
+            (certificate, a_key(), "another key"),
+            (foreign, key, "not signed here"),
+            (admin, key, "not a node's"),
+            ("rubbish", key, "not signed here"),
+        )
+        for text, other, words in cases:
+            with pytest.raises(Denied, match=words):
+                await come_back(text, other)
+        await door.clock.advance(30 * 24 * 3600)
+        with pytest.raises(Denied, match="too long ago"):
+            await come_back(certificate, key)
+        await door.store.commit([Delete(node_key("n1"))])
+        with pytest.raises(NotFound, match="there is no node n1"):
+            await come_back(answer["certificate"], key)
+        assert await door.store.revision() == revision + 1
+
+    play(story)  # fmt: skip
 
 
 @pytest.mark.parametrize(

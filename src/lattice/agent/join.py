@@ -43,6 +43,12 @@ def join(identity: Identity, server: str, token: str, name: str = "") -> None:
     identity.joined(answer.certificate.encode(), authority, Place(answer.node, server, (answer.agents,)))
 
 
+def come_back(identity: Identity, server: str) -> bytes:
+    """A new certificate for a machine that was away for longer than its last one lasted; the key says who it is."""
+    body = msgspec.json.encode({"certificate": identity.certificate.decode(), "request": identity.signing_request().decode()})
+    return msgspec.json.decode(_ask(server, "POST", _trusting(identity.authority), body), type=_Answer).certificate.encode()
+
+
 def look_up(identity: Identity, server: str) -> str:
     """Where agents connect just now, as a server says that our authority vouches for."""
     return _directions(server, _trusting(identity.authority)).agents

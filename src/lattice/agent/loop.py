@@ -48,6 +48,7 @@ class Agent:
     node_usage: Callable[[], Usage | None] = lambda: None
     look_up: Callable[[], Awaitable[str]] | None = None
     connected_to: Callable[[str], None] = lambda address: None
+    rejoin: Callable[[], Awaitable[bool]] | None = None  # when the server knows no such node: whether it does now
     is_connected: asyncio.Event = field(default_factory=asyncio.Event)
     renewed: asyncio.Event = field(default_factory=asyncio.Event)  # set to connect anew with another certificate
 
@@ -80,13 +81,19 @@ class Agent:
                 await self._next_address()
             except (LatticeError, TimeoutError) as error:
                 log.warning("not connected", address=self.addresses[0], reason=str(error) or "no answer in time")
-                pause = REFUSED_PAUSE if isinstance(error, Denied) else pause
+                if isinstance(error, Denied):
+                    pause = FIRST_PAUSE if await self._rejoined(error) else REFUSED_PAUSE
                 await self._next_address()
             hops = 0
             if self.clock.monotonic() - began > STEADY:
                 pause = FIRST_PAUSE
             await self.clock.sleep(pause * (0.5 + self.rng.random() / 2))
             pause = min(LONGEST_PAUSE, pause * 2)
+
+    async def _rejoined(self, refusal: Denied) -> bool:
+        if self.rejoin is None or not refusal.what.startswith("UNKNOWN_NODE"):
+            return False
+        return await self.rejoin()
 
     def _turn_to(self, address: str) -> bool:
         """False if there is nowhere to turn to."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lattice.cli import say
 from lattice.cli.options import Duration
 from lattice.cli.server import configure_logging, stop_asked
 from lattice.cli.usage import Misused
@@ -168,10 +169,16 @@ async def _serve(options: Options, folder: Path, work: "Work", runtimes: tuple[s
     def connected_to(address: str) -> None:
         identity.found(Place(identity.place.node, server, tuple(dict.fromkeys([address, *identity.place.agents]))[:5]))
 
+    async def rejoin() -> bool:
+        return await asyncio.to_thread(_rejoined, identity, options)
+
+    async def come_back() -> bytes:
+        return await asyncio.to_thread(join.come_back, identity, server)
+
     agent = Agent(work, GrpcLink(lambda: identity), work.clock, rng, machine.registration, list(identity.place.agents))
-    agent.node_usage, agent.look_up, agent.connected_to = meter.usage, look_up, connected_to
+    agent.node_usage, agent.look_up, agent.connected_to, agent.rejoin = meter.usage, look_up, connected_to, rejoin
     await agent.find_server()
-    await _until_stopped(agent.run(), Renewal(identity, agent, work.clock, rng).run())
+    await _until_stopped(agent.run(), Renewal(identity, agent, work.clock, rng, come_back).run())
     if options.stop_on_exit:
         await work.stop_all()
 
@@ -196,14 +203,28 @@ def _join(identity: "Identity", options: Options) -> None:
     from lattice.clock import SystemClock
     from lattice.kinds.jointoken import fingerprint, parse_token
 
-    is_over = identity.has_joined and identity.ends <= SystemClock().now()
     is_other = identity.has_joined and bool(options.token) and fingerprint(identity.authority) != parse_token(options.token).authority
-    if identity.has_joined and not is_over and not is_other:
-        return
+    is_over = identity.has_joined and identity.ends <= SystemClock().now()
+    if identity.has_joined and not is_other and (not is_over or not options.token):
+        return  # one whose certificate has ended asks for another while it runs
     if not options.token or not options.server:
-        why = "its certificate has ended" if is_over else "this machine has not joined"
-        raise Misused(why, where=str(identity.folder), fix="give --server and --join with a token from `lattice tokens create`")
+        fix = "give --server and --join with a token from `lattice tokens create`"
+        raise Misused("this machine has not joined", where=str(identity.folder), fix=fix)
     _try_to_join(lambda: join(identity, options.server, options.token, options.name or _host_name()))
+
+
+def _rejoined(identity: "Identity", options: Options) -> bool:
+    """The node was made anew while we were away: the token that we were started with may be for it."""
+    from lattice.agent.join import join
+
+    if not options.token or not options.server:
+        return False
+    try:
+        join(identity, options.server, options.token, options.name or _host_name())
+    except LatticeError as error:
+        say.warning(f"cannot join again: {error}")
+        return False
+    return True
 
 
 def _try_to_join(attempt: Any) -> None:

@@ -258,7 +258,8 @@ class Clusters:
             await self._write(cluster, "Ready", f"{ready} of {wanted} nodes are ready", "NodesReady", is_ready=True)
             return None
         joined = sum(each.has_joined for each in nodes)
-        phase = "Provisioning" if joined < wanted else "Degraded" if ready < wanted else "Ready"
+        has_been = cluster.status.phase in ("Ready", "Degraded")  # nodes that have just joined are no loss
+        phase = "Ready" if ready >= wanted else "Degraded" if has_been and joined >= wanted else "Provisioning"
         words = f"{ready} of {wanted} nodes are ready, {joined} have joined"
         await self._write(cluster, phase, words, "NodesReady" if ready >= wanted else "NodesMissing", is_ready=ready >= wanted)
         return Again(UNDER_WAY)

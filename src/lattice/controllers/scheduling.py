@@ -20,7 +20,9 @@ from lattice.engine.decide import decide
 from lattice.engine.order import tie_rank
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
+from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.bind import Binder, BindingMode, BindRequest
+from lattice.scheduling.change import Change as Wakes
 from lattice.scheduling.grounds import Grounds, chosen
 from lattice.scheduling.nodes import NodeTable
 from lattice.scheduling.ports import allocated
@@ -182,7 +184,7 @@ class SchedulingController:
     def _decide(self) -> Cycle | None:
         """The next batch, and whoever waited for others to leave; None: there is nothing to do."""
         now, queue = self.office.clock.monotonic(), self.roster.queue
-        batch = queue.pop_batch(now, BATCH)
+        batch = self._settled(queue.pop_batch(now, BATCH), now)
         if not batch and not self._held:
             return None
         revision = self.office.copy(LatticeNode).revision
@@ -200,6 +202,13 @@ class SchedulingController:
         cycle.placed = [self._held.pop(each.ask.name) for each in self._free_to_go()]
         self._open.update((each.ask.name, each) for each in cycle.placed)
         return cycle if cycle.placed or self.refusals.untold or cycle.evictions or batch else None
+
+    def _settled(self, batch: list[list[WorkloadAsk]], now: float) -> list[list[WorkloadAsk]]:
+        """Without groups of which another attempt still has some: they wait until that is over."""
+        unsettled = self.roster.unsettled() if self.roster.prepared else ()
+        for ask in (ask for run in batch for ask in run if ask.group in unsettled):
+            self.roster.queue.unschedulable(ask.name, {Wakes.WORKLOAD_GONE, Wakes.WORKLOAD_ADDED}, now)
+        return [run for run in batch if run[0].group not in unsettled]
 
     def _free_to_go(self) -> list[Placed]:
         waiting = {each.ask.group or each.ask.name for each in self._held.values() if self.scheduler.still_waits_for(each)}

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import msgspec
 
 from lattice.kinds.base import Condition
+from lattice.kinds.quantity import micros
 from lattice.kinds.service import Health, LatticeService, ServiceStatus
 from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.status import total_cost
 
 
 def with_health(service: LatticeService, replicas: Sequence[LatticeWorkload]) -> ServiceStatus:
@@ -22,6 +24,7 @@ def with_health(service: LatticeService, replicas: Sequence[LatticeWorkload]) ->
         replicas=len(replicas),
         health=Health(available=available, ready=ready),
         phase=phase,
+        total_cost=total_cost(sum(micros(each.cost.hourly) for each in service.status.placements if each.cost and each.cost.hourly)),
         observed_generation=service.metadata.generation,
         conditions=(_ready(service, wanted, ready, failed),),
     )

@@ -88,7 +88,7 @@ class Roster:
     def _follow(self, path: str, found: LatticeWorkload | None, now: Moment) -> None:
         held = prepared(found) if found and not found.status.binding else None
         if held is None:
-            self._forget_prepared(path, keep=found is not None and found.status.binding is not None)
+            self._forget_prepared(path, now, keep=found is not None and found.status.binding is not None)
         if found is None:
             self._gone(path, now)
             self.queue.remove(path)
@@ -99,6 +99,11 @@ class Roster:
         else:
             self._gone(path, now)
             self._wait_or_queue(path, found, now)
+
+    def unsettled(self) -> set[str]:
+        """Groups of which somebody else has prepared members: they are neither bound nor not, so the others cannot be decided yet."""
+        theirs = [path for path, held in self.prepared.items() if not self._is_ours(held)]
+        return {there.ask.group for path in theirs if (there := self.table.placements.get(path)) and there.ask.group}
 
     def due(self, now: float) -> list[str]:
         """Those whose wait for another attempt is over."""
@@ -184,13 +189,17 @@ class Roster:
         there = self.table.placements.get(path)
         return self.table.forget(path) if there and there.state == "bound" else None
 
-    def _forget_prepared(self, path: str, *, keep: bool) -> None:
+    def _forget_prepared(self, path: str, now: Moment, *, keep: bool) -> None:
         """What was prepared was given up; unless it is bound now."""
         if path in self.prepared and not keep:
             held = self.prepared.pop(path)
             there = self.table.placements.get(path)
-            if there and there.state == "assumed" and not self.scheduler.reservations.get(held.reservation):
+            if there and there.state == "assumed" and not self._is_ours(held):
                 self.table.forget(path)
+                self.queue.wake(Change.WORKLOAD_GONE, now.seconds)
+
+    def _is_ours(self, held: Prepared) -> bool:
+        return self.scheduler.reservations.get(held.reservation) is not None
 
     def _wait_or_queue(self, path: str, found: LatticeWorkload, now: Moment) -> None:
         decision = None

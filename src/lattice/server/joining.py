@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from lattice.kinds.metadata import name_problem
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.stored import Object, pack, unpack
 from lattice.server.certificates import Authority
-from lattice.server.signing import Asked, Peer, read_request, sign
+from lattice.server.signing import Asked, Peer, former_peer, read_request, sign
 from lattice.store.protocol import ABSENT, Clash, Entry, Key, Put, Store
 
 PATH = "/apis/lattice.dev/v1alpha1/join"
@@ -26,12 +27,14 @@ WINDOW = 60.0  # seconds
 REMEMBERED = 4096  # addresses
 LARGEST = 16 * 1024  # bytes of a request
 TRIES = 5
+COME_BACK_WITHIN = timedelta(days=30)  # after a certificate ended
 
 
 class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    token: str
     request: str  # PKCS #10, PEM
+    token: str = ""
     name: str = ""  # what the machine would like to be called, where the token leaves that open
+    certificate: str = ""  # instead of a token: its former one, when it was away for longer than that lasted
 
 
 @dataclass
@@ -79,9 +82,10 @@ class Joining:
         """What the new node needs. Refusals write nothing."""
         try:
             self._guesses.admit(address)
-            answer = await self._join(_read(body))
+            wish = _read(body)
+            answer = await (self._come_back(wish) if wish.certificate else self._join(wish))
         except LatticeError as error:
-            if isinstance(error, UnknownUser | Denied | Invalid | Malformed):
+            if isinstance(error, UnknownUser | Denied | Invalid | Malformed | NotFound):
                 self._guesses.count(address)
             metrics.JOINS.labels("refused").inc()
             raise
@@ -96,6 +100,16 @@ class Joining:
         entry = await self.store.get(node_key(peer.node))
         refuse_stranger(peer, unpack(entry.value, entry.revision) if entry else None)
         return sign(self.authority, asked, peer.node, self.clock.now())
+
+    async def _come_back(self, wish: JoinRequest) -> dict[str, str]:
+        """A machine that slept, or could not reach us: its key is the node's still, and only who holds that has any use for the answer."""
+        peer = former_peer(self.authority, wish.certificate.encode())
+        if self.clock.now() > peer.until + COME_BACK_WITHIN:
+            raise Denied(
+                f"the certificate ended at {stamp(peer.until)}, which is too long ago", fix="let the machine join with a new token"
+            )
+        certificate = await self.renew(peer, wish.request.encode())
+        return {"node": peer.node, "certificate": certificate.decode(), **self.directions()}
 
     async def _join(self, wish: JoinRequest) -> dict[str, str]:
         token, asked = parse_token(wish.token), read_request(wish.request.encode())

@@ -105,6 +105,15 @@ def peer_of(pem: bytes) -> Peer:
     return Peer(names[0].removeprefix(PREFIX), key_digest(public), certificate.not_valid_after_utc)  # type: ignore[arg-type]
 
 
+def former_peer(authority: Authority, pem: bytes) -> Peer:
+    """The node that a certificate of ours names, though it may have ended."""
+    try:
+        x509.load_pem_x509_certificate(pem).verify_directly_issued_by(authority.certificate)
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise Denied("the certificate was not signed here", fix="let the machine join with a new token") from error
+    return peer_of(pem)
+
+
 def _is_client(certificate: x509.Certificate) -> bool:
     try:
         usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
