@@ -6,7 +6,9 @@ import click
 from prometheus_client.metrics_core import Metric
 
 from docs.fields import fields
-from docs.spec003 import ROWS, SPECIFICATION, Row
+from docs.spec003 import SPEC003
+from docs.spec004 import SPEC004
+from docs.specification import Later, Row, Specification
 from lattice import metrics, settings
 from lattice.cli.main import SECTIONS, cli
 from lattice.cli.names import Names
@@ -171,21 +173,36 @@ def meaning(error: type[LatticeError]) -> str:
 
 
 def spec003() -> Iterator[str]:
-    yield "# Specification 003: node scheduling"
+    yield from _specification(SPEC003, "of the specification, the gaps that it lists and the advice that it gives")
+
+
+def spec004() -> Iterator[str]:
+    yield from _specification(SPEC004, "of the checklist, what it calls partial, missing or a known gap included")
+
+
+def _specification(spec: Specification, what: str) -> Iterator[str]:
+    yield f"# Specification {spec.number}: {spec.title}"
     yield (
-        f"The {len(ROWS)} demands of the specification, the gaps that it lists and the advice that it gives: what meets each, which test "
-        "proves that, and a change of one line in the code that the test notices. `tests/test_spec003.py` looks the places up and makes "
-        "the changes, one at a time in a copy of the package: a few of them with `make test`, all with `make prove`."
+        f"The {len(spec.rows)} demands {what}: what meets each, which test proves that, and a change of one line in the code that the test "
+        f"notices. `tests/test_spec{spec.number}.py` looks the places up and makes the changes, one at a time in a copy of the package: "
+        "a few of them with `make test`, all with `make prove`."
     )
-    for section in SPECIFICATION:
+    for section in spec.sections:
         yield f"## {section.title}"
-        yield table(("demand", "met by", "proven by", "a slip that the test notices"), (_demand(row) for row in section.rows))
+        if section.rows:
+            yield table(("demand", "met by", "proven by", "a slip that the test notices"), (_demand(row) for row in section.rows))
+        if section.later:
+            yield table(("later", "until then"), (_later(each) for each in section.later))
 
 
 def _demand(row: Row) -> tuple[str, ...]:
     file, old, new = row.slip
     change = f"`{old.strip()}` → {f'`{new.strip()}`' if new else 'nothing'}"
     return row.item, f"`{row.module}:{row.symbol}`", f"`{row.test_id}`", f"`{file}`: {change}"
+
+
+def _later(each: Later) -> tuple[str, ...]:
+    return each.item, each.instead
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -204,4 +221,5 @@ PAGES = {
     "metrics": metrics_page,
     "errors": errors,
     "spec-003": spec003,
+    "spec-004": spec004,
 }

@@ -38,9 +38,15 @@ class Server:
         return self.process.wait(20)
 
 
+QUIET = ("--controllers", "garbage")  # nobody writes but the test; nothing runs
+CLOUDS = ("--providers", "local,docker=local,aws=fake,gcp=fake,azure=fake,proxmox=fake,vsphere=fake,hetzner=fake")
+
+
 def start(data_dir: Path, *flags: str) -> Server:
-    """Started and answering."""
-    command = [*LATTICE, "up", "--data-dir", str(data_dir), "--port", "0", *flags]
+    """Started and answering. Its controllers are quiet unless --controllers says otherwise."""
+    quiet = () if "--controllers" in flags else QUIET
+    clouds = () if "--providers" in flags else CLOUDS
+    command = [*LATTICE, "up", "--data-dir", str(data_dir), "--port", "0", *quiet, *clouds, *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     line = _first_line(process, 30)
     if " up at " not in line:

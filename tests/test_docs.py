@@ -14,7 +14,8 @@ import pytest
 
 from docs import build
 from docs.pages import error_tree, metric_name
-from docs.spec003 import SPECIFICATION
+from docs.spec003 import SPEC003
+from docs.spec004 import SPEC004
 from lattice import metrics
 from lattice.cli.main import COMMANDS
 from lattice.errors import LatticeError
@@ -35,7 +36,8 @@ EXPECTED = {
     "settings": [setting.name for setting in SETTINGS],
     "metrics": [metric_name(metric) for metric in metrics.REGISTRY.collect()],
     "errors": [error.__name__ for error in error_tree(LatticeError)],
-    "spec-003": [section.title for section in SPECIFICATION],
+    "spec-003": [section.title for section in SPEC003.sections],
+    "spec-004": [section.title for section in SPEC004.sections],
 }
 
 

@@ -6,26 +6,29 @@ from docs.spec003.filter import FILTER
 from docs.spec003.gaps import LONG_TERM, MISSING, NOW, PARTIAL, SOON
 from docs.spec003.overview import OVERVIEW
 from docs.spec003.resources import RESOURCES
-from docs.spec003.row import Row, Section
 from docs.spec003.scheduler import SCHEDULER
 from docs.spec003.score import SCORE
 from docs.spec003.select import SELECT
+from docs.specification import Section, Specification
 
-SPECIFICATION = (
-    Section("Overview", OVERVIEW),
-    Section("1. scheduling.resources", RESOURCES),
-    Section("2. scheduling.filter", FILTER),
-    Section("3. scheduling.score", SCORE),
-    Section("4. scheduling.select", SELECT),
-    Section("5. scheduling.bind", BIND),
-    Section("6. scheduling.feasibility", FEASIBILITY),
-    Section("7. scheduling.scheduler", SCHEDULER),
-    Section("Gaps: fully missing", MISSING),
-    Section("Gaps: partial", PARTIAL),
-    Section("Recommendations: immediate", NOW),
-    Section("Recommendations: short-term", SOON),
-    Section("Recommendations: long-term", LONG_TERM),
+SPEC003 = Specification(
+    "003",
+    "node scheduling",
+    (
+        Section("Overview", OVERVIEW),
+        Section("1. scheduling.resources", RESOURCES),
+        Section("2. scheduling.filter", FILTER),
+        Section("3. scheduling.score", SCORE),
+        Section("4. scheduling.select", SELECT),
+        Section("5. scheduling.bind", BIND),
+        Section("6. scheduling.feasibility", FEASIBILITY),
+        Section("7. scheduling.scheduler", SCHEDULER),
+        Section("Gaps: fully missing", MISSING),
+        Section("Gaps: partial", PARTIAL),
+        Section("Recommendations: immediate", NOW),
+        Section("Recommendations: short-term", SOON),
+        Section("Recommendations: long-term", LONG_TERM),
+    ),
 )
-ROWS = tuple(row for section in SPECIFICATION for row in section.rows)
 
-__all__ = ["ROWS", "SPECIFICATION", "Row", "Section"]
+__all__ = ["SPEC003"]

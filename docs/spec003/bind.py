@@ -1,6 +1,6 @@
 """Section 5: the choice made durable, or undone."""
 
-from docs.spec003.row import Row
+from docs.specification import Row
 
 BINDS = "scheduling/test_bind.py"
 SUCCESS = f"{BINDS}::test_success_is_one_event_with_what_changed"

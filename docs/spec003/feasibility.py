@@ -1,6 +1,6 @@
 """Section 6: what must hold for every placement."""
 
-from docs.spec003.row import Row
+from docs.specification import Row
 
 FILTERS = "scheduling/test_spec003_filters.py"
 

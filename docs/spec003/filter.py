@@ -1,6 +1,6 @@
 """Section 2: which nodes are ruled out, and why."""
 
-from docs.spec003.row import Row
+from docs.specification import Row
 
 FILTERS = "scheduling/test_spec003_filters.py"
 

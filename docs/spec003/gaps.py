@@ -1,6 +1,6 @@
 """The specification's own lists of what was missing, half there, or worth doing."""
 
-from docs.spec003.row import Row
+from docs.specification import Row
 
 RESOURCES = "scheduling/test_spec003_resources.py"
 FILTERS = "scheduling/test_spec003_filters.py"

@@ -1,6 +1,6 @@
 """The seven parts of the specification as a whole."""
 
-from docs.spec003.row import Row
+from docs.specification import Row
 
 OVERVIEW = (
     Row(

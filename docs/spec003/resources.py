@@ -1,6 +1,6 @@
 """Section 1: what nodes have and what workloads ask for."""
 
-from docs.spec003.row import Row
+from docs.specification import Row
 
 HAS = "scheduling/test_spec003_resources.py::test_a_node_has_as_much_as_it_says_and_no_more"
 STATES = "scheduling/test_spec003_resources.py::test_a_container_states_request_and_limit"

@@ -1,6 +1,6 @@
 """Section 7: the phases put together."""
 
-from docs.spec003.row import Row
+from docs.specification import Row
 
 COMPOSED = "scheduling/test_spec003_scheduler.py"
 CYCLES = "scheduling/test_schedule.py"

@@ -1,6 +1,6 @@
 """Section 3: which of the nodes that fit is better."""
 
-from docs.spec003.row import Row
+from docs.specification import Row
 
 SCORES = "scheduling/test_spec003_scores.py"
 

@@ -1,6 +1,6 @@
 """Section 4: which of the best it is, and for how long it is held."""
 
-from docs.spec003.row import Row
+from docs.specification import Row
 
 SELECTS = "scheduling/test_select.py"
 HOLDS = "scheduling/test_reserve.py"

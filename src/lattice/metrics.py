@@ -59,6 +59,13 @@ CONTROLLER_RETRIES = Counter(
 )
 SCHEDULING_ATTEMPTS = Counter("scheduling_attempts_total", "Attempts to find a node for a workload.", registry=REGISTRY)
 SCHEDULING_FAILURES = Counter("scheduling_failures_total", "Attempts that found no node, or lost it to another.", registry=REGISTRY)
+SCHEDULING_SECONDS = Histogram(
+    "lattice_scheduling_duration_seconds",
+    "Time of one scheduling cycle, by phase: decide finds nodes for a batch of workloads, bind writes it down.",
+    ["phase"],
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+    registry=REGISTRY,
+)
 RECONCILIATION_ACTIONS = Counter(
     "reconciliation_actions_total", "What was done to bring workloads to their desired state, by action.", ["action"], registry=REGISTRY
 )
@@ -72,6 +79,27 @@ AGENTS_REFUSED = Counter(
     "lattice_agent_connections_refused_total", "Connections of agents that were refused or ended, by reason.", ["reason"], registry=REGISTRY
 )
 JOINS = Counter("lattice_joins_total", "Machines that asked to become a node, by outcome: joined, refused.", ["outcome"], registry=REGISTRY)
+PENDING_SERVICES = Gauge(
+    "lattice_pending_services",
+    "Services that are not all placed, by verdict: Never, NotNow, OverBudget, NoPrice, NotHere, or Undecided. Only the leader says.",
+    ["verdict"],
+    registry=REGISTRY,
+)
+BUDGET_LIMIT = Gauge("lattice_budget_limit_dollars", "What may be spent in a month, by ledger.", ["ledger"], registry=REGISTRY)
+BUDGET_COMMITTED = Gauge(
+    "lattice_budget_committed_dollars", "Dollars per hour for all machines that a ledger pays for.", ["ledger"], registry=REGISTRY
+)
+BUDGET_SPENT = Gauge("lattice_budget_spent_dollars", "Spent in this calendar month so far, by ledger.", ["ledger"], registry=REGISTRY)
+BUDGET_PROJECTED = Gauge(
+    "lattice_budget_projected_dollars", "Spent, and the present rate until the month ends, by ledger.", ["ledger"], registry=REGISTRY
+)
+POOL_UTILIZATION = Gauge(
+    "lattice_pool_utilization_ratio",
+    "Share in use, 0 to 1, of what a pool limits: nodes, cores, memory.",
+    ["pool", "resource"],
+    registry=REGISTRY,
+)
+FLEET = (PENDING_SERVICES, BUDGET_LIMIT, BUDGET_COMMITTED, BUDGET_SPENT, BUDGET_PROJECTED, POOL_UTILIZATION)
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -79,6 +107,12 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 def exposition() -> bytes:
     """What GET /metrics answers."""
     return generate_latest(REGISTRY)
+
+
+def forget_fleet() -> None:
+    """Only the leader says how the fleet is."""
+    for gauge in FLEET:
+        gauge.clear()
 
 
 class Reconciles:

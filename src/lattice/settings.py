@@ -68,6 +68,12 @@ SETTINGS = (
         "Providers of machines, each NAME or NAME=ADAPTER: adapter local starts agents on this machine, fake has machines on paper.",
     ),
     Setting(
+        "controllers",
+        ("LATTICE_CONTROLLERS",),
+        "*",
+        "Controllers that run while this server leads, separated by commas: * is all, -NAME leaves one out.",
+    ),
+    Setting(
         "webhook-allow",
         ("LATTICE_WEBHOOK_ALLOW",),
         "",
@@ -118,6 +124,7 @@ class Settings:
     start_grace: float = 300.0
     stop_grace: float = 60.0
     providers: str = "local,docker=local"
+    controllers: str = "*"
     webhook_allow: str = ""
     webhook_ca: str = ""
     profile: str = "balanced"

@@ -11,7 +11,7 @@ import pytest
 from server.links import FOREVER, REVISION, Leader, Node, a_leader, a_machine, a_workload, applied
 from store.virtual import VirtualClock, settle
 
-from lattice.agent.loop import REFUSED_PAUSE
+from lattice.agent.loop import ASK_EVERY, LARGE, REFUSED_PAUSE
 from lattice.agent.plan import Assignment
 from lattice.agent.runtimes.fake import Behaviour
 from lattice.agent.runtimes.protocol import Failure, Instance, InstanceId
@@ -19,6 +19,7 @@ from lattice.errors import Full, Unavailable
 from lattice.kinds.container import Container, Disconnect, ExecProbe, Probe, Probes
 from lattice.presence import Heard
 from lattice.server.signing import Peer
+from lattice.store.protocol import Key
 from lattice.wire import agent_pb2 as pb
 from lattice.wire.talk import PROTOCOL, AgentEnd, MemoryEnd, pair
 
@@ -64,9 +65,7 @@ async def order(leader: Leader, clock: VirtualClock, name: str = "web", run: int
     await clock.advance(2)
 
 
-def _key(name: str) -> Any:
-    from lattice.store.protocol import Key
-
+def _key(name: str) -> Key:
     return Key("latticeworkloads.lattice.dev", "default", name)
 
 
@@ -581,6 +580,37 @@ def test_a_server_that_does_not_answer_is_left() -> None:
         assert len(script.ends) > 1
 
     by_script(story)
+
+
+def test_a_beat_that_would_be_too_large_goes_without_logs() -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        node.machine.behaviours[""] = Behaviour(start_fails=Failure("RUNTIME_ERROR", "broken"), prints="x" * 1999 + "\n")
+        await script.welcome()
+        await script.say(**orders(5, 1, *(f"w{number}" for number in range(400)), whole=True))
+        await clock.advance(3)
+        failed = [report for beat in script.beats for report in beat.reports if report.state == "Failed"]
+        assert len(failed) == 400
+        assert max(beat.ByteSize() for beat in script.beats) < LARGE
+
+    by_script(story)
+
+
+def test_where_to_connect_is_asked_now_and_then_only() -> None:
+    async def story() -> None:
+        clock = VirtualClock()
+        node, asked = a_machine(clock, {}, addresses=["a", "b"]), []
+
+        async def look_up() -> str:
+            asked.append(clock.monotonic())
+            return "c"
+
+        node.agent.look_up = look_up
+        async with running(node):
+            await clock.advance(100)
+        assert len(asked) <= len(node.net.dialled) / ASK_EVERY
+        assert "c" in node.net.dialled
+
+    asyncio.run(story())
 
 
 def test_what_did_not_change_is_said_once_and_a_beat_comes_every_ten_seconds() -> None:

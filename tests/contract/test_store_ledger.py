@@ -2,15 +2,16 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
-from scheduling_world import World, a_node, a_workload
+from scheduling_world import World, a_node, a_workload, acting
 
 from contract.conftest import OpenStore
 from lattice.clock import SystemClock
@@ -24,6 +25,7 @@ from lattice.scheduling.bind import Binder, BindingMode, BindRequest
 from lattice.scheduling.facts import facts_of
 from lattice.scheduling.nodes import NodeTable
 from lattice.scheduling.prepared import prepared
+from lattice.scheduling.profile import DEFAULT, PRESETS
 from lattice.scheduling.reserve import Reservation, Reservations
 from lattice.store.protocol import Check, Entry, Key, Page, Store, Term, Watch, Write
 
@@ -334,3 +336,40 @@ async def _commit_all(side: Side, requests: Sequence[BindRequest]) -> bool:
 async def _settle_all(side: Side, names: Sequence[str], clock: Calendar) -> None:
     for name in names:
         await side.ledger.settle(f"default/{name}", clock.now())
+
+
+@dataclass
+class Hurried(SystemClock):
+    """Waiting is real, but hours can be skipped."""
+
+    skipped: float = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.skipped
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self.skipped)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_controllers_fill_the_nodes_and_never_overfill_them(open_store: OpenStore, mode: BindingMode) -> None:
+    async def script() -> None:
+        clock, profile = Hurried(), replace(PRESETS[DEFAULT], binding=mode.value)
+        async with open_store() as store:
+            world = World(store, clock)
+            await world.add(*(a_node(f"n{number}", 3000, ports=(30000, 30002)) for number in range(4)))
+            await world.add(*(a_workload(f"w{number}", ports=("http",)) for number in range(16)))
+            async with acting(store, clock, profile, "one") as one, acting(store, clock, profile, "two") as two:
+                for _ in range(6):
+                    await asyncio.gather(one.caught_up(), two.caught_up())
+                    await asyncio.gather(one.controller.reconcile("nodes"), two.controller.reconcile("nodes"))
+                    clock.skipped += 70.0
+            bound = await world.bindings()
+            assert Counter(bound.values()) == {f"n{number}": 3 for number in range(4)}
+            assert [(await world.node(f"n{number}")).status.workloads for number in range(4)] == [3] * 4
+            ports = [(bound[name], (await world.workload(name)).status.allocated_ports["http"]) for name in bound]
+            assert len(set(ports)) == 12
+            assert await left_prepared(store) == []
+            assert await count(store, Lease) == 0
+
+    asyncio.run(script())

@@ -257,6 +257,27 @@ def test_a_new_controller_knows_what_is_bound_and_goes_on() -> None:
     play(script)
 
 
+def test_what_was_learned_in_the_term_before_is_carried_over() -> None:
+    async def script(world: World, clock: VirtualClock) -> None:
+        gpus = {"gpus": [{"model": "T4"}, {"model": "T4"}]}
+        await world.add(*(a_node(f"n{number}", status=gpus) for number in range(30)))
+        await world.add(*(a_workload(f"w{number}", 10) for number in range(40)))
+        async with acting(world.store, clock) as one:
+            await one.look()
+            for number in range(7):
+                await world.delete(LatticeWorkload, f"w{number}")
+            await one.look()
+        learned = one.controller.table.lessons
+        async with acting(world.store, clock) as other:
+            other.controller.before = one.controller.table
+            await other.look()
+        again = other.controller.table.lessons
+        assert again.bookmark().patience == learned.bookmark().patience
+        assert again.bookmark().changes == learned.bookmark().changes
+
+    play(script)
+
+
 def test_a_new_controller_knows_which_ports_are_taken() -> None:
     async def script(world: World, clock: VirtualClock) -> None:
         await world.add(a_node("n1", ports=(30000, 30003)), a_workload("first", ports=("http",)))

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from scheduling_world import World, a_node, a_workload, acting
 from store.virtual import VirtualClock
 
+from lattice.errors import Fenced, Unavailable
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.bind import BindingMode
 from lattice.scheduling.prepared import prepared
@@ -23,6 +25,7 @@ class Mortal(MemoryStore):
     """Its writer dies after so many fenced commits."""
 
     left: int | None = None
+    away: int = 0  # so many commits get no answer, though every other one of them is written
 
     async def commit(
         self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
@@ -31,6 +34,11 @@ class Mortal(MemoryStore):
             if self.left == 0:
                 raise ConnectionError("the process is gone")
             self.left -= 1
+        if fence is not None and self.away:
+            self.away -= 1
+            if self.away % 2:
+                await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
+            raise Unavailable("no answer")
         return await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
 
 
@@ -62,6 +70,61 @@ def test_each_mode_binds_through_the_profile_and_leaves_nothing_behind(mode: Bin
         assert [(await world.node(name)).status.workloads for name in ("n1", "n2")] == [2, 2]
         assert not any([prepared(await world.workload(name)) for name in bound])
         assert [reason for reason, _ in await world.events()].count("WorkloadScheduled") == 4
+
+    play(script)
+
+
+@pytest.mark.parametrize("mode", list(BindingMode))
+@pytest.mark.parametrize("large", [False, True], ids=["alone", "a large group"])
+def test_when_the_term_is_over_no_mode_writes_anything_and_the_controller_hears_of_it(mode: BindingMode, large: bool) -> None:
+    async def script(world: World, clock: VirtualClock) -> None:
+        await world.add(a_node("n1", 100_000), *(a_group("g", LARGE, LARGE) if large else [a_workload("w")]))
+        async with acting(world.store, clock, profile(binding=mode.value)) as one:
+            await one.caught_up()
+            await clock.advance(20)
+            assert await world.store.campaign("leader", "another", 15.0)
+            before = await world.revision()
+            with pytest.raises(ExceptionGroup) as told:
+                await one.controller.reconcile("nodes")
+            assert told.value.subgroup(Fenced)
+            assert await world.revision() == before
+
+    play(script)
+
+
+def test_one_that_is_too_large_to_be_bound_is_not_tried_all_the_time_and_holds_up_nobody() -> None:
+    async def script(world: World, clock: VirtualClock) -> None:
+        await world.add(a_node("n1"), _heavy("huge", 1_047_000), a_workload("w"))
+        async with acting(world.store, clock) as one:
+            for wait in (1, 2, 4):
+                await one.look()
+                again = await one.look()
+                assert again is not None
+                assert again.after == pytest.approx(wait), "each time it waits longer"
+                await clock.advance(again.after)
+        assert await world.bindings() == {"w": "n1"}
+
+    play(script)
+
+
+@pytest.mark.parametrize("mode", list(BindingMode))
+@pytest.mark.parametrize("now", [a_workload("w", 3000), a_workload("w", desiredState="Stopped")], ids=["asks for more", "is to be stopped"])
+def test_one_that_was_changed_after_it_was_decided_is_decided_anew(mode: BindingMode, now: LatticeWorkload) -> None:
+    async def script(world: World, clock: VirtualClock) -> None:
+        await world.add(a_node("n1", 2000), a_workload("w"))
+        async with acting(world.store, clock, profile(binding=mode.value)) as one:
+            await one.caught_up()
+            await one.controller._absorb()
+            decided = one.controller._decide()
+            assert decided is not None
+            assert [each.node for each in decided.placed] == ["n1"]
+            await world.put(now)
+            await one.caught_up()
+            await one.controller._write(decided)
+            for _ in range(3):
+                await one.look()
+                await clock.advance(70)
+        assert await world.bindings() == {}
 
     play(script)
 
@@ -151,5 +214,53 @@ def test_a_crash_never_leaves_a_large_group_half_bound(commits: int) -> None:
                 await clock.advance(31)
         assert len(await world.bindings()) == LARGE
         assert (await world.node("n1")).status.workloads == LARGE
+
+    play(script)
+
+
+def test_many_are_bound_in_few_commits() -> None:
+    async def script(world: World, clock: VirtualClock) -> None:
+        await world.add(*(a_node(f"n{number}") for number in range(20)), *(a_workload(f"w{number}", 100) for number in range(700)))
+        before = await world.revision()
+        async with acting(world.store, clock) as one:
+            await one.look()
+        assert len(await world.bindings()) == 700
+        assert await world.revision() - before <= 40
+        assert sum([(await world.node(f"n{number}")).status.workloads or 0 for number in range(20)]) == 700
+
+    play(script)
+
+
+def test_records_that_are_too_large_together_are_bound_one_after_the_other() -> None:
+    async def script(world: World, clock: VirtualClock) -> None:
+        await world.add(a_node("n1"), *(_heavy(f"w{number}") for number in range(4)))
+        async with acting(world.store, clock) as one:
+            await one.look()
+        assert len(await world.bindings()) == 4
+
+    play(script)
+
+
+def _heavy(name: str, size: int = 450_000) -> LatticeWorkload:
+    made = a_workload(name, 100)
+    container = msgspec.structs.replace(made.spec.containers["main"], env={"LARGE": "x" * size})
+    return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, containers={"main": container}))
+
+
+@pytest.mark.parametrize("mode", list(BindingMode))
+@pytest.mark.parametrize("away", [1, 2, 3, 6])
+def test_a_store_that_gives_no_answer_costs_time_and_nothing_else(mode: BindingMode, away: int) -> None:
+    async def script(world: World, clock: VirtualClock) -> None:
+        assert isinstance(world.store, Mortal)
+        await world.add(a_node("n1", 2000), *(a_workload(f"w{number}", ports=("http",)) for number in range(3)))
+        async with acting(world.store, clock, profile(binding=mode.value)) as one:
+            world.store.away = away
+            for _ in range(30):
+                await asyncio.gather(one.look(), return_exceptions=True)
+                await clock.advance(5)
+            assert len(await world.bindings()) == 2
+            assert (await world.node("n1")).status.workloads == 2
+            ports = [(await world.workload(name)).status.allocated_ports["http"] for name in await world.bindings()]
+            assert len(set(ports)) == 2
 
     play(script)

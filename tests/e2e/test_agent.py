@@ -21,7 +21,7 @@ from lattice.agent.join import join
 from lattice.clock import SystemClock
 from lattice.errors import Denied, Invalid, LatticeError, UnknownUser
 from lattice.kinds import KINDS
-from lattice.kinds.container import Container
+from lattice.kinds.container import Container, Disconnect
 from lattice.kinds.core import CustomResourceDefinition
 from lattice.kinds.jointoken import parse_token
 from lattice.server.agents import AgentsServer, Tls
@@ -155,6 +155,33 @@ def test_an_agent_that_is_killed_finds_what_it_ran(tmp_path: Path) -> None:
             assert alive(marker) == []
 
     play(story)
+
+
+def test_what_may_not_run_without_contact_ends_though_its_agent_was_killed(tmp_path: Path) -> None:
+    strict, lasting = "77003", "77004"
+
+    async def story() -> None:
+        async with a_site(tmp_path) as site:
+            await site.leader.add(
+                a_workload(containers={"main": Container(command=("sleep", strict))}, disconnect=Disconnect(policy="stop", stop_after="3s"))
+            )
+            await site.leader.add(a_workload("lasting", containers={"main": Container(command=("sleep", lasting))}))
+            async with site.agent(await site.token(node="n1")):
+                await until(lambda: site.leader.links.lines)
+                await site.leader.bind("web", applied("n1"))
+                await site.leader.bind("lasting", applied("n1"))
+                await site.running()
+                await until(lambda: alive(lasting))
+                heard = site.leader.office.presence.get("n1").at  # type: ignore[union-attr]
+                await until(lambda: site.leader.office.presence.get("n1").at > heard + 4)  # type: ignore[union-attr]
+                assert len(alive(strict)) == 1, "with contact it runs for as long as it likes"
+            await until(lambda: not alive(strict))
+            assert len(alive(lasting)) == 1
+            async with site.agent():
+                failed = await until(lambda: (said := site.said()) and said.state == "Failed" and said)
+                assert failed.failure == "DISCONNECTED"
+
+    play(story)  # fmt: skip
 
 
 def test_an_agent_can_take_its_workloads_with_it_and_start_them_again(tmp_path: Path) -> None:

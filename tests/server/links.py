@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,6 +25,7 @@ from lattice.controllers.record import created, with_status
 from lattice.errors import Unavailable
 from lattice.kinds.base import Metadata
 from lattice.kinds.container import Container
+from lattice.kinds.core import Secret
 from lattice.kinds.jointoken import JOINED_KEY, Grant, JoinToken, fingerprint, token_secret
 from lattice.kinds.lifecycle import born
 from lattice.kinds.node import LatticeNode
@@ -228,8 +228,6 @@ def a_token(authority: Authority = AUTHORITY, number: int = 1) -> JoinToken:
 async def store_token(store: MemoryStore, clock: Clock, token: JoinToken, ttl: float = 900.0, **grant: Any) -> None:
     kept = Grant(expires=stamp(clock.now() + timedelta(seconds=ttl)), **grant)
     secret = born(token_secret(token, kept), uid=f"uid-{token.id}", now=stamp(clock.now()))
-    from lattice.kinds.core import Secret
-
     await store.commit([Put(Key("secrets", "lattice-system", f"join-{token.id}"), pack(Secret.resource, secret), ABSENT)])
 
 
@@ -247,9 +245,3 @@ def a_request(key: Any, subject: x509.Name | None = None, *extensions: x509.Exte
     for each in extensions:
         builder = builder.add_extension(each, critical=False)
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
-
-
-def folder_of(path: Path, name: str) -> Path:
-    made = path / name
-    made.mkdir(mode=0o700)
-    return made

@@ -1,12 +1,14 @@
 """Becoming a node: what a token is good for, what it is not, and what a certificate may say."""
 
 import asyncio
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from server.links import AUTHORITY, a_joining, a_key, a_node, a_request, a_token, store_token
@@ -14,9 +16,11 @@ from store.virtual import VirtualClock
 
 from lattice.controllers.record import created
 from lattice.errors import Denied, Exists, Invalid, LatticeError, Malformed, NotFound, TooMany, UnknownUser
-from lattice.kinds.jointoken import JOINED_KEY, JoinToken, fingerprint, kept_in, parse_token, token_secret
+from lattice.kinds.jointoken import JOINED_KEY, Grant, JoinToken, fingerprint, kept_in, parse_token, token_secret
 from lattice.kinds.node import LatticeNode, NodeSpec
 from lattice.kinds.stored import unpack
+from lattice.server.authority import ALL_VERBS, Deed, judge
+from lattice.server.call import User
 from lattice.server.certificates import new_authority
 from lattice.server.joining import GUESSES, WINDOW, node_key
 from lattice.server.signing import Peer, key_digest, peer_of
@@ -216,8 +220,6 @@ def test_a_request_that_asks_for_more_than_a_node_may_be_is_refused(make: Callab
 
 def test_a_request_that_is_signed_by_another_key_is_refused() -> None:
     async def story(door: Door) -> None:
-        from base64 import b64decode, b64encode
-
         lines = a_request(a_key()).splitlines()
         der = bytearray(b64decode("".join(lines[1:-1])))
         der[-1] ^= 1
@@ -242,8 +244,6 @@ def test_a_certificate_is_renewed_for_its_own_key_and_name_while_the_node_is_the
     async def story(door: Door) -> None:
         key = ed25519.Ed25519PrivateKey.generate()
         request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, None)
-        from cryptography.hazmat.primitives import serialization
-
         pem = request.public_bytes(serialization.Encoding.PEM)
         peer = peer_of((await door.join(await door.token(node="n1"), None, request=pem.decode()))["certificate"].encode())
         await door.clock.advance(3600)
@@ -319,8 +319,6 @@ def test_a_servers_certificate_is_no_nodes() -> None:
 
 def test_only_a_digest_of_a_token_is_stored_and_nothing_shows_it() -> None:
     token = a_token()
-    from lattice.kinds.jointoken import Grant
-
     secret = token_secret(token, Grant(expires="2026-01-01T00:00:00Z", node="n1"))
     assert kept_in(secret) is not None
     assert token.secret not in msgspec.json.encode(secret).decode() + repr(token) + repr(kept_in(secret))
@@ -328,9 +326,6 @@ def test_only_a_digest_of_a_token_is_stored_and_nothing_shows_it() -> None:
 
 
 def test_nodes_have_no_rights_in_the_api() -> None:
-    from lattice.server.authority import ALL_VERBS, Deed, judge
-    from lattice.server.call import User
-
     node = User("node:n1", frozenset({"lattice:nodes", "system:authenticated"}))
     for kind in (LatticeNode.resource, None):
         assert not any(judge(node, Deed(verb, "lattice.dev", "latticenodes"), kind).allowed for verb in ALL_VERBS)

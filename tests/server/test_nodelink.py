@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from server.links import FOREVER, REVISION, ROLE, Leader, a_leader, a_node, a_registration, a_workload, applied
 from store.virtual import VirtualClock, settle
 
-from lattice.errors import Fenced
+from lattice.errors import Fenced, Unavailable
 from lattice.kinds.base import Metadata
 from lattice.kinds.container import Container, Disconnect, Port
 from lattice.kinds.node import LatticeNode, NodeSpec
@@ -297,6 +299,24 @@ def test_a_beat_that_cannot_be_right_ends_the_connection(beat: dict[str, Any], w
     play(story)
 
 
+def test_an_agent_that_talks_without_end_is_refused() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        agent = Speaker(leader, peer())
+        await agent.welcomed()
+        for number in range(1, 2000):
+            await agent.end.send(pb.FromAgent(beat=pb.Beat(number=number)))
+            await clock.advance(0.05)  # twenty a second, for as long as it likes
+            await agent.answers()
+        with suppress(Unavailable):
+            for _ in range(1000):
+                await agent.end.send(pb.FromAgent(log=pb.LogPiece(id=1)))
+        *_, last = await agent.answers()
+        assert last.refusal.reason == "TOO_MUCH"
+        await agent.ended()
+
+    play(story)
+
+
 @pytest.mark.parametrize("said", [{"beat": pb.Beat(number=1)}, {"log": pb.LogPiece(id=1)}, {}], ids=["a beat", "a log", "nothing"])
 def test_an_agent_says_hello_first(said: dict[str, Any]) -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
@@ -508,5 +528,64 @@ def test_an_agent_that_does_not_read_keeps_nobody_waiting_and_gets_the_latest_wh
         runs = [each.run for orders in await slow.orders() for each in orders.assignments]
         assert runs[-1] == 49
         assert len(runs) <= 3, "what it missed is not told any more"
+
+    play(story)
+
+
+_texts = st.text(max_size=20) | st.sampled_from(["default/web", "default/x", "Running", "Failed", "RUNTIME_ERROR", REVISION])
+_reports = st.builds(
+    pb.Report, workload=_texts, uid=_texts, state=_texts, revision=_texts, run=st.integers(-5, 5), failure=_texts, log=_texts
+)
+_usages = st.builds(pb.Usage, cpu=st.integers(-(2**63), 2**63 - 1), memory=st.integers(-1, 2**62))
+_beats = st.builds(
+    pb.Beat,
+    number=st.integers(0, 2**64 - 1),
+    order=st.integers(0, 2**64 - 1),
+    is_whole=st.booleans(),
+    reports=st.lists(_reports, max_size=3),
+    gone=st.lists(_texts, max_size=3),
+    usage=st.none() | _usages,
+)
+_registrations = st.builds(
+    pb.Registration,
+    capacity=st.dictionaries(_texts | st.just("cpu"), st.integers(-(2**63), 2**63 - 1), max_size=3),
+    labels=st.dictionaries(_texts | st.just("agent.lattice.dev/a"), _texts, max_size=2),
+    runtimes=st.lists(_texts | st.just("process"), max_size=2),
+    first_port=st.integers(0, 2**32 - 1),
+    last_port=st.integers(0, 2**32 - 1),
+)
+_hellos = st.builds(
+    pb.Hello, protocol=st.sampled_from([PROTOCOL, 0, 9]), term=st.integers(0, 3), registration=st.just(a_registration()) | _registrations
+)
+_words = st.one_of(
+    st.builds(pb.FromAgent, hello=_hellos),
+    st.builds(pb.FromAgent, beat=_beats),
+    st.builds(pb.FromAgent, log=st.builds(pb.LogPiece, id=st.integers(0, 3), text=_texts, end=st.booleans())),
+    st.just(pb.FromAgent()),
+)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(said=st.lists(_words, max_size=6), is_polite=st.booleans())
+def test_whatever_an_agent_says_the_server_goes_on(said: list[pb.FromAgent], is_polite: bool) -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        await bound(leader, clock, "web", "n1")
+        rude, good = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
+        await good.welcomed()
+        if is_polite:
+            await rude.welcomed()
+        for each in said:
+            with suppress(Unavailable):
+                await rude.end.send(each)
+            await settle()
+        await rude.answers()
+        rude.end.close()
+        await clock.advance(61)
+        assert rude.serving.done()
+        rude.serving.result()
+        again = Speaker(leader, peer("n2"))
+        await again.welcomed()
+        await again.beat()
+        assert [each.heard.beat for each in await again.answers()] == [1]
 
     play(story)

@@ -1,6 +1,6 @@
 """Who this machine is: its key, which never leaves it, and the certificate that makes it a node. Files for the owner's eyes only."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -32,7 +32,7 @@ class Identity:
     key: bytes = b""
     certificate: bytes = b""
     authority: bytes = b""
-    place: Place = Place("")
+    place: Place = field(default_factory=lambda: Place(""))
 
     @classmethod
     def load(cls, folder: Path) -> "Identity":

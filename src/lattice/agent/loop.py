@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -25,6 +25,8 @@ GATHER = 0.05  # seconds in which changes are gathered into one beat
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0  # between attempts to connect
 STEADY = 10.0  # a connection that lasted so long was a good one
 REFUSED_PAUSE = 30.0  # who was refused does not ask again at once
+ASK_EVERY = 3  # so many failures in a row, and we ask where to connect
+LARGE = 512 * 1024  # bytes: a beat that is larger goes without logs; servers take twice as much
 HOPS = 5  # from server to server in a row, before we wait
 log = structlog.get_logger()
 
@@ -46,11 +48,15 @@ class Agent:
     registration: Callable[[], pb.Registration]
     addresses: list[str]
     node_usage: Callable[[], Usage | None] = lambda: None
+    is_part: bool = False  # of a machine that others share: what its own workloads use is what it uses
     look_up: Callable[[], Awaitable[str]] | None = None
     connected_to: Callable[[str], None] = lambda address: None
     rejoin: Callable[[], Awaitable[bool]] | None = None  # when the server knows no such node: whether it does now
     is_connected: asyncio.Event = field(default_factory=asyncio.Event)
     renewed: asyncio.Event = field(default_factory=asyncio.Event)  # set to connect anew with another certificate
+
+    def __post_init__(self) -> None:
+        self._failures = 0  # to connect, in a row
 
     async def find_server(self) -> None:
         """Ask where to connect before the first attempt: it may have changed while we were away."""
@@ -103,8 +109,11 @@ class Agent:
         return True
 
     async def _next_address(self) -> None:
+        """A thousand agents that lost their server must not all ask the next one where to go, each time."""
         self.addresses = [*self.addresses[1:], self.addresses[0]]
-        await self.find_server()
+        self._failures += 1
+        if self._failures % ASK_EVERY == 0:
+            await self.find_server()
 
     async def _converse(self, address: str) -> None:
         """One connection. Ends by raising, or when the server hung up."""
@@ -116,6 +125,7 @@ class Agent:
             welcome = self._welcomed(await within(self.clock, ANSWER_WITHIN, end.receive()))
             await self.contact(sent)
             self.renewed.clear()
+            self._failures = 0
             self.connected_to(address)
             log.info("connected", address=address, node=welcome.node, term=welcome.term, server=welcome.version)
             self.is_connected.set()
@@ -236,6 +246,9 @@ class Conversation:
         if not (is_due or changed or gone or order != self.order):
             return
         beat = pb.Beat(number=self.number + 1, order=order, is_whole=self.said is None, reports=changed, gone=gone)
+        if beat.ByteSize() > LARGE:
+            for report in beat.reports:
+                report.ClearField("log")
         if is_due:
             await self._measure(beat)
         self.number, self.said, self.order = beat.number, spoken, order
@@ -244,14 +257,20 @@ class Conversation:
 
     async def _measure(self, beat: pb.Beat) -> None:
         if (node := self.agent.node_usage()) is not None:
-            beat.usage.CopyFrom(_usage(node))
-            for path, used in (await self.work.usage()).items():
+            workloads = await self.work.usage()
+            beat.usage.CopyFrom(_usage(_total(workloads.values()) if self.agent.is_part else node))
+            for path, used in workloads.items():
                 beat.workload_usage[path].CopyFrom(_usage(used))
 
     async def _send(self, said: pb.FromAgent) -> None:
         """A server that does not read is as good as none."""
         async with self._turn:
             await within(self.clock, UNANSWERED * self.heartbeat, self.end.send(said))
+
+
+def _total(each: Iterable[Usage]) -> Usage:
+    parts = list(each)
+    return Usage(sum(one.cpu for one in parts), sum(one.memory for one in parts), sum(one.disk for one in parts))
 
 
 def _usage(used: Usage) -> pb.Usage:

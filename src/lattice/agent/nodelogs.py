@@ -27,9 +27,11 @@ class LogDesk:
         former = self._reading.pop(asked.id, None)
         if former is not None:
             former.cancel()
-        if not asked.end and len(self._reading) < MOST_READERS:
-            task = self._reading[asked.id] = asyncio.create_task(self._answer(asked))
-            task.add_done_callback(lambda done: self._forget(asked.id, done))
+        if asked.end:
+            return
+        answer = self._answer(asked) if len(self._reading) < MOST_READERS else self._decline(asked.id)
+        task = self._reading[asked.id] = asyncio.create_task(answer)
+        task.add_done_callback(lambda done: self._forget(asked.id, done))
 
     def close(self) -> None:
         for task in self._reading.values():
@@ -38,6 +40,10 @@ class LogDesk:
     def _forget(self, number: int, done: asyncio.Task[None]) -> None:
         if self._reading.get(number) is done:
             del self._reading[number]
+
+    async def _decline(self, number: int) -> None:
+        with suppress(LatticeError):
+            await self._say(pb.LogPiece(id=number, problem=f"{MOST_READERS} logs of this node are being read", end=True))
 
     async def _answer(self, asked: pb.LogAsk) -> None:
         with suppress(LatticeError):  # the connection is gone, and who asked is told so by the server

@@ -177,6 +177,7 @@ async def _serve(options: Options, folder: Path, work: "Work", runtimes: tuple[s
 
     agent = Agent(work, GrpcLink(lambda: identity), work.clock, rng, machine.registration, list(identity.place.agents))
     agent.node_usage, agent.look_up, agent.connected_to, agent.rejoin = meter.usage, look_up, connected_to, rejoin
+    agent.is_part = bool(options.cpu or options.memory or options.disk)
     await agent.find_server()
     await _until_stopped(agent.run(), Renewal(identity, agent, work.clock, rng, come_back).run())
     if options.stop_on_exit:

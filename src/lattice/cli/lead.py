@@ -48,6 +48,8 @@ LEASE = Key(Lease.resource.id, "lattice-system", "controllers")
 AGENTS = "lattice.dev/agents"  # annotation of the lease: where the leader's agents connect
 API = "lattice.dev/api"  # and where its API answers
 RESTART_PAUSE = 5.0  # seconds before controllers that failed begin again
+ENDED_PAUSE = 1.0  # seconds for the election to notice, too, that the term is over
+GOODBYE = 0.6  # seconds for controllers to finish what they have in hand
 TOKEN_LIFE = timedelta(minutes=15)
 ADAPTERS = ("local", "fake")
 
@@ -101,6 +103,7 @@ def means(settings: Settings, authority: Authority, clock: Clock, made: dict[str
         graces=graces(settings),
         pace=pace(settings),
         interval=settings.reconcile_interval,
+        controllers=settings.controllers,
     )
 
 
@@ -175,6 +178,7 @@ class Lead:
 
     def _lost(self, term: Term) -> None:
         metrics.LEADER.set(0)
+        metrics.forget_fleet()
         log.info("no longer leading", role=term.role, term=term.number)
         if self.acting is not None:
             self._table = self.acting.scheduling.table
@@ -222,7 +226,7 @@ class Lead:
             await self._begun_again("controllers", self.acting.run)
 
     async def _collect(self, term: Term) -> None:
-        while self.election.term == term:
+        while self.election.term == term and self.means.runs("garbage"):
             self.garbage = Garbage(self.store, self.clock, KINDS, term, timedelta(seconds=self.event_ttl))
             await self._begun_again("garbage", self.garbage.run)
 
@@ -230,18 +234,23 @@ class Lead:
         try:
             await run()
         except Fenced:
-            return
+            return None
         except LatticeError as error:
             log.warning("controller stopped, starting again", controller=name, reason=str(error))
         except Exception:
             log.exception("controller failed, starting again", controller=name)
+        else:  # stopped, or refused a write because the term is over
+            return await self.clock.sleep(ENDED_PAUSE)
         self.failures += 1
-        await self.clock.sleep(RESTART_PAUSE)
+        return await self.clock.sleep(RESTART_PAUSE)
 
     async def stop(self) -> None:
         """What is in hand is finished before the role is given up."""
         if self.acting is not None:
             self.acting.stop()
+            ends = self.clock.monotonic() + GOODBYE
+            while any(loop.in_hand for loop in self.acting.loops) and self.clock.monotonic() < ends:
+                await self.clock.sleep(0.01)
         for task in self._terms.values():
             task.cancel()
         await asyncio.gather(*self._terms.values(), return_exceptions=True)

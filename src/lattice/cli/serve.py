@@ -10,7 +10,7 @@ import secrets
 import socket
 import ssl
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
         election = _election(store, clock, settings, instance)
         lead = Lead(store, clock, election, means(settings, authority, clock, made), settings.event_ttl, agents.shown, lambda: address.url)
         running = Running("", folder / "kubeconfig", False, settings.store or str(folder / "state.db"), resumed, lead, instance)
-        fleet = FleetQuestions(api, _beside(settings), settings.fleet_time_limit)
+        fleet = FleetQuestions(api, _beside(settings, made), settings.fleet_time_limit)
         stack.push_async_callback(fleet.close)
         joining = Joining(store, authority, clock, lambda: str(uuid.uuid4()), agents.shown)
         links = NodeLinks(clock, lead.leading, lead.leader, settings.heartbeat, lead.environment)
@@ -202,13 +202,13 @@ class _Address:
         return f"https://{self.shown()}"
 
 
-def _beside(settings: Settings) -> Beside:
+def _beside(settings: Settings, made: Iterable[str]) -> Beside:
     """Tables that cannot be used are refused now, not when the first question comes."""
     if settings.prices or settings.latency:
         from lattice.server.tables import checked
 
         checked(settings.prices, settings.latency)
-    return Beside(settings.prices, settings.latency)
+    return Beside(settings.prices, settings.latency, ",".join(sorted(made)))
 
 
 class _AgentsAddress:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import click
 
 from lattice.cli.config import is_found
-from lattice.cli.server import configure_logging, settings_flags, stop_asked
+from lattice.cli.server import SERVER_FLAGS, configure_logging, settings_flags, stop_asked
 from lattice.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ WORLD = "examples/worlds/seed-000"
 
 
 @click.command()
-@settings_flags("data-dir", "store", "listen", "port", "prices", "latency", "fleet-time-limit", "allow-etcd-that-loses-writes")
+@settings_flags(*SERVER_FLAGS)
 @click.option("--seed", "seeds", multiple=True, metavar="FILE|DIR", help="Apply these when the state is new. Repeatable.")
 @click.option("--apply", "manifests", multiple=True, metavar="FILE|DIR", help="Apply these at every start. Repeatable.")
 @click.option("--log", "log_file", default="", metavar="FILE", help="Write the log here instead of server.log in the data folder.")

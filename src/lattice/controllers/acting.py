@@ -9,6 +9,7 @@ from lattice.controllers.automation import Automation
 from lattice.controllers.clusters import Clusters, Mint
 from lattice.controllers.departures import Departures
 from lattice.controllers.drifts import Drifts
+from lattice.controllers.figures import Figures
 from lattice.controllers.jointokens import JoinTokens
 from lattice.controllers.loop import Loop, Pace, run_all
 from lattice.controllers.nodes import Nodes
@@ -41,6 +42,11 @@ class Means:
     pace: Pace = field(default_factory=Pace)
     interval: float = 5.0
     profile: ProfileSpec = PRESETS[DEFAULT]
+    controllers: str = "*"  # which of them run: names, * for all, -NAME for all but one
+
+    def runs(self, controller: str) -> bool:
+        words = [word.strip() for word in self.controllers.split(",")]
+        return f"-{controller}" not in words and ("*" in words or controller in words)
 
     @property
     def adapters(self) -> frozenset[str]:
@@ -57,7 +63,7 @@ class Acting:
         replicas = Replicas(office, surges=lambda: departures.surges).loop()
         departures.on_surge(replicas.wake)
         self.scheduling = SchedulingController(office, means.profile, before)
-        self.loops: list[Loop] = [
+        every: list[Loop] = [
             self.nodes.loop(),
             departures.loop(),
             Workloads(office, self.nodes, departures, means.graces, means.interval, means.pace).loop(),
@@ -70,14 +76,19 @@ class Acting:
             Statuses(office).loop(),
             Agreements(office).loop(),
             Automation(office, means.poster).loop(),
+            Figures(office).loop(),
             JoinTokens(office).loop(),
         ]
+        self.loops = [loop for loop in every if means.runs(loop.controller.name)]
 
     async def run(self) -> None:
         """Until stopped, or until a write is refused because the term is over."""
         listening = asyncio.create_task(self.office.presence.run())
         try:
-            await run_all(self.loops, self.office.copies)
+            if self.loops:
+                await run_all(self.loops, self.office.copies)
+            else:
+                await asyncio.gather(*(copy.run() for copy in self.office.copies))  # the agents' side reads them
         finally:
             listening.cancel()
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import structlog
+
 from lattice.controllers.bindings import StoreLedger, node_key, workload_key
 from lattice.errors import TooLarge
 from lattice.kinds.node import LatticeNode
@@ -17,6 +19,8 @@ from lattice.scheduling.waves import Limits, Unit, a_unit, singles, waves
 from lattice.store.protocol import Clash, Entry, Put
 
 LIMITS = Limits()
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,10 @@ class Batches:
     seen: dict[str, int]
     uids: Mapping[str, str]
     on_bound: Callable[[Placed], None]
+    on_written: Callable[[Iterable[str]], None]  # these nodes were being written, and are no longer
+    hopeless: set[str] = field(default_factory=set)  # workloads that trying again at once would not help
     writing: set[str] = field(default_factory=set)  # nodes whose next revision is on its way to us
+    _written: asyncio.Event = field(default_factory=asyncio.Event)
     _nodes: dict[str, Entry] = field(default_factory=dict)  # as we wrote them
 
     async def bind(self, alone: Iterable[Placed], groups: Iterable[Group]) -> None:
@@ -77,7 +84,22 @@ class Batches:
         return entry is not None
 
     async def _commit(self, units: Iterable[Unit], needed: Mapping[str, int]) -> None:
-        left = [each for unit in units for each in unit.placed]
+        """Each node is written by one commit at a time: the next one builds on its revision."""
+        placed = [each for unit in units for each in unit.placed]
+        nodes = {each.node for each in placed}
+        while self.writing & nodes:
+            self._written.clear()
+            await self._written.wait()
+        self.writing |= nodes
+        try:
+            await self._bind_all(placed, needed)
+        finally:
+            self.writing -= nodes
+            self._written.set()
+            self.on_written(nodes)
+
+    async def _bind_all(self, placed: list[Placed], needed: Mapping[str, int]) -> None:
+        left = placed
         while left := _enough(self._held(left), needed):
             more = Counter(each.node for each in left)
             nodes = {name: self._node(name) for name in more}
@@ -86,7 +108,6 @@ class Batches:
                 continue
             counts = [self.ledger.deeds.counted(entry, more[name]) for name, entry in nodes.items() if entry]
             puts = [put for each in left for put in self._puts(each)]
-            self.writing |= more.keys()
             try:
                 revision = await self.ledger.office.commit([*counts, *puts])
             except Clash as clash:
@@ -98,27 +119,25 @@ class Batches:
             else:
                 self._note(counts, left, revision)
                 return
-            finally:
-                self.writing -= more.keys()
 
     async def _halve(self, left: list[Placed], needed: Mapping[str, int]) -> None:
         if len(left) == 1 or any(each.ask.group for each in left):
+            log.warning("binding is too large to be written", workload=left[0].ask.name, of=len(left))
+            self.hopeless |= {each.ask.name for each in left}
             return
         middle = len(left) // 2
         for part in (left[:middle], left[middle:]):
-            await self._commit([a_unit(part, 0)], needed)
+            await self._bind_all(part, needed)
 
     def _held(self, placed: Iterable[Placed]) -> list[Placed]:
-        """Whose room is still kept, and whose record is still there to be written."""
+        """Whose room is still kept, and who still wants it."""
         now, ours = self.ledger.office.clock.monotonic(), self.reservations
-        return [each for each in placed if not ours.refusal(each.reservation.id, now) and self._workload(each)]
+        return [each for each in placed if not ours.refusal(each.reservation.id, now) and self._is_bindable(each)]
 
-    def _workload(self, each: Placed) -> LatticeWorkload | None:
-        """As copied; one that is bound or to be deleted by now is none of ours."""
+    def _is_bindable(self, each: Placed) -> bool:
+        """As copied; one that is bound, to be deleted or changed by now is not."""
         found = self.ledger.office.copy(LatticeWorkload).get(each.ask.name)
-        if found is None or found.status.binding or found.metadata.deletion_timestamp or found.spec.desired_state != "Running":
-            return None
-        return found
+        return found is not None and self.ledger.is_bindable(found)
 
     def _puts(self, each: Placed) -> list[Put]:
         held, entry = each.reservation, self.ledger.office.copy(LatticeWorkload).entry(each.ask.name)

@@ -17,7 +17,7 @@ import msgspec
 from lattice.controllers.deeds import Deeds, Draft
 from lattice.controllers.office import Office
 from lattice.controllers.record import created, key_of
-from lattice.errors import Conflict
+from lattice.errors import Conflict, Fenced
 from lattice.kinds.base import Metadata
 from lattice.kinds.core import Lease, LeaseSpec
 from lattice.kinds.node import LatticeNode
@@ -43,6 +43,10 @@ def _no_draft(request: BindRequest) -> Draft:
     return Draft()
 
 
+def _any(workload: LatticeWorkload) -> bool:
+    return True
+
+
 def node_key(name: str) -> Key:
     return Key(LatticeNode.resource.id, "", name)
 
@@ -54,11 +58,17 @@ def workload_key(path: str) -> Key:
 
 @dataclass
 class StoreLedger:
-    """scheduling.bind.Ledger over the store. `draft` tells what a binding says besides who goes where."""
+    """scheduling.bind.Ledger over the store. `draft` tells what a binding says besides who goes where.
+
+    `is_as_decided`: whether a workload still asks for what its room was taken for; it may have been changed since.
+    """
 
     office: Office
     draft: Callable[[BindRequest], Draft] = _no_draft
+    is_as_decided: Callable[[LatticeWorkload], bool] = _any
     written: dict[str, int] = field(default_factory=dict)  # by workload, the revision of what we wrote last
+
+    fenced: Fenced | None = None  # since then nothing is written any more, whatever a binder makes of the failure
 
     @cached_property
     def deeds(self) -> Deeds:
@@ -76,10 +86,13 @@ class StoreLedger:
 
     async def try_commit(self, request: BindRequest, expected: int) -> int | None:
         node, workload = await self._both(request)
-        if node is None or workload is None or node.revision != expected or not _is_free(workload):
+        if node is None or workload is None or node.revision != expected or not self.is_bindable(_workload(workload.value)):
             return None
         puts = self.deeds.bound(workload, self._binding(node), request, self.draft(request))
         return await self._write([self.deeds.counted(node, 1), *puts])
+
+    def is_bindable(self, workload: LatticeWorkload) -> bool:
+        return _is_free(workload) and workload.spec.desired_state == "Running" and self.is_as_decided(workload)
 
     async def lock(self, node: str, holder: str, until: float) -> str | None:
         token = f"{holder} {self.office.new_uid()}"
@@ -100,7 +113,7 @@ class StoreLedger:
 
     async def prepare(self, request: BindRequest, expected: int) -> int | None:
         node, workload = await self._both(request)
-        if node is None or workload is None or node.revision != expected or not _is_free(workload):
+        if node is None or workload is None or node.revision != expected or not self.is_bindable(_workload(workload.value)):
             return None
         held = Prepared(node=request.node, uid=_uid(node), reservation=request.reservation, until=self.deeds.until(request.expires_at))
         return await self._write([self.deeds.counted(node, 1), self.deeds.prepared(workload, held, self.draft(request))])
@@ -127,7 +140,7 @@ class StoreLedger:
         """Finish, or give up after its time, what an attempt that is no more has left prepared. Whether anything was written."""
         entry = await self.office.store.get(workload_key(path))
         held = prepared(_workload(entry.value)) if entry else None
-        if entry is None or held is None or not _is_free(entry, held.reservation):
+        if entry is None or held is None or not _is_free(_workload(entry.value), held.reservation):
             return False
         if held.gang and self._is_decided(held, await self.office.store.get(workload_key(held.lead))):
             return await self._write(self.deeds.together(entry, _to(held, self.office), held)) is not None
@@ -230,6 +243,9 @@ class StoreLedger:
             revision = await self.office.commit(writes)
         except Clash:
             return None
+        except Fenced as over:
+            self.fenced = over
+            raise
         ours = LatticeWorkload.resource.id
         self.written.update({write.key.path: revision for write in writes if write.key.resource == ours})
         return revision
@@ -247,9 +263,8 @@ def _uid(node: Entry) -> str:
     return _node(node.value).metadata.uid
 
 
-def _is_free(entry: Entry, reservation: str = "") -> bool:
+def _is_free(workload: LatticeWorkload, reservation: str = "") -> bool:
     """May it be bound? Not twice, not while somebody else has prepared it, and not while it is being deleted."""
-    workload = _workload(entry.value)
     held = prepared(workload)
     is_ours = held is None or held.reservation == reservation
     return is_ours and workload.status.binding is None and not workload.metadata.deletion_timestamp

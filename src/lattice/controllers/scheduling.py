@@ -21,7 +21,7 @@ from lattice.engine.order import tie_rank
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.ask import WorkloadAsk
-from lattice.scheduling.bind import Binder, BindingMode, BindRequest
+from lattice.scheduling.bind import Binder, BindEvent, BindingMode, BindRequest
 from lattice.scheduling.change import Change as Wakes
 from lattice.scheduling.grounds import Grounds, chosen
 from lattice.scheduling.nodes import NodeTable
@@ -35,6 +35,7 @@ from lattice.store.protocol import Change, Entry
 KEY = "nodes"  # the one key: all nodes are one table
 BATCH = 400  # workloads decided at once; the next are decided while these are written
 MOST_BATCHES = 50  # in one look
+IN_FLIGHT = 3  # batches that are being written at once
 AT_ONCE = 16  # bindings of several steps that are under way at once
 LEFTOVERS = 1.0  # seconds between looks at what an attempt that is no more has prepared
 
@@ -56,10 +57,12 @@ class SchedulingController:
         self.scheduler: CompositeScheduler = compose(self.profile, NodeTable(self.profile.seed), dice, f"{term.holder}.{term.number}")
         self.scheduler.preemptor = Preemptor(self.table, self.scheduler.profile, age=self._age)
         self.roster = Roster(self.scheduler)
-        self.ledger = StoreLedger(office, self._draft)
+        self.ledger = StoreLedger(office, self._draft, self._is_as_decided)
         mode = BindingMode(self.profile.binding)
         self.binder = Binder(self.ledger, self.scheduler.reservations, office.clock.monotonic, mode)
-        self.batches = Batches(self.ledger, self.scheduler.reservations, self.binder.seen, self.roster.uids, self._bound)
+        self.batches = Batches(
+            self.ledger, self.scheduler.reservations, self.binder.seen, self.roster.uids, self._bound, self._nodes_written
+        )
         self.refusals = Refusals(self.ledger.deeds, self.scheduler, self.profile)
         self._grounds: dict[str, Grounds] = {}
         self._open: dict[str, Placed] = {}  # decided, and being written
@@ -67,6 +70,7 @@ class SchedulingController:
         self._nodes: dict[str, None] = {}  # changed since the last look
         self._workloads: dict[str, None] = {}
         self._recount: set[str] = set()  # nodes that somebody left
+        self._odd: dict[str, str] = {}  # as logged
         self._is_filled = False
 
     @property
@@ -105,33 +109,23 @@ class SchedulingController:
         return (KEY,)
 
     async def reconcile(self, key: str) -> Again | None:
-        await self._absorb()
-        decided = self._decide()
-        for _ in range(MOST_BATCHES):
-            if decided is None:
-                break
-            decided = await self._write_and_decide(decided)
-        if decided is not None:
-            await self._write(decided)
+        """Batches are decided on top of one another while those before are written."""
+        under_way: set[asyncio.Task[None]] = set()
+        async with asyncio.TaskGroup() as writing:
+            for _ in range(MOST_BATCHES):
+                await self._absorb()
+                decided = self._decide()
+                if decided is None:
+                    break
+                under_way.add(writing.create_task(self._write(decided)))
+                await asyncio.sleep(0)
+                if len(under_way) == IN_FLIGHT:
+                    _, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
         await self._settle()
         await self._evict()
         await self.refusals.tell(self.roster.queue)
         await self._count()
         return self._again()
-
-    async def _write_and_decide(self, decided: Cycle) -> Cycle | None:
-        """The next batch is decided on top of this one while this one is written."""
-        following: Cycle | None = None
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._write(decided))
-                await asyncio.sleep(0)
-                await self._absorb()
-                following = self._decide()
-        except BaseException:
-            self._give_back(following.placed if following else ())
-            raise
-        return following
 
     async def _absorb(self) -> None:
         """The table takes up what changed. A node's revision counts as seen only with every binding that moved it."""
@@ -146,11 +140,21 @@ class SchedulingController:
         for path in [*self._workloads, *self.roster.due(now.seconds)]:
             self._absorb_workload(path, now)
         self._workloads.clear()
+        self._tell_odd()
         if not self._is_filled:
             self._is_filled = True
             if self.before is not None:
                 self.table.lessons.carry_over(self.before.lessons)
                 self.before = None
+
+    def _tell_odd(self) -> None:
+        """What cannot be counted, once."""
+        if self.roster.odd == self._odd:
+            return
+        for what, why in self.roster.odd.items():
+            if self._odd.get(what) != why:
+                log.warning("left out of scheduling", what=what, why=why)
+        self._odd = dict(self.roster.odd)
 
     def _absorb_node(self, name: str, entry: Entry | None, found: LatticeNode | None, now: Moment) -> None:
         seen = self.binder.seen
@@ -187,6 +191,11 @@ class SchedulingController:
         batch = self._settled(queue.pop_batch(now, BATCH), now)
         if not batch and not self._held:
             return None
+        with metrics.SCHEDULING_SECONDS.labels("decide").time():
+            return self._decide_on(batch, now)
+
+    def _decide_on(self, batch: list[list[WorkloadAsk]], now: float) -> Cycle | None:
+        queue = self.roster.queue
         revision = self.office.copy(LatticeNode).revision
         for run in batch:
             decision = decide(run[0], self.table, self.scheduler.profile)
@@ -201,7 +210,7 @@ class SchedulingController:
         self._held.update((each.ask.name, each) for each in cycle.placed)
         cycle.placed = [self._held.pop(each.ask.name) for each in self._free_to_go()]
         self._open.update((each.ask.name, each) for each in cycle.placed)
-        return cycle if cycle.placed or self.refusals.untold or cycle.evictions or batch else None
+        return cycle if cycle.placed or batch else None
 
     def _settled(self, batch: list[list[WorkloadAsk]], now: float) -> list[list[WorkloadAsk]]:
         """Without groups of which another attempt still has some: they wait until that is over."""
@@ -216,9 +225,8 @@ class SchedulingController:
 
     async def _write(self, cycle: Cycle) -> None:
         try:
-            await self._evict()
-            await self._bind(cycle.placed)
-            await self.refusals.tell(self.roster.queue)
+            with metrics.SCHEDULING_SECONDS.labels("bind").time():
+                await self._bind(cycle.placed)
         finally:
             self._give_back(cycle.placed)
 
@@ -230,10 +238,11 @@ class SchedulingController:
         await self.batches.bind(alone if optimistic else (), small)
         for group in gangs:
             if group not in small:
-                events = await self.binder.bind_together([each.reservation for each in group.members], group.least)
-                self._conclude({event.workload for event in events if event.outcome == "bound"})
+                self._conclude(await self.binder.bind_together([each.reservation for each in group.members], group.least))
         if not optimistic:
             await self._bind_by_steps(alone)
+        if self.ledger.fenced is not None:
+            raise self.ledger.fenced
 
     async def _bind_by_steps(self, alone: Iterable[Placed]) -> None:
         """Node by node, several nodes at once; each binding waits for the one before it on the same node."""
@@ -245,8 +254,7 @@ class SchedulingController:
         async def bind(here: list[Placed]) -> None:
             async with turns:
                 for each in here:
-                    event = await self.binder.bind(each.reservation)
-                    self._conclude({event.workload} if event.outcome == "bound" else set())
+                    self._conclude([await self.binder.bind(each.reservation)])
 
         async with asyncio.TaskGroup() as group:
             for here in by_node.values():
@@ -260,35 +268,45 @@ class SchedulingController:
         for members in by_name.values():
             yield Group(tuple(members), self.scheduler.still_needed(members[0].ask, of_which=len(members)))
 
-    def _conclude(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._bound(self._open[name])
+    def _conclude(self, events: Iterable[BindEvent]) -> None:
+        for event in events:
+            if event.outcome == "bound":
+                self._bound(self._open[event.workload])
+            else:
+                self.batches.hopeless.add(event.workload)
 
     def _bound(self, placed: Placed) -> None:
-        """What happened to it, or to its node, while this was written is news."""
-        name, node = placed.ask.name, placed.node
+        """What happened to it while this was written is news."""
+        name = placed.ask.name
         self._open.pop(name, None)
         self._grounds.pop(name, None)
         self.roster.prepared.pop(name, None)
         self.roster.queue.done(name)
-        workload, its_node = self.office.copy(LatticeWorkload).entry(name), self.office.copy(LatticeNode).entry(f"/{node}")
-        written = self.ledger.written.get(name, 0)
+        workload, written = self.office.copy(LatticeWorkload).entry(name), self.ledger.written.get(name, 0)
         if workload is None or workload.revision >= written:
             self.ledger.written.pop(name, None)
         if workload is None or workload.revision > written:
             self._workloads[name] = None
-        if its_node is None or its_node.revision > self.binder.seen.get(node, 0):
-            self._nodes[node] = None
+
+    def _nodes_written(self, names: Iterable[str]) -> None:
+        for name in names:
+            entry = self.office.copy(LatticeNode).entry(f"/{name}")
+            if entry is None or entry.revision > self.binder.seen.get(name, 0):
+                self._nodes[name] = None
 
     def _give_back(self, placed: Iterable[Placed]) -> None:
-        """Those that were not bound: their room is free again, and they are looked at anew, with their nodes."""
+        """The room of those not bound is free again; they are looked at anew, with their nodes, but not at once if that is vain."""
         for each in placed:
             name = each.ask.name
             if self._open.pop(name, None) is None:
                 continue
             metrics.SCHEDULING_FAILURES.inc()
             self.scheduler.reservations.release(each.reservation.id)
-            self.roster.queue.done(name)
+            if name in self.batches.hopeless:
+                self.batches.hopeless.discard(name)
+                self.roster.queue.failed(name, self.office.clock.monotonic())
+            else:
+                self.roster.queue.done(name)
             self._workloads[name] = None
             self._nodes[each.node] = None
 
@@ -300,6 +318,10 @@ class SchedulingController:
             return Draft(grounds=grounds)
         ports = allocated(found.spec.containers, there.ports)
         return Draft(ports, {**grounds, "gpus": list(there.gpus)} if there.gpus else grounds)
+
+    def _is_as_decided(self, workload: LatticeWorkload) -> bool:
+        there = self.table.placements.get(f"{workload.metadata.namespace}/{workload.metadata.name}")
+        return there is not None and self.roster.ask_of(workload) == there.ask
 
     async def _evict(self) -> None:
         """Who was told to make room is marked; whoever runs workloads stops it, and takes its node away."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import grpc
 import grpc.aio
-import structlog
 
 from lattice.errors import Denied, LatticeError, NotFound, Unavailable
 from lattice.server.control import Control
@@ -30,7 +29,7 @@ OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 ]
 CODES = {Denied: grpc.StatusCode.PERMISSION_DENIED, NotFound: grpc.StatusCode.NOT_FOUND, Unavailable: grpc.StatusCode.UNAVAILABLE}
-log = structlog.get_logger()
+GONE = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, RuntimeError)  # what gRPC raises at an end that is no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +107,13 @@ class _GrpcEnd:
     async def send(self, said: pb.ToAgent) -> None:
         try:
             await self._context.write(said)
-        except (grpc.RpcError, asyncio.InvalidStateError, RuntimeError) as error:
+        except GONE as error:
             raise Unavailable("the connection is gone") from error
 
     async def receive(self) -> pb.FromAgent | None:
         try:
             said = await self._context.read()
-        except (grpc.RpcError, asyncio.InvalidStateError, RuntimeError):
+        except GONE:
             return None
         return None if said is grpc.aio.EOF else said
 

@@ -47,6 +47,7 @@ class Beside:
 
     prices: str = ""
     latency: str = ""
+    adapters: str = "*"  # providers that machines can be had from, separated by commas; * is all of them
     _process: asyncio.subprocess.Process | None = None
     _end: "asyncio.Task[str] | None" = None  # done when it is gone; answers why
 
@@ -61,7 +62,7 @@ class Beside:
     async def start(self) -> None:
         await self.end()
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "lattice.server.worker", self.prices, self.latency,
+            sys.executable, "-m", "lattice.server.worker", self.prices, self.latency, self.adapters,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
         )  # fmt: skip

@@ -31,6 +31,7 @@ from lattice.wire.talk import PROTOCOL, ServerEnd
 HELLO_WITHIN = 10.0  # seconds
 SWEEP = 5.0
 SILENT_BEATS = 4  # so many missed, and the connection is given up
+BURST, PER_SECOND = 500.0, 60.0  # messages of one agent; an honest one sends 20 a second at most, and logs
 log = structlog.get_logger()
 
 Environment = Callable[[LatticeWorkload], Mapping[str, str]]
@@ -45,11 +46,13 @@ class Line:
     leading: Leading
     session: Session
     heard_at: float
+    said_at: float
     heard: int = 0  # number of the last beat
     answered: int = 0
     is_whole_due: bool = True
     dirty: set[str] = field(default_factory=set)  # workloads that changed since the agent was told
     sent: dict[str, int] = field(default_factory=dict)  # by path: hash of what it was told
+    patience: float = BURST  # messages that it may still send at once
     asks: list[pb.LogAsk] = field(default_factory=list)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     over: Exception | None = None  # why it is to end
@@ -58,6 +61,13 @@ class Line:
     def finish(self, why: Exception) -> None:
         self.over = self.over or why
         self.ending.set()
+
+    def refuse_flood(self, now: float) -> None:
+        """Every message counts; silence makes up for it. Call it with the time of each."""
+        self.patience = min(BURST, self.patience + (now - self.said_at) * PER_SECOND) - 1
+        self.said_at = now
+        if self.patience < 0:
+            raise Refused("TOO_MUCH", f"it sends more than {PER_SECOND:g} messages a second")
 
     def ask(self, asked: pb.LogAsk) -> None:
         self.asks.append(asked)
@@ -170,8 +180,8 @@ class NodeLinks:
         return self._admit(leading, peer, end)
 
     def _admit(self, leading: Leading, peer: Peer, end: ServerEnd) -> Line:
-        former = self.lines.get(peer.node)
-        line = Line(peer, end, leading, leading.presence.begin(peer.node), self.clock.monotonic())
+        former, now = self.lines.get(peer.node), self.clock.monotonic()
+        line = Line(peer, end, leading, leading.presence.begin(peer.node), now, now)
         self.lines[peer.node] = line
         if former is not None:
             former.finish(Refused("REPLACED", "the node has connected anew"))
@@ -197,6 +207,7 @@ class NodeLinks:
 
     async def _read(self, line: Line) -> None:
         while (said := await line.end.receive()) is not None:
+            line.refuse_flood(self.clock.monotonic())
             which = said.WhichOneof("said")
             if which == "beat":
                 self._hear(line, said.beat)

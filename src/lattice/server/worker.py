@@ -49,6 +49,7 @@ class Copy:
     """What the server has said there is. Each object is decoded once for as long as it stays as it is."""
 
     entries: dict[Key, Entry] = field(default_factory=dict)
+    adapters: frozenset[str] | None = None  # providers that machines can be had from; None: all of them
     _kinds: dict[Key, tuple[int, Kind]] = field(default_factory=dict)
     _world: World | None = None
 
@@ -67,7 +68,7 @@ class Copy:
         """With these tables. What was spent of a month counts once there is a ledger that says so."""
         known = self._world
         if known is None or known.book is not tables.book or known.latency_csv is not tables.latency_csv:
-            known = self._world = World(self._objects(), *tables)
+            known = self._world = World(self._objects(), *tables, adapters=self.adapters)
             gc.unfreeze()
             gc.collect()
             gc.freeze()
@@ -159,14 +160,16 @@ def _receive(source: BinaryIO, inbox: "queue.SimpleQueue[bytes]") -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Called with the server's price files and its latency file."""
+    """Called with the server's price files, its latency file, and the providers that machines can be had from."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends us in its own time
     os.nice(NICE)
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(os.fdopen(os.dup(0), "rb"), inbox), daemon=True).start()
-    worker = Worker(TableFiles(paths(arguments[0]), arguments[1]))
+    prices, latency, adapters = arguments
+    known = None if adapters == "*" else frozenset(paths(adapters))
+    worker = Worker(TableFiles(paths(prices), latency), copy=Copy(adapters=known))
     while True:
         message = decode_message(inbox.get())
         if isinstance(message, Load):

@@ -1,0 +1,94 @@
+"""What the checklist of the control plane asks of the running loops: disk is counted, looks recur, figures rise, the record is whole."""
+
+import asyncio
+from datetime import datetime, timedelta
+
+import msgspec
+from scheduling_world import World as Nodes
+from scheduling_world import a_node as a_free_node
+from scheduling_world import a_workload as an_asking
+from scheduling_world import a_world, acting
+from store.virtual import VirtualClock
+from workload_world import World, a_workload, play
+
+from lattice.controllers.loop import Again
+from lattice.kinds.workload import LatticeWorkload
+from lattice.metrics import SCHEDULING_ATTEMPTS, SCHEDULING_FAILURES, exposition
+
+GI = 1 << 30
+W = "default/w"
+
+
+def test_disk_is_asked_for_counted_and_given_back() -> None:
+    async def script(world: Nodes, clock: VirtualClock) -> None:
+        room = {"allocatable": {"cpu": 8000, "memory": 8 * GI, "storage": 10 * GI}}
+        await world.add(a_free_node("n1", status=room))
+        await world.add(*(an_asking(name, containers={"main": {"command": ["x"]}}, requests={"storage": "6Gi"}) for name in ("a", "b")))
+        async with acting(world.store, clock) as one:
+            await one.look()
+            [first] = await world.bindings()
+            other = "b" if first == "a" else "a"
+            told = {each.type: each.message for each in (await world.workload(other)).status.conditions}
+            assert told["Scheduled"] == "0 of 1 node: 1 without 6Gi storage free"
+            await world.delete(LatticeWorkload, first)
+            await one.look()
+            await clock.advance(2)
+            await one.look()
+        assert await world.bindings() == {other: "n1"}
+
+    async def whole() -> None:
+        async with a_world() as (world, clock):
+            await script(world, clock)
+
+    asyncio.run(whole())
+
+
+def test_attempts_to_find_a_node_are_counted_with_those_that_fail() -> None:
+    async def script() -> None:
+        async with a_world() as (world, clock), acting(world.store, clock) as one:
+            before = SCHEDULING_ATTEMPTS._value.get()
+            await world.add(a_free_node("n1", 1000), an_asking("fits"), an_asking("does-not"))
+            await one.look()
+            assert SCHEDULING_ATTEMPTS._value.get() - before == 2
+
+    asyncio.run(script())
+
+
+def test_the_counters_have_the_names_that_dashboards_look_for() -> None:
+    found = {line.split()[2] for line in exposition().decode().splitlines() if line.startswith("# TYPE")}
+    wanted = "scheduling_attempts_total scheduling_failures_total reconciliation_actions_total retry_total node_unhealthy_total"
+    assert set(wanted.split()) <= found
+    assert SCHEDULING_FAILURES
+
+
+def test_one_that_something_is_awaited_of_is_looked_at_every_interval() -> None:
+    async def script(world: World) -> None:
+        await world.join("n1", hangs={W})
+        await world.add(a_workload())
+        await world.run(1)
+        assert world.workload().status.actual_state == "Starting"
+        assert await world.workloads.reconcile(W) == Again(5.0)
+        world.workloads.interval = 2.0
+        assert await world.workloads.reconcile(W) == Again(2.0)
+
+    play(script)
+
+
+def test_the_record_is_what_was_declared_and_what_became_of_it() -> None:
+    async def script(world: World) -> None:
+        await world.join("n1", fails={W: ["RUNTIME_ERROR"]})
+        declared = a_workload(requests={"cpu": "100m"})
+        await world.add(declared)
+        await world.run(1)
+        record = msgspec.json.decode((await world.entry(LatticeWorkload, W)).value)
+        assert record["spec"] == {"containers": {"main": {"command": ["run"]}}, "requests": {"cpu": "100m"}}
+        assert "spec" not in record["status"]
+        status = record["status"]
+        assert status["binding"]["node"] == "n1"
+        assert (status["actualState"], status["failureReason"], status["lastAction"]) == ("Failed", "RUNTIME_ERROR", "BackoffWait")
+        next_at, at = datetime.fromisoformat(status["retry"].pop("nextAt")), datetime.fromisoformat(status["lastActionAt"])
+        assert next_at - at == timedelta(seconds=5)
+        assert status["retry"] == {"attempts": 1, "max": 5, "revision": declared.spec.runs, "run": 2}
+        assert (status["appliedRevision"], status["stateSince"]) == (declared.spec.runs, status["lastActionAt"])
+
+    play(script)

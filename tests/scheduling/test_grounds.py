@@ -1,0 +1,49 @@
+"""What is kept of a decision: the best three, counts per reason, what the nearest node lacks, and never more than 2 KB."""
+
+from build import a_node, a_workload, ask, nodes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lattice.engine.decide import decide
+from lattice.kinds.body import encode
+from lattice.scheduling.grounds import MOST_BYTES, chosen, digest, refused
+from lattice.scheduling.profile import compile_profile, preset
+
+PROFILE = preset("balanced")
+COMPILED = compile_profile(PROFILE)
+
+
+def test_of_a_choice_the_best_three_are_kept_with_what_ruled_out_the_others() -> None:
+    table = nodes(*(a_node(f"n{number}", {"cpu": number, "memory": "16Gi"}) for number in range(6)))
+    kept = chosen(decide(ask(table, a_workload({"cpu": 2})), table, COMPILED), PROFILE, 7)
+    assert len(kept["best"]) == 3
+    assert list(kept["best"].values()) == sorted(kept["best"].values(), reverse=True)
+    assert kept["reasons"] == {"without 2 cpu free": 2}
+    assert (kept["profile"], kept["revision"]) == ("balanced", 7)
+
+
+def test_of_a_refusal_the_node_that_lacks_least_is_named_with_need_have_and_missing() -> None:
+    table = nodes(a_node("far", {"cpu": 1, "memory": "1Gi"}, cordoned=True), a_node("near", {"cpu": 1, "memory": "16Gi"}))
+    kept = refused(decide(ask(table, a_workload({"cpu": 2, "memory": "2Gi"})), table, COMPILED), PROFILE, 1)
+    assert kept["nearest"] == {"node": "near", "short": [{"what": "cpu", "need": "2", "have": "1", "missing": "1"}]}
+
+
+def test_without_nodes_there_is_no_nearest() -> None:
+    table = nodes()
+    assert "nearest" not in refused(decide(ask(table), table, COMPILED), PROFILE, 1)
+
+
+def test_the_digest_is_of_what_was_asked_and_not_of_who_asked() -> None:
+    table = nodes(a_node())
+    same, other = ask(table, name="default/a"), ask(table, name="default/b")
+    assert digest(same, PROFILE) == digest(other, PROFILE)
+    assert digest(same, PROFILE) != digest(ask(table, a_workload({"cpu": 3})), PROFILE)
+    assert digest(same, PROFILE) != digest(same, preset("fullest-first"))
+
+
+@given(st.lists(st.text("ä€x", min_size=1, max_size=1000), unique=True, min_size=1, max_size=6))
+def test_it_is_never_larger_than_allowed(names: list[str]) -> None:
+    table = nodes(*(a_node(name) for name in names))
+    fits, fails = (decide(ask(table, a_workload({"cpu": cpu})), table, COMPILED) for cpu in (1, 99))
+    assert len(encode(chosen(fits, PROFILE, 1))) <= MOST_BYTES
+    assert len(encode(refused(fails, PROFILE, 1))) <= MOST_BYTES

@@ -1,0 +1,29 @@
+"""Ports by name: fixed ones as they are, the others from what was chosen, and back again."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lattice.kinds.container import Container, Port
+from lattice.scheduling.ports import allocated, chosen_of, port_names
+
+PORTS = st.lists(st.tuples(st.sampled_from(["http", "admin", "grpc"]), st.none() | st.integers(1, 99)), unique_by=lambda each: each[0])
+
+
+@given(given=st.dictionaries(st.sampled_from(["a", "b", "c"]), PORTS, max_size=3))
+def test_every_port_has_a_name_of_its_own_and_what_was_chosen_is_found_again(given: dict[str, list[tuple[str, int | None]]]) -> None:
+    containers = {
+        name: Container(command=("x",), ports=tuple(Port(name=each, port=number) for each, number in ports))
+        for name, ports in given.items()
+    }
+    names = port_names(containers)
+    assert len({name for name, _ in names}) == len(names)
+    numbers = tuple(range(30000, 30000 + sum(fixed is None for _, fixed in names)))
+    made = allocated(containers, numbers)
+    assert len(made) == len(names)
+    assert all(made[name] == fixed for name, fixed in names if fixed is not None)
+    assert chosen_of(containers, made) == numbers
+
+
+def test_a_name_that_two_containers_use_is_told_apart_by_the_container() -> None:
+    containers = {name: Container(command=("x",), ports=(Port(name="http"),)) for name in ("web", "proxy")}
+    assert allocated(containers, (30000, 30001)) == {"web.http": 30000, "proxy.http": 30001}

@@ -1,0 +1,49 @@
+"""An API over a store in memory, and calls as a user makes them."""
+
+import itertools
+from typing import Any
+
+import msgspec
+
+from lattice.clock import Clock
+from lattice.kinds import KINDS
+from lattice.server.api import Api
+from lattice.server.authority import ADMINS, SYSTEM, VIEWERS
+from lattice.server.bootstrap import bootstrap
+from lattice.server.call import Call, Reply, Target, User
+from lattice.server.catalog import Catalog
+from lattice.server.dispatch import answer
+from lattice.server.routes import deed
+from lattice.store.protocol import Store
+
+CATALOG = Catalog(KINDS)
+ADMIN = User("ada", frozenset({ADMINS}))
+VIEWER = User("vic", frozenset({VIEWERS}))
+SERVER = User("lattice-server", frozenset({SYSTEM}))
+
+
+async def an_api(store: Store, clock: Clock) -> Api:
+    uids = itertools.count(1)
+    api = Api(store, CATALOG, clock, lambda: f"{next(uids):08x}-0000-4000-8000-000000000000", lambda: "bcdfg")
+    await bootstrap(api)
+    return api
+
+
+def about(name: str, part: str = "", namespace: str = "default") -> Target:
+    return Target(CATALOG.by_id("latticeworkloads.lattice.dev"), namespace, name, part)
+
+
+async def asked(api: Api, method: str, target: Target, user: User = ADMIN, **query: str) -> Reply:
+    call = Call(method, target, user, query)
+    return await answer(api, call, deed(method, target, watching=False))
+
+
+def value(reply: Reply) -> Any:
+    assert isinstance(reply.body, bytes)
+    return msgspec.json.decode(reply.body)
+
+
+async def text(reply: Reply) -> str:
+    if isinstance(reply.body, bytes):
+        return reply.body.decode()
+    return b"".join([piece async for piece in reply.body]).decode()

@@ -1,0 +1,154 @@
+"""What is used, summed by pool, cluster, node and service: from what nodes measured and what is stored."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from lattice.kinds.base import Kind
+from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.pool import LatticePool
+from lattice.kinds.service import LatticeService
+from lattice.kinds.workload import LatticeWorkload
+from lattice.presence import Heard, Usage
+from lattice.server.overview import Fleet, clusters, nodes, pools, services, summary
+
+NOW = datetime(2026, 11, 16, tzinfo=UTC)
+GI = 1 << 30
+READY = [{"type": "Ready", "status": "True"}]
+
+
+def made(kind: type[Any], name: str, namespace: str = "", **parts: Any) -> Any:
+    resource = kind.resource
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+    return msgspec.convert({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **parts}, kind)
+
+
+def a_node(name: str, cluster: str = "north-001", pool: str = "north", **status: Any) -> LatticeNode:
+    room = {"cpu": 2000, "memory": 4 * GI}
+    found: LatticeNode = made(
+        LatticeNode,
+        name,
+        spec={"cluster": cluster, "pool": pool},
+        status={"capacity": room, "allocatable": room, "conditions": READY, "phase": "Ready", **status},
+    )
+    return found
+
+
+def a_workload(name: str, service: str, node: str, **status: Any) -> LatticeWorkload:
+    spec = {"containers": {"main": {"command": ["x"]}}, "service": service, "cluster": "north-001", "requests": {"cpu": "500m"}}
+    binding = {"binding": {"node": node}} if node else {}
+    found: LatticeWorkload = made(LatticeWorkload, name, "default", spec=spec, status={**binding, **status})
+    return found
+
+
+HEARD = {
+    "n1": Heard(1, 0.0, Usage(500, GI, 7), {"default/web-0": Usage(300, GI // 2), "default/web-1": Usage(100, GI // 4)}),
+    "n2": Heard(2, 0.0, Usage(1500, 2 * GI, 9)),
+    "n3": Heard(3, 0.0, Usage(900, GI, 9), is_connected=False),
+}
+FLEET = Fleet(
+    NOW,
+    pools=[made(LatticePool, "north", spec={"provider": {"type": "local", "region": "n"}, "capacity": {"maxNodes": 4}})],
+    clusters=[
+        made(LatticeCluster, "north-001", spec={"pool": "north", "nodes": {"nano": 3}}, status={"cost": {"hourly": 0.3}, "phase": "Ready"}),
+        made(LatticeCluster, "aws-001", spec={"pool": "aws/us-east-1", "nodes": {"big": 1}}),
+    ],
+    nodes=[a_node("n2"), a_node("n1"), a_node("n3", conditions=[], phase="NotReady"), a_node("n4", "aws-001", "aws/us-east-1")],
+    services=[
+        made(
+            LatticeService,
+            "web",
+            "default",
+            spec={"containers": {"main": {"command": ["x"]}}, "replicas": {"min": 3}},
+            status={"placements": [{"pool": "north", "replicas": 2}], "health": {"ready": 1}, "replicas": 2, "phase": "Progressing"},
+        )
+    ],
+    workloads=[
+        a_workload("web-0", "web", "n1", ready=True, actualState="Running"),
+        a_workload("web-1", "web", "n1", actualState="Failed", retry={"attempts": 2}),
+        a_workload("web-2", "web", ""),
+    ],
+    ledgers=[
+        made(
+            LatticeLedger,
+            "pool.north",
+            spec={"budget": {"kind": "LatticePool", "name": "north"}, "limitMicros": 100_000_000},
+            status={
+                "committedMicros": 300_000,
+                "month": "2026-11",
+                "asOf": "2026-11-15T00:00:00.000000Z",
+                "machines": {"north-001": [{"nodeClass": "nano", "count": 3, "micros": 100_000}]},
+            },
+        )
+    ],
+    heard=HEARD.get,
+)
+
+
+def test_nodes_say_what_they_measured_and_nothing_once_they_are_gone() -> None:
+    rows = {row["name"]: row for row in nodes(FLEET)}
+    assert list(rows) == ["n1", "n2", "n3", "n4"]
+    assert rows["n1"]["cpu"] == {"used": 500, "of": 2000}
+    assert rows["n1"]["memory"] == {"used": GI, "of": 4 * GI}
+    assert (rows["n1"]["workloads"], rows["n2"]["workloads"]) == (2, 0)
+    assert (rows["n3"]["cpu"]["used"], rows["n3"]["isConnected"], rows["n3"]["isReady"]) == (0, False, False)
+    assert rows["n4"]["isConnected"] is False
+
+
+def test_clusters_sum_their_nodes() -> None:
+    rows = {row["name"]: row for row in clusters(FLEET)}
+    north = rows["north-001"]
+    assert north["cpu"] == {"used": 2000, "of": 6000}
+    assert (north["readyNodes"], north["nodes"], north["readyWorkloads"], north["workloads"]) == (2, 3, 1, 3)
+    assert (north["hourlyMicros"], rows["aws-001"]["hourlyMicros"]) == (300_000, None)
+
+
+def test_pools_sum_their_nodes_and_tell_their_budget() -> None:
+    rows = {row["name"]: row for row in pools(FLEET)}
+    assert list(rows) == ["aws/us-east-1", "north"]
+    north = rows["north"]
+    assert (north["nodes"], north["maxNodes"], north["clusters"]) == (3, 4, 1)
+    assert north["budget"] == {
+        "hourlyMicros": 300_000,
+        "spentMicros": 24 * 300_000,
+        "projectedMicros": 24 * 300_000 + 15 * 24 * 300_000,
+        "limitMicros": 100_000_000,
+        "state": "Exceeded",
+    }
+    assert "budget" not in rows["aws/us-east-1"]
+
+
+def test_services_sum_what_their_replicas_use() -> None:
+    (web,) = services(FLEET)
+    assert web["cpu"] == {"used": 400}
+    assert web["memory"] == {"used": GI // 2 + GI // 4}
+    assert (web["ready"], web["wanted"], web["replicas"], web["failures"], web["pools"]) == (1, 3, 2, 2, ["north"])
+
+
+@pytest.mark.parametrize(
+    ("cluster", "counts"),
+    [
+        pytest.param("", (4, 3, 3, {"Running": 1, "Failed": 1, "Pending": 1}), id="all"),
+        pytest.param("aws-001", (1, 1, 0, {}), id="one cluster"),
+        pytest.param("nowhere", (0, 0, 0, {}), id="none"),
+    ],
+)
+def test_a_summary_counts(cluster: str, counts: tuple[int, int, int, dict[str, int]]) -> None:
+    found = summary(FLEET.nodes, FLEET.workloads, cluster)
+    assert (len(found.nodes), found.ready_nodes, len(found.workloads), found.states) == counts
+
+
+def test_a_summary_adds_up_room_and_what_bound_workloads_ask_for() -> None:
+    found = summary(FLEET.nodes, FLEET.workloads, "north-001")
+    assert found.capacity == {"cpu": 6000, "memory": 12 * GI}
+    assert found.requested == {"cpu": 1000}
+
+
+def test_a_workload_without_a_cluster_counts_where_it_is_bound() -> None:
+    bare: Kind = made(LatticeWorkload, "job", "default", spec={"containers": {"m": {"command": ["x"]}}}, status={"binding": {"node": "n4"}})
+    assert [each.metadata.name for each in summary(FLEET.nodes, [bare], "aws-001").workloads] == ["job"]  # type: ignore[list-item]
+    assert summary(FLEET.nodes, [bare], "north-001").workloads == []  # type: ignore[list-item]

@@ -1,0 +1,75 @@
+"""The short addresses mean what the long ones mean, and nothing else."""
+
+import pytest
+
+from lattice.errors import NotAllowed, NotFound
+from lattice.server.shortpaths import Asked, completed, in_full
+from lattice.server.verbs import APPLY
+
+LONG = "/apis/lattice.dev/v1alpha1"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "meant"),
+    [
+        pytest.param("GET", "workloads", {}, ("GET", "/latticeworkloads"), id="a list is of all namespaces"),
+        pytest.param("GET", "workloads", {"namespace": "shop"}, ("GET", "/namespaces/shop/latticeworkloads"), id="or of one"),
+        pytest.param("POST", "workloads", {}, ("POST", "/namespaces/default/latticeworkloads"), id="create, in default"),
+        pytest.param("GET", "workloads/job", {}, ("GET", "/namespaces/default/latticeworkloads/job"), id="one"),
+        pytest.param("PUT", "workloads/job", {}, ("PATCH", "/namespaces/default/latticeworkloads/job"), id="declare it"),
+        pytest.param("DELETE", "workloads/job", {}, ("DELETE", "/namespaces/default/latticeworkloads/job"), id="delete"),
+        pytest.param("POST", "workloads/job/retry", {}, ("POST", "/namespaces/default/latticeworkloads/job/retry"), id="retry"),
+        pytest.param("GET", "workloads/job/log", {}, ("GET", "/namespaces/default/latticeworkloads/job/log"), id="log"),
+        pytest.param("GET", "nodes", {"namespace": "shop"}, ("GET", "/latticenodes"), id="nodes have no namespace"),
+        pytest.param("GET", "nodes/n1", {}, ("GET", "/latticenodes/n1"), id="one node"),
+    ],
+)
+def test_short_addresses(method: str, path: str, query: dict[str, str], meant: tuple[str, str]) -> None:
+    found = in_full(Asked(method, f"/lattice/v1/{path}", query))
+    assert (found.method, found.path) == (meant[0], LONG + meant[1])
+    assert "namespace" not in found.query
+
+
+def test_a_put_takes_over_every_field() -> None:
+    found = in_full(Asked("PUT", "/lattice/v1/workloads/job", {"dryRun": "All"}))
+    assert dict(found.query) == {"force": "true", "fieldManager": "lattice-v1", "dryRun": "All"}
+    assert found.content_type == APPLY
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "error"),
+    [
+        pytest.param("GET", "pools", NotFound, id="no such kind"),
+        pytest.param("GET", "", NotFound, id="nothing"),
+        pytest.param("GET", "workloads/job/status", NotFound, id="no such part"),
+        pytest.param("GET", "workloads/job/log/more", NotFound, id="too long"),
+        pytest.param("DELETE", "workloads", NotAllowed, id="never all at once"),
+        pytest.param("POST", "nodes", NotAllowed, id="nodes register themselves"),
+        pytest.param("GET", "workloads/job/retry", NotAllowed, id="a retry is posted"),
+    ],
+)
+def test_what_is_not_there(method: str, path: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        in_full(Asked(method, f"/lattice/v1/{path}", {}))
+
+
+def test_other_addresses_are_left_alone() -> None:
+    asked = Asked("GET", "/lattice/v10/workloads", {"namespace": "x"})
+    assert in_full(asked) is asked
+
+
+@pytest.mark.parametrize(
+    ("body", "sent"),
+    [
+        pytest.param(b'{"metadata":{"name":"a"}}', b'"kind":"LatticeWorkload"', id="the address says the kind"),
+        pytest.param(b'{"kind":"Other","metadata":{}}', b'"kind":"Other"', id="what is said is kept"),
+        pytest.param(b'{"metadata":{"managedFields":[1],"name":"a"}}', b'"metadata":{"name":"a"}', id="what was read may be sent back"),
+        pytest.param(b'{"a": 1, "a": 2}', b'{"a": 1, "a": 2}', id="twice the same key is for the reader to refuse"),
+        pytest.param(b"{", b"{", id="nonsense too"),
+        pytest.param(b"[]", b"[]", id="and what is no object"),
+    ],
+)
+def test_bodies(body: bytes, sent: bytes) -> None:
+    asked = in_full(Asked("POST", "/lattice/v1/workloads", {}))
+    assert sent in completed(asked, body)
+    assert completed(Asked("POST", "/apis/x", {}), body) == body

@@ -1,0 +1,72 @@
+"""What the checklist of the control plane asks of a server: it refuses what makes no sense, keeps what it took, and runs nothing itself."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from server.apis import ADMIN, about, an_api, value
+from store.virtual import VirtualClock
+
+from lattice.errors import Invalid
+from lattice.kinds.workload import LatticeWorkload
+from lattice.server.api import Api
+from lattice.server.call import Call, Reply
+from lattice.server.dispatch import answer
+from lattice.server.routes import deed
+from lattice.store.memory import MemoryStore
+from lattice.store.protocol import Key
+
+
+def play(story: Callable[[Api], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        clock = VirtualClock()
+        await story(await an_api(MemoryStore(clock), clock))
+
+    asyncio.run(whole())
+
+
+async def post(api: Api, **spec: Any) -> Reply:
+    body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeWorkload", "metadata": {"name": "job"}}
+    whole = msgspec.json.encode(body | {"spec": {"containers": {"main": {"command": ["true"]}}, **spec}})
+    call = Call("POST", about(""), ADMIN, body=whole)
+    return await answer(api, call, deed("POST", call.target, watching=False))
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        pytest.param({"desiredState": "Paused"}, "spec.desiredState", id="a state that nobody can want"),
+        pytest.param({"containers": {"main": {}}}, "spec.containers.main", id="nothing to run"),
+        pytest.param({"requests": {"cpu": "-1"}}, "spec.requests", id="less than nothing"),
+        pytest.param({"revision": "latest"}, "spec.revision", id="a revision that is none"),
+    ],
+)
+def test_a_workload_that_makes_no_sense_is_refused_and_nothing_is_written(spec: dict[str, Any], field: str) -> None:
+    async def story(api: Api) -> None:
+        before = await api.store.revision()
+        with pytest.raises(Invalid) as told:
+            await post(api, **spec)
+        assert [cause.field for cause in told.value.causes if cause.field.startswith(field)]
+        assert await api.store.revision() == before
+
+    play(story)
+
+
+def test_what_is_wanted_is_kept_before_anybody_is_told_that_it_was_taken() -> None:
+    async def story(api: Api) -> None:
+        told = value(await post(api))
+        entry = await api.store.get(Key(LatticeWorkload.resource.id, "default", "job"))
+        assert entry is not None
+        assert told["metadata"]["resourceVersion"] == str(entry.revision)
+
+    play(story)
+
+
+def test_a_server_has_no_runtime_to_run_anything_with() -> None:
+    look = "import sys, lattice.cli.serve; print(*[name for name in sys.modules if name.startswith('lattice.agent')])"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
