@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from lattice.cli.main import COMMANDS
 from lattice.errors import LatticeError
 from lattice.kinds import KINDS
 from lattice.settings import SETTINGS
-from tests.servers import running_server
+from tests.servers import Server, running_server
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("docs", "changes", "bench", "examples")
@@ -153,6 +154,14 @@ def assert_printed(step: Step, output: str) -> None:
         assert same_words(line) in left, f"$ {step.command}\ndoes not print (here): {line}\nbut:\n{output}"
 
 
+def wait_until_all_run(server: Server) -> None:
+    """As a reader does, who types the next line when `make up` is done."""
+    until = time.monotonic() + 60
+    while set(server.lattice("get", "services", "-o", "jsonpath={.items[*].status.phase}").stdout.split()) != {"Running"}:
+        assert time.monotonic() < until, server.lattice("get", "services,workloads").stdout
+        time.sleep(0.2)
+
+
 @pytest.mark.xdist_group("docs")
 @pytest.mark.parametrize("path", [path for path in PAGES if list(steps(path))], ids=shown)
 def test_samples_run_as_shown(path: Path, tmp_path: Path) -> None:
@@ -165,8 +174,9 @@ def test_samples_run_as_shown(path: Path, tmp_path: Path) -> None:
         "HOME": str(tmp_path),
         "NO_COLOR": "1",
     }
-    with running_server(tmp_path / ".lattice") as server:
+    with running_server(tmp_path / ".lattice", "--controllers", "*", "--providers", "local,docker=local") as server:
         assert server.lattice("apply", "-f", str(ROOT / "examples" / "quickstart")).returncode == 0
+        wait_until_all_run(server)
         for step in steps(path):
             if step.command.startswith("kubectl") and shutil.which("kubectl") is None:
                 continue

@@ -212,6 +212,10 @@ class Site:
         node: str = (self.status(name).get("binding") or {}).get("node", "")
         return node
 
+    def node_of_record(self, live: dict[str, set[int]]) -> str:
+        """A node of which some of these are."""
+        return next(node for name in live if (node := self.node_of(name)))
+
     def condition(self, node: str, kind: str = "Ready") -> Object:
         found = self.get(f"{NODES}/{node}").get("status", {}).get("conditions", ())
         return next((each for each in found if each["type"] == kind), {})
@@ -234,10 +238,18 @@ class Site:
         """By workload: the processes that lead a session, one for each copy that lives."""
         found: dict[str, set[int]] = {}
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-            environment = _environment(pid)
+            environment = self.environment(pid)
             if environment.get("SITE") == self.mark and _leads(pid):
                 found.setdefault(environment.get("LATTICE_WORKLOAD", "").removeprefix("default/"), set()).add(pid)
         return found
+
+    def environment(self, pid: int) -> dict[str, str]:
+        """Empty when it is gone."""
+        try:
+            text = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return {}
+        return dict(each.decode(errors="replace").split("=", 1) for each in text.split(b"\0") if b"=" in each)  # type: ignore[misc]
 
     def pids(self, name: str) -> set[int]:
         return self.live().get(name, set())
@@ -263,14 +275,6 @@ def _killed(pid: int) -> bool:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     return False
-
-
-def _environment(pid: int) -> dict[str, str]:
-    try:
-        text = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return {}
-    return dict(each.decode(errors="replace").split("=", 1) for each in text.split(b"\0") if b"=" in each)  # type: ignore[misc]
 
 
 def _leads(pid: int) -> bool:

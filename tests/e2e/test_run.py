@@ -114,9 +114,9 @@ def _fails_for_good(site: Site, name: str, why: str) -> None:
 def _is_tried_five_times(site: Site, name: str) -> None:
     until(lambda: "WorkloadFailed" in site.reasons(name), f"{name} is given up")
     status = site.status(name)
-    assert (status["actualState"], status["retry"]["attempts"], status["lastLog"]) == ("Failed", 5, "out of luck\n")
+    assert (status["actualState"], status["failureReason"], status["retry"]["attempts"]) == ("Failed", "RUNTIME_ERROR", 5)
+    assert status["lastLog"] == "out of luck\n" * 5
     assert site.reasons(name).count("RetryTriggered") == 4
-    assert status["failureReason"] == "RUNTIME_ERROR"
 
 
 def _finds_no_node(site: Site, name: str) -> None:
@@ -159,3 +159,148 @@ def _left_of(site: Site, *names: str) -> list[str]:
         found += [each["spec"]["workload"] for each in records.get("records", ())]
         found += [each["workload"] for each in records.get("wanted", ())]
     return [each for each in found if each.removeprefix("default/") in names]
+
+
+def test_what_is_killed_comes_back_what_is_scaled_follows_and_what_is_deleted_goes(site: Site) -> None:
+    site.apply(workload(site, "phoenix"), workload(site, "doomed", *STUBBORN))
+    together(
+        lambda: _rises_again(site, "phoenix"),
+        lambda: _goes_from_the_node_first(site, "doomed"),
+        lambda: _scales(site),
+    )
+
+
+def _rises_again(site: Site, name: str) -> None:
+    """Each failure is counted and told of; once it has run for long enough, they are forgotten."""
+    for failures in (1, 2):
+        until(lambda: site.is_running(name), f"{name} runs")
+        killed = site.pid(name)
+        os.kill(killed, signal.SIGKILL)
+        until(lambda failures=failures: site.status(name)["retry"]["attempts"] == failures, "the failure is counted")
+        until(lambda killed=killed: site.is_running(name) and site.pids(name) - {killed}, "another runs")
+        assert site.reasons(name).count("RetryTriggered") == failures
+        assert site.status(name)["failureReason"] == "RUNTIME_ERROR"
+    until(lambda: "WorkloadSteady" in site.reasons(name), "it counts as steady")
+    status = until(lambda: site.status(name), "it is there")
+    assert (status["retry"]["attempts"], status.get("failureReason", "")) == (0, "")
+
+
+def _goes_from_the_node_first(site: Site, name: str) -> None:
+    """It does not want to end, so there is time to look."""
+    until(lambda: site.is_running(name), f"{name} runs")
+    assert site.lattice("delete", "workload", name, "--wait=false").returncode == 0
+    assert site.pids(name)
+    until(lambda: not site.workload(name), "its record is gone")
+    assert not site.pids(name)
+    assert "WorkloadDeleted" in site.reasons(name)
+    until(lambda: not _left_of(site, name), "nothing of it is left on its node")
+
+
+def _scales(site: Site) -> None:
+    for wanted in (4, LEAST):
+        changed = site.wire.patch(f"{SERVICES}/web/scale", {"spec": {"replicas": wanted}})
+        assert changed.status == 200, changed.raw
+        until(lambda wanted=wanted: len(site.ready("web")) == len(site.replicas("web")) == wanted, f"there are {wanted} replicas")
+        until(lambda wanted=wanted: len(_live_replicas(site)) == wanted, "and so many processes")
+    assert {"ScaledUp", "ScaledDown"} <= {*site.reasons("web")}
+
+
+def _live_replicas(site: Site) -> dict[str, set[int]]:
+    return {name: pids for name, pids in site.live().items() if name.startswith("web-")}
+
+
+def test_an_update_and_a_drain_never_leave_too_few(site: Site) -> None:
+    """A new revision, replica after replica; then everything off a node, and nothing new onto it."""
+    with watching(site) as seen, answering(site, "web") as counts:
+        site.apply(web(site, version="2"))
+        until(lambda: "RolloutDone" in site.reasons("web"), "all replicas are replaced")
+        until(lambda: len(site.replicas("web")) == LEAST == len(site.ready("web")), "as many as before are ready")
+        assert {site.environment(pid)["VERSION"] for pids in _live_replicas(site).values() for pid in pids} == {"2"}
+        node = next(each["status"]["binding"]["node"] for each in site.ready("web"))
+        drained = site.lattice("drain", node, "--timeout", "60s")
+        assert drained.returncode == 0, drained.stderr
+        assert f"node/{node} drained" in drained.stdout
+    assert min(counts) >= LEAST, counts
+    assert {name: most for name, most in seen.most.items() if most > 1} == {}
+    assert seen.looks > 20
+    assert not [each for each in site.get(WORKLOADS)["items"] if each["status"].get("binding", {}).get("node") == node]
+    site.apply(*(workload(site, f"late-{number}") for number in range(3)))
+    until(lambda: all(site.is_running(f"late-{number}") for number in range(3)), "others run")
+    assert node not in {site.node_of(f"late-{number}") for number in range(3)}
+    assert site.lattice("delete", "workloads", *(f"late-{number}" for number in range(3))).returncode == 0
+    assert site.lattice("uncordon", node).returncode == 0
+
+
+def test_what_may_run_on_its_own_is_untouched_while_no_server_is_there(site: Site) -> None:
+    """The server is killed for longer than a silent node is waited for, and one agent is stopped and started meanwhile."""
+    site.apply(workload(site, "steady"), workload(site, "strict", disconnect={"policy": "stop", "stopAfter": "3s"}))
+    until(lambda: site.is_running("steady") and site.is_running("strict"), "both run")
+    before, strict, marks = site.live(), site.pid("strict"), {name: _history(site, name) for name in site.live()}
+    site.kill_server()
+    killed = time.monotonic()
+    agent = site.agents[site.node_of_record(before)]
+    agent.start_again()
+    until(lambda: agent.said.count('"adopted"') >= 1, "the agent takes over what it finds")
+    until(lambda: not site.pids("strict"), "what may not run alone is ended by its node")
+    until(lambda: time.monotonic() > killed + float(TIMES["replace-after"]) + 1, "it is away for long enough")
+    kept = {name: pids for name, pids in before.items() if name != "strict"}
+    assert site.live() == kept
+    site.start_server()
+    until(lambda: all(site.condition(node).get("status") == "True" for node in RACK), "all nodes are ready")
+    until(lambda: all(site.is_running(name) for name in before), "everything runs")
+    assert {name: pids for name, pids in site.live().items() if name != "strict"} == kept
+    assert site.pid("strict") != strict
+    assert site.status("strict")["retry"]["attempts"] == 0
+    assert {name: _history(site, name) for name in kept} == {name: marks[name] for name in kept}
+
+
+def _history(site: Site, name: str) -> tuple[int, str]:
+    """How often it was started, and where it is."""
+    status = site.status(name)
+    return status["retry"]["run"], status["binding"]["node"]
+
+
+def test_a_lost_node_is_replaced_and_what_it_still_runs_goes_when_it_is_back(site: Site) -> None:
+    others = [node for node in RACK if node != site.node_of("strict")]
+    lost = site.node_of("strict")
+    assert site.lattice("cordon", *others).returncode == 0
+    site.apply(workload(site, "kept"))
+    until(lambda: site.is_running("kept"), "it runs")
+    assert site.lattice("uncordon", *others).returncode == 0
+    assert site.node_of("kept") == lost, "the others are cordoned"
+    here = {each["metadata"]["name"] for each in site.get(WORKLOADS)["items"] if each["status"]["binding"]["node"] == lost}
+    agent = site.agents[lost]
+    with watching(site) as seen:
+        before = site.pid("kept")
+        agent.process.kill()
+        until(lambda: site.condition(lost).get("reason") == "HeartbeatMissed", "its node is lost")
+        assert "NodeLost" in site.reasons(lost)
+        until(lambda: site.node_of("kept") not in (lost, "") and site.is_running("kept"), "another copy runs elsewhere")
+        assert before in site.pids("kept"), "with `keep` the cut-off copy runs on"
+        until(lambda: site.node_of("strict") not in (lost, "") and site.is_running("strict"), "so does the strict one")
+        assert "Rescheduled" in site.reasons("kept")
+        agent.start_again()
+        until(lambda: site.condition(lost).get("status") == "True", "the node is back")
+        until(lambda: all(len(site.pids(name)) == 1 for name in here), "the surplus copies are stopped")
+        assert before not in site.pids("kept"), "it is the one that was cut off that goes"
+    assert seen.most["strict"] == 1, "never two live copies"
+    assert seen.most["kept"] == 2
+    until(lambda: all(site.is_running(name) for name in here), "everything runs")
+    assert not _left_of_node(site, lost, here)
+
+
+def _left_of_node(site: Site, node: str, names: set[str]) -> set[str]:
+    records = json.loads((site.agents[node].folder / "state.json").read_text())["records"]
+    return {each["spec"]["workload"].removeprefix("default/") for each in records} & names
+
+
+def test_a_deleted_node_is_emptied_and_lets_go(site: Site) -> None:
+    node = site.node_of("kept")
+    with answering(site, "web") as counts, watching(site) as seen:
+        done = site.lattice("delete", "node", node)
+        assert done.returncode == 0, done.stderr
+    print(counts, seen.most)
+    print(site.lattice("get", "nodes,workloads").stdout)
+    print(site.lattice("events", "-A").stdout)
+    print(site.live())
+    assert 0

@@ -25,7 +25,7 @@ class Entry(NamedTuple):
 
 SECTIONS: dict[str, dict[str, Entry]] = {
     "Start": {
-        "up": Entry("lattice.cli.up:up", "Run everything on this machine: the server and its store."),
+        "up": Entry("lattice.cli.up:up", "Run everything on this machine: server, store and agents."),
         "server": Entry("lattice.cli.server:server", "Run one API server of a production installation."),
         "kubeconfig": Entry("lattice.cli.kubeconfig:kubeconfig", "Print the kubeconfig with which kubectl reaches the server."),
     },

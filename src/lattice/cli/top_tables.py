@@ -27,7 +27,7 @@ class Pen:
         if used is None or not of:
             return NONE
         percent = used * 100 // of
-        filled = min(CELLS, -(-used * CELLS // of))
+        filled = min(CELLS, -(-percent * CELLS // 100))
         return f"{self._full * filled}{self._empty * (CELLS - filled)} {percent:>3}%"
 
     def bare(self, used: int | None, of: int | None) -> str:

@@ -1,4 +1,4 @@
-"""`lattice up`: everything on this machine, in one process, and the next three things to try."""
+"""`lattice up`: everything on this machine, and the next things to try."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lattice.cli.serve import Running
 
 UNSEEDED = "unseeded"  # a file in the data folder, from before the state is made until the seeds are applied
-WORLD = "examples/worlds/seed-000"
+MISFIT = "examples/vault.yaml"  # a service that fits nowhere in the quickstart
 
 
 @click.command()
@@ -30,7 +30,7 @@ WORLD = "examples/worlds/seed-000"
 @click.option("--apply", "manifests", multiple=True, metavar="FILE|DIR", help="Apply these at every start. Repeatable.")
 @click.option("--log", "log_file", default="", metavar="FILE", help="Write the log here instead of server.log in the data folder.")
 def up(seeds: tuple[str, ...], manifests: tuple[str, ...], log_file: str, **values: Any) -> None:
-    """Run everything on this machine, in one process: the server and its store.
+    """Run everything on this machine: the server, its store, and agents that services run on.
 
     State stays in the data folder: stop with Ctrl-C, start again, and everything is there.
 
@@ -133,12 +133,16 @@ def suggestions(kubeconfig: Path) -> list[tuple[str, str]]:
     """Commands that work as they are printed, from the folder that this was started in."""
     named = f" --kubeconfig {shlex.quote(_near(kubeconfig))}"
     lattice, told = _called(), "" if is_found(kubeconfig) else named
-    more = (f"{lattice} apply{told} -f {WORLD}", "declare more") if Path(WORLD).is_dir() else (f"{lattice} --help", "what else there is")
+    more = (
+        (f"{lattice} plan{told} -f {MISFIT}", "what a change would do")
+        if Path(MISFIT).exists()
+        else (f"{lattice} --help", "what else there is")
+    )
     return [
-        (f"{lattice} get{told} pools,services -A", "what is declared"),
-        (f"kubectl{named} get lattice -A", "the same, with kubectl"),
+        (f"{lattice} top{told}", "what runs where, live"),
+        (f"kubectl{named} get lattice -A", "everything, with kubectl"),
+        (f"{lattice} cost{told}", "what it costs"),
         more,
-        (f"{lattice} plan{told}", "where services would run, and what that costs"),
     ]
 
 

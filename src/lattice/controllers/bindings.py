@@ -178,7 +178,7 @@ class StoreLedger:
     async def _commit_together(self, requests: Sequence[BindRequest], attempt: str = "") -> Collection[str]:
         for _ in range(TRIES):
             found, missing = await self._prepared(requests)
-            missing += [each.reservation for _, each in found if each.gang != attempt]
+            missing += [each.reservation for entry, each in found if each.gang != attempt or not self.is_as_decided(_workload(entry.value))]
             if missing or await self._bind(found):
                 return missing
         raise _contended(requests[0].workload)

@@ -1,6 +1,7 @@
 """How controllers write objects: made new, or with another status, spec or metadata than was read, and only if it is still that one."""
 
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -37,7 +38,8 @@ def path_of(obj: Kind) -> str:
 
 def created(obj: Kind, *, uid: str, now: str) -> Put:
     """A new object, which must not be there yet."""
-    return Put(key_of(obj), pack(obj.resource, born(msgspec.to_builtins(obj), uid=uid, now=now)), ABSENT)
+    plain = msgspec.to_builtins(obj, builtin_types=(Decimal,))  # a number stays one, which text would not be
+    return Put(key_of(obj), pack(obj.resource, born(plain, uid=uid, now=now)), ABSENT)
 
 
 def with_status(entry: Entry, status: Part) -> Put:
@@ -64,7 +66,7 @@ def with_metadata(entry: Entry, change: Callable[[dict[str, Any]], dict[str, Any
 
 
 def _raw(part: Any) -> msgspec.Raw:
-    return msgspec.Raw(encode(msgspec.to_builtins(part)))
+    return msgspec.Raw(encode(part))
 
 
 def owned_by(owner: Kind) -> OwnerReference:

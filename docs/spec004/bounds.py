@@ -1,0 +1,141 @@
+"""Sections 12 to 14, and the list of gaps: what the control plane leaves to others, what was open, and what must hold."""
+
+from docs.specification import Later, Row
+
+WORKLOADS = "controllers/test_workloads.py"
+AGENT = "agent/test_agent_loop.py"
+
+OUT_OF_SCOPE = (
+    Row(
+        "no images are built: one is named, and a node that has no use for it says so",
+        "agent.runtimes.combined:CombinedRuntime",
+        "agent/test_podman.py::test_a_node_without_containers_refuses_images_and_runs_the_rest",
+        ("agent/runtimes/combined.py", 'return "container" if container.image else "process"', 'return "process"'),
+    ),
+    Row(
+        "no runtime is driven by the server: it sends what is wanted, and its nodes do it",
+        "server.spoken:order_of",
+        "server/test_nodelink.py::test_an_order_carries_what_the_node_needs",
+        ("server/spoken.py", "        containers=msgspec.json.encode(spec.containers),", ""),
+    ),
+    Row(
+        "no store of logs: the last lines of what failed, and no more",
+        "scheduling.observed:LONGEST_LOG",
+        "scheduling/test_observed.py::test_what_was_decided_is_stored_with_its_time",
+        ("scheduling/observed.py", "last_log=sight.log[-LONGEST_LOG:]", "last_log=sight.log"),
+    ),
+    Row(
+        "agents do not reconcile by themselves: they do what they were told, and nothing before they were told",
+        "agent.work:Work",
+        f"{AGENT}::test_after_a_restart_nothing_is_done_before_the_control_plane_was_heard",
+        ("agent/work.py", "self.may_act = False  # only", "self.may_act = True  # only"),
+    ),
+)
+KNOWN_GAPS = (
+    Row(
+        "events are streamed",
+        "server.control:Control.WatchEvents",
+        "server/test_control_grpc.py::test_events_are_told_as_they_come",
+        ("server/control.py", 'demands = {"involvedObject.kind": request.kind, "involvedObject.name": request.name}', "demands = {}"),
+    ),
+    Row(
+        "placement knows the topology",
+        "scheduling.plugins.topology_spread:TopologySpread",
+        "scheduling/test_spec003_filters.py::test_topology_spread",
+        ("scheduling/plugins/topology_spread.py", "counts > most, False)", "counts < most, False)"),
+    ),
+    Row(
+        "retrying is a part of the API, with a version like the rest of it",
+        "server.retrying:retry",
+        "server/test_retrying.py::test_an_administrator_may_retry_what_a_service_owns",
+        ("scheduling/retry.py", "RETRY_REQUESTED: now}}", "RETRY_REQUESTED: now[:4]}}"),
+    ),
+)
+KNOWN_GAPS_LATER = (
+    Later("federation", "one installation is one fleet; several do not know of each other"),
+    Later("quotas and rate limits of tenants", "budgets limit what may be spent, by pool and by cloud; join tokens are limited by address"),
+)
+ACCEPTANCE = (
+    Row(
+        "persisted before it is carried out",
+        "scheduling.orders:wanted",
+        "scheduling/test_orders.py::test_what_is_ordered[only just bound]",
+        ("scheduling/orders.py", 'NOTHING = frozenset({"", Action.ASSIGN,', 'NOTHING = frozenset({"",'),
+    ),
+    Row(
+        "idempotent by revision, and agents insist on it",
+        "agent.work:Work.take",
+        "agent/test_work.py::test_a_new_revision_takes_the_place_of_the_old_one_and_never_runs_beside_it",
+        (
+            "agent/plan.py",
+            'if order.desired != "Running" or any(each.live and _unwanted(each, order) for each in there):',
+            'if order.desired != "Running":',
+        ),
+    ),
+    Row(
+        "no hot loop: a system at rest writes nothing",
+        "controllers.workloads:Workloads",
+        f"{WORKLOADS}::test_a_system_at_rest_writes_nothing",
+        ("controllers/workloads.py", "        if status == workload.status and metadata is None:", "        if False:"),
+    ),
+    Row(
+        "retries survive a restart",
+        "scheduling.retry:written",
+        "scheduling/test_retry.py::test_a_wait_survives_a_restart_to_the_microsecond",
+        ("scheduling/retry.py", '"%Y-%m-%dT%H:%M:%S.%fZ"', '"%Y-%m-%dT%H:%M:%SZ"'),
+    ),
+    Row(
+        "a lost node's workloads are moved in an order that is always the same",
+        "scheduling.noderules:release",
+        "scheduling/test_noderules.py::test_the_longest_silent_goes_first_and_zones_do_not_wait_for_each_other",
+        (
+            "scheduling/noderules.py",
+            "for node in sorted(overdue.values(), key=lambda each: (-each.silence, each.name)):",
+            "for node in overdue.values():",
+        ),
+    ),
+    Row(
+        "everything that is done is told and counted",
+        "scheduling.lifecycle:Decision.event",
+        "scheduling/test_spec004_actions.py::test_every_action_has_an_event",
+        ("scheduling/lifecycle.py", '    Action.RELEASE: "WorkloadReleased",', ""),
+    ),
+)
+PRIORITIES = (
+    Row(
+        "disk-aware scheduling, and nodes that say how much they have",
+        "agent.usage:capacity",
+        "agent/test_usage.py::test_the_machine_itself",
+        ("agent/usage.py", '"disk": disk.f_blocks * disk.f_frsize}', '"disk": 0}'),
+    ),
+    Row(
+        "bounded workers, of which a slow one holds up nobody",
+        "controllers.loop:Pace",
+        "controllers/test_loop.py::test_one_slow_key_does_not_hold_up_the_others_and_is_broken_off_in_the_end",
+        ("controllers/loop.py", "                work.task.cancel()", "                pass"),
+    ),
+    Row(
+        "optimistic writes to etcd: one transaction that compares and swaps",
+        "store.etcd:EtcdStore.commit",
+        "contract/test_store.py::test_of_concurrent_writers_exactly_one_wins_each_round[etcd]",
+        ("store/etcd.py", "            if write.expect is not None:", "            if False:"),
+    ),
+    Row(
+        "core counters, by the names that dashboards look for",
+        "metrics:REGISTRY",
+        "controllers/test_spec004_loops.py::test_the_counters_have_the_names_that_dashboards_look_for",
+        ("metrics.py", '"node_unhealthy_total"', '"lattice_node_unhealthy_total"'),
+    ),
+    Row(
+        "automation: rules, and hooks that are tried again",
+        "controllers.automation:TRIES",
+        "controllers/test_automation.py::test_a_webhook_that_does_not_answer_is_tried_three_times_and_then_told_of",
+        ("controllers/automation.py", "TRIES = (0.0, 1.0, 5.0)", "TRIES = (0.0, 1.0)"),
+    ),
+    Row(
+        "leadership is handed over",
+        "store.leader:Election",
+        "store/test_leader.py::test_a_stopped_leader_hands_over_within_a_second",
+        ("store/leader.py", "await self._within(self.store.resign(term), GOODBYE)", "pass"),
+    ),
+)

@@ -1,0 +1,112 @@
+"""Sections 4.3 and 4.4: nodes, and who goes where."""
+
+from docs.specification import Later, Row
+
+NODES = "controllers/test_nodes.py"
+RULES = "scheduling/test_noderules.py"
+LOOPS = "controllers/test_spec004_loops.py"
+FILTERS = "scheduling/test_spec003_filters.py"
+BINDING = "controllers/test_scheduling.py"
+
+NODE_MANAGER = (
+    Row(
+        "registration",
+        "server.registrar:Registrar.register",
+        "server/test_nodelink.py::test_registration_is_written_once_and_only_what_an_agent_may_say",
+        ("server/registration.py", '"runtimes": tuple(sorted(said.runtimes)),', '"runtimes": (),'),
+    ),
+    Row(
+        "a heartbeat makes a node ready",
+        "controllers.nodes:Nodes.reconcile",
+        f"{NODES}::test_a_node_that_speaks_again_on_the_same_connection_is_ready_again",
+        (
+            "controllers/nodes.py",
+            'again = self.times.heartbeat / 2 if verdict.state == "NotReady" else verdict.again',
+            "again = verdict.again",
+        ),
+    ),
+    Row(
+        "a heartbeat brings what is in use",
+        "controllers.nodes:Nodes.usage",
+        f"{NODES}::test_usage_is_live_and_written_only_when_it_is_news",
+        ("controllers/nodes.py", "            usage=self._usage(node),", "            usage=None,"),
+    ),
+    Row(
+        "missing heartbeats make it NotReady",
+        "scheduling.noderules:judge",
+        f"{RULES}::test_what_silence_makes_of_a_node[silent for 40 s: not ready, and told]",
+        ("scheduling/noderules.py", "if was_lost or node.silence >= times.not_ready_after:", "if was_lost:"),
+    ),
+    Row(
+        "what a lost node ran starts elsewhere",
+        "controllers.nodes:Nodes.footing",
+        "controllers/test_workloads.py::test_what_a_silent_node_ran_starts_elsewhere_after_two_minutes[keep]",
+        ("controllers/nodes.py", 'Footing("Abandoned" if found.may_go else "Silent", True,', 'Footing("Silent", True,'),
+    ),
+    Row(
+        "disk is counted",
+        "scheduling.nodes:NodeTable.admit",
+        f"{LOOPS}::test_disk_is_asked_for_counted_and_given_back",
+        ("scheduling/nodes.py", "        self.take(row, ask.needs)", "        pass"),
+    ),
+)
+PLACEMENT = (
+    Row(
+        "filter: readiness",
+        "scheduling.plugins.ready:Ready",
+        f"{FILTERS}::test_every_filter_is_asked[Ready]",
+        ("scheduling/plugins/ready.py", 'UNREADY: rows.column("unready"), ', ""),
+    ),
+    Row(
+        "filter: CPU",
+        "scheduling.plugins.fit:Fit",
+        f"{BINDING}::test_without_room_it_sleeps_until_a_node_is_added",
+        ("scheduling/plugins/fit.py", "np.less(rows.free(resource), amount)", "np.less(rows.free(resource), 0)"),
+    ),
+    Row(
+        "filter: memory",
+        "kinds.container:BYTES",
+        "scheduling/test_spec003_resources.py::test_a_node_has_as_much_as_it_says_and_no_more[memory in bytes]",
+        ("kinds/container.py", 'frozenset({"memory", "storage"', 'frozenset({"storage"'),
+    ),
+    Row(
+        "filter: labels",
+        "scheduling.plugins.node_selector:NodeSelector",
+        f"{FILTERS}::test_every_filter_is_asked[NodeSelector]",
+        ("scheduling/plugins/node_selector.py", "return bool(ask.demands.node_selector)", "return False"),
+    ),
+    Row(
+        "filter: types of workload that a node supports",
+        "scheduling.plugins.runtime:Runtime",
+        f"{FILTERS}::test_every_filter_is_asked[Runtime]",
+        ("scheduling/plugins/runtime.py", "return bool(ask.demands.runtime)", "return False"),
+    ),
+    Row(
+        "filter: disk",
+        "scheduling.ask:demands_of",
+        f"{LOOPS}::test_disk_is_asked_for_counted_and_given_back",
+        ("scheduling/ask.py", "if name != GPU and amount > 0", 'if name not in (GPU, "storage") and amount > 0'),
+    ),
+    Row(
+        "the least used node first, by its profile",
+        "scheduling.plugins.least_taken:LeastTaken",
+        "scheduling/test_spec003_scores.py::test_a_preset_decides_by_its_weights[the emptiest first]",
+        ("scheduling/plugins/least_taken.py", "np.subtract(np.float32(1), mean, out=mean)", "mean"),
+    ),
+    Row(
+        "an assignment is persisted with its reasons",
+        "scheduling.grounds:chosen",
+        f"{BINDING}::test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why",
+        (
+            "scheduling/grounds.py",
+            'return {"reasons": {reason.summary()[:LONGEST]: count for reason, count in found}} if found else {}',
+            "return {}",
+        ),
+    ),
+)
+PLACEMENT_LATER = (
+    Later(
+        "VM and compose workloads",
+        "a workload is one or more processes or containers, and a node says which of the two it runs; anything else is refused",
+    ),
+)

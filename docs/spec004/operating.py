@@ -1,0 +1,104 @@
+"""Sections 9 to 11: who may, what can be seen, and how much it carries."""
+
+from docs.specification import Later, Row
+
+JOINING = "server/test_joining.py"
+
+SECURITY = (
+    Row(
+        "mTLS: a server takes a node for what its certificate says",
+        "server.signing:peer_of",
+        f"{JOINING}::test_who_is_not_exactly_a_node_is_none",
+        ("server/signing.py", "if groups != [NODES] or len(names)", "if len(names)"),
+    ),
+    Row(
+        "mTLS: an agent talks to no other authority's servers",
+        "agent.link:GrpcLink",
+        "server/test_agents_grpc.py::test_an_agent_does_not_talk_to_a_server_of_another_authority",
+        (
+            "agent/link.py",
+            "return grpc.aio.secure_channel(address, credentials, options=OPTIONS)",
+            "return grpc.aio.insecure_channel(address)",
+        ),
+    ),
+    Row(
+        "certificates are issued",
+        "server.signing:sign",
+        f"{JOINING}::test_a_token_makes_a_node_with_what_it_grants",
+        ("server/signing.py", ".not_valid_after(now + LIFE)", ".not_valid_after(now + LIFE + LIFE)"),
+    ),
+    Row(
+        "and rotated, when a third of their life is left",
+        "agent.renewal:Renewal",
+        "agent/test_identity.py::test_a_certificate_is_renewed_when_a_third_of_its_life_is_left",
+        ("agent/identity.py", "life / RENEW_AT - now", "life / 2 - now"),
+    ),
+    Row(
+        "RBAC: viewers only look",
+        "server.authority:judge",
+        "server/test_control_grpc.py::test_rights_are_those_of_the_rest_of_the_api[a viewer reads]",
+        ("server/authority.py", "        if deed.verb not in READS:", "        if False:"),
+    ),
+    Row(
+        "RBAC: nodes have no rights in the API",
+        "server.authority:judge",
+        f"{JOINING}::test_nodes_have_no_rights_in_the_api",
+        ("server/authority.py", 'return Verdict(False, f"the user is in none', 'return Verdict(True, f"the user is in none'),
+    ),
+)
+SECURITY_LATER = (
+    Later("certificates from an external authority", "each installation has its own, made with its first start"),
+    Later("RBAC beyond administrators, viewers and nodes", "what a user may is decided by three groups; who is in none may nothing"),
+)
+SEEN = (
+    Row(
+        "/metrics",
+        "metrics:exposition",
+        "e2e/test_protocol_access.py::test_health_is_for_everybody_and_metrics_are_not",
+        ("server/app.py", '            authorize(user, Deed("get", "", "metrics"), None)', "            raise unknown_path(path)"),
+    ),
+    Row(
+        "/health",
+        "server.app:App",
+        "e2e/test_protocol_access.py::test_health_is_for_everybody_and_metrics_are_not",
+        ("server/app.py", "return Reply(encode(dict(self.health())))", "return Reply(encode({}))"),
+    ),
+    Row(
+        "scheduling_attempts_total",
+        "metrics:SCHEDULING_ATTEMPTS",
+        "controllers/test_spec004_loops.py::test_attempts_to_find_a_node_are_counted_with_those_that_fail",
+        ("controllers/scheduling.py", "metrics.SCHEDULING_ATTEMPTS.inc(len(run))", "metrics.SCHEDULING_ATTEMPTS.inc()"),
+    ),
+    Row(
+        "reconciliation_actions_total",
+        "metrics:RECONCILIATION_ACTIONS",
+        "controllers/test_workloads.py::test_each_action_is_counted_once",
+        ("controllers/workloads.py", "    metrics.RECONCILIATION_ACTIONS.labels(decision.action).inc()", "    pass"),
+    ),
+    Row(
+        "retry_total",
+        "metrics:RETRIES",
+        "controllers/test_workloads.py::test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth",
+        ("controllers/workloads.py", "RETRIES = frozenset({Action.RECREATE, Action.RETRY})", "RETRIES = frozenset({Action.RETRY})"),
+    ),
+    Row(
+        "node_unhealthy_total",
+        "metrics:NODES_UNHEALTHY",
+        "controllers/test_nodes.py::test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds",
+        ("controllers/nodes.py", "            metrics.NODES_UNHEALTHY.inc()", "            pass"),
+    ),
+)
+SCALE = (
+    Row(
+        "thousands of workloads",
+        "controllers.replicas:Replicas",
+        "controllers/test_replicas.py::test_ten_thousand_are_made_in_a_hundred_commits",
+        ("controllers/office.py", "if batch and len(batch) + len(group) > most:", "if batch:"),
+    ),
+    Row(
+        "hundreds of nodes",
+        "agent.loop:Agent",
+        "agent/test_agent_loop.py::test_a_storm_of_a_hundred_agents_is_over_within_half_a_minute",
+        ("agent/loop.py", "FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0", "FIRST_PAUSE, LONGEST_PAUSE = 40.0, 60.0"),
+    ),
+)

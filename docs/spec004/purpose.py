@@ -1,0 +1,95 @@
+"""Sections 1 to 3: what the control plane is for, what it goes by, and what it is made of."""
+
+from docs.specification import Row
+
+WORKLOADS = "controllers/test_workloads.py"
+NODES = "controllers/test_nodes.py"
+BINDING = "controllers/test_scheduling.py"
+AGENTS = "server/test_agents_grpc.py"
+
+PURPOSE = (
+    Row(
+        "control plane: placement",
+        "controllers.scheduling:SchedulingController",
+        f"{BINDING}::test_in_the_running_loop_it_follows_what_happens",
+        (
+            "controllers/scheduling.py",
+            "sources = (Source(nodes, self._node_changed), Source(workloads, self._workload_changed))",
+            "sources = (Source(workloads, self._workload_changed),)",
+        ),
+    ),
+    Row(
+        "control plane: reconciliation",
+        "controllers.workloads:Workloads",
+        f"{WORKLOADS}::test_it_is_bound_applied_and_runs",
+        (
+            "controllers/workloads.py",
+            "decision = retry_by_hand(found, self.graces) if is_asked else decide(found, self.graces)",
+            "decision = retry_by_hand(found, self.graces)",
+        ),
+    ),
+    Row(
+        "control plane: node management",
+        "controllers.nodes:Nodes",
+        f"{NODES}::test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds",
+        ("controllers/nodes.py", "and is_draining(node) else verdict.state", 'and is_draining(node) else "Ready"'),
+    ),
+    Row(
+        "workloads are run by agents, never by the control plane",
+        "server.agents:AgentsServer",
+        "server/test_spec004_server.py::test_a_server_has_no_runtime_to_run_anything_with",
+        ("server/agents.py", "import asyncio", "import asyncio, lattice.agent.runtimes.process"),
+    ),
+)
+PRINCIPLES = (
+    Row(
+        "desired state is persisted, and is the only source",
+        "scheduling.observed:situation",
+        f"{WORKLOADS}::test_waiting_goes_on_where_it_was_when_another_server_takes_the_lead",
+        ("scheduling/observed.py", "        retry=status.retry,", "        retry=None,"),
+    ),
+    Row(
+        "declarative: Running, Stopped or Deleted, and the loop converges",
+        "scheduling.lifecycle:decide",
+        f"{WORKLOADS}::test_stopping_and_running_again_is_another_run_of_the_same_revision",
+        ("scheduling/lifecycle.py", "            return _stopped(found, graces)", "            return _running(found, graces)"),
+    ),
+    Row(
+        "idempotent by workload and revision, on the agent too",
+        "agent.plan:plan",
+        "agent/test_plan.py::test_plan[what runs is left alone]",
+        ("agent/plan.py", "for spec in specs if spec.id not in settled]", "for spec in specs]"),
+    ),
+    Row(
+        "the control plane alone decides what is started again",
+        "agent.runtimes.protocol:Instance.settles",
+        "agent/test_plan.py::test_plan[what failed waits for the control plane]",
+        ("agent/runtimes/protocol.py", "return self.live or (self.attempt >= attempt and not self.asked)", "return self.live"),
+    ),
+    Row(
+        "decisions are persisted with their grounds",
+        "controllers.deeds:Deeds.bound",
+        f"{BINDING}::test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why",
+        ("controllers/deeds.py", "decision={**(draft.grounds or _without(workload, PREPARED)), RESERVATION:", "decision={RESERVATION:"),
+    ),
+)
+ARCHITECTURE = (
+    Row(
+        "control service over gRPC",
+        "server.control:Control",
+        "server/test_control_grpc.py::test_a_workload_from_apply_to_delete",
+        ("server/agents.py", "            control_rpc.add_ControlServicer_to_server(self.control, server)", "            pass"),
+    ),
+    Row(
+        "agents are reached over gRPC",
+        "agent.link:GrpcLink",
+        f"{AGENTS}::test_a_machine_joins_and_runs_what_it_is_told",
+        ("server/agents.py", "await self.links.serve(peer, _GrpcEnd(context))", "await self.links.serve(peer, context)"),
+    ),
+    Row(
+        "mTLS, without a mode that is insecure",
+        "server.agents:AgentsServer",
+        f"{AGENTS}::test_who_is_no_node_is_not_let_in[none]",
+        ("server/agents.py", "require_client_auth=True", "require_client_auth=False"),
+    ),
+)

@@ -1,0 +1,114 @@
+"""Sections 4.1 and 4.2: what may be asked, and what is kept."""
+
+from docs.specification import Row
+
+CONTROL = "server/test_control_grpc.py"
+SERVER = "server/test_spec004_server.py"
+WORKLOADS = "controllers/test_workloads.py"
+
+API = (
+    Row(
+        "requests are validated",
+        "kinds.workload:LatticeWorkload.problems",
+        f"{SERVER}::test_a_workload_that_makes_no_sense_is_refused_and_nothing_is_written[nothing to run]",
+        ("kinds/workload.py", 'yield from container_problems(spec.containers, "spec.containers")', "yield from ()"),
+    ),
+    Row(
+        "desired state is persisted before anything is done",
+        "server.write:write",
+        f"{SERVER}::test_what_is_wanted_is_kept_before_anybody_is_told_that_it_was_taken",
+        ("server/write.py", "    if draft.options.dry_run:", "    if draft.old is None:"),
+    ),
+    Row(
+        "read: ListNodes",
+        "server.control:Control.ListNodes",
+        f"{CONTROL}::test_lists_come_in_pages_and_by_label",
+        ("server/control.py", '"limit": str(request.limit) if request.limit else "",', '"limit": "",'),
+    ),
+    Row(
+        "read: GetNode",
+        "server.control:Control.GetNode",
+        f"{CONTROL}::test_rights_are_those_of_the_rest_of_the_api[a viewer reads]",
+        (
+            "server/control.py",
+            'Target(self._nodes, "", _demanded(request.name))',
+            'Target(self._nodes, "default", _demanded(request.name))',
+        ),
+    ),
+    Row(
+        "read: ListWorkloads",
+        "server.control:Control.ListWorkloads",
+        f"{CONTROL}::test_a_workload_from_apply_to_delete",
+        (
+            "server/control.py",
+            "found = await self._list(self._workloads, request, told.user)",
+            "found = await self._list(self._nodes, request, told.user)",
+        ),
+    ),
+    Row(
+        "read: GetWorkload",
+        "server.control_messages:workload",
+        f"{CONTROL}::test_a_workload_from_apply_to_delete",
+        ("server/control_messages.py", 'desired_state=spec.get("desiredState", "Running"),', 'desired_state="Running",'),
+    ),
+    Row(
+        "read: GetClusterSummary",
+        "server.overview:summary",
+        f"{CONTROL}::test_a_cluster_in_figures",
+        ("server/control.py", "summary, nodes, workloads, request.cluster))", 'summary, nodes, workloads, ""))'),
+    ),
+    Row(
+        "REST for the same",
+        "server.shortpaths:in_full",
+        "server/test_shortpaths.py::test_short_addresses",
+        ("server/shortpaths.py", '    ("workloads", "ID", "retry"): ("POST",),', ""),
+    ),
+)
+STORE = (
+    Row(
+        "/nodes",
+        "kinds.node:LatticeNode",
+        "server/test_nodelink.py::test_registration_is_written_once_and_only_what_an_agent_may_say",
+        ("server/registration.py", '"capacity": capacity,', '"capacity": {},'),
+    ),
+    Row(
+        "/workloads",
+        "controllers.record:key_of",
+        f"{WORKLOADS}::test_it_is_bound_applied_and_runs",
+        (
+            "controllers/record.py",
+            "return Key(obj.resource.id, obj.metadata.namespace, obj.metadata.name)",
+            'return Key(obj.resource.id, "", obj.metadata.name)',
+        ),
+    ),
+    Row(
+        "/assignments: the binding of a workload",
+        "kinds.workload:Binding",
+        "controllers/test_scheduling.py::test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why",
+        ("controllers/deeds.py", "            binding=to,", "            binding=None,"),
+    ),
+    Row(
+        "/reconciliation: what was last done about it, and when",
+        "scheduling.observed:after",
+        "scheduling/test_observed.py::test_what_was_decided_is_stored_with_its_time",
+        ("scheduling/observed.py", "last_action=str(decision.action), last_action_at=written(now))", "last_action=str(decision.action))"),
+    ),
+    Row(
+        "/events",
+        "controllers.events:Teller",
+        f"{WORKLOADS}::test_it_is_bound_applied_and_runs",
+        ("controllers/events.py", "            reason=reason,", '            reason="",'),
+    ),
+    Row(
+        "/retries: the count of failures of a workload",
+        "kinds.workload:Retry",
+        f"{WORKLOADS}::test_waiting_goes_on_where_it_was_when_another_server_takes_the_lead",
+        ("scheduling/observed.py", "        status = replace(status, retry=decision.retry)", "        pass"),
+    ),
+    Row(
+        "canonical record: what was declared apart from what became of it",
+        "kinds.workload:WorkloadStatus",
+        "controllers/test_spec004_loops.py::test_the_record_is_what_was_declared_and_what_became_of_it",
+        ("scheduling/observed.py", "        status = replace(status, applied_revision=sight.report.revision)", "        pass"),
+    ),
+)

@@ -1,0 +1,72 @@
+"""Sections 4.7 and 4.8: what happened is told, and rules act on it."""
+
+from docs.specification import Row
+
+LIFECYCLE = "scheduling/lifecycle.py"
+WORKLOADS = "controllers/test_workloads.py"
+ACTING = "controllers/test_automation.py"
+
+EVENTS = (
+    Row(
+        "append-only: each has a name of its own, and none is changed",
+        "controllers.events:Teller.event",
+        f"{WORKLOADS}::test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth",
+        ("controllers/events.py", """f"{metadata.name}.{uid.replace('-', '')[:16]}\"""", 'f"{metadata.name}.event"'),
+    ),
+    Row(
+        "WorkloadScheduled",
+        "controllers.deeds:Deeds.bound",
+        "controllers/test_scheduling.py::test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why",
+        ("controllers/deeds.py", 'return [put, self._event(workload, "WorkloadScheduled", f"bound to node {to.node}")]', "return [put]"),
+    ),
+    Row(
+        "WorkloadFailed",
+        "scheduling.lifecycle:EVENTS",
+        "scheduling/test_lifecycle.py::test_what_trying_again_would_not_help_fails_at_once[INVALID_IMAGE]",
+        (LIFECYCLE, '    Action.MARK_FAILED: "WorkloadFailed",', ""),
+    ),
+    Row(
+        "NodeLost",
+        "scheduling.noderules:NodeVerdict",
+        "controllers/test_nodes.py::test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds",
+        ("scheduling/noderules.py", 'event = "NodeLost" if node.is_ready else ""', 'event = ""'),
+    ),
+    Row(
+        "RetryTriggered",
+        "scheduling.lifecycle:EVENTS",
+        f"{WORKLOADS}::test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth",
+        (LIFECYCLE, '    Action.RECREATE: "RetryTriggered",', ""),
+    ),
+    Row(
+        "Rescheduled",
+        "scheduling.lifecycle:EVENTS",
+        f"{WORKLOADS}::test_what_a_silent_node_ran_starts_elsewhere_after_two_minutes[stop]",
+        (LIFECYCLE, '    Action.RESCHEDULE: "Rescheduled",', ""),
+    ),
+)
+AUTOMATION = (
+    Row(
+        "rules are deterministic: once per crossing, whoever leads",
+        "scheduling.automation:judge",
+        f"{ACTING}::test_another_server_does_not_act_on_the_same_crossing_and_nothing_is_written_at_rest",
+        ("scheduling/automation.py", "if (known := rule.status.crossed.get(each.object)) is not None:", "if (known := None) is not None:"),
+    ),
+    Row(
+        "a node's CPU above a threshold for a time",
+        "scheduling.automation:mark",
+        f"{ACTING}::test_a_node_that_stays_busy_calls_the_webhook_once",
+        ("scheduling/automation.py", "+ 1, when.node_cpu.for_ms / 1000", "+ 1, 0.0"),
+    ),
+    Row(
+        "alert after repeated failures",
+        "controllers.automation:Automation",
+        f"{ACTING}::test_a_workload_that_fails_again_and_again_raises_one_alert",
+        ("scheduling/automation.py", "return when.workload_failures.count, 0.0", "return when.workload_failures.count + 1, 0.0"),
+    ),
+    Row(
+        "webhooks: https only, public addresses only",
+        "controllers.webhooks:Webhooks",
+        "controllers/test_webhooks.py::test_the_inside_is_not_called",
+        ("controllers/webhooks.py", "if wrong := address_problem(address, self._allowed):", 'if wrong := "":'),
+    ),
+)
