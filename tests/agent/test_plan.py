@@ -247,3 +247,11 @@ def test_the_order_in_which_things_are_told_does_not_matter(wanted: list[Assignm
     seed.shuffle(there)
     assert plan(wanted, there) == first
     assert plan(wanted, there) == first
+
+
+def test_ports_of_the_same_name_in_two_containers_are_told_apart() -> None:
+    container = Container(command=("true",), ports=(Port(name="http"), Port(name="fixed", port=80)))
+    alone = an_order(containers={"a": container}, ports={"http": 31000})
+    assert run_spec(alone, "a").ports == {"http": 31000, "fixed": 80}
+    both = an_order(containers={"a": container, "b": container}, ports={"a.http": 31000, "b.http": 31001})
+    assert (run_spec(both, "a").ports["http"], run_spec(both, "b").ports["http"]) == (31000, 31001)

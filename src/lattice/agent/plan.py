@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from lattice.agent.runtimes.protocol import Instance, InstanceId, Limits, RunSpec
-from lattice.kinds.container import Container, Disconnect, amounts
+from lattice.kinds.container import Container, Disconnect, Port, amounts
 from lattice.kinds.workload import DesiredState, WorkloadSpec
 
 
@@ -106,10 +106,15 @@ def run_spec(order: Assignment, name: str) -> RunSpec:
         container=container,
         attempt=order.attempt,
         env=order.env,
-        ports={port.name: number for port in container.ports if (number := order.ports.get(port.name, port.port))},
+        ports={port.name: number for port in container.ports if (number := _number(order, name, port))},
         limits=limits_of(container, order),
         stop_after=order.disconnect.stop_after_ms / 1000 if order.disconnect.policy == "stop" else None,
     )
+
+
+def _number(order: Assignment, container: str, port: Port) -> int | None:
+    """Where two containers have a port of the same name, each number is under `container.port`."""
+    return order.ports.get(f"{container}.{port.name}") or order.ports.get(port.name, port.port)
 
 
 def limits_of(container: Container, order: Assignment) -> Limits:

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from lattice import metrics
+from lattice.cli.simulate import profile_named
 from lattice.clock import Clock, stamp
 from lattice.controllers.acting import Acting, Means
 from lattice.controllers.garbage import Garbage
@@ -104,6 +105,7 @@ def means(settings: Settings, authority: Authority, clock: Clock, made: dict[str
         pace=pace(settings),
         interval=settings.reconcile_interval,
         controllers=settings.controllers,
+        profile=profile_named(settings.profile, None).profile,
     )
 
 
