@@ -600,17 +600,31 @@ def test_where_to_connect_is_asked_now_and_then_only() -> None:
         clock = VirtualClock()
         node, asked = a_machine(clock, {}, addresses=["a", "b"]), []
 
-        async def look_up() -> str:
+        async def look_up() -> list[str]:
             asked.append(clock.monotonic())
-            return "c"
+            return ["c", "d"]
 
         node.agent.look_up = look_up
         async with running(node):
             await clock.advance(100)
         assert len(asked) <= len(node.net.dialled) / ASK_EVERY
-        assert "c" in node.net.dialled
+        assert {"c", "d"} <= set(node.net.dialled), "every server that answered is tried"
 
     asyncio.run(story())
+
+
+def test_where_nodes_are_missed_soon_an_agent_tries_to_come_back_as_often() -> None:
+    async def story() -> None:
+        clock = VirtualClock()
+        async with a_leader(clock, 0.5, "n1") as leader, running(a_machine(clock, {HOME: leader})) as node:
+            await clock.advance(2)
+            node.net.cut()
+            await clock.advance(30)
+            node.net.is_cut = False
+            await clock.advance(1)
+            assert heard(leader).is_connected
+
+    asyncio.run(asyncio.wait_for(story(), 100))
 
 
 def test_what_did_not_change_is_said_once_and_a_beat_comes_every_ten_seconds() -> None:

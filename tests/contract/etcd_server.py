@@ -29,25 +29,39 @@ def etcd_program() -> str:
 
 
 class EtcdServer:
-    """One member, which can be stopped and started again on its data."""
+    """One member, which can be stopped and started again on its data. `cluster` names all members; alone it is the only one."""
 
-    def __init__(self, folder: Path, *options: str, scheme: str = "http") -> None:
+    def __init__(self, folder: Path, *options: str, scheme: str = "http", name: str = "test") -> None:
         self._scheme = scheme
+        self.name = name
         self.port = free_port()
         self.endpoint = f"127.0.0.1:{self.port}"
         self._folder = folder
         self._options = options
         self._peer = f"http://127.0.0.1:{free_port()}"
+        self.cluster = self.as_peer
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def as_peer(self) -> str:
+        return f"{self.name}={self._peer}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
     def start(self) -> None:
+        self.launch()
+        self.wait_until_it_answers()
+
+    def launch(self) -> None:
+        """Without waiting: it answers once most of its cluster is there."""
         client = f"{self._scheme}://{self.endpoint}"
-        command = [etcd_program(), "--data-dir", str(self._folder / "data"), "--name", "test", "--logger", "zap", "--log-level", "error"]
+        command = [etcd_program(), "--data-dir", str(self._folder / "data"), "--name", self.name, "--logger", "zap", "--log-level", "error"]
         command += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", self._peer]
-        command += ["--initial-advertise-peer-urls", self._peer, "--initial-cluster", f"test={self._peer}", *self._options]
+        command += ["--initial-advertise-peer-urls", self._peer, "--initial-cluster", self.cluster, *self._options]
         with (self._folder / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        self._wait_until_it_answers()
 
     def stop(self) -> None:
         if self._process is not None:
@@ -55,10 +69,15 @@ class EtcdServer:
             self._process.wait()
             self._process = None
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def url(self, prefix: str) -> str:
         return f"etcd://{self.endpoint}/{prefix}"
 
-    def _wait_until_it_answers(self) -> None:
+    def wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             try:
@@ -77,3 +96,20 @@ def running_etcd(folder: Path, *options: str) -> Iterator[EtcdServer]:
         yield server
     finally:
         server.stop()
+
+
+@contextmanager
+def running_etcds(folder: Path, count: int) -> Iterator[list[EtcdServer]]:
+    """The members of one cluster."""
+    members = [EtcdServer(folder / f"etcd-{number}", name=f"etcd-{number}") for number in range(count)]
+    try:
+        for member in members:
+            (folder / member.name).mkdir(parents=True)
+            member.cluster = ",".join(each.as_peer for each in members)
+            member.launch()
+        for member in members:
+            member.wait_until_it_answers()
+        yield members
+    finally:
+        for member in members:
+            member.stop()

@@ -322,3 +322,21 @@ def test_one_more_runs_where_a_drain_waits_for_it_and_goes_when_it_is_over() -> 
             assert sum(each.metadata.deletion_timestamp is None for each in town.workloads()) == 2
 
     play(script)
+
+
+def test_when_the_drain_goes_on_it_is_the_one_that_leaves_which_is_not_needed_any_more() -> None:
+    async def script() -> None:
+        async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
+            await town.look()
+            await town.bind()
+            waiting, leaving = {"default/api": "default/api-0"}, set[str]()
+            town.replicas.surges = lambda: waiting
+            town.replicas.leaving = lambda each: "its node is drained" if each.metadata.name in leaving else ""
+            await town.look()
+            await town.bind()
+            waiting.clear()
+            leaving.add("api-0")
+            await town.look()
+            assert [each.metadata.name for each in town.live()] == ["api-1", "api-2"]
+
+    play(script)

@@ -90,6 +90,11 @@ class Agent:
     def said(self) -> str:
         return self.folder.with_suffix(".log").read_text()
 
+    @property
+    def connections(self) -> int:
+        """How often it reached a leader so far."""
+        return self.said.count('"event": "connected"')
+
 
 def _started(command: list[str], log: Path) -> "subprocess.Popen[bytes]":
     with log.open("ab") as file:
@@ -211,10 +216,6 @@ class Site:
     def node_of(self, name: str) -> str:
         node: str = (self.status(name).get("binding") or {}).get("node", "")
         return node
-
-    def node_of_record(self, live: dict[str, set[int]]) -> str:
-        """A node of which some of these are."""
-        return next(node for name in live if (node := self.node_of(name)))
 
     def condition(self, node: str, kind: str = "Ready") -> Object:
         found = self.get(f"{NODES}/{node}").get("status", {}).get("conditions", ())

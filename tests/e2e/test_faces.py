@@ -6,7 +6,6 @@ import select
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -71,7 +70,7 @@ def until(look: Callable[[], Any], seconds: float = 60) -> Any:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("faces")
     (folder / "seed.yaml").write_text(SEED)
-    with running_server(folder / "data", "--seed", str(folder / "seed.yaml")) as server:
+    with running_server(folder / "data", "--controllers", "*", "--seed", str(folder / "seed.yaml")) as server:
         wire = Wire(server.kubeconfig)
         until(lambda: ready_replicas(wire) == 2, 90)
         yield server
@@ -205,9 +204,9 @@ def test_top_shows_what_is_used_and_what_it_costs(site: Server) -> None:
         "SERVICE",
     ]
     assert "\x1b" not in shown
-    assert site.lattice("top", "services", "node").stdout.split()[0] == "NODE"
+    assert site.lattice("top", "node", "services").stdout.split()[0] == "SERVICE"
     wrong = site.lattice("top", "cows")
-    assert (wrong.returncode, "choose from pools, clusters, nodes, services" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "choose from pools, services, clusters, nodes" in wrong.stderr) == (2, True)
 
 
 def test_a_viewer_may_look_and_nothing_more(site: Server, wire: Wire) -> None:

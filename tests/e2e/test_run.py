@@ -231,27 +231,42 @@ def test_an_update_and_a_drain_never_leave_too_few(site: Site) -> None:
     assert site.lattice("uncordon", node).returncode == 0
 
 
-def test_what_may_run_on_its_own_is_untouched_while_no_server_is_there(site: Site) -> None:
-    """The server is killed for longer than a silent node is waited for, and one agent is stopped and started meanwhile."""
+def test_an_agent_that_is_started_again_takes_over_what_it_finds(site: Site) -> None:
     site.apply(workload(site, "steady"), workload(site, "strict", disconnect={"policy": "stop", "stopAfter": "3s"}))
-    until(lambda: site.is_running("steady") and site.is_running("strict"), "both run")
-    before, strict, marks = site.live(), site.pid("strict"), {name: _history(site, name) for name in site.live()}
+    until(lambda: len(site.ready("web")) == LEAST and site.is_running("steady") and site.is_running("strict"), "everything runs")
+    before, agent = site.live(), site.agents[site.node_of("steady")]
+    connections = agent.connections
+    agent.start_again()
+    until(lambda: agent.connections > connections, "the agent is back")
+    assert agent.said.count('"event": "adopted"') >= 1
+    _is_untouched(site, before, "strict")
+
+
+def _is_untouched(site: Site, before: dict[str, set[int]], *but: str) -> None:
+    """The same processes, before and after the control plane has looked at each of them."""
+    kept = {name: pids for name, pids in before.items() if name not in but}
+    assert {name: pids for name, pids in site.live().items() if name not in but} == kept
+    until(lambda: all(site.condition(node).get("status") == "True" for node in RACK), "all nodes are ready")
+    until(lambda: all(site.pids(name) and site.is_running(name) for name in before), "everything runs")
+    assert {name: pids for name, pids in site.live().items() if name not in but} == kept
+
+
+def test_what_may_run_on_its_own_is_untouched_while_no_server_is_there(site: Site) -> None:
+    """The server is killed, for longer than a silent node is waited for."""
+    before, marks = site.live(), {name: _history(site, name) for name in site.live()}
+    connections = {node: site.agents[node].connections for node in RACK}
     site.kill_server()
     killed = time.monotonic()
-    agent = site.agents[site.node_of_record(before)]
-    agent.start_again()
-    until(lambda: agent.said.count('"adopted"') >= 1, "the agent takes over what it finds")
     until(lambda: not site.pids("strict"), "what may not run alone is ended by its node")
     until(lambda: time.monotonic() > killed + float(TIMES["replace-after"]) + 1, "it is away for long enough")
-    kept = {name: pids for name, pids in before.items() if name != "strict"}
-    assert site.live() == kept
+    assert site.live() == {name: pids for name, pids in before.items() if name != "strict"}
     site.start_server()
-    until(lambda: all(site.condition(node).get("status") == "True" for node in RACK), "all nodes are ready")
-    until(lambda: all(site.is_running(name) for name in before), "everything runs")
-    assert {name: pids for name, pids in site.live().items() if name != "strict"} == kept
-    assert site.pid("strict") != strict
-    assert site.status("strict")["retry"]["attempts"] == 0
-    assert {name: _history(site, name) for name in kept} == {name: marks[name] for name in kept}
+    until(lambda: all(site.agents[node].connections > connections[node] for node in RACK), "all agents are back")
+    _is_untouched(site, before, "strict")
+    assert site.pids("strict") != before["strict"]
+    assert site.status("strict")["retry"]["attempts"] == 0, "it ended through no fault of its own"
+    del marks["strict"]
+    assert {name: _history(site, name) for name in marks} == marks
 
 
 def _history(site: Site, name: str) -> tuple[int, str]:

@@ -83,6 +83,49 @@ def test_two_servers_are_one_installation(etcd: EtcdServer, tmp_path: Path) -> N
         assert sorted([_leads(a), _leads(b)]) == [False, True]
 
 
+YARD = """
+apiVersion: lattice.dev/v1alpha1
+kind: LatticeNodeClass
+metadata: {name: nano}
+spec: {providers: {local: {}}, resources: {cores: 1, memoryGi: 1}, costPerHour: {local: 0.01}}
+---
+apiVersion: lattice.dev/v1alpha1
+kind: LatticePool
+metadata: {name: yard}
+spec: {provider: {type: local, region: yard}, capacity: {maxNodes: 1}, nodeClasses: [nano]}
+---
+apiVersion: lattice.dev/v1alpha1
+kind: LatticeService
+metadata: {name: talk}
+spec:
+  containers: {main: {command: [sh, -c, "echo hello; exec sleep 600"]}}
+  placement: {resources: {cores: 0.1, memoryGi: 0.1}}
+"""
+
+
+def test_what_only_the_leader_knows_is_had_from_every_server(etcd: EtcdServer, tmp_path: Path) -> None:
+    store = etcd.url("passed-on")
+    with member(tmp_path / "a", store) as a, member(tmp_path / "b", store) as b:
+        leader = _wait_for_leader(a, b, seconds=10)
+        try:
+            _ask_the_other(b if leader is a else a)
+        finally:
+            leader.stop()  # and the machines that it made with it
+
+
+def _ask_the_other(follower: Server) -> None:
+    assert follower.lattice("apply", "-f", "-", stdin=YARD).returncode == 0
+    deadline = time.monotonic() + 60
+    while "hello" not in (said := follower.lattice("logs", "talk-0")).stdout:
+        assert time.monotonic() < deadline, said.stderr
+        time.sleep(0.2)
+    assert follower.lattice("top", "services").stdout.splitlines()[1].split()[:2] == ["talk", "1/1"]
+    viewer = follower.mint("vic", "lattice:viewers")
+    assert follower.lattice("logs", "talk-0", "--kubeconfig", str(viewer)).stdout == "hello\n"
+    stranger = follower.mint("eve", "nobody")
+    assert follower.lattice("logs", "talk-0", "--kubeconfig", str(stranger)).returncode == 4
+
+
 def test_a_killed_leader_is_replaced_when_its_lease_is_over(etcd: EtcdServer, tmp_path: Path) -> None:
     flags = (etcd.url("killed"), "--lease-ttl", "2")
     with member(tmp_path / "a", *flags) as a, member(tmp_path / "b", *flags) as b:

@@ -57,7 +57,7 @@ class Wire:
 
     def ask(self, method: str, path: str, body: Any = None, /, **headers: str) -> Answer:
         """Header names in snake_case; bytes go as they are, in chunks if there are several; anything else as JSON."""
-        with self._connected() as connection:
+        with self.connected() as connection:
             response = self._send(connection, method, path, body, headers)
             return Answer(response.status, response.headers, response.read())
 
@@ -84,13 +84,13 @@ class Wire:
     @contextlib.contextmanager
     def watching(self, path: str, accept: str = JSON, **query: object) -> Iterator[Iterator[Any]]:
         """The events of a watch, as they come; ten seconds without one is an error."""
-        with self._connected() as connection:
+        with self.connected() as connection:
             response = self._send(connection, "GET", with_query(path, {"watch": "1", **query}), None, {"accept": accept})
             assert response.status == 200, response.read()
             yield (json.loads(line) for line in iter(response.readline, b""))
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator[http.client.HTTPSConnection]:
+    def connected(self) -> Iterator[http.client.HTTPSConnection]:
         address = urllib.parse.urlsplit(self.server.url)
         connection = http.client.HTTPSConnection(address.hostname or "", address.port, context=self._tls, timeout=10)
         try:

@@ -195,3 +195,15 @@ def test_nobody_else_is_taken_for_the_leader(tmp_path: Path) -> None:
             await pair.top()
 
     play(story, tmp_path, relay_tls(stranger, tmp_path))
+
+
+def test_a_log_that_breaks_off_is_no_log_that_ended(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        reply = await pair.read(follow="true")
+        pieces: Any = reply.body
+        assert await anext(pieces) == b"one\ntwo\n"
+        pair.leader.links.logs.lost(pair.leader.links.lines["n1"])
+        with pytest.raises(Unavailable, match="the connection with the leader broke"):
+            await anext(pieces)
+
+    play(story, tmp_path)

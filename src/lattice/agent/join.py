@@ -2,6 +2,9 @@
 
 import http.client
 import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,6 +17,8 @@ PATH = "/apis/lattice.dev/v1alpha1/join"
 SECONDS = 10.0
 LARGEST = 1 << 20
 REFUSALS: dict[int, type[LatticeError]] = {401: UnknownUser, 403: Denied, 409: Denied, 422: Invalid, 429: TooMany}
+
+T = TypeVar("T")
 
 
 class _Directions(msgspec.Struct):
@@ -32,26 +37,49 @@ class _Status(msgspec.Struct):
     message: str = ""
 
 
-def join(identity: Identity, server: str, token: str, name: str = "") -> None:
+def each_of(servers: str) -> list[str]:
+    """Several may be named, separated by commas."""
+    return [word.strip() for word in servers.split(",") if word.strip()] or [""]
+
+
+def join(identity: Identity, servers: str, token: str, name: str = "") -> None:
     """Joined on return; may be called again with the same token when an answer was lost."""
     parsed = parse_token(token)
-    authority = _directions(server, _unchecked()).authority.encode()
-    if fingerprint(authority) != parsed.authority:
-        raise Denied("this is not the server that the join token is for", where=server, fix="check --server, or make a new token there")
-    body = msgspec.json.encode({"token": str(parsed), "request": identity.signing_request().decode(), "name": name})
-    answer = msgspec.json.decode(_ask(server, "POST", _trusting(authority), body), type=_Answer)
-    identity.joined(answer.certificate.encode(), authority, Place(answer.node, server, (answer.agents,)))
+
+    def ask(server: str) -> None:
+        authority = _directions(server, _unchecked()).authority.encode()
+        if fingerprint(authority) != parsed.authority:
+            raise Denied("this is not the server that the join token is for", where=server, fix="check --server, or make a new token there")
+        body = msgspec.json.encode({"token": str(parsed), "request": identity.signing_request().decode(), "name": name})
+        answer = msgspec.json.decode(_ask(server, "POST", _trusting(authority), body), type=_Answer)
+        identity.joined(answer.certificate.encode(), authority, Place(answer.node, servers, (answer.agents,)))
+
+    _first(servers, ask)
 
 
-def come_back(identity: Identity, server: str) -> bytes:
+def come_back(identity: Identity, servers: str) -> bytes:
     """A new certificate for a machine that was away for longer than its last one lasted; the key says who it is."""
     body = msgspec.json.encode({"certificate": identity.certificate.decode(), "request": identity.signing_request().decode()})
-    return msgspec.json.decode(_ask(server, "POST", _trusting(identity.authority), body), type=_Answer).certificate.encode()
+    answer = _first(servers, lambda server: _ask(server, "POST", _trusting(identity.authority), body))
+    return msgspec.json.decode(answer, type=_Answer).certificate.encode()
 
 
-def look_up(identity: Identity, server: str) -> str:
-    """Where agents connect just now, as a server says that our authority vouches for."""
-    return _directions(server, _trusting(identity.authority)).agents
+def look_up(identity: Identity, servers: str) -> list[str]:
+    """Where agents connect just now, as those servers say that answer and that our authority vouches for."""
+    found = []
+    for server in each_of(servers):
+        with suppress(LatticeError):
+            found.append(_directions(server, _trusting(identity.authority)).agents)
+    return found
+
+
+def _first(servers: str, ask: Callable[[str], T]) -> T:
+    """What the first of them says that can be reached."""
+    *others, last = each_of(servers)
+    for server in others:
+        with suppress(Unavailable):
+            return ask(server)
+    return ask(last)
 
 
 def _directions(server: str, tls: ssl.SSLContext) -> _Directions:

@@ -27,6 +27,7 @@ STEADY = 10.0  # a connection that lasted so long was a good one
 REFUSED_PAUSE = 30.0  # who was refused does not ask again at once
 ASK_EVERY = 3  # so many failures in a row, and we ask where to connect
 LARGE = 512 * 1024  # bytes: a beat that is larger goes without logs; servers take twice as much
+KNOWN = 5  # addresses that are kept in mind
 HOPS = 5  # from server to server in a row, before we wait
 log = structlog.get_logger()
 
@@ -49,7 +50,7 @@ class Agent:
     addresses: list[str]
     node_usage: Callable[[], Usage | None] = lambda: None
     is_part: bool = False  # of a machine that others share: what its own workloads use is what it uses
-    look_up: Callable[[], Awaitable[str]] | None = None
+    look_up: Callable[[], Awaitable[list[str]]] | None = None
     connected_to: Callable[[str], None] = lambda address: None
     rejoin: Callable[[], Awaitable[bool]] | None = None  # when the server knows no such node: whether it does now
     is_connected: asyncio.Event = field(default_factory=asyncio.Event)
@@ -57,12 +58,13 @@ class Agent:
 
     def __post_init__(self) -> None:
         self._failures = 0  # to connect, in a row
+        self._longest_pause = LONGEST_PAUSE  # or a heartbeat, where that is less: who is silent for some of them is missed
 
     async def find_server(self) -> None:
         """Ask where to connect before the first attempt: it may have changed while we were away."""
         if self.look_up is not None:
             with suppress(LatticeError):
-                self._turn_to(await self.look_up())
+                self.addresses = list(dict.fromkeys([*await self.look_up(), *self.addresses]))[:KNOWN]
 
     async def run(self) -> NoReturn:
         """Until cancelled; what runs is left running."""
@@ -94,7 +96,7 @@ class Agent:
             if self.clock.monotonic() - began > STEADY:
                 pause = FIRST_PAUSE
             await self.clock.sleep(pause * (0.5 + self.rng.random() / 2))
-            pause = min(LONGEST_PAUSE, pause * 2)
+            pause = min(self._longest_pause, pause * 2)
 
     async def _rejoined(self, refusal: Denied) -> bool:
         if self.rejoin is None or not refusal.what.startswith("UNKNOWN_NODE"):
@@ -105,7 +107,7 @@ class Agent:
         """False if there is nowhere to turn to."""
         if not address or address == self.addresses[0]:
             return False
-        self.addresses = [address, *(each for each in self.addresses if each != address)][:5]
+        self.addresses = [address, *(each for each in self.addresses if each != address)][:KNOWN]
         return True
 
     async def _next_address(self) -> None:
@@ -126,6 +128,7 @@ class Agent:
             await self.contact(sent)
             self.renewed.clear()
             self._failures = 0
+            self._longest_pause = min(LONGEST_PAUSE, welcome.heartbeat or LONGEST_PAUSE)
             self.connected_to(address)
             log.info("connected", address=address, node=welcome.node, term=welcome.term, server=welcome.version)
             self.is_connected.set()

@@ -44,7 +44,12 @@ class Options:
 
 @click.command()
 @click.option(
-    "--server", default="", envvar="LATTICE_SERVER", show_envvar=True, metavar="URL", help="API server to join: https://HOST:PORT."
+    "--server",
+    default="",
+    envvar="LATTICE_SERVER",
+    show_envvar=True,
+    metavar="URL[,URL]",
+    help="API server to join: https://HOST:PORT. Name several where there are: any of them will do, while the others are down.",
 )
 @click.option(
     "--join",
@@ -163,7 +168,7 @@ async def _serve(options: Options, folder: Path, work: "Work", runtimes: tuple[s
     machine = _machine(options, folder, runtimes, _ports(options.ports) if block is None else block.range)
     meter = NodeMeter(work.clock, folder)
 
-    async def look_up() -> str:
+    async def look_up() -> list[str]:
         return await asyncio.to_thread(join.look_up, identity, server)
 
     def connected_to(address: str) -> None:
@@ -253,6 +258,7 @@ def _host_name() -> str:
 def _machine(options: Options, folder: Path, runtimes: tuple[str, ...], ports: tuple[int, int]) -> "Machine":
     from urllib.parse import urlsplit
 
+    from lattice.agent.join import each_of
     from lattice.agent.machine import Machine, own_addresses
     from lattice.agent.usage import capacity
     from lattice.kinds.container import parse_resource
@@ -265,7 +271,7 @@ def _machine(options: Options, folder: Path, runtimes: tuple[str, ...], ports: t
     if options.gpus:
         room["gpu"] = 1000 * len(options.gpus)
     reserved = {name: _amount("--reserve", parse_resource(name), text) for name, text in _pairs("--reserve", options.reserve).items()}
-    host = urlsplit(options.server).hostname or ""
+    host = urlsplit(each_of(options.server)[0]).hostname or ""
     addresses = [("InternalIP", options.address)] if options.address else own_addresses(host)
     return Machine(room, runtimes, ports, reserved, _labels(options.labels), addresses, options.gpus)
 

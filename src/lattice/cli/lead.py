@@ -14,7 +14,6 @@ import msgspec
 import structlog
 
 from lattice import metrics
-from lattice.cli.simulate import profile_named
 from lattice.clock import Clock, stamp
 from lattice.controllers.acting import Acting, Means
 from lattice.controllers.garbage import Garbage
@@ -38,6 +37,7 @@ from lattice.providers.fake import FakeProvider
 from lattice.providers.local import LocalProvider
 from lattice.providers.protocol import Provider
 from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.profile import PRESETS, ProfileSpec
 from lattice.server.certificates import Authority
 from lattice.server.tables import TableFiles, paths
 from lattice.settings import Settings
@@ -105,12 +105,21 @@ def means(settings: Settings, authority: Authority, clock: Clock, made: dict[str
         pace=pace(settings),
         interval=settings.reconcile_interval,
         controllers=settings.controllers,
-        profile=profile_named(settings.profile, None).profile,
+        profile=_profile(settings.profile),
     )
 
 
 def _lease(entry: Entry) -> Lease:
     return msgspec.json.decode(entry.value, type=Lease)
+
+
+def _profile(name: str) -> ProfileSpec:
+    """A preset, or a file; reading one takes more code than a server otherwise needs."""
+    if name in PRESETS:
+        return PRESETS[name]
+    from lattice.cli.simulate import profile_named
+
+    return profile_named(name, None).profile
 
 
 @dataclass

@@ -24,7 +24,7 @@ _HOME, _REST_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 @click.command(cls=Command)
-@click.argument("words", nargs=-1, metavar="[pools|clusters|nodes|services]...")
+@click.argument("words", nargs=-1, metavar="[pools|services|clusters|nodes]...")
 @click.option("-w", "--watch", is_flag=True, help="Show it anew all the time; Ctrl-C ends it.")
 @click.option("--interval", type=Duration(), default="2s", show_default=True, help="How often, with -w.", metavar="DURATION")
 @click.option("-o", "--output", "form", type=output.FormType("table", "wide", "json"), default=output.Form(), metavar="FORM")

@@ -10,7 +10,7 @@ from lattice.placement.money import dollars
 Row = Mapping[str, Any]
 Drawn = list[str]
 
-CELLS = 8  # characters of a bar
+CELLS = 6  # characters of a bar
 FULL, EMPTY = "█", "░"
 ASCII_FULL, ASCII_EMPTY = "#", "."
 NONE = "-"
@@ -23,7 +23,7 @@ class Pen:
         self._full, self._empty = (FULL, EMPTY) if "utf" in encoding.lower() else (ASCII_FULL, ASCII_EMPTY)
 
     def share(self, used: int | None, of: int | None) -> str:
-        """`███░░░░░  38%`; nothing where nothing is limited."""
+        """`███░░░  38%`; nothing where nothing is limited."""
         if used is None or not of:
             return NONE
         percent = used * 100 // of
@@ -35,7 +35,7 @@ class Pen:
 
 
 def pools(rows: Sequence[Row], look: Look, pen: Pen) -> Drawn:
-    heads = ["POOL", "REGION", "NODES", "CPU", "CPU%", "MEMORY", "MEM%", "$/H", "SPENT", "PROJECTED", "BUDGET", "OF BUDGET", "PHASE"]
+    heads = ["POOL", "REGION", "NODES", "CPU", "CPU%", "MEMORY", "MEM%", "$/H", "SPENT", "PROJECTED", "BUDGET", "PHASE"]
     drawn = []
     for each in rows:
         money = each.get("budget") or {}
@@ -49,12 +49,11 @@ def pools(rows: Sequence[Row], look: Look, pen: Pen) -> Drawn:
                 _money(money.get("hourlyMicros")),
                 _cents(money.get("spentMicros")),
                 _cents(money.get("projectedMicros")),
-                _cents(limit),
-                pen.share(money.get("projectedMicros"), limit),
+                NONE if limit is None else f"{pen.share(money['projectedMicros'], limit)} of {_cents(limit)}",
                 each.get("phase") or NONE,
             ]
         )
-    return look.table(heads, drawn, right=(2, 3, 5, 7, 8, 9, 10))
+    return look.table(heads, drawn, right=(2, 3, 5, 7, 8, 9))
 
 
 def clusters(rows: Sequence[Row], look: Look, pen: Pen) -> Drawn:
@@ -113,9 +112,9 @@ def services(rows: Sequence[Row], look: Look, pen: Pen) -> Drawn:
 
 TABLES: dict[str, Callable[[Sequence[Row], Look, Pen], Drawn]] = {
     "pools": pools,
+    "services": services,
     "clusters": clusters,
     "nodes": nodes,
-    "services": services,
 }
 
 

@@ -60,7 +60,7 @@ class Acting:
         self.office = office
         self.nodes = Nodes(office, means.times, means.pace)
         departures = Departures(office, means.pace)
-        replicas = Replicas(office, surges=lambda: departures.surges).loop()
+        replicas = Replicas(office, surges=lambda: departures.surges, leaving=departures.why_leave).loop()
         departures.on_surge(replicas.wake)
         self.scheduling = SchedulingController(office, means.profile, before)
         every: list[Loop] = [

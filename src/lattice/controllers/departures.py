@@ -98,8 +98,12 @@ class Departures:
         return [resident(each, told) for each in bound if each.status.binding and each.status.binding.uid in ("", node.metadata.uid)]
 
     def _drain(self, here: list[Resident]) -> Drain:
-        services, told = {each.service for each in here if each.service}, self._told()
-        return drain(here, {name: standing(self._services.get(name), self._workloads.by("service", name), told) for name in services})
+        services, told, surged = {each.service for each in here if each.service}, self._told(), self.surges
+        found = {
+            name: standing(self._services.get(name), self._workloads.by("service", name), told, is_surged=name in surged)
+            for name in services
+        }
+        return drain(here, found)
 
     def _told(self) -> set[str]:
         """Who was found to have to leave, on whichever node; it may not be stored yet."""

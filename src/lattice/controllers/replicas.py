@@ -17,6 +17,7 @@ from lattice.placement.replicas import Cell, cell_of, free_slots, in_cell, label
 from lattice.placement.rollout import Replica, Steps, next_steps
 from lattice.placement.seen import is_going, is_owned
 from lattice.placement.stale import PLACED_CONDITION
+from lattice.scheduling.leaving import is_leaving
 from lattice.store.protocol import Change, Write
 
 PROGRESSING = "Progressing"
@@ -30,6 +31,7 @@ class Replicas:
     resync: float = 30.0
     name: str = "replicas"
     surges: Callable[[], Mapping[str, str]] = dict  # services that need one more while a node is drained, and who waits for it
+    leaving: Callable[[LatticeWorkload], str] = lambda _: ""  # why a replica must leave its node: it counts no more
     _watched: set[str] = field(default_factory=set)  # services that wait for a replica to be ready
 
     def __post_init__(self) -> None:
@@ -61,7 +63,7 @@ class Replicas:
         found = self._workloads.by("service", key)
         mine = [each for each in found if is_owned(each, service)]
         spec = template(service)
-        steps = next_steps(self._wanted(service), spec.revision, [_replica(each) for each in mine if not _is_lost(each)])
+        steps = next_steps(self._wanted(service), spec.revision, [self._replica(each) for each in mine if not _is_lost(each)])
         (self._watched.add if steps.is_rolling else self._watched.discard)(key)
         groups = [
             self._telling(service, spec.revision, steps, mine),
@@ -82,6 +84,19 @@ class Replicas:
         if waiting is not None and cell_of(waiting) in cells:
             cells[cell_of(waiting)] += 1
         return cells
+
+    def _replica(self, each: LatticeWorkload) -> Replica:
+        status = each.status
+        return Replica(
+            name=each.metadata.name,
+            slot=each.spec.slot,
+            cell=cell_of(each),
+            revision=each.spec.revision,
+            is_ready=status.ready is True and not is_leaving(each) and not self.leaving(each),
+            is_going=is_going(each),
+            node=status.binding.node if status.binding else "",
+            failure=(status.failure_reason or "Failed") if status.actual_state == "Failed" else "",
+        )
 
     def _starting(self, service: LatticeService, spec: WorkloadSpec, cells: Sequence[Cell], taken: Sequence[int]) -> Iterator[list[Write]]:
         slots, owner, now = free_slots(taken), owned_by(service), self.office.now
@@ -150,20 +165,6 @@ def _is_decided(service: LatticeService) -> bool:
 def _is_lost(each: LatticeWorkload) -> bool:
     """On its way out on a node that is not heard of: nobody waits for it."""
     return is_going(each) and each.status.actual_state == "Unknown"
-
-
-def _replica(each: LatticeWorkload) -> Replica:
-    status = each.status
-    return Replica(
-        name=each.metadata.name,
-        slot=each.spec.slot,
-        cell=cell_of(each),
-        revision=each.spec.revision,
-        is_ready=status.ready is True,
-        is_going=is_going(each),
-        node=status.binding.node if status.binding else "",
-        failure=(status.failure_reason or "Failed") if status.actual_state == "Failed" else "",
-    )
 
 
 def _progress(before: Condition | None, revision: str, steps: Steps) -> Condition | None:

@@ -88,14 +88,20 @@ def preempted(workload: LatticeWorkload) -> str:
     return next((each.message or each.reason for each in workload.status.conditions if each.type == LEAVING and each.status == "True"), "")
 
 
-def standing(service: LatticeService | None, replicas: Iterable[LatticeWorkload], told: Collection[str]) -> Standing:
-    available = leaving = 0
+def standing(
+    service: LatticeService | None, replicas: Iterable[LatticeWorkload], told: Collection[str], *, is_surged: bool = False
+) -> Standing:
+    """`is_surged`: one more than were placed was asked for, and is not taken away again."""
+    available = leaving = live = 0
     for each in replicas:
+        live += desired(each) != "Deleted"
         if is_leaving(each) or path_of(each) in told:
             leaving += each.status.binding is not None
         else:
             available += is_available(each)
-    return Standing(available, service.spec.least if service else 0, leaving)
+    placed = sum(each.replicas or 0 for each in service.status.placements) if service else 0
+    is_changing = placed > 0 and live > placed + is_surged
+    return Standing(available, service.spec.least if service else 0, leaving, is_changing)
 
 
 def reasons(here: Iterable[Resident], expelled: Iterable[Leave], found: Drain | None) -> dict[str, str]:

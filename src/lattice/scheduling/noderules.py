@@ -213,6 +213,7 @@ class Standing:
     available: int
     least: int
     leaving: int = 0
+    is_changing: bool = False  # there are more than were placed: whoever updates or scales it is about to take some away
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +245,8 @@ def drain(residents: Iterable[Resident], services: Mapping[str, Standing], most:
             leave.append(Leave(each.name, "its node is drained"))
         elif going[each.service] >= most:
             held[each.name] = f"{going[each.service]} of service {each.service} already leave"
+        elif standing.is_changing:
+            held[each.name] = f"replicas of service {each.service} are being replaced or removed: it waits until that is done"
         elif spare[each.service] < 1:
             held[each.name] = (
                 f"service {each.service} has {standing.available} available and needs {standing.least}: one more must run first"

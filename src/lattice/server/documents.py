@@ -14,6 +14,7 @@ from lattice.server import crds, discovery, gnostic, openapi
 from lattice.server.call import JSON, Reply
 from lattice.server.catalog import Catalog
 from lattice.server.fleetpaths import with_questions
+from lattice.server.livepaths import with_live
 from lattice.server.routes import unknown_path
 
 Document = dict[str, Any]
@@ -65,7 +66,7 @@ class Documents:
 
     @cached_property
     def _v3(self) -> dict[str, bytes]:
-        return with_questions(openapi.v3_documents(self._kinds, __version__))
+        return with_live(with_questions(openapi.v3_documents(self._kinds, __version__)))
 
     @cached_property
     def _v2_protobuf(self) -> bytes:

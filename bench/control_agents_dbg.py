@@ -1,0 +1,153 @@
+"""`python -m bench.control_agents FOLDER SERVER`: many agents in one process, each with a key, a certificate and a connection of its own.
+
+Names of nodes and their join tokens come on standard input, one pair a line. The agents are those of the product, with the fake runtime;
+their folders are in memory, since a thousand machines share no disk.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+import secrets
+import subprocess
+import sys
+import tempfile
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import structlog
+
+from bench.control_site import Site, cpu_seconds, until
+from bench.load import drive, request
+from bench.machine import resident_mib
+from lattice.agent import join
+from lattice.agent.identity import Identity
+from lattice.agent.link import GrpcLink
+from lattice.agent.loop import Agent
+from lattice.agent.machine import Machine
+from lattice.agent.renewal import Renewal
+from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
+from lattice.agent.state import StateFile
+from lattice.agent.usage import NodeMeter
+from lattice.agent.work import Work
+from lattice.clock import SystemClock, stamp
+from lattice.kinds.jointoken import Grant, JoinToken, fingerprint, token_secret
+
+ROOM = {"cpu": 4000, "memory": 32 << 30, "storage": 100 << 30, "workloads": 110}
+IN_ONE = 250  # agents of one process
+AT_ONCE = 4  # joins under way in one process
+SECRETS = "/api/v1/namespaces/lattice-system/secrets"
+PATIENCE = 600.0
+
+
+@dataclass
+class Crowd:
+    """So many agents of one server, a few hundred to a process."""
+
+    site: Site
+    count: int
+    processes: list["subprocess.Popen[str]"] = field(default_factory=list)
+
+    def start(self, folder: Path) -> None:
+        names = [f"agent-{number:05}" for number in range(self.count)]
+        pairs = list(zip(names, self._tokens(names), strict=True))
+        for start in range(0, self.count, IN_ONE):
+            command = [sys.executable, "-m", "bench.control_agents_dbg", str(folder), self.site.url]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.processes.append(process)
+            assert process.stdin is not None
+            process.stdin.write("".join(f"{name} {token}\n" for name, token in pairs[start : start + IN_ONE]) + "\n")
+            process.stdin.flush()
+        for process in self.processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "joined\n", "agents could not join"
+        until(lambda: self.connected() == self.count, "all agents are connected", PATIENCE)
+
+    def _tokens(self, names: Sequence[str]) -> list[str]:
+        """One for each, made through the API as `lattice tokens create` does."""
+        authority = fingerprint(b64decode(self.site.ask(f"{SECRETS}/lattice-ca")["data"]["tls.crt"]))
+        made = [JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), authority) for _ in names]
+        expires = stamp(datetime.now(UTC) + timedelta(hours=1))
+        bodies = (json.dumps(token_secret(token, Grant(expires=expires, node=name))) for token, name in zip(made, names, strict=True))
+        created = asyncio.run(drive(self.site.at, (request("POST", SECRETS, body.encode()) for body in bodies)))
+        assert created.count == len(names), created.refused
+        return [str(token) for token in made]
+
+    def connected(self) -> int:
+        """As the server counts them."""
+        return int(self.site.metric("lattice_agents_connected"))
+
+    def streams(self) -> int:
+        """TCP connections open at the server's port for agents: one each, unless they shared one."""
+        port = f"{self.site.ports[1]:04X}"
+        lines = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+        return sum(words[1].endswith(f":{port}") and words[3] == "01" for words in lines)
+
+    def cpu(self) -> float:
+        return cpu_seconds([process.pid for process in self.processes])
+
+    def resident_mib(self) -> float:
+        return sum(resident_mib(process.pid) for process in self.processes)
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+
+@contextlib.contextmanager
+def a_crowd(site: Site, count: int) -> Iterator[Crowd]:
+    """All of them connected."""
+    crowd = Crowd(site, count)
+    with tempfile.TemporaryDirectory(prefix="lattice-agents-", dir="/dev/shm") as folder:
+        try:
+            crowd.start(Path(folder))
+            yield crowd
+        finally:
+            crowd.stop()
+
+
+def _joined(folder: Path, server: str, name: str, token: str) -> Identity:
+    identity = Identity.load(folder / name)
+    join.join(identity, server, token, name)
+    return identity
+
+
+async def _live(identity: Identity, server: str) -> None:
+    """One agent, as `lattice agent --runtime fake` wires it."""
+    clock, rng, memory = SystemClock(), random.Random(), StateFile(identity.folder)
+    work = Work(FakeRuntime(FakeMachine(clock, rng), memory), memory, clock)
+    machine = Machine(ROOM, ("process", "container"), (20_000, 29_999), addresses=[("InternalIP", "127.0.0.1")])
+    agent = Agent(work, GrpcLink(lambda: identity), clock, rng, machine.registration, list(identity.place.agents))
+
+    async def look_up() -> str:
+        return await asyncio.to_thread(join.look_up, identity, server)
+
+    agent.node_usage, agent.look_up, agent.is_part = NodeMeter(clock, identity.folder).usage, look_up, True
+    await asyncio.gather(agent.run(), Renewal(identity, agent, clock, rng).run())
+
+
+async def _run(folder: Path, server: str, pairs: Sequence[tuple[str, str]]) -> None:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        identities = list(pool.map(lambda pair: _joined(folder, server, *pair), pairs))
+    print("joined", flush=True)
+    await asyncio.gather(*(_live(each, server) for each in identities))
+
+
+def main() -> None:
+    import logging
+
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr), wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
+    pairs = []
+    while line := sys.stdin.readline().strip():
+        name, token = line.split()
+        pairs.append((name, token))
+    asyncio.run(_run(Path(sys.argv[1]), sys.argv[2], pairs))
+
+
+if __name__ == "__main__":
+    main()

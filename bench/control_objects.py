@@ -1,0 +1,129 @@
+"""What the control plane is loaded with: nodes on paper, bare workloads, and a service with the pool that it needs."""
+
+import itertools
+import json
+from collections.abc import Iterator
+
+import msgspec
+
+from bench.control_site import API, NODES, SERVICES, WORKLOADS, Object, Site
+from bench.load import request
+from lattice.clock import SystemClock, stamp
+from lattice.controllers.record import created
+from lattice.kinds.node import LatticeNode
+from lattice.store.protocol import Put
+
+HEAD = {"apiVersion": "lattice.dev/v1alpha1"}
+ALLOCATABLE = {"cpu": 4000, "memory": 32 << 30, "storage": 100 << 30, "workloads": 110}
+REQUESTS = {"cpu": "100m", "memory": "500Mi"}
+CPU, MEMORY = 100, 500 << 20  # the same as numbers
+PROVIDER, POOL, CLASS = "paper", "paper", "paper"
+_uids = itertools.count(1)
+
+
+def paper_node(number: int) -> Put:
+    """As if its agent had registered and been heard."""
+    body = {
+        **HEAD,
+        "kind": "LatticeNode",
+        "metadata": {"name": f"paper-{number:05}"},
+        "spec": {"zone": f"z{number % 3}"},
+        "status": paper_status(),
+    }
+    return created(
+        msgspec.convert(body, LatticeNode), uid=f"00000000-0000-0000-0000-{next(_uids):012d}", now=stamp(SystemClock().now())
+    )
+
+
+def paper_status() -> Object:
+    now = stamp(SystemClock().now())
+    heard = {"type": "Ready", "status": "True", "reason": "Heard", "message": "", "lastTransitionTime": now}
+    return {
+        "phase": "Ready",
+        "capacity": ALLOCATABLE,
+        "allocatable": ALLOCATABLE,
+        "runtimes": ["container", "process"],
+        "portRange": {"first": 20_000, "last": 29_999},
+        "agentVersion": "paper",
+        "conditions": [heard],
+    }
+
+
+def workload(name: str) -> bytes:
+    """Bare: of no service."""
+    container = {"command": ["serve"], "ports": [{"name": "http"}], "resources": {"requests": REQUESTS}}
+    metadata = {"name": name, "namespace": "default", "labels": {"app": "bench"}}
+    return json.dumps({**HEAD, "kind": "LatticeWorkload", "metadata": metadata, "spec": {"containers": {"main": container}}}).encode()
+
+
+def creates(prefix: str, count: int) -> Iterator[bytes]:
+    for number in range(count):
+        yield request("POST", WORKLOADS, workload(f"{prefix}-{number:06d}"))
+
+
+def offer(site: Site, nodes: int) -> None:
+    """A pool of the fake provider, its class of machines, and a policy by which the cluster keeps all of them."""
+    site.send(
+        "POST",
+        f"{API}/latticenodeclasses",
+        {
+            **HEAD,
+            "kind": "LatticeNodeClass",
+            "metadata": {"name": CLASS},
+            "spec": {
+                "providers": {PROVIDER: {}},
+                "resources": {"cores": 4, "memoryGi": 32, "storageGi": 100},
+                "costPerHour": {PROVIDER: 0.01},
+            },
+        },
+    )
+    site.send(
+        "POST",
+        f"{API}/latticepools",
+        {
+            **HEAD,
+            "kind": "LatticePool",
+            "metadata": {"name": POOL},
+            "spec": {
+                "provider": {"type": PROVIDER, "region": "paper"},
+                "capacity": {"maxNodes": nodes},
+                "nodeClasses": [CLASS],
+                "labels": {"tier": "bench"},
+            },
+        },
+    )
+    site.send(
+        "POST",
+        f"{API}/latticeplacementpolicies",
+        {
+            **HEAD,
+            "kind": "LatticePlacementPolicy",
+            "metadata": {"name": "keep"},
+            "spec": {"selector": {"matchLabels": {"app": "bench"}}, "clusterPolicy": {"minNodes": nodes, "maxNodes": nodes}},
+        },
+    )
+
+
+def service(name: str, replicas: int) -> Object:
+    container = {"command": ["serve"], "ports": [{"name": "http"}], "resources": {"requests": REQUESTS}}
+    return {
+        **HEAD,
+        "kind": "LatticeService",
+        "metadata": {"name": name, "namespace": "default", "labels": {"app": "bench"}},
+        "spec": {
+            "containers": {"main": container},
+            "placement": {"resources": {"cores": 0.1, "memoryGi": 500 / 1024}},
+            "replicas": {"min": replicas, "max": replicas},
+        },
+    }
+
+
+def joins(names: list[str]) -> Iterator[bytes]:
+    """What their agents would have written by registering."""
+    body = json.dumps({"status": paper_status()}).encode()
+    for name in names:
+        yield request("PATCH", f"{NODES}/{name}/status", body, "application/merge-patch+json")
+
+
+def apply_service(site: Site, name: str, replicas: int) -> None:
+    site.send("POST", SERVICES, service(name, replicas))

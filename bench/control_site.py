@@ -1,0 +1,184 @@
+"""A server in a process of its own, on either store: how it is started, ended and asked, and what it costs."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bench.load import Target, target
+from bench.machine import resident_mib
+from bench.wire import Line
+from lattice.clock import SystemClock
+from lattice.store.protocol import MAX_OPERATIONS, Put, Store
+from lattice.store.sqlite import SqliteStore
+from tests.contract.etcd_server import EtcdServer, free_port, running_etcd
+from tests.servers import LATTICE
+
+API = "/apis/lattice.dev/v1alpha1"
+NODES = f"{API}/latticenodes"
+WORKLOADS = f"{API}/namespaces/default/latticeworkloads"
+SERVICES = f"{API}/namespaces/default/latticeservices"
+MERGE = "application/merge-patch+json"
+TICKS = os.sysconf("SC_CLK_TCK")
+Found = TypeVar("Found")
+Object = dict[str, Any]
+
+
+def until(found: Callable[[], Found | None], what: str, within: float, every: float = 0.1) -> Found:
+    """Whatever it finds, once it finds something; in vain, the run is worth nothing."""
+    ends = time.monotonic() + within
+    while not (answer := found()):
+        assert time.monotonic() < ends, f"waited {within:g} s in vain: {what}"
+        time.sleep(every)
+    return answer
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """User and system time that these processes have had."""
+    total = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / TICKS
+
+
+@dataclass
+class Site:
+    """One server; `etcd` is its store, if that is not a file."""
+
+    folder: Path
+    flags: tuple[str, ...] = ()
+    etcd: EtcdServer | None = None
+    ports: tuple[int, int] = field(default_factory=lambda: (free_port(), free_port()))
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        store = ("--store", self.etcd.url("bench")) if self.etcd else ()
+        command = [*LATTICE, "server", "--data-dir", str(self.data_dir), "--port", str(self.ports[0]), "--agents-port", str(self.ports[1])]
+        log = self.folder / "server.log"
+        seen = log.stat().st_size if log.exists() else 0
+        with log.open("ab") as file:
+            self.process = subprocess.Popen([*command, *store, *self.flags], stdout=file, stderr=file, stdin=subprocess.DEVNULL)
+        until(lambda: self._serves(log, seen), "the server serves", 60, 0.02)
+
+    def _serves(self, log: Path, seen: int) -> bool:
+        text = log.read_bytes()[seen:]
+        assert self.process is not None
+        assert self.process.poll() is None, text.decode()[-3000:]
+        return b'"event": "serving"' in text
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(60)
+
+    @property
+    def data_dir(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.ports[0]}"
+
+    @cached_property
+    def at(self) -> Target:
+        return target(self.data_dir / "kubeconfig")
+
+    @contextlib.contextmanager
+    def line(self) -> Iterator[Line]:
+        line = Line(self.at)
+        try:
+            yield line
+        finally:
+            line.close()
+
+    def ask(self, path: str) -> Object:
+        with self.line() as line:
+            found: Object = json.loads(line.ask(path))
+            return found
+
+    def everything(self, path: str) -> list[Object]:
+        """All objects of a kind, page by page."""
+        found: list[Object] = []
+        rest = ""
+        with self.line() as line:
+            while True:
+                page = json.loads(line.ask(f"{path}?limit=500{rest}"))
+                found += page["items"]
+                token = page["metadata"].get("continue", "")
+                if not token:
+                    return found
+                rest = f"&continue={token}"
+
+    def send(self, method: str, path: str, body: Object, content: str = "application/json") -> None:
+        with self.line() as line:
+            status = line.send(method, path, json.dumps(body).encode(), content)
+        assert status < 300, f"{method} {path}: {status}"
+
+    def revision(self) -> int:
+        return int(self.ask(f"{NODES}?limit=1")["metadata"]["resourceVersion"])
+
+    def metric(self, name: str) -> float:
+        """The sum over all labels."""
+        with self.line() as line:
+            text = line.ask("/metrics", "text/plain").decode()
+        return sum(float(value) for value in re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE))
+
+    @property
+    def pids(self) -> list[int]:
+        """The server and whatever it started."""
+        assert self.process is not None
+        found = [self.process.pid]
+        for pid in found:
+            children = Path(f"/proc/{pid}/task/{pid}/children")
+            found += [int(word) for word in children.read_text().split()] if children.exists() else []
+        return found
+
+    def cpu(self) -> float:
+        return cpu_seconds(self.pids)
+
+    def resident_mib(self) -> float:
+        return sum(resident_mib(pid) for pid in self.pids)
+
+    def store_cpu(self) -> float:
+        return cpu_seconds([self.etcd.pid]) if self.etcd else 0.0
+
+
+@contextlib.contextmanager
+def a_site(folder: Path, store: str, flags: tuple[str, ...] = (), puts: Sequence[Put] = ()) -> Iterator[Site]:
+    """A server on a store that holds `puts` already, and the end of it."""
+    folder.mkdir()
+    with contextlib.ExitStack() as stack:
+        etcd = stack.enter_context(running_etcd(folder)) if store == "etcd" else None
+        site = Site(folder, flags, etcd)
+        if puts:
+            asyncio.run(_fill(site, puts))
+        stack.callback(site.stop)
+        site.start()
+        yield site
+
+
+async def _fill(site: Site, puts: Sequence[Put]) -> None:
+    store = await _opened(site)
+    for start in range(0, len(puts), MAX_OPERATIONS):
+        await store.commit(puts[start : start + MAX_OPERATIONS])
+    await store.close()
+
+
+async def _opened(site: Site) -> Store:
+    clock = SystemClock()
+    if site.etcd:
+        from lattice.store.etcd import EtcdStore
+
+        return await EtcdStore.open(site.etcd.url("bench"), clock)
+    site.data_dir.mkdir(mode=0o700)
+    return await SqliteStore.open(site.data_dir / "state.db", clock)

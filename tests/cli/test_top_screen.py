@@ -1,0 +1,147 @@
+"""What `lattice top` and `lattice logs` draw: bars, cut pictures, prefixed lines; nothing that a pipe would choke on."""
+
+import pytest
+
+from lattice.cli.columns import Look
+from lattice.cli.logs import prefixed
+from lattice.cli.top import coloured, framed
+from lattice.cli.top_tables import Pen, lines
+
+GI = 1 << 30
+USE = {"cpu": {"used": 500, "of": 2000}, "memory": {"used": GI, "of": 4 * GI}}
+DOCUMENT = {
+    "pools": [
+        {
+            "name": "north",
+            "region": "n",
+            "nodes": 1,
+            "readyNodes": 1,
+            "maxNodes": 4,
+            "phase": "Ready",
+            "budget": {"hourlyMicros": 24_000, "spentMicros": 1_234_567, "projectedMicros": 54_000_000, "limitMicros": 60_000_000},
+            **USE,
+        },
+        {"name": "aws/us-east-1", "nodes": 0, "readyNodes": 0, "cpu": {"used": 0, "of": 0}, "memory": {"used": 0, "of": 0}},
+    ],
+    "nodes": [
+        {
+            "name": "n1",
+            "cluster": "north-001",
+            "class": "nano",
+            "phase": "Ready",
+            "isReady": True,
+            "isConnected": True,
+            "unschedulable": True,
+            "workloads": 2,
+            "disk": {"used": 1, "of": 4},
+            **USE,
+        },
+        {
+            "name": "n2",
+            "cluster": "",
+            "class": "",
+            "phase": "Ready",
+            "isReady": True,
+            "isConnected": False,
+            "unschedulable": False,
+            "workloads": 0,
+            "disk": {"used": 0, "of": 0},
+            **USE,
+        },
+    ],
+    "services": [
+        {
+            "namespace": "default",
+            "name": "web",
+            "ready": 1,
+            "wanted": 2,
+            "failures": 3,
+            "pools": [],
+            "cpu": {"used": 1500},
+            "memory": {"used": GI},
+            "hourlyMicros": None,
+            "phase": "Pending",
+            "verdict": "OverBudget",
+        }
+    ],
+}
+
+
+def drawn(encoding: str = "utf-8") -> str:
+    return "\n".join(lines(DOCUMENT, Look(), Pen(encoding)))
+
+
+def test_a_pool_with_its_budget() -> None:
+    found = next(line for line in drawn().splitlines() if line.startswith("north"))
+    assert found.split() == [
+        *("north", "n", "1/4", "0.50", "██░░░░", "25%", "1Gi", "██░░░░", "25%"),
+        *("$0.024", "$1.23", "$54.00", "██████", "90%", "of", "$60.00", "Ready"),
+    ]
+
+
+def test_an_offer_of_which_nothing_is_known_but_its_name() -> None:
+    found = next(line for line in drawn().splitlines() if line.startswith("aws/us-east-1"))
+    assert found.split() == ["aws/us-east-1", "-", "0", "0.00", "-", "0", "-", *["-"] * 5]
+
+
+def test_nodes_say_what_is_odd_about_them() -> None:
+    text = drawn()
+    assert "Ready, cordoned" in text
+    gone = next(line for line in text.splitlines() if line.startswith("n2"))
+    assert gone.split() == ["n2", *["-"] * 7, "0", "Ready,", "not", "connected"]
+
+
+def test_a_service_says_why_it_waits() -> None:
+    found = next(line for line in drawn().splitlines() if line.startswith("web"))
+    assert found.split() == ["web", "1/2", "███░░░", "1.50", "1Gi", "3", "-", "Pending", "(OverBudget)", "-"]
+
+
+def test_a_terminal_without_blocks_gets_plain_characters() -> None:
+    assert drawn("ascii").isascii()
+
+
+def test_an_empty_fleet_says_what_to_do() -> None:
+    assert lines({"pools": [], "nodes": []}, Look(), Pen("utf-8")) == [
+        "nothing is there yet: declare pools and services with `lattice apply`"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("used", "of", "shown"),
+    [
+        (0, 100, "░░░░░░   0%"),
+        (1, 1000, "░░░░░░   0%"),
+        (1, 100, "█░░░░░   1%"),
+        (100, 100, "██████ 100%"),
+        (300, 100, "██████ 300%"),
+        (None, 100, "-"),
+        (1, None, "-"),
+        (1, 0, "-"),
+    ],
+)
+def test_bars(used: int | None, of: int | None, shown: str) -> None:
+    assert Pen("UTF-8").share(used, of) == shown
+
+
+def test_a_picture_is_cut_to_the_window() -> None:
+    picture = framed([f"row {number} " + "x" * 50 for number in range(30)], columns=20, rows=10)
+    rows = picture.removeprefix("\x1b[H").removesuffix("\x1b[J").split("\x1b[K\n")[:-1]
+    assert len(rows) == 9
+    assert all(len(row) <= 19 for row in rows)
+    assert rows[-1] == "… and 22 lines more"
+    assert framed(["one"], 80, 24) == "\x1b[Hone\x1b[K\n\x1b[J"
+
+
+def test_what_is_not_well_stands_out_unless_colours_are_unwanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert coloured("n1 NotReady") == "\x1b[31mn1 NotReady\x1b[0m"
+    assert coloured("n1 Draining") == "\x1b[33mn1 Draining\x1b[0m"
+    assert coloured("n1 Ready") == "n1 Ready"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert coloured("n1 NotReady") == "n1 NotReady"
+
+
+def test_each_line_gets_its_prefix_however_it_comes() -> None:
+    assert b"".join(prefixed(iter([b"on", b"e\ntw", b"o\n", b"thr"]), b"[a] ")) == b"[a] one\n[a] two\n[a] thr\n"
+    assert list(prefixed(iter([]), b"[a] ")) == []

@@ -1,0 +1,59 @@
+"""Whom can a service spare when a node is drained? Only replicas that nobody else is about to take away."""
+
+import pytest
+from msgspec.structs import replace
+
+from lattice.kinds.base import Metadata
+from lattice.kinds.container import Container
+from lattice.kinds.service import LatticeService, PlacedIn, Replicas, ServiceSpec, ServiceStatus
+from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
+from lattice.scheduling.leaving import standing
+from lattice.scheduling.noderules import Resident, Standing, drain
+
+MAIN = {"main": Container(command=("sleep", "1"))}
+
+
+def a_service(placed: int) -> LatticeService:
+    status = ServiceStatus(placements=(PlacedIn(pool="p", cluster="c", replicas=placed),) if placed else ())
+    return LatticeService(
+        api_version="lattice.dev/v1alpha1",
+        kind="LatticeService",
+        metadata=Metadata(name="web", namespace="default"),
+        spec=ServiceSpec(containers=MAIN, replicas=Replicas(min=2)),
+        status=status,
+    )
+
+
+def a_replica(slot: int, **metadata: str) -> LatticeWorkload:
+    status = WorkloadStatus(binding=Binding(node=f"n{slot}"), actual_state="Running", ready=True, last_action="Apply")
+    return LatticeWorkload(
+        api_version="lattice.dev/v1alpha1",
+        kind="LatticeWorkload",
+        metadata=replace(Metadata(name=f"web-{slot}", namespace="default"), **metadata),
+        spec=WorkloadSpec(containers=MAIN, service="web", slot=slot),
+        status=status,
+    )
+
+
+@pytest.mark.parametrize(
+    ("placed", "replicas", "is_surged", "expected"),
+    [
+        pytest.param(2, [0, 1], False, Standing(2, 2), id="as many as were placed"),
+        pytest.param(2, [0, 1, 2], False, Standing(3, 2, is_changing=True), id="one more than were placed goes soon"),
+        pytest.param(2, [0, 1, 2], True, Standing(3, 2), id="unless the drain asked for it"),
+        pytest.param(2, [0, 1, 2, 3], True, Standing(4, 2, is_changing=True), id="and for no more than one"),
+        pytest.param(3, [0, 1, 2], False, Standing(3, 2), id="more than it must keep"),
+        pytest.param(0, [0, 1, 2], False, Standing(3, 2), id="nobody placed them, nobody takes them away"),
+    ],
+)
+def test_what_a_service_can_spare(placed: int, replicas: list[int], is_surged: bool, expected: Standing) -> None:
+    found = [a_replica(slot) for slot in replicas]
+    gone = a_replica(9, deletion_timestamp="2026-01-01T00:00:00Z")
+    assert standing(a_service(placed), [*found, gone], (), is_surged=is_surged) == expected
+
+
+def test_a_drain_waits_while_replicas_are_replaced_or_removed_and_asks_for_none() -> None:
+    found = drain([Resident("web-0", "web"), Resident("alone")], {"web": Standing(3, 2, is_changing=True)})
+    assert [each.name for each in found.leave] == ["alone"]
+    assert found.held == {"web-0": "replicas of service web are being replaced or removed: it waits until that is done"}
+    assert found.surge == ()

@@ -1,0 +1,60 @@
+"""Parts of workloads that are no kinds of their own are where clients look for them: in discovery, in OpenAPI, in the routes."""
+
+import json
+
+import pytest
+
+from lattice.errors import NotFound
+from lattice.kinds import KINDS
+from lattice.kinds.schema import structural_schema
+from lattice.kinds.workload import LatticeWorkload
+from lattice.server import discovery
+from lattice.server.catalog import Catalog
+from lattice.server.livepaths import with_live
+from lattice.server.openapi import v3_documents
+from lattice.server.routes import deed, locate
+
+CATALOG = Catalog(KINDS)
+HOME = "/apis/lattice.dev/v1alpha1"
+JOB = f"{HOME}/namespaces/default/latticeworkloads/job"
+
+
+def test_discovery_lists_them() -> None:
+    resources = discovery.served(kind.resource for kind in KINDS)
+    found = {each["name"]: each for each in discovery.resource_list(resources, "lattice.dev/v1alpha1")["resources"]}
+    assert found["latticeworkloads/log"]["verbs"] == ["get"]
+    assert found["latticeworkloads/retry"]["verbs"] == ["create"]
+    assert found["latticeworkloads/status"]["verbs"] == ["get", "patch", "update"]
+    assert "latticenodes/log" not in found
+    below = {
+        part["subresource"]: part["verbs"]
+        for group in discovery.aggregated(resources, core=False)["items"]
+        for version in group["versions"]
+        for resource in version["resources"]
+        if resource["resource"] == "latticeworkloads"
+        for part in resource["subresources"]
+    }
+    assert below == {"status": ["get", "patch", "update"], "log": ["get"], "retry": ["create"]}
+
+
+def test_openapi_describes_them() -> None:
+    documents = with_live(v3_documents([(kind.resource, structural_schema(kind)) for kind in KINDS], "1"))
+    paths = json.loads(documents[HOME.removeprefix("/")])["paths"]
+    item = f"{HOME}/namespaces/{{namespace}}/latticeworkloads/{{name}}"
+    assert {each["name"] for each in paths[f"{item}/log"]["get"]["parameters"]} == {"container", "tail", "follow"}
+    assert list(paths[f"{item}/retry"]) == ["parameters", "post"]
+    assert "get" in paths[f"{HOME}/top"]
+    assert set(paths[f"{item}/log"]["get"]["responses"]["200"]["content"]) == {"text/plain"}
+
+
+@pytest.mark.parametrize(("part", "method", "verb"), [("log", "GET", "get"), ("retry", "POST", "create")])
+def test_routes_find_them(part: str, method: str, verb: str) -> None:
+    target = locate(CATALOG, f"{JOB}/{part}")
+    assert (target.served.resource, target.name, target.subresource) == (LatticeWorkload.resource, "job", part)
+    assert deed(method, target, watching=False).verb == verb
+
+
+@pytest.mark.parametrize("path", [f"{JOB}/cow", f"{HOME}/latticenodes/n1/log", f"{HOME}/latticeworkloads/job/log"])
+def test_elsewhere_there_are_none(path: str) -> None:
+    with pytest.raises(NotFound):
+        locate(CATALOG, path)
