@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/.tools/etcd/usr/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install up run test check prove bench bench-scheduling bench-openb bench-fleet docs contract e2e clean
+.PHONY: help install up run test check prove bench bench-scheduling bench-openb bench-fleet bench-control docs contract e2e clean
 
 help:  ## list the chores
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ bench-scheduling: .venv/.ready-dev  ## measure decisions a second, every placeme
 
 bench-fleet: .venv/.ready-dev  ## cost of fleet plans beside an independent optimum, and speed of placing
 	$(BIN)/python -m bench.fleet
+
+bench-control: .venv/.ready-dev tools  ## cost of the control plane at rest with 1,000 agents, and how soon work is placed, durably
+	$(BIN)/python -m bench.control
 
 bench-openb: .venv/.ready-dev  ## fill a GPU cluster from a public trace, beside published heuristics
 	$(BIN)/python -m bench.openb

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from bench.control_site import API, NODES, SERVICES, WORKLOADS, Object, Site
+from bench.control_site import API, SERVICES, WORKLOADS, Object, Site, opened
 from bench.load import request
 from lattice.clock import SystemClock, stamp
-from lattice.controllers.record import created
-from lattice.kinds.node import LatticeNode
-from lattice.store.protocol import Put
+from lattice.controllers.record import created, with_status
+from lattice.kinds.node import LatticeNode, NodeStatus
+from lattice.store.protocol import MAX_OPERATIONS, Put
 
 HEAD = {"apiVersion": "lattice.dev/v1alpha1"}
 ALLOCATABLE = {"cpu": 4000, "memory": 32 << 30, "storage": 100 << 30, "workloads": 110}
@@ -118,11 +118,18 @@ def service(name: str, replicas: int) -> Object:
     }
 
 
-def joins(names: list[str]) -> Iterator[bytes]:
-    """What their agents would have written by registering."""
-    body = json.dumps({"status": paper_status()}).encode()
-    for name in names:
-        yield request("PATCH", f"{NODES}/{name}/status", body, "application/merge-patch+json")
+async def register_all(site: Site) -> None:
+    """What the agents of all nodes would have written by registering; the server does not run meanwhile."""
+    status = msgspec.convert(paper_status(), NodeStatus)
+    async with opened(site) as store:
+        after = ""
+        while True:
+            page = await store.list(LatticeNode.resource.id, limit=MAX_OPERATIONS, after=after)
+            if page.entries:
+                await store.commit([with_status(entry, status) for entry in page.entries])
+            if not page.more:
+                return
+            after = page.entries[-1].key.path
 
 
 def apply_service(site: Site, name: str, replicas: int) -> None:

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -168,17 +168,22 @@ def a_site(folder: Path, store: str, flags: tuple[str, ...] = (), puts: Sequence
 
 
 async def _fill(site: Site, puts: Sequence[Put]) -> None:
-    store = await _opened(site)
-    for start in range(0, len(puts), MAX_OPERATIONS):
-        await store.commit(puts[start : start + MAX_OPERATIONS])
-    await store.close()
+    async with opened(site) as store:
+        for start in range(0, len(puts), MAX_OPERATIONS):
+            await store.commit(puts[start : start + MAX_OPERATIONS])
 
 
-async def _opened(site: Site) -> Store:
+@contextlib.asynccontextmanager
+async def opened(site: Site) -> AsyncIterator[Store]:
+    """Its store, while the server does not run."""
     clock = SystemClock()
+    store: Store
     if site.etcd:
         from lattice.store.etcd import EtcdStore
 
-        return await EtcdStore.open(site.etcd.url("bench"), clock)
-    site.data_dir.mkdir(mode=0o700)
-    return await SqliteStore.open(site.data_dir / "state.db", clock)
+        store = await EtcdStore.open(site.etcd.url("bench"), clock)
+    else:
+        site.data_dir.mkdir(mode=0o700, exist_ok=True)
+        store = await SqliteStore.open(site.data_dir / "state.db", clock)
+    yield store
+    await store.close()

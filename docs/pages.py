@@ -99,8 +99,18 @@ def commands() -> Iterator[str]:
 def settings_page() -> Iterator[str]:
     yield "# Settings"
     yield (
-        "Settings of `lattice server`; `lattice up --help` lists those that it shares. A flag wins over its environment variable, "
-        "that over the default. `ETCD_HOST` and `ETCD_PORT` name the store of `lattice server` when nothing else does."
+        "Settings of `lattice server` and `lattice up`. A flag wins over its environment variable, that over the file, that over the default."
+    )
+    yield (
+        "The file is YAML, one `name: value` a line, named by `--config` or `LATTICE_CONFIG`; what it says wrong is refused with its line. "
+        "`lattice agent` has one too, by the names of its own flags: `--config` or `LATTICE_AGENT_CONFIG`. "
+        "Relative paths are taken from where the command is started."
+    )
+    yield fenced("store: etcd://10.0.0.1:2379,10.0.0.2:2379\nlisten: 0.0.0.0\nadvertise: lattice.example\nheartbeat: 5", "yaml")
+    yield (
+        "`ETCD_HOST` and `ETCD_PORT` (2379) name the store of `lattice server` where neither `--store` nor `LATTICE_STORE` does. "
+        "`CONTROL_PLANE_API_URL` is the server of `lattice agent` where neither `--server` nor `LATTICE_SERVER` names it, and that of every "
+        "other command where `LATTICE_ADDR` does not."
     )
     for setting in settings.SETTINGS:
         yield f"## {setting.name}"
@@ -187,6 +197,8 @@ def _specification(spec: Specification, what: str) -> Iterator[str]:
         f"notices. `tests/test_spec{spec.number}.py` looks the places up and makes the changes, one at a time in a copy of the package: "
         "a few of them with `make test`, all with `make prove`."
     )
+    if count := sum(len(section.later) for section in spec.sections):
+        yield f"{count} more come later, each listed where the specification asks for it, with what there is until then."
     for section in spec.sections:
         yield f"## {section.title}"
         if section.rows:
@@ -210,8 +222,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def fenced(text: str) -> str:
-    return f"```text\n{text.rstrip()}\n```"
+def fenced(text: str, language: str = "text") -> str:
+    return f"```{language}\n{text.rstrip()}\n```"
 
 
 PAGES = {

@@ -44,7 +44,7 @@ class Copy:
         return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
     def test(self, *ids: str) -> subprocess.CompletedProcess[str]:
-        return self.run("-m", "pytest", "-x", "--tb=line", "-p", "no:cacheprovider", *ids)
+        return self.run("-m", "pytest", "-x", "--tb=line", "--timeout", "90", "-p", "no:cacheprovider", *ids)
 
     def test_with_slip(self, row: Row) -> subprocess.CompletedProcess[str]:
         path = self.folder / "lattice" / row.slip.file

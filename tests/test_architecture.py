@@ -15,6 +15,7 @@ MAY_IMPORT = {
     "errors": "",
     "clock": "",
     "metrics": "",
+    "traces": "",
     "settings": "errors",
     "presence": "clock kinds",
     "kinds": "errors",
@@ -23,10 +24,10 @@ MAY_IMPORT = {
     "scheduling": "errors kinds engine",
     "store": "errors kinds clock metrics",
     "providers": "errors kinds clock metrics",
-    "controllers": "errors kinds engine placement scheduling store providers presence clock metrics settings",
+    "controllers": "errors kinds engine placement scheduling store providers presence clock metrics traces settings",
     "wire": "errors kinds",
-    "agent": "errors kinds wire clock metrics settings",
-    "server": "errors kinds engine placement scheduling store wire presence clock metrics settings",
+    "agent": "errors kinds wire clock metrics traces settings",
+    "server": "errors kinds engine placement scheduling store wire presence clock metrics traces settings",
     "cli": "*",
     "__main__": "cli",
 }
@@ -115,7 +116,19 @@ def test_no_junk_drawers(word: str) -> None:
 
 
 def test_help_starts_without_the_heavy_libraries() -> None:
-    heavy = ["aiohttp", "grpc", "rich", "structlog", "cryptography", "apsw", "yaml", "msgspec", "lattice.kinds", "lattice.server"]
+    heavy = [
+        "opentelemetry",
+        "aiohttp",
+        "grpc",
+        "rich",
+        "structlog",
+        "cryptography",
+        "apsw",
+        "yaml",
+        "msgspec",
+        "lattice.kinds",
+        "lattice.server",
+    ]
     script = (
         "import sys; from lattice.cli.main import main; code = main(['--help'])\n"
         f"found = [name for name in {heavy} if name in sys.modules]\n"

@@ -16,7 +16,7 @@ OUT_OF_SCOPE = (
         "no runtime is driven by the server: it sends what is wanted, and its nodes do it",
         "server.spoken:order_of",
         "server/test_nodelink.py::test_an_order_carries_what_the_node_needs",
-        ("server/spoken.py", "        containers=msgspec.json.encode(spec.containers),", ""),
+        ("server/spoken.py", "        revision=order.revision,", ""),
     ),
     Row(
         "no store of logs: the last lines of what failed, and no more",
@@ -64,8 +64,8 @@ ACCEPTANCE = (
     ),
     Row(
         "idempotent by revision, and agents insist on it",
-        "agent.work:Work.take",
-        "agent/test_work.py::test_a_new_revision_takes_the_place_of_the_old_one_and_never_runs_beside_it",
+        "agent.plan:plan",
+        "agent/test_plan.py::test_plan[an update first stops the old one]",
         (
             "agent/plan.py",
             'if order.desired != "Running" or any(each.live and _unwanted(each, order) for each in there):',
@@ -112,7 +112,7 @@ PRIORITIES = (
         "bounded workers, of which a slow one holds up nobody",
         "controllers.loop:Pace",
         "controllers/test_loop.py::test_one_slow_key_does_not_hold_up_the_others_and_is_broken_off_in_the_end",
-        ("controllers/loop.py", "                work.task.cancel()", "                pass"),
+        ("controllers/loop.py", "_Work(task, now + self.pace.patience)", "_Work(task, math.inf)"),
     ),
     Row(
         "optimistic writes to etcd: one transaction that compares and swaps",

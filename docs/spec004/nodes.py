@@ -40,7 +40,7 @@ NODE_MANAGER = (
     Row(
         "what a lost node ran starts elsewhere",
         "controllers.nodes:Nodes.footing",
-        "controllers/test_workloads.py::test_what_a_silent_node_ran_starts_elsewhere_after_two_minutes[keep]",
+        f"{NODES}::test_a_new_leader_counts_the_two_minutes_anew",
         ("controllers/nodes.py", 'Footing("Abandoned" if found.may_go else "Silent", True,', 'Footing("Silent", True,'),
     ),
     Row(

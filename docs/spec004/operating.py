@@ -12,14 +12,10 @@ SECURITY = (
         ("server/signing.py", "if groups != [NODES] or len(names)", "if len(names)"),
     ),
     Row(
-        "mTLS: an agent talks to no other authority's servers",
-        "agent.link:GrpcLink",
-        "server/test_agents_grpc.py::test_an_agent_does_not_talk_to_a_server_of_another_authority",
-        (
-            "agent/link.py",
-            "return grpc.aio.secure_channel(address, credentials, options=OPTIONS)",
-            "return grpc.aio.insecure_channel(address)",
-        ),
+        "mTLS: and only while it has the key that joined",
+        "server.joining:refuse_stranger",
+        "server/test_nodelink.py::test_a_certificate_counts_only_for_the_node_that_joined_with_its_key[a key that did not join as it]",
+        ("server/joining.py", '    if node["metadata"].get("annotations", {}).get(JOINED_KEY) != peer.key:', "    if False:"),
     ),
     Row(
         "certificates are issued",
@@ -66,7 +62,7 @@ SEEN = (
     Row(
         "scheduling_attempts_total",
         "metrics:SCHEDULING_ATTEMPTS",
-        "controllers/test_spec004_loops.py::test_attempts_to_find_a_node_are_counted_with_those_that_fail",
+        "controllers/test_spec004_loops.py::test_attempts_to_find_a_node_are_counted_and_so_are_those_that_fail",
         ("controllers/scheduling.py", "metrics.SCHEDULING_ATTEMPTS.inc(len(run))", "metrics.SCHEDULING_ATTEMPTS.inc()"),
     ),
     Row(

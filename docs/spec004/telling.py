@@ -10,7 +10,7 @@ EVENTS = (
     Row(
         "append-only: each has a name of its own, and none is changed",
         "controllers.events:Teller.event",
-        f"{WORKLOADS}::test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth",
+        f"{WORKLOADS}::test_what_trying_again_cannot_help_fails_at_once_and_a_person_may_ask_again",
         ("controllers/events.py", """f"{metadata.name}.{uid.replace('-', '')[:16]}\"""", 'f"{metadata.name}.event"'),
     ),
     Row(

@@ -67,6 +67,7 @@ class Heard:
     order: int = 0
     is_connected: bool = True
     since: float = 0.0  # monotonic: when the present connection began
+    has_spoken: bool = False  # on the present connection: what is known is of now, not of before
 
 
 @dataclass(slots=True)
@@ -119,7 +120,7 @@ class Presence:
         fresh = Heard(self._sessions, now, since=now)
         # what it has carried out is counted per connection, since orders are sent anew on each
         if known is not None:
-            fresh = replace(known, session=self._sessions, at=now, since=now, order=0, is_connected=True)
+            fresh = replace(known, session=self._sessions, at=now, since=now, order=0, is_connected=True, has_spoken=False)
         self._heard[node] = fresh
         self._orders[node] = _Orders()
         self._tell(Told(node, ()))
@@ -170,8 +171,9 @@ class Presence:
             known.is_complete or beat.is_whole,
             max(known.order, beat.order),
             since=known.since,
+            has_spoken=True,
         )
-        if changed or beat.order > known.order or beat.is_whole > known.is_complete:
+        if changed or beat.order > known.order or beat.is_whole > known.is_complete or not known.has_spoken:
             self._tell(Told(session.node, changed))
         return True
 

@@ -179,6 +179,31 @@ def test_when_another_server_leads_agents_go_there_and_nothing_is_restarted() ->
     play(story)
 
 
+def test_a_leader_that_fell_silent_is_not_gone_back_to_because_another_server_still_names_it() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        other = Leader(leader.store, clock)
+        other.elsewhere = HOME
+        node = a_machine(clock, {HOME: leader, "other:7444": other}, addresses=[HOME, "other:7444"])
+        async with running(node):
+            await clock.advance(20)
+            assert heard(leader).is_connected
+            del node.net.servers[HOME]
+            node.net.cut()
+            node.net.is_cut = False
+            before = len(node.net.dialled)
+            leader.step_down()
+            await clock.advance(16)  # the lease ends
+            asked = node.net.dialled[before:]
+            assert asked.count(HOME) <= 2
+            assert asked.count("other:7444") >= 3
+            await other.lead("other")
+            await clock.advance(10)
+            assert heard(other).is_connected
+        await other.close()
+
+    play(story)
+
+
 def test_a_node_that_was_made_anew_is_joined_anew() -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
         node = a_machine(clock, {HOME: leader}, key="a-former-key")

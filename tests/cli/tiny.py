@@ -56,6 +56,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_PATCH(self):
         self._handle(self._patch)
 
+    def do_PUT(self):
+        self._handle(self._put)
+
     def do_POST(self):
         self._handle(self._missing)
 
@@ -74,6 +77,14 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(status, value, headers)
         else:
             act()
+
+    def _put(self):
+        value = json.loads(self.body)
+        known = self.api.objects[self.where]
+        if value["metadata"]["resourceVersion"] != known["metadata"]["resourceVersion"]:
+            self._answer(409, {"kind": "Status", "reason": "Conflict", "message": "the object has been modified", "code": 409})
+        else:
+            self._answer(200, value if self.query.get("dryRun") else self.api.put(self.where, value))
 
     def _get(self):
         if self.where == "/version":

@@ -23,7 +23,7 @@ from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.money import Charge
 from lattice.providers.fake import FakeProvider
 from lattice.providers.protocol import Machine
-from lattice.store.protocol import Put
+from lattice.store.protocol import Clash, Delete, Put
 
 NANO = a(
     LatticeNodeClass, "nano", spec={"providers": {"local": {}}, "resources": {"cores": 1, "memoryGi": 1}, "costPerHour": {"local": 0.01}}
@@ -144,6 +144,34 @@ def test_a_converged_cluster_writes_nothing_more() -> None:
     play(story)
 
 
+@pytest.mark.parametrize(
+    ("status", "is_looked_at"),
+    [
+        pytest.param({"workloads": 7}, False, id="workloads come and go without a look at all machines"),
+        pytest.param({"usage": {"cpu": 900}}, False, id="so does what they use"),
+        pytest.param({"conditions": [{"type": "Ready", "status": "False", "reason": "NodeLost"}]}, True, id="a node that is lost is looked at"),
+        pytest.param({"agentVersion": ""}, True, id="and one that has not joined"),
+    ],
+)
+def test_a_cluster_is_looked_at_when_a_node_changes_in_what_matters_to_it(status: dict[str, Any], is_looked_at: bool) -> None:
+    async def story(yard: Yard, _: Clusters) -> None:
+        await yard.wants(1)
+        await yard.joined("north-001-nano-1")
+        await yard.scene.clock.advance(10)
+        node, looks, listed = await yard.node(), [], yard.provider.list
+        assert node is not None
+
+        async def counted() -> Any:
+            looks.append(True)
+            return await listed()
+
+        yard.provider.list = counted  # type: ignore[method-assign]
+        await yard.scene.put(msgspec.convert({**msgspec.to_builtins(node), "status": {**msgspec.to_builtins(node.status), **status}}, LatticeNode))
+        assert bool(looks) is is_looked_at
+
+    play(story)
+
+
 def test_a_machine_that_ended_is_started_again_under_its_name() -> None:
     async def story(yard: Yard, _: Clusters) -> None:
         await yard.wants(1)
@@ -218,6 +246,32 @@ def test_a_provider_that_refuses_is_asked_again_and_what_it_said_is_shown() -> N
         yard.provider.quota = None
         await yard.scene.clock.advance(20)
         assert len(await yard.provider.list()) == 2
+
+    play(story)
+
+
+def test_a_node_that_somebody_else_wrote_meanwhile_goes_the_next_time_and_is_not_forgotten_before() -> None:
+    async def story(yard: Yard, controller: Clusters) -> None:
+        name, presence, commit = "north-001-nano-1", controller.office.presence, yard.scene.store.commit
+        was_known: list[bool] = []
+
+        async def contested(writes: Any, *words: Any, **more: Any) -> int:
+            removed = [each.key for each in writes if isinstance(each, Delete) and each.key.name == name]
+            if removed and len(was_known) < 10:
+                was_known.append(presence.get(name) is not None)
+                raise Clash(removed[0], 1, 2)
+            return await commit(writes, *words, **more)
+
+        await yard.wants(1)
+        await yard.joined(name)
+        presence.begin(name)
+        yard.scene.store.commit = contested  # type: ignore[method-assign]
+        await yard.wants(0)
+        cluster = await yard.cluster()
+        assert cluster is not None
+        assert "ProviderRefused" not in {each.reason for each in cluster.status.conditions}
+        await yard.scene.clock.advance(10)
+        assert (was_known, await yard.node(), presence.get(name)) == ([True] * 10, None, None)
 
     play(story)
 

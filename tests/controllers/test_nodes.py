@@ -7,13 +7,15 @@ import msgspec
 import pytest
 from workload_world import World, a_service, a_workload, play
 
+from lattice.controllers.record import with_metadata
 from lattice.errors import Fenced
 from lattice.kinds.base import Metadata
 from lattice.kinds.constraint import Taint
-from lattice.kinds.node import LatticeNode
+from lattice.kinds.node import FINALIZER, LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.metrics import DRIFT, NODES_UNHEALTHY
 from lattice.presence import Beat, Spoken, Usage
+from lattice.store.protocol import Key
 
 W = "default/w"
 DRAIN = Taint(key="lattice.dev/draining", effect="NoSchedule")
@@ -176,6 +178,62 @@ def test_a_removed_node_gives_its_workloads_to_others(policy: str) -> None:
             assert (world.where(), world.live()) == ("n1", [])
             await world.run(15)
         assert (world.where(), world.workload().status.actual_state, bool(world.overlaps)) == ("n2", "Running", policy == "keep")
+
+    play(script)
+
+
+async def hold(world: World, name: str) -> None:
+    """As joining does with a machine that came by itself."""
+    entry = await world.entry(LatticeNode, f"/{name}")
+    await world.store.commit([with_metadata(entry, lambda metadata: metadata | {"finalizers": [FINALIZER, *metadata.get("finalizers", [])]})])
+
+
+@pytest.mark.parametrize("policy", ["keep", "stop"])
+def test_a_node_that_is_heard_is_emptied_before_it_goes(policy: str) -> None:
+    async def script(world: World) -> None:
+        await world.join("n1")
+        await hold(world, "n1")
+        await world.add(a_workload(disconnect={"policy": policy}))
+        await world.run(1)
+        await world.join("n2")
+        await world.doom(LatticeNode, "/n1")
+        await world.run(5)
+        assert await world.store.get(Key(LatticeNode.resource.id, "", "n1")) is None
+        assert (world.where(), world.live(), world.overlaps) == ("n2", ["n2"], [])
+        assert "NodeRemoved" in await world.events("n1")
+
+    play(script)
+
+
+def test_a_node_that_is_silent_goes_at_once_and_takes_what_was_to_be_deleted_with_it() -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1")
+        await hold(world, "n1")
+        await world.add(a_workload())
+        await world.run(1)
+        agent.cut()
+        await world.run(60)
+        await world.doom(LatticeWorkload, W)
+        await world.run(60)
+        assert world.workload().metadata.deletion_timestamp, "its node may still run it"
+        await world.doom(LatticeNode, "/n1")
+        await world.run(5)
+        assert await world.store.get(Key(LatticeNode.resource.id, "", "n1")) is None
+        assert await world.store.get(Key(LatticeWorkload.resource.id, "default", "w")) is None
+
+    play(script)
+
+
+def test_a_node_that_others_hold_too_is_left_to_them() -> None:
+    async def script(world: World) -> None:
+        await world.join("n1")
+        entry = await world.entry(LatticeNode, "/n1")
+        await world.store.commit([with_metadata(entry, lambda metadata: metadata | {"finalizers": ["team/clean"]})])
+        await world.run(1)
+        await hold(world, "n1")
+        await world.doom(LatticeNode, "/n1")
+        await world.run(5)
+        assert world.node("n1").metadata.finalizers == ("team/clean",)
 
     play(script)
 
@@ -351,6 +409,22 @@ def test_what_a_node_holds_that_nobody_told_it_to_is_told_once_and_stopped() -> 
         agent.connect()
         await world.run(1)
         assert agent.holds == {}
+
+    play(script)
+
+
+def test_what_a_node_held_before_it_was_cut_off_is_no_difference_until_it_says_so_again() -> None:
+    async def script(world: World) -> None:
+        first = await world.join("n1")
+        await world.add(a_workload(disconnect={"policy": "stop"}))
+        await world.run(1)
+        await world.join("n2")
+        first.cut()
+        await world.run(200)
+        assert world.where() == "n2"
+        world.office.presence.begin("n1")  # connected, and nothing said yet
+        await world.run(1)
+        assert "DriftDetected" not in await world.events("w")
 
     play(script)
 

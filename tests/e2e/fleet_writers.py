@@ -14,7 +14,7 @@ from wire import CONFIGMAPS, Wire, configmap
 
 WORKLOADS = "/apis/lattice.dev/v1alpha1/namespaces/default/latticeworkloads"
 PAUSE = 0.1  # seconds between two writes of one writer
-ALWAYS_KEPT = 0.5  # share of the objects that their writer never deletes
+KEPT = 3  # a third of what a writer may have there stays for ever; the rest comes and goes
 
 Verb = Literal["create", "delete"]
 
@@ -70,6 +70,7 @@ class Writer(threading.Thread):
         self._server, self._wire, self._ledger, self._place, self._most = server, Wire(kubeconfig), ledger, place, most
         self._rng = random.Random(f"{server}{place}")  # noqa: S311 - which one goes
         self._number = 0
+        self._kept = 0
         self._passing: list[str] = []  # names of those that may go
         self._there = 0
         self._over = threading.Event()
@@ -95,7 +96,11 @@ class Writer(threading.Thread):
         name = f"{self._server}-{self._number:05d}"
         body = configmap(name, {"by": self._server}) if self._place == CONFIGMAPS else bare(name)
         self._there += 1
-        if self._ask(line, "create", name, body) and self._rng.random() > ALWAYS_KEPT:
+        if not self._ask(line, "create", name, body):
+            return
+        if self._kept < self._most // KEPT:
+            self._kept += 1
+        else:
             self._passing.append(name)
 
     def _remove(self, line: http.client.HTTPSConnection, name: str) -> None:

@@ -34,7 +34,7 @@ NODES = "/apis/lattice.dev/v1alpha1/latticenodes"
 PREFIX = "ha"
 LEASE_TTL = 3.0
 FLAGS = (
-    "--lease-ttl", str(LEASE_TTL), "--heartbeat", "1", "--node-lost-after", "60", "--history", "7200",
+    "--lease-ttl", str(LEASE_TTL), "--heartbeat", "1", "--node-lost-after", "30", "--history", "7200",
     "--reconcile-interval", "1", "--providers", "hand=fake",
 )  # fmt: skip
 SLOTS = 10  # workloads that go on one node

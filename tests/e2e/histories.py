@@ -141,10 +141,11 @@ class Judge:
         self.term = number
 
     def _node(self, name: str, change: Happened) -> None:
-        if change.value is None:
-            self.nodes.pop(name, None)
-        else:
-            self.nodes[name] = msgspec.json.decode(change.value, type=LatticeNode)
+        former = self.nodes.pop(name, None)
+        if change.value is not None:
+            node = self.nodes[name] = msgspec.json.decode(change.value, type=LatticeNode)
+            if former is not None and _is_ready(former) and not _is_ready(node):
+                self.faults.append(f"{change.revision}: {name} is taken for lost, and its agent lives")
 
     def _bind(self, path: str, change: Happened) -> set[str]:
         """The nodes that it is on now and was on before."""
@@ -180,6 +181,10 @@ class Judge:
             used = sum(each.spec.request_amounts.get(resource, 0) for each in here)
             if used > room:
                 self.faults.append(f"{revision}: {name} has {room} of {resource}, {used} are bound")
+
+
+def _is_ready(node: LatticeNode) -> bool:
+    return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
 
 
 def _workload(value: bytes | None) -> LatticeWorkload:

@@ -26,6 +26,7 @@ NODES = f"{LATTICE_API}/latticenodes"
 EVENTS = "/api/v1/events"
 PATIENCE = 60.0  # seconds; long, since the machine may be busy with something else
 LOOK = 0.05
+SHIFTED = Path(__file__).with_name("shifted")
 # The shipped times, made shorter together: heartbeat 10 s, lost 40 s, replaced 120 s, retried after 5 s to 120 s.
 TIMES = {
     "heartbeat": "0.5",
@@ -97,8 +98,18 @@ class Agent:
 
 
 def _started(command: list[str], log: Path) -> "subprocess.Popen[bytes]":
+    """With a wall clock that can be set wrong; see `set_clock`."""
+    shift = _shift(log)
+    if not shift.exists():
+        shift.write_text("0")
+    path = os.pathsep.join([str(SHIFTED), *filter(None, [os.environ.get("PYTHONPATH")])])
     with log.open("ab") as file:
-        return subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
+        environment = {**os.environ, "PYTHONPATH": path, "CLOCK_SHIFT": str(shift)}
+        return subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=environment)
+
+
+def _shift(log: Path) -> Path:
+    return log.with_suffix(".shift")
 
 
 @dataclass
@@ -109,6 +120,7 @@ class Site:
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)  # in the environment of everything that runs here
     agents: dict[str, Agent] = field(default_factory=dict)
     server: "subprocess.Popen[bytes] | None" = None
+    most: dict[str, int] = field(default_factory=dict)  # copies of each workload that lived at one moment; see `watched`
     _mounts: list[Path] = field(default_factory=list)
 
     def __enter__(self) -> Self:
@@ -140,7 +152,17 @@ class Site:
     def start_server(self) -> None:
         log = self.folder / "server.log"
         flags = [word for name, value in self.times.items() for word in (f"--{name}", value)]
-        command = [*LATTICE, "server", "--data-dir", str(self.folder / "server"), "--port", str(self.port), "--providers", "hand=fake", *flags]
+        command = [
+            *LATTICE,
+            "server",
+            "--data-dir",
+            str(self.folder / "server"),
+            "--port",
+            str(self.port),
+            "--providers",
+            "hand=fake",
+            *flags,
+        ]
         seen = log.stat().st_size if log.exists() else 0
         self.server = _started(command, log)
         line = until(lambda: self._serving(log, seen), "the server says where it serves")
@@ -156,6 +178,13 @@ class Site:
     def kill_server(self) -> None:
         assert self.server is not None
         end(self.server, signal.SIGKILL)
+
+    def set_clock(self, seconds: float, *nodes: str) -> None:
+        """The wall clocks of the server and of the agents of these nodes are wrong by so many seconds from now on."""
+        for log in (self.folder / "server.log", *(self.agents[node].folder.with_suffix(".log") for node in nodes)):
+            draft = log.with_suffix(".draft")
+            draft.write_text(str(seconds))
+            draft.rename(_shift(log))
 
     def lattice(self, *words: str, stdin: str = "", within: float = PATIENCE) -> "subprocess.CompletedProcess[str]":
         environment = {**os.environ, "LATTICE_KUBECONFIG": str(self.folder / "server" / "kubeconfig"), "NO_COLOR": "1"}
@@ -229,6 +258,17 @@ class Site:
     def reasons(self, name: str) -> list[str]:
         return [each["reason"] for each in self.events(name)]
 
+    @property
+    def leadership(self) -> tuple[str, int]:
+        """Who leads, and in which term."""
+        spec = self.get("/apis/coordination.k8s.io/v1/namespaces/lattice-system/leases/controllers")["spec"]
+        return spec["holderIdentity"], spec["leaseTransitions"]
+
+    def reasons_since(self, name: str, last: str) -> list[str]:
+        """After the last event of that reason."""
+        found = self.reasons(name)
+        return found[len(found) - found[::-1].index(last) :] if last in found else found
+
     def is_running(self, name: str) -> bool:
         status = self.status(name)
         return status.get("actualState") == "Running" and bool(status.get("ready"))
@@ -285,55 +325,54 @@ def _leads(pid: int) -> bool:
         return False
 
 
-@dataclass
-class Watching:
-    """Looks every 50 ms, until told to stop: the most copies of each workload that lived at one moment, and the fewest of a service."""
+@contextlib.contextmanager
+def watched(site: Site) -> Iterator[None]:
+    """Every 50 ms somebody looks how many copies of each workload live."""
 
-    site: Site
-    most: dict[str, int] = field(default_factory=dict)
-    looks: int = 0
-    _stop: threading.Event = field(default_factory=threading.Event)
+    def look() -> None:
+        for name, pids in site.live().items():
+            site.most[name] = max(site.most.get(name, 0), len(pids))
 
-    def look(self) -> None:
-        for name, pids in self.site.live().items():
-            self.most[name] = max(self.most.get(name, 0), len(pids))
-        self.looks += 1
-
-    def run(self) -> None:
-        while not self._stop.wait(LOOK):
-            self.look()
+    with _repeated(look):
+        yield
 
 
 @contextlib.contextmanager
-def watching(site: Site) -> Iterator[Watching]:
-    found = Watching(site)
-    thread = threading.Thread(target=found.run)
+def _repeated(look: Callable[[], None]) -> Iterator[None]:
+    stop = threading.Event()
+    troubles: list[Exception] = []
+
+    def run() -> None:
+        try:
+            while not stop.wait(LOOK):
+                look()
+        except Exception as error:  # noqa: BLE001 - told below
+            troubles.append(error)
+
+    thread = threading.Thread(target=run)
     thread.start()
     try:
-        yield found
+        yield
     finally:
-        found._stop.set()
+        stop.set()
         thread.join()
+    if troubles:
+        raise troubles[0]
 
 
 @contextlib.contextmanager
 def answering(site: Site, service: str) -> Iterator[list[int]]:
     """How many replicas of the service answered, look after look."""
     counts: list[int] = []
-    stop = threading.Event()
 
-    def run() -> None:
-        while not stop.wait(LOOK):
-            found = answers(site, service)
-            counts.append(max(found, answers(site, service)) if counts and found < counts[-1] else found)  # the list may be older than the ports
+    def look() -> None:
+        found = answers(site, service)
+        if counts and found < counts[-1]:  # where they are may have been read before one of them moved
+            found = max(found, answers(site, service))
+        counts.append(found)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with _repeated(look):
         yield counts
-    finally:
-        stop.set()
-        thread.join()
 
 
 def answers(site: Site, service: str) -> int:
@@ -344,7 +383,7 @@ def answers(site: Site, service: str) -> int:
 def answer(port: int) -> int:
     """What a web server on this machine says; 0 if nobody does."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as found:  # noqa: S310 - our own
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as found:
             status: int = found.status
             return status
     except OSError:

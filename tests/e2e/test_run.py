@@ -3,18 +3,20 @@
 One site, and one story in the order of this file; scenes that only wait run together. Times are the shipped ones, made shorter.
 """
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from running import NODES, SERVICES, TIMES, WORKLOADS, Object, Site, answering, answers, together, until, watching
+from running import NODES, SERVICES, TIMES, WORKLOADS, Object, Site, answering, answers, together, until, watched
 
 pytestmark = [pytest.mark.xdist_group("run"), pytest.mark.timeout(300)]
 
@@ -33,8 +35,14 @@ def supply() -> list[Object]:
     size = {"cores": 4, "memoryGi": 4, "storageGi": 4}
     return [
         declared("LatticeNodeClass", "small", {"providers": {"hand": {}}, "resources": size, "costPerHour": {"hand": 0.01}}),
-        declared("LatticePool", "rack", {"provider": {"type": "hand", "region": "here"}, "capacity": {"maxNodes": 3}, "nodeClasses": ["small"]}),
-        declared("LatticePlacementPolicy", "three", {"selector": {"matchLabels": {"app": "web"}}, "clusterPolicy": {"minNodes": 3, "maxNodes": 3}}),
+        declared(
+            "LatticePool", "rack", {"provider": {"type": "hand", "region": "here"}, "capacity": {"maxNodes": 3}, "nodeClasses": ["small"]}
+        ),
+        declared(
+            "LatticePlacementPolicy",
+            "three",
+            {"selector": {"matchLabels": {"app": "web"}}, "clusterPolicy": {"minNodes": 3, "maxNodes": 3}},
+        ),
     ]
 
 
@@ -63,7 +71,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         site.apply(*supply(), web(site))
         until(lambda: {*RACK} <= {each["metadata"]["name"] for each in site.get(NODES)["items"]}, "the cluster has its nodes")
         together(*(lambda node=node: _join(site, node) for node in RACK))
-        yield site
+        with watched(site):
+            yield site
 
 
 def _join(site: Site, node: str, *flags: str) -> None:
@@ -150,15 +159,9 @@ def _when(status: Object, state: str) -> Object | None:
     return status if status.get("actualState") == state else None
 
 
-def _left_of(site: Site, *names: str) -> list[str]:
-    """Folders and records of these on the nodes."""
-    found = []
-    for agent in site.agents.values():
-        state = agent.folder / "state.json"
-        records = json.loads(state.read_text()) if state.exists() else {}
-        found += [each["spec"]["workload"] for each in records.get("records", ())]
-        found += [each["workload"] for each in records.get("wanted", ())]
-    return [each for each in found if each.removeprefix("default/") in names]
+def _left_of(site: Site, *names: str) -> set[str]:
+    """Those that some node still has a record of."""
+    return {each for node in RACK for each in _left_of_node(site, node)} & {*names}
 
 
 def test_what_is_killed_comes_back_what_is_scaled_follows_and_what_is_deleted_goes(site: Site) -> None:
@@ -209,9 +212,18 @@ def _live_replicas(site: Site) -> dict[str, set[int]]:
     return {name: pids for name, pids in site.live().items() if name.startswith("web-")}
 
 
+@contextlib.contextmanager
+def _single(site: Site) -> Iterator[None]:
+    """There are never two live copies of anything meanwhile."""
+    site.most.clear()
+    yield
+    assert site.most
+    assert {name: most for name, most in site.most.items() if most > 1} == {}
+
+
 def test_an_update_and_a_drain_never_leave_too_few(site: Site) -> None:
     """A new revision, replica after replica; then everything off a node, and nothing new onto it."""
-    with watching(site) as seen, answering(site, "web") as counts:
+    with _single(site), answering(site, "web") as counts:
         site.apply(web(site, version="2"))
         until(lambda: "RolloutDone" in site.reasons("web"), "all replicas are replaced")
         until(lambda: len(site.replicas("web")) == LEAST == len(site.ready("web")), "as many as before are ready")
@@ -221,8 +233,6 @@ def test_an_update_and_a_drain_never_leave_too_few(site: Site) -> None:
         assert drained.returncode == 0, drained.stderr
         assert f"node/{node} drained" in drained.stdout
     assert min(counts) >= LEAST, counts
-    assert {name: most for name, most in seen.most.items() if most > 1} == {}
-    assert seen.looks > 20
     assert not [each for each in site.get(WORKLOADS)["items"] if each["status"].get("binding", {}).get("node") == node]
     site.apply(*(workload(site, f"late-{number}") for number in range(3)))
     until(lambda: all(site.is_running(f"late-{number}") for number in range(3)), "others run")
@@ -251,6 +261,20 @@ def _is_untouched(site: Site, before: dict[str, set[int]], *but: str) -> None:
     assert {name: pids for name, pids in site.live().items() if name not in but} == kept
 
 
+def test_a_wall_clock_that_is_set_wrong_changes_nothing(site: Site) -> None:
+    """By an hour, forward and back, of the server and of one node: time is measured by another clock."""
+    until(lambda: site.is_running("phoenix") or site.apply(workload(site, "phoenix")), "phoenix runs")
+    before, term = {name: pids for name, pids in site.live().items() if name != "phoenix"}, site.leadership
+    for seconds in (3600, -3600, 0):
+        site.set_clock(seconds, site.node_of("phoenix"))
+        killed = site.pid("phoenix")
+        os.kill(killed, signal.SIGKILL)
+        until(lambda killed=killed: site.is_running("phoenix") and site.pids("phoenix") - {killed}, "it is started again", 20)
+    assert {name: pids for name, pids in site.live().items() if name != "phoenix"} == before
+    assert site.leadership == term
+    assert not [each for node in RACK for each in site.reasons_since(node, "NodeReady")]
+
+
 def test_what_may_run_on_its_own_is_untouched_while_no_server_is_there(site: Site) -> None:
     """The server is killed, for longer than a silent node is waited for."""
     before, marks = site.live(), {name: _history(site, name) for name in site.live()}
@@ -275,47 +299,191 @@ def _history(site: Site, name: str) -> tuple[int, str]:
     return status["retry"]["run"], status["binding"]["node"]
 
 
-def test_a_lost_node_is_replaced_and_what_it_still_runs_goes_when_it_is_back(site: Site) -> None:
-    others = [node for node in RACK if node != site.node_of("strict")]
+@dataclass(frozen=True)
+class Loss:
+    """A node whose agent was killed, and what ran there; one of them is `kept`."""
+
+    node: str
+    workloads: frozenset[str]
+    kept: int  # pid
+
+
+@pytest.fixture(scope="module")
+def loss(site: Site) -> Loss:
+    """A while passes until it has been replaced: others may use it."""
     lost = site.node_of("strict")
+    others = [node for node in RACK if node != lost]
     assert site.lattice("cordon", *others).returncode == 0
     site.apply(workload(site, "kept"))
     until(lambda: site.is_running("kept"), "it runs")
     assert site.lattice("uncordon", *others).returncode == 0
     assert site.node_of("kept") == lost, "the others are cordoned"
-    here = {each["metadata"]["name"] for each in site.get(WORKLOADS)["items"] if each["status"]["binding"]["node"] == lost}
-    agent = site.agents[lost]
-    with watching(site) as seen:
-        before = site.pid("kept")
-        agent.process.kill()
-        until(lambda: site.condition(lost).get("reason") == "HeartbeatMissed", "its node is lost")
-        assert "NodeLost" in site.reasons(lost)
-        until(lambda: site.node_of("kept") not in (lost, "") and site.is_running("kept"), "another copy runs elsewhere")
-        assert before in site.pids("kept"), "with `keep` the cut-off copy runs on"
-        until(lambda: site.node_of("strict") not in (lost, "") and site.is_running("strict"), "so does the strict one")
-        assert "Rescheduled" in site.reasons("kept")
-        agent.start_again()
-        until(lambda: site.condition(lost).get("status") == "True", "the node is back")
-        until(lambda: all(len(site.pids(name)) == 1 for name in here), "the surplus copies are stopped")
-        assert before not in site.pids("kept"), "it is the one that was cut off that goes"
-    assert seen.most["strict"] == 1, "never two live copies"
-    assert seen.most["kept"] == 2
-    until(lambda: all(site.is_running(name) for name in here), "everything runs")
-    assert not _left_of_node(site, lost, here)
+    here = [each["metadata"]["name"] for each in site.get(WORKLOADS)["items"] if each["status"]["binding"]["node"] == lost]
+    found = Loss(lost, frozenset(here), site.pid("kept"))
+    site.most.clear()
+    site.agents[lost].process.kill()
+    return found
 
 
-def _left_of_node(site: Site, node: str, names: set[str]) -> set[str]:
+def test_a_node_that_is_silent_is_lost(site: Site, loss: Loss) -> None:
+    until(lambda: site.condition(loss.node).get("reason") == "HeartbeatMissed", "its node is lost")
+    assert "NodeLost" in site.reasons(loss.node)
+    until(lambda: site.status("kept")["actualState"] == "Unknown", "and nobody knows how its workloads are")
+
+
+def test_a_full_disk_fails_what_starts_and_nothing_else(site: Site) -> None:
+    """The agent goes on and says why; with some room, it is tried again. A machine of its own, so its node goes when it is told to."""
+    try:
+        place = site.small_disk("tiny", "2m")
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("a file system of a known size needs the right to mount one")
+    agent = site.start_agent("tiny", site.token("tiny", "--label", "disk=tiny"), folder=place)
+    until(lambda: site.condition("tiny").get("status") == "True", "node tiny is ready")
+    filler = place / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    site.apply(workload(site, "cramped", constraints={"nodeSelector": {"disk": "tiny"}}))
+    until(lambda: site.status("cramped").get("failureReason") == "STORAGE_ERROR", "it cannot start")
+    assert site.status("cramped")["retry"]["attempts"] >= 1
+    assert "STORAGE_ERROR" in next(each["message"] for each in site.events("cramped") if each["type"] == "Warning")
+    assert not site.pids("cramped")
+    assert (agent.process.poll(), site.condition("tiny")["status"]) == (None, "True")
+    filler.unlink()
+    assert site.lattice("retry", "cramped").returncode == 0
+    until(lambda: site.is_running("cramped"), "it runs")
+    done = site.lattice("delete", "node", "tiny", "--timeout", "60s")
+    assert done.returncode == 0, done.stderr
+    assert not site.pids("cramped")
+    assert site.node_of("cramped") == ""
+    assert site.lattice("delete", "workload", "cramped").returncode == 0
+
+
+def test_what_a_lost_node_ran_is_replaced_and_goes_there_when_the_node_is_back(site: Site, loss: Loss) -> None:
+    until(lambda: site.node_of("kept") not in (loss.node, "") and site.is_running("kept"), "another copy runs elsewhere")
+    assert loss.kept in site.pids("kept"), "with `keep` the cut-off copy runs on"
+    until(lambda: site.node_of("strict") not in (loss.node, "") and site.is_running("strict"), "so does the strict one")
+    assert {"Rescheduled"} <= {*site.reasons("kept")} & {*site.reasons("strict")}
+    site.agents[loss.node].start_again()
+    until(lambda: site.condition(loss.node).get("status") == "True", "the node is back")
+    until(lambda: all(len(site.pids(name)) == 1 for name in loss.workloads), "the surplus copies are stopped")
+    assert loss.kept not in site.pids("kept"), "it is the one that was cut off that goes"
+    assert (site.most["strict"], site.most["kept"]) == (1, 2), "a strict one never has two live copies"
+    until(lambda: all(site.is_running(name) for name in loss.workloads), "everything runs")
+    until(lambda: not _left_of_node(site, loss.node) & loss.workloads, "and nothing of them is left where they were")
+
+
+def _left_of_node(site: Site, node: str) -> set[str]:
+    """What its agent still has a record of."""
     records = json.loads((site.agents[node].folder / "state.json").read_text())["records"]
-    return {each["spec"]["workload"].removeprefix("default/") for each in records} & names
+    return {each["spec"]["workload"].removeprefix("default/") for each in records}
 
 
-def test_a_deleted_node_is_emptied_and_lets_go(site: Site) -> None:
-    node = site.node_of("kept")
-    with answering(site, "web") as counts, watching(site) as seen:
-        done = site.lattice("delete", "node", node)
+def test_a_deleted_node_is_emptied_first_and_its_machine_can_join_anew(site: Site) -> None:
+    node = site.node_of("strict")
+    with _single(site), answering(site, "web") as counts:
+        done = site.lattice("delete", "node", node, "--timeout", "60s")
         assert done.returncode == 0, done.stderr
-    print(counts, seen.most)
-    print(site.lattice("get", "nodes,workloads").stdout)
-    print(site.lattice("events", "-A").stdout)
-    print(site.live())
-    assert 0
+        assert not _left_of_node(site, node), "nothing was left on it when it went"
+    assert min(counts) >= LEAST, counts
+    assert "NodeLost" not in site.reasons_since(node, "NodeReady")
+    until(lambda: site.get(f"{NODES}/{node}"), "the cluster wants another")
+    agent = site.agents[node]
+    agent.command[agent.command.index("--join") + 1] = site.token(node)
+    agent.start_again()
+    until(lambda: site.condition(node).get("status") == "True", "the machine is a node again")
+    until(lambda: all(site.is_running(each["metadata"]["name"]) for each in site.get(WORKLOADS)["items"]), "everything runs")
+
+
+def _begin(site: Site) -> None:
+    """Something of every sort runs, whichever scenes went before."""
+    site.apply(web(site), workload(site, "steady"), workload(site, "strict", disconnect={"policy": "stop", "stopAfter": "3s"}))
+    _converges(site)
+    site.most.clear()
+
+
+def _converges(site: Site) -> None:
+    """Every node is there, every workload runs, each of them once."""
+    until(lambda: all(site.condition(node).get("status") == "True" for node in RACK), "all nodes are ready")
+    until(lambda: len(site.ready("web")) == len(site.replicas("web")) == LEAST, "the service has its replicas")
+    names = [each["metadata"]["name"] for each in site.get(WORKLOADS)["items"]]
+    until(lambda: all(site.is_running(name) and len(site.pids(name)) == 1 for name in names), f"{names} run once each")
+
+
+@pytest.mark.prove
+def test_an_agent_that_was_frozen_does_not_bring_back_what_runs_elsewhere_by_now(site: Site) -> None:
+    _begin(site)
+    lost = site.node_of("strict")
+    site.agents[lost].process.send_signal(signal.SIGSTOP)
+    until(lambda: site.node_of("strict") not in (lost, "") and site.is_running("strict"), "the strict one runs elsewhere")
+    site.agents[lost].process.send_signal(signal.SIGCONT)
+    _converges(site)
+    assert site.most["strict"] == 1, "never two live copies"
+
+
+@pytest.mark.prove
+def test_a_server_that_was_frozen_blames_nobody(site: Site) -> None:
+    _begin(site)
+    before = site.live()
+    assert site.server is not None
+    site.server.send_signal(signal.SIGSTOP)
+    frozen = time.monotonic()
+    until(lambda: time.monotonic() > frozen + float(TIMES["replace-after"]) + 2, "it is frozen for long enough")
+    site.server.send_signal(signal.SIGCONT)
+    until(lambda: site.pids("strict") - before["strict"], "the strict one is started again")
+    _converges(site)
+    assert {name: pids for name, pids in site.live().items() if name != "strict"} == {
+        name: pids for name, pids in before.items() if name != "strict"
+    }
+    assert site.most["strict"] == 1
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_whatever_is_killed_in_whatever_order_everything_runs_once_in_the_end(site: Site, seed: int) -> None:
+    _begin(site)
+    rng = random.Random(seed)  # noqa: S311 - chance that repeats
+
+    def kill_a_workload() -> None:
+        for pid in site.pids(rng.choice(["web-0", "web-1", "steady", "strict"])):
+            os.kill(pid, signal.SIGKILL)
+
+    def kill_an_agent() -> None:
+        agent = site.agents[rng.choice(RACK)]
+        agent.process.kill()
+        _wait(rng.uniform(0, 9))
+        agent.start_again()
+
+    def freeze_an_agent() -> None:
+        process = site.agents[rng.choice(RACK)].process
+        process.send_signal(signal.SIGSTOP)
+        _wait(rng.uniform(0, 9))
+        process.send_signal(signal.SIGCONT)
+
+    def kill_the_server() -> None:
+        site.kill_server()
+        _wait(rng.uniform(0, 5))
+        site.start_server()
+
+    for _ in range(10):
+        rng.choice([kill_a_workload, kill_an_agent, freeze_an_agent, kill_the_server])()
+        _wait(rng.uniform(0, 2))
+    _converges(site)
+    assert site.most["strict"] == 1, "never two live copies"
+
+
+def _wait(seconds: float) -> None:
+    """Time that passes while something is broken."""
+    ends = time.monotonic() + seconds
+    until(lambda: time.monotonic() >= ends, "time passes")
+
+
+def test_in_the_end_nothing_is_left(site: Site) -> None:
+    assert site.lattice("delete", "service", "web").returncode == 0
+    assert site.lattice("delete", "workloads", "--all").returncode == 0
+    until(lambda: not site.get(WORKLOADS)["items"], "all records are gone")
+    assert site.live() == {}
+    until(lambda: not any(_left_of_node(site, node) for node in RACK), "nothing is left on the nodes")
+    for node in RACK:
+        assert [*(site.agents[node].folder / "instances").iterdir()] == []
+    until(lambda: not site.watchdogs(), "nobody is watched over")

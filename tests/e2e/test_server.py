@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import time
@@ -17,6 +18,7 @@ from servers import LATTICE, Server
 from wire import CONFIGMAPS, Wire, configmap
 
 from lattice.store import etcd_pb2 as pb
+from lattice.store import etcd_pb2_grpc as pb_grpc
 
 pytestmark = [pytest.mark.xdist_group("server-on-etcd"), pytest.mark.timeout(90)]
 
@@ -28,12 +30,13 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
 
 
 @contextlib.contextmanager
-def member(folder: Path, store: str, *flags: str) -> Iterator[Server]:
+def member(folder: Path, store: str, *flags: str, **environment: str) -> Iterator[Server]:
     """One server of several; its log is in its folder."""
     folder.mkdir()
-    command = [*LATTICE, "server", "--data-dir", str(folder), "--store", store, "--port", "0", *flags]
+    named = ("--store", store) if store else ()
+    command = [*LATTICE, "server", "--data-dir", str(folder), *named, "--port", "0", *flags]
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, text=True)
+        process = subprocess.Popen(command, stdout=log, stderr=log, text=True, env={**os.environ, **environment})
     try:
         yield Server(process, _url(process, folder / "log"), folder / "kubeconfig", folder)
     finally:
@@ -81,6 +84,27 @@ def test_two_servers_are_one_installation(etcd: EtcdServer, tmp_path: Path) -> N
         assert Wire(moved).get(f"{CONFIGMAPS}/shared").status == 200
         _wait_for_leader(a, b, seconds=10)
         assert sorted([_leads(a), _leads(b)]) == [False, True]
+
+
+def test_a_server_is_set_up_by_its_environment_and_a_file(etcd: EtcdServer, tmp_path: Path) -> None:
+    host, _, port = etcd.endpoint.rpartition(":")
+    (tmp_path / "lattice.yaml").write_text("lease-ttl: 60\nreconcile-interval: 0.5\nstore: etcd://nowhere.invalid:1\ncontrollers: garbage\n")
+    environment = {"ETCD_HOST": host, "ETCD_PORT": port, "SCHEDULER_INSTANCE_ID": "seven", "LEADER_LEASE_TTL": "5"}
+    with member(tmp_path / "a", "", "--config", str(tmp_path / "lattice.yaml"), **environment) as a:
+        _wait_for_leader(a, seconds=10)
+        wire = Wire(a.kubeconfig)
+        assert wire.get("/health").value["instanceId"] == "seven"
+        lease = wire.get("/apis/coordination.k8s.io/v1/namespaces/lattice-system/leases/controllers")
+        assert lease.value["spec"]["holderIdentity"] == "seven"
+        with grpc.insecure_channel(etcd.endpoint) as channel:
+            assert _lease_seconds(channel, b"seven") == [5]
+
+
+def _lease_seconds(channel: grpc.Channel, holder: bytes) -> list[int]:
+    """How long the role of that server lasts without a sign of life, as etcd has it."""
+    every = pb_grpc.KVStub(channel).Range(pb.RangeRequest(key=b"\0", range_end=b"\0"))
+    asks = (pb.LeaseKeepAliveRequest(ID=kv.lease) for kv in every.kvs if kv.value == holder)
+    return [answer.TTL for answer in pb_grpc.LeaseStub(channel).LeaseKeepAlive(asks)]
 
 
 YARD = """

@@ -77,6 +77,38 @@ def test_a_class_is_chosen_by_the_machines_that_its_replicas_then_take(replicas:
     assert settled.clusters == {"p1-001": {"m": int(counted[0, 0])}}
 
 
+SCARCE = [
+    pytest.param(a_pool(classes=["s", "m", "l"], capacity={"maxNodes": 2}), {"l": 1}, id="two machines: a large one holds all"),
+    pytest.param(a_pool(classes=["s", "l"], budget=400), {"s": 5}, id="five small ones for less than a large one costs"),
+    pytest.param(a_pool(classes=["s", "l"], capacity={"maxCores": 12}), {"s": 6}, id="cores that a large one would not leave"),
+    pytest.param(a_cloud(regions={"r1": {"quotas": {"maxClusters": 1, "maxNodesPerCluster": 1}}}), {"l": 1}, id="one cluster of one machine"),
+    pytest.param(a_pool(classes=["s", "m"], capacity={"maxNodes": 2}), {"m": 2}, id="as many as fit, where not all do"),
+    pytest.param(a_pool(classes=["s", "m", "l"]), {"s": 6}, id="the cheapest where there is room enough"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("supply", "made"), SCARCE)
+def test_where_the_cheapest_class_does_not_hold_all_others_are_taken_that_hold_more(supply: Kind, made: dict[str, int]) -> None:
+    assert list(clusters(*SIZES[:3], supply, a_service(cores=2, replicas=6)).values()) == [made]
+
+
+@settings(max_examples=2000 if LONG else 100, deadline=None)
+@given(
+    st.integers(1, 20),
+    st.sampled_from([0.5, 1, 1.5, 2, 3, 4, 9]),
+    st.sampled_from([{}, {"maxNodes": 1}, {"maxNodes": 3}, {"maxNodes": 5}, {"maxCores": 20}, {"maxMemoryGi": 70}, {"maxCores": 18, "maxNodes": 4}]),
+    st.sampled_from([None, 100, 300, 500, 700, 1500]),
+    st.sampled_from([None, {"maxNodes": 1}, {"maxNodes": 2}, {"binPackingThreshold": 0.4}]),
+)
+def test_no_class_alone_would_hold_more(replicas: int, cores: float, capacity: Any, budget: float | None, rules: Any) -> None:
+    def placed(*classes: str) -> int:
+        pool = a_pool(classes=list(classes), capacity=capacity, budget=budget)
+        settled = settle(a_world(*SIZES[:3], pool, a_policy(clusters=rules), a_service(cores=cores, replicas=replicas)))
+        return settled.where["default/api"].total() if settled.where else 0
+
+    assert placed("s", "m", "l") >= max(placed(each) for each in "sml")
+
+
 def test_equally_cheap_ones_go_by_name() -> None:
     assert clusters(a_class("b"), a_class("a"), a_pool(classes=["a", "b"]), a_service()) == {"p1-001": {"a": 1}}
 

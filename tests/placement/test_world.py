@@ -3,6 +3,8 @@
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -23,7 +25,7 @@ from lattice.placement.fleet import Fleet
 from lattice.placement.offer import NO_LIMIT, MachineType
 from lattice.placement.place import withdraw
 from lattice.placement.plan import settle
-from lattice.placement.quote import UNPRICED, is_allowed
+from lattice.placement.catalogue import UNPRICED, is_allowed
 from lattice.placement.world import World, placed_counts
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
@@ -63,12 +65,61 @@ def _serves(demand: Demand, offer: Any) -> list[MachineType]:
     return [kind for kind in offer.types if has_model and is_allowed(demand, kind) and holds(kind)]
 
 
+def _on_one(demand: Demand, kind: MachineType) -> int:
+    """Replicas that a machine of this class holds."""
+    held = [kind.size[name] // amount for name, amount in demand.effective_needs.items() if amount]
+    return max(1, min([demand.per_node or demand.replicas, *held]))
+
+
 def _all_of_them(demand: Demand, kind: MachineType) -> int:
-    """What machines of this class for all replicas cost."""
-    per = min(
-        [demand.per_node or demand.replicas] + [kind.size[name] // amount for name, amount in demand.effective_needs.items() if amount]
-    )
-    return -(-demand.replicas // max(1, per)) * kind.rate if kind.is_priced else UNPRICED
+    """What machines of this class for all replicas cost, one more whenever those before are past the threshold, or have no room."""
+    if not kind.is_priced:
+        return UNPRICED
+    machines = 0
+    for others in range(demand.replicas):
+        taken = [Fraction(others * demand.effective_needs.get(name, 0), max(1, machines) * kind.size[name]) for name in ("cpu", "memory")]
+        if others >= machines * _on_one(demand, kind) or max(taken) * 1_000_000 >= demand.rules.packing:
+            machines += 1
+    return machines * kind.rate
+
+
+def _held(fleet: Fleet, ask: ReplicaAsk, row: int, kind: MachineType) -> int:
+    """How many of the replicas that room is wanted for, when machines of this class are made until there may be no more."""
+    demand, offer = ask.demand, fleet.offers[row]
+    left = {name: int(fleet.table.free(fleet.table.index[name])[row]) for name in ("nodes", "clusters", "cpu", "memory")}
+    left["nodes"] = min(left["nodes"], _openable(fleet, demand, row))
+    left["clusters"] = min(left["clusters"], _spillable(fleet, ask))
+    money, group = fleet.headroom(row, ask.overflow), fleet.group_of(demand, ask.overflow)
+    grow = sum(each.max_nodes - len(each.machines) for each in fleet.clusters.values() if each.row == row and each.group == group)
+    held = 0
+    while held < ask.room_for:
+        if grow < 1:
+            grow, left["clusters"] = grow + min(demand.rules.max_nodes, offer.limits.nodes_per_cluster), left["clusters"] - 1
+        left["nodes"], grow, money = left["nodes"] - 1, grow - 1, money - kind.rate
+        for name in ("cpu", "memory"):
+            left[name] -= kind.size[name] if kind.size[name] < NO_LIMIT else 0
+        if min(left.values()) < 0 or (kind.rate and money < 0):
+            break
+        held += _on_one(demand, kind)
+    return min(held, ask.room_for)
+
+
+def _openable(fleet: Fleet, demand: Demand, row: int) -> int:
+    """Machines that it may open, where some are kept for others."""
+    offer = fleet.offers[row]
+    is_free = not offer.reserved_nodes or offer.name in demand.admitted
+    return NO_LIMIT if is_free else offer.limits.nodes - offer.reserved_nodes - fleet.open_nodes[row]
+
+
+def _spillable(fleet: Fleet, ask: ReplicaAsk) -> int:
+    """Clusters that may be made for the data center that it is the overflow of."""
+    source = fleet.offers[fleet.row(ask.overflow)].overflow if ask.overflow else None
+    most = source.limits.max_clusters if source else None
+    return NO_LIMIT if most is None else most - fleet.overflow_clusters[ask.overflow]
+
+
+def _at_least(count: int, demand: Demand, kind: MachineType) -> int:
+    return max(_all_of_them(demand, kind), kind.rate * count)
 
 
 def obvious(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
@@ -78,11 +129,8 @@ def obvious(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
     grows = any(len(cluster.machines) < cluster.max_nodes for cluster in own)
     count = 1 if grows else max(1, min(demand.rules.min_nodes, offer.limits.nodes_per_cluster))
     left = {name: int(fleet.table.free(fleet.table.index[name])[row]) for name in ("nodes", "clusters", "cpu", "memory")}
-    if offer.reserved_nodes and offer.name not in demand.admitted:
-        left["nodes"] = min(left["nodes"], offer.limits.nodes - offer.reserved_nodes - fleet.open_nodes[row])
-    source = fleet.offers[fleet.row(ask.overflow)].overflow if ask.overflow else None
-    most = source.limits.max_clusters if source else None
-    may_open = left["clusters"] >= 1 and (most is None or fleet.overflow_clusters[ask.overflow] < most)
+    left["nodes"] = min(left["nodes"], _openable(fleet, demand, row))
+    may_open = min(left["clusters"], _spillable(fleet, ask)) >= 1
     serving = _serves(demand, offer)
     fitting = [
         kind for kind in serving
@@ -91,7 +139,7 @@ def obvious(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
     ]  # fmt: skip
     money, needs_price = fleet.headroom(row, ask.overflow), fleet.is_limited(row, ask.overflow)
     paid = [kind for kind in fitting if kind.rate * count <= money and (kind.is_priced or not needs_price)]
-    best = min(paid, key=lambda kind: (max(_all_of_them(demand, kind), kind.rate * count), kind.rate, kind.name), default=None)
+    best = min(paid, key=lambda kind: (-_held(fleet, ask, row, kind), _at_least(count, demand, kind), kind.rate, kind.name), default=None)
     has_room = any(_takes(fleet, demand, machine) for cluster in own for machine in cluster.machines)
     return {
         "serves": bool(serving), "has_room": has_room, "fits": bool(fitting), "affordable": bool(paid),
@@ -129,12 +177,11 @@ def test_a_quote_agrees_with_the_obvious_loop(number: int) -> None:
 
 
 def _asks(fleet: Fleet, demand: Demand) -> Iterator[tuple[ReplicaAsk, int]]:
-    """Of every offer, and once more of those that a data center overflows to."""
+    """Of every offer, by cost and by room, and once more of those that a data center overflows to."""
     for row, offer in enumerate(fleet.offers):
-        yield ReplicaAsk(demand), row
-        for source in fleet.offers:
-            if source.overflow and source.overflow.target == offer.owner:
-                yield ReplicaAsk(demand, overflow=source.name), row
+        sources = [each.name for each in fleet.offers if each.overflow and each.overflow.target == offer.owner]
+        for overflow, room_for in product(["", *sources], [0, 1, demand.replicas]):
+            yield ReplicaAsk(demand, overflow=overflow, room_for=room_for), row
 
 
 # --- read back ---

@@ -17,7 +17,7 @@ from store.virtual import VirtualClock
 from lattice.controllers.record import created
 from lattice.errors import Denied, Exists, Invalid, LatticeError, Malformed, NotFound, TooMany, UnknownUser
 from lattice.kinds.jointoken import JOINED_KEY, Grant, JoinToken, fingerprint, kept_in, parse_token, token_secret
-from lattice.kinds.node import LatticeNode, NodeSpec
+from lattice.kinds.node import FINALIZER, LatticeNode, NodeSpec
 from lattice.kinds.stored import unpack
 from lattice.server.authority import ALL_VERBS, Deed, judge
 from lattice.server.call import User
@@ -74,6 +74,7 @@ def test_a_token_makes_a_node_with_what_it_grants() -> None:
         node = await door.node("n1")
         assert node is not None
         assert node["metadata"]["labels"] == {"rack": "a3"}
+        assert node["metadata"]["finalizers"] == [FINALIZER], "it is emptied before it goes"
         assert (node["spec"]["cluster"], node["spec"]["zone"]) == ("east-001", "a")
         certificate = x509.load_pem_x509_certificate(answer["certificate"].encode())
         assert certificate.subject.rfc4514_string() == "O=lattice:nodes,CN=node:n1"

@@ -67,6 +67,26 @@ def test_one_leads_and_keeps_leading() -> None:
     asyncio.run(scenario())
 
 
+def test_a_term_that_the_store_calls_over_is_given_up_at_once_and_another_may_follow() -> None:
+    async def scenario() -> None:
+        clock = VirtualClock()
+        store = MemoryStore(clock)
+        one = Candidate(store, clock, "one")
+        await clock.advance(1)
+        term = one.election.term
+        assert term is not None
+        one.election.over(Term(term.role, term.number - 1, term.holder))
+        assert one.election.term == term, "of an earlier one it has nothing to say"
+        one.election.over(term)
+        assert one.election.term is None
+        assert one.told == ["won 1", "lost 1"]
+        await clock.advance(60)
+        assert one.told == ["won 1", "lost 1", "won 2"]
+        await one.stop()
+
+    asyncio.run(scenario())
+
+
 def test_a_stopped_leader_hands_over_within_a_second() -> None:
     async def scenario() -> None:
         clock = VirtualClock()

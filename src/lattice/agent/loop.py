@@ -28,6 +28,7 @@ REFUSED_PAUSE = 30.0  # who was refused does not ask again at once
 ASK_EVERY = 3  # so many failures in a row, and we ask where to connect
 LARGE = 512 * 1024  # bytes: a beat that is larger goes without logs; servers take twice as much
 KNOWN = 5  # addresses that are kept in mind
+DOUBTS = 4  # so often we do not follow who sends us back to one that has just not answered
 HOPS = 5  # from server to server in a row, before we wait
 log = structlog.get_logger()
 
@@ -58,6 +59,8 @@ class Agent:
 
     def __post_init__(self) -> None:
         self._failures = 0  # to connect, in a row
+        self._silent = ""  # the address that did not answer last
+        self._doubted = 0
         self._longest_pause = LONGEST_PAUSE  # or a heartbeat, where that is less: who is silent for some of them is missed
 
     async def find_server(self) -> None:
@@ -82,15 +85,18 @@ class Agent:
             try:
                 await self._converse(self.addresses[0])
             except _Elsewhere as other:
-                hops += 1
-                if self._turn_to(other.address) and hops <= HOPS:
-                    await self.clock.sleep(FIRST_PAUSE * self.rng.random())  # a thousand others were told the same
-                    continue
-                await self._next_address()
+                if not self._doubts(other.address):
+                    hops += 1
+                    if self._turn_to(other.address) and hops <= HOPS:
+                        await self.clock.sleep(FIRST_PAUSE * self.rng.random())  # a thousand others were told the same
+                        continue
+                    await self._next_address()
             except (LatticeError, TimeoutError) as error:
                 log.warning("not connected", address=self.addresses[0], reason=str(error) or "no answer in time")
                 if isinstance(error, Denied):
                     pause = FIRST_PAUSE if await self._rejoined(error) else REFUSED_PAUSE
+                else:
+                    self._silent = self.addresses[0]
                 await self._next_address()
             hops = 0
             if self.clock.monotonic() - began > STEADY:
@@ -102,6 +108,14 @@ class Agent:
         if self.rejoin is None or not refusal.what.startswith("UNKNOWN_NODE"):
             return False
         return await self.rejoin()
+
+    def _doubts(self, address: str) -> bool:
+        """Whether that one has just not answered: whoever names it will soon know better, and is asked again."""
+        if not address or address != self._silent or self._doubted >= DOUBTS:
+            self._doubted = 0
+            return False
+        self._doubted += 1
+        return True
 
     def _turn_to(self, address: str) -> bool:
         """False if there is nowhere to turn to."""

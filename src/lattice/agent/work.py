@@ -12,6 +12,7 @@ from typing import Protocol
 
 import structlog
 
+from lattice import traces
 from lattice.agent.plan import Action, Assignment, Remove, Start, Stop, plan
 from lattice.agent.probes import Checkup, Health, attend
 from lattice.agent.report import Seen, orphaned, reports
@@ -158,8 +159,11 @@ class Work:
     async def _do(self, action: Action | tuple[InstanceId, Failure]) -> None:
         match action:
             case Start(spec):
-                instance = await self.runtime.start(spec)
-                failure = instance.failure.message if instance.failure else None
+                where = {"workload": spec.workload, "revision": spec.id.revision, "container": spec.id.container}
+                with traces.span("start", **where, attempt=spec.attempt, term=self.term) as span:
+                    instance = await self.runtime.start(spec)
+                    failure = instance.failure.message if instance.failure else None
+                    span.tell(state=instance.state, failure=failure or "")
                 log.info("started", workload=spec.workload, instance=str(spec.id), state=instance.state, failure=failure)
             case Stop(which, why):
                 log.info("stopping", instance=str(which), why=why)

@@ -10,6 +10,7 @@ import click
 from lattice.cli import say
 from lattice.cli.options import Duration
 from lattice.cli.server import configure_logging, stop_asked
+from lattice.cli.settings_file import config_flag
 from lattice.cli.usage import Misused
 from lattice.errors import LatticeError
 
@@ -43,10 +44,11 @@ class Options:
 
 
 @click.command()
+@config_flag("LATTICE_AGENT_CONFIG")
 @click.option(
     "--server",
     default="",
-    envvar="LATTICE_SERVER",
+    envvar=["LATTICE_SERVER", "CONTROL_PLANE_API_URL"],
     show_envvar=True,
     metavar="URL[,URL]",
     help="API server to join: https://HOST:PORT. Name several where there are: any of them will do, while the others are down.",
@@ -112,7 +114,9 @@ async def _run(options: Options) -> None:
     from lattice.agent.state import StateFile
     from lattice.agent.work import Work
     from lattice.clock import SystemClock
+    from lattice.traces import TRACES
 
+    TRACES.listen()
     folder, clock = Path(options.data_dir).resolve(), SystemClock()
     memory = StateFile(folder)
     try:

@@ -17,7 +17,7 @@ import msgspec
 
 from lattice import __version__, errors
 from lattice.cli import say
-from lattice.cli.config import Server
+from lattice.cli.config import ADDRESSES, Server
 from lattice.errors import Cause, Gone, LatticeError, Malformed, Unavailable
 from lattice.kinds.body import decode_stored, encode
 
@@ -184,7 +184,7 @@ class Client:
 
 
 def _trust(server: Server) -> str:
-    if server.source == "LATTICE_ADDR":
+    if server.source in ADDRESSES:
         return "set LATTICE_CA to the certificate of the authority that signed it"
     return "use the kubeconfig that this server wrote"
 

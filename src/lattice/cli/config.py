@@ -11,6 +11,7 @@ from typing import Any
 from lattice.errors import Malformed, NotFound, Unavailable
 
 LOCAL = Path(".lattice") / "kubeconfig"
+ADDRESSES = ("LATTICE_ADDR", "CONTROL_PLANE_API_URL")  # environment variables with the address of the server, in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +30,12 @@ class Server:
 
 
 def find_server(kubeconfig: str | None = None, context: str | None = None, environment: Mapping[str, str] = os.environ) -> Server:
-    """In order: the flag, LATTICE_KUBECONFIG, LATTICE_ADDR, .lattice/kubeconfig here or above, KUBECONFIG."""
+    """In order: the flag, LATTICE_KUBECONFIG, an address in the environment, .lattice/kubeconfig here or above, KUBECONFIG."""
     if chosen := kubeconfig or environment.get("LATTICE_KUBECONFIG"):
         return read_kubeconfig(Path(chosen), context)
-    if address := environment.get("LATTICE_ADDR"):
-        return _from_environment(address, environment)
+    for variable in ADDRESSES:
+        if environment.get(variable):
+            return _from_environment(variable, environment)
     for path in near(Path.cwd(), environment):
         return read_kubeconfig(path, context)
     raise Unavailable("no server known here", fix="start one with `lattice up`, or name one with --kubeconfig or LATTICE_ADDR")
@@ -41,7 +43,7 @@ def find_server(kubeconfig: str | None = None, context: str | None = None, envir
 
 def is_found(kubeconfig: Path, environment: Mapping[str, str] = os.environ) -> bool:
     """Do commands that are run here use this file by themselves?"""
-    if environment.get("LATTICE_KUBECONFIG") or environment.get("LATTICE_ADDR"):
+    if any(environment.get(variable) for variable in ("LATTICE_KUBECONFIG", *ADDRESSES)):
         return False
     return next((path.resolve() == kubeconfig.resolve() for path in near(Path.cwd(), environment)), False)
 
@@ -60,12 +62,13 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-def _from_environment(address: str, environment: Mapping[str, str]) -> Server:
+def _from_environment(variable: str, environment: Mapping[str, str]) -> Server:
+    address = environment[variable]
     url = address if "://" in address else f"https://{address}"
     authority = environment.get("LATTICE_CA", "")
     if authority and "BEGIN CERTIFICATE" not in authority:
         authority = _text(Path(authority), "LATTICE_CA")
-    return Server(url.rstrip("/"), authority=authority, token=environment.get("LATTICE_TOKEN", ""), source="LATTICE_ADDR")
+    return Server(url.rstrip("/"), authority=authority, token=environment.get("LATTICE_TOKEN", ""), source=variable)
 
 
 def read_kubeconfig(path: Path, context: str | None = None) -> Server:

@@ -49,7 +49,7 @@ LEASE = Key(Lease.resource.id, "lattice-system", "controllers")
 AGENTS = "lattice.dev/agents"  # annotation of the lease: where the leader's agents connect
 API = "lattice.dev/api"  # and where its API answers
 RESTART_PAUSE = 5.0  # seconds before controllers that failed begin again
-ENDED_PAUSE = 1.0  # seconds for the election to notice, too, that the term is over
+ENDED_PAUSE = 1.0  # seconds for whoever stopped the controllers to end the term, too
 GOODBYE = 0.6  # seconds for controllers to finish what they have in hand
 TOKEN_LIFE = timedelta(minutes=15)
 ADAPTERS = ("local", "fake")
@@ -207,7 +207,7 @@ class Lead:
             try:
                 return await self._write_lease(term)
             except Fenced:
-                return None
+                return self.election.over(term)
             except LatticeError as error:
                 log.warning("cannot say who leads", reason=str(error))
                 await self.clock.sleep(1.0)
@@ -234,24 +234,25 @@ class Lead:
             self.office = Office(self.store, self.clock, term, random.Random(), presence)  # noqa: S311 - jitter
             self.acting = Acting(self.office, self.means, self._table)
             self.changed()
-            await self._begun_again("controllers", self.acting.run)
+            await self._begun_again("controllers", term, self.acting.run)
 
     async def _collect(self, term: Term) -> None:
         while self.election.term == term and self.means.runs("garbage"):
             self.garbage = Garbage(self.store, self.clock, KINDS, term, timedelta(seconds=self.event_ttl))
-            await self._begun_again("garbage", self.garbage.run)
+            await self._begun_again("garbage", term, self.garbage.run)
 
-    async def _begun_again(self, name: str, run: Callable[[], Any]) -> None:
+    async def _begun_again(self, name: str, term: Term, run: Callable[[], Any]) -> None:
+        """`run` may say that a write was refused because the term is over."""
         try:
-            await run()
+            is_over = await run()
         except Fenced:
-            return None
+            return self.election.over(term)
         except LatticeError as error:
             log.warning("controller stopped, starting again", controller=name, reason=str(error))
         except Exception:
             log.exception("controller failed, starting again", controller=name)
-        else:  # stopped, or refused a write because the term is over
-            return await self.clock.sleep(ENDED_PAUSE)
+        else:
+            return self.election.over(term) if is_over else await self.clock.sleep(ENDED_PAUSE)
         self.failures += 1
         return await self.clock.sleep(RESTART_PAUSE)
 

@@ -42,6 +42,22 @@ class Seconds(_Checked):
         return seconds if enough and math.isfinite(seconds) else self.wrong(must, value, param, ctx)
 
 
+class AtLeast(_Checked):
+    """A whole number, so large or larger."""
+
+    name = "integer"
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = self.least - 1
+        return number if number >= self.least else self.wrong(f"a whole number, {self.least} or more", value, param, ctx)
+
+
 class Folder(_Checked):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not str(value).strip():
@@ -65,4 +81,15 @@ LIMITS: dict[str, click.ParamType] = {  # type: ignore[type-arg]
     "history": Seconds(0),
     "event-ttl": Seconds(0, more=True),
     "fleet-time-limit": Seconds(0, more=True),
+    "heartbeat": Seconds(0, more=True),
+    "node-lost-after": Seconds(0, more=True),
+    "replace-after": Seconds(0, more=True),
+    "reconcile-interval": Seconds(0, more=True),
+    "reconcile-workers": AtLeast(1),
+    "retry-first": Seconds(0, more=True),
+    "retry-longest": Seconds(0, more=True),
+    "retry-attempts": AtLeast(1),
+    "missing-grace": Seconds(0),
+    "start-grace": Seconds(0),
+    "stop-grace": Seconds(0),
 }

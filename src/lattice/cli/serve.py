@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from lattice import metrics
+from lattice import metrics, traces
 from lattice.cli.lead import Lead, means, providers
 from lattice.clock import Clock, SystemClock, stamp
 from lattice.errors import Conflict, Full, LatticeError, Unavailable
@@ -71,6 +71,7 @@ class Running:
 @contextlib.asynccontextmanager
 async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Running]:
     """Everything up, in order, and down again in the opposite order."""
+    traces.TRACES.listen()
     clock = SystemClock()
     folder = Path(settings.data_dir).resolve()
     os.umask(0o077)  # what is kept here opens doors: nobody else reads it

@@ -7,11 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from lattice.cli.limits import LIMITS
+from lattice.cli.settings_file import config_flag
+from lattice.cli.usage import Misused
 from lattice.settings import BY_NAME, Settings
 
 SERVER_FLAGS = tuple(BY_NAME)
+UNSAID = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)  # neither by a flag nor by the environment
 
 
 def settings_flags(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -38,6 +42,7 @@ def settings_flags(*names: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
 
 @click.command()
+@config_flag("LATTICE_CONFIG")
 @settings_flags(*SERVER_FLAGS)
 @click.option("--verbose", is_flag=True, help="Log more.")
 def server(verbose: bool, **values: Any) -> None:
@@ -47,20 +52,23 @@ def server(verbose: bool, **values: Any) -> None:
     Examples:
       lattice server --store etcd://10.0.0.1:2379,10.0.0.2:2379 --listen 0.0.0.0 --advertise lattice.example
       lattice server --data-dir /var/lib/lattice
+      lattice server --config /etc/lattice.yaml
     """
     configure_logging(verbose=verbose)
     asyncio.run(_run(with_etcd_host(Settings(**values))))
 
 
 def with_etcd_host(settings: Settings) -> Settings:
-    """ETCD_HOST and ETCD_PORT name the store when --store does not."""
+    """ETCD_HOST and ETCD_PORT name the store when neither --store nor LATTICE_STORE does: being environment, they win over a file."""
     import os
     from dataclasses import replace
 
-    host = os.environ.get("ETCD_HOST", "")
-    if settings.store or not host:
+    host, port = os.environ.get("ETCD_HOST", ""), os.environ.get("ETCD_PORT", "") or "2379"
+    if not host or click.get_current_context().get_parameter_source("store") not in UNSAID:
         return settings
-    return replace(settings, store=f"etcd://{host}:{os.environ.get('ETCD_PORT', '2379')}")
+    if not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise Misused(f"must be 1 to 65535, got {port}", where="ETCD_PORT", fix="give the port at which etcd listens for clients")
+    return replace(settings, store=f"etcd://{host}:{port}")
 
 
 def configure_logging(*, verbose: bool) -> None:

@@ -15,6 +15,7 @@ import click
 
 from lattice.cli.config import is_found
 from lattice.cli.server import SERVER_FLAGS, configure_logging, settings_flags, stop_asked
+from lattice.cli.settings_file import config_flag
 from lattice.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ MISFIT = "examples/vault.yaml"  # a service that fits nowhere in the quickstart
 
 
 @click.command()
+@config_flag("LATTICE_CONFIG")
 @settings_flags(*SERVER_FLAGS)
 @click.option("--seed", "seeds", multiple=True, metavar="FILE|DIR", help="Apply these when the state is new. Repeatable.")
 @click.option("--apply", "manifests", multiple=True, metavar="FILE|DIR", help="Apply these at every start. Repeatable.")

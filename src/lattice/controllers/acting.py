@@ -81,14 +81,14 @@ class Acting:
         ]
         self.loops = [loop for loop in every if means.runs(loop.controller.name)]
 
-    async def run(self) -> None:
-        """Until stopped, or until a write is refused because the term is over."""
+    async def run(self) -> bool:
+        """Until stopped, or until a write is refused because the term is over; says whether that was why."""
         listening = asyncio.create_task(self.office.presence.run())
         try:
             if self.loops:
-                await run_all(self.loops, self.office.copies)
-            else:
-                await asyncio.gather(*(copy.run() for copy in self.office.copies))  # the agents' side reads them
+                return await run_all(self.loops, self.office.copies)
+            await asyncio.gather(*(copy.run() for copy in self.office.copies))  # the agents' side reads them
+            return False
         finally:
             listening.cancel()
 

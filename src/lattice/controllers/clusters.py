@@ -15,7 +15,7 @@ from lattice.controllers.ledgers import Ledgers, Payment
 from lattice.controllers.loop import Again, Loop, Pace, Source
 from lattice.controllers.office import Office
 from lattice.controllers.record import conditioned, created, owned_by, with_metadata, with_status
-from lattice.errors import Fenced, LatticeError, NotFound, Unavailable
+from lattice.errors import Conflict, Fenced, LatticeError, NotFound, Unavailable
 from lattice.kinds.base import Condition, Metadata
 from lattice.kinds.cluster import ClusterStatus, LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
@@ -25,7 +25,7 @@ from lattice.kinds.node import LatticeNode, NodeSpec
 from lattice.kinds.nodeclass import LatticeNodeClass, Size
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload
+from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.placement.machines import Machines, NodeSeen, Steps, releasable, steps
 from lattice.placement.money import Charge
 from lattice.placement.prices import PriceBook
@@ -76,17 +76,21 @@ class Clusters:
         return [each for each in self._nodes.all() if each.spec.cluster]
 
     def _of_node(self, change: Change) -> Sequence[str]:
-        node = self._nodes.get(change.key.path)
-        if node is None and change.previous is not None:
-            node = msgspec.json.decode(change.previous.value, type=LatticeNode)
-        return (f"/{node.spec.cluster}",) if node is not None and node.spec.cluster else ()
+        """Not when only the number of its workloads, or what it uses, is another: with thousands bound that would be all there is to do."""
+        after, before = self._nodes.get(change.key.path), None
+        if change.previous is not None:
+            before = _node(change.previous.value)
+        node = after or before
+        if node is None or not node.spec.cluster or (after and before and _gist(after) == _gist(before)):
+            return ()
+        return (f"/{node.spec.cluster}",)
 
     def _of_workload(self, change: Change) -> Sequence[str]:
         """Only a node that is leaving waits for its workloads to go."""
         if change.previous is None:
             return ()
-        before = msgspec.json.decode(change.previous.value, type=LatticeWorkload)
-        node = self._nodes.get(f"/{before.status.binding.node}") if before.status.binding else None
+        binding = _bound(change.previous.value).status.binding
+        node = self._nodes.get(f"/{binding.node}") if binding else None
         return (f"/{node.spec.cluster}",) if node is not None and node.metadata.deletion_timestamp else ()
 
     async def reconcile(self, key: str) -> Again | None:
@@ -155,7 +159,7 @@ class Clusters:
         work += [provider.delete(name) for name in todo.stray]
         ended = await asyncio.gather(*work, return_exceptions=True)
         for each in ended:
-            if isinstance(each, Fenced) or (isinstance(each, BaseException) and not isinstance(each, LatticeError)):
+            if isinstance(each, Fenced | Conflict) or (isinstance(each, BaseException) and not isinstance(each, LatticeError)):
                 raise each
         return tuple(dict.fromkeys(str(each) for each in ended if isinstance(each, LatticeError)))
 
@@ -220,8 +224,8 @@ class Clusters:
             gone = with_metadata(entry, lambda metadata: metadata | {"finalizers": others})
         kind = node.spec.node_class
         releases = self._releases(node) if releasable(kind, found) else ()
-        self.office.presence.forget(name)
         await self._books.commit_with_charges(Payment(writes=[gone], releases=releases))
+        self.office.presence.forget(name)
 
     def _releases(self, node: LatticeNode) -> tuple[Charge, ...]:
         """One machine less, in every budget that pays for it, at the price that it was taken for."""
@@ -309,6 +313,26 @@ class Clusters:
             if owner is not None:
                 return (owner.status.next_cluster_sequence or 1) > number
         return cloud is None or cloud.status.next_cluster_sequence.get(region, 1) > number
+
+
+class _Status(msgspec.Struct, gc=False):
+    binding: Binding | None = None
+
+
+class _Bound(msgspec.Struct, gc=False):
+    """A workload of which only its node matters."""
+
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+_bound = msgspec.json.Decoder(_Bound).decode
+_node = msgspec.json.Decoder(LatticeNode).decode
+
+
+def _gist(node: LatticeNode) -> tuple[object, ...]:
+    """What of a node its cluster goes by."""
+    ready = next((each.status for each in node.status.conditions if each.type == "Ready"), "")
+    return (node.metadata.uid, node.metadata.deletion_timestamp, node.metadata.finalizers, node.spec, node.status.agent_version, ready)
 
 
 def number_of(cluster: LatticeCluster) -> int:

@@ -45,7 +45,7 @@ class Drifts:
     async def reconcile(self, key: str) -> Again | None:
         name = key.removeprefix("/")
         node, heard = self._nodes.get(key), self.office.presence.get(name)
-        if node is None or heard is None or not heard.is_complete:
+        if node is None or heard is None or not heard.is_complete or not heard.has_spoken:
             self._since.pop(name, None)
             self._told.pop(name, None)
             return None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import structlog
 
-from lattice import metrics
+from lattice import metrics, traces
 from lattice.clock import Clock, stamp
 from lattice.controllers.turns import RIVALRY, TROUBLE, Again, Lane, Turns
 from lattice.errors import Conflict, Fenced, LatticeError, Unavailable
@@ -212,6 +212,15 @@ class Loop:
 
     async def _attempt(self, key: str) -> None:
         began = self.clock.monotonic()
+        with traces.span("look", controller=self.controller.name, key=key) as span:
+            result = await self._look(key)
+            span.tell(result=result)
+        now = self.clock.monotonic()
+        self.last_look = stamp(self.clock.now())
+        self._count.attempt(result, now - began)
+
+    async def _look(self, key: str) -> str:
+        """What became of it."""
         try:
             again = await self.controller.reconcile(key)
         except asyncio.CancelledError:
@@ -219,17 +228,13 @@ class Loop:
                 raise
             self._lay_down(key)
             slow = Unavailable(f"took longer than {self.pace.patience:g} s", where=key, fix="see what it waits for; it is tried again")
-            result = self._fail(key, slow)
+            return self._fail(key, slow)
         except Exception as error:  # noqa: BLE001 - one bad key must not stop the others; it is logged there
             self._lay_down(key)
-            result = self._fail(key, error)
-        else:
-            self._lay_down(key)
-            self._turns.done(key, again)
-            result = "done" if again is None else "again"
-        now = self.clock.monotonic()
-        self.last_look = stamp(self.clock.now())
-        self._count.attempt(result, now - began)
+            return self._fail(key, error)
+        self._lay_down(key)
+        self._turns.done(key, again)
+        return "done" if again is None else "again"
 
     def _fail(self, key: str, error: Exception) -> str:
         kind = _meaning(error)
@@ -268,8 +273,11 @@ def _meaning(error: Exception) -> Exception:
     return (fenced or other or parts)[0]
 
 
-async def run_all(loops: Iterable[Loop], caches: Iterable[Cache[Any]] = ()) -> None:
-    """All loops of one term, and the copies that they read: until all are stopped, or until one is fenced, which ends them all."""
+async def run_all(loops: Iterable[Loop], caches: Iterable[Cache[Any]] = ()) -> bool:
+    """All loops of one term, and the copies that they read: until all are stopped, or until one is fenced, which ends them all.
+
+    Says whether that was why."""
+    is_fenced = False
     try:
         async with asyncio.TaskGroup() as feeding:
             feeds = [feeding.create_task(cache.run()) for cache in caches]
@@ -279,4 +287,6 @@ async def run_all(loops: Iterable[Loop], caches: Iterable[Cache[Any]] = ()) -> N
             for feed in feeds:
                 feed.cancel()
     except* Fenced as over:
+        is_fenced = True
         log.info("controllers end", why=str(_meaning(over)))
+    return is_fenced

@@ -10,16 +10,16 @@ from msgspec.structs import replace
 from lattice import metrics
 from lattice.controllers.loop import Again, Loop, Pace, Source
 from lattice.controllers.office import Office
-from lattice.controllers.record import conditioned, path_of, with_status
+from lattice.controllers.record import conditioned, path_of, with_metadata, with_status
 from lattice.kinds.base import Condition
-from lattice.kinds.node import LatticeNode, NodeHeartbeat, NodeStatus, NodeUsage
+from lattice.kinds.node import FINALIZER, LatticeNode, NodeHeartbeat, NodeStatus, NodeUsage
 from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.presence import Told, Usage
 from lattice.scheduling.leaving import is_draining
 from lattice.scheduling.lifecycle import NodeState
 from lattice.scheduling.measured import is_news
 from lattice.scheduling.noderules import Allowance, NodeSeen, NodeTimes, NodeVerdict, Releases, failover, judge, release
-from lattice.store.protocol import Entry, Key, Put
+from lattice.store.protocol import Delete, Entry, Key, Put, Write
 
 ZONES = "*"  # the key under which whole zones are looked at
 NOT_JOINED = "NotJoined"
@@ -118,6 +118,9 @@ class Nodes:
             await self._gone(key)
             return None
         verdict = judge(self._seen(node), self.times)
+        if self._may_go(entry, node, verdict):
+            await self.office.commit([_let_go(entry, node), self._teller.event(node, "NodeRemoved", "nothing is left on it")])
+            return None
         status = replace(self._status(node, verdict), workloads=self._count(entry, node))
         if status != node.status:
             await self.office.commit([with_status(entry, status), *self._events(node, verdict)])
@@ -178,6 +181,14 @@ class Nodes:
             None if node.status.workloads is None else 0
         )
 
+    def _may_go(self, entry: Entry, node: LatticeNode, verdict: NodeVerdict) -> bool:
+        """It is to be removed: one that is heard once nothing is left on it, one that is silent at once, for it cannot be emptied."""
+        if not node.metadata.deletion_timestamp or FINALIZER not in node.metadata.finalizers:
+            return False
+        name, is_known = node.metadata.name, self._workloads.revision >= entry.revision
+        is_empty = is_known and not self._workloads.by("node", name) and not self._workloads.by("prepared", name)
+        return is_empty or verdict.state != "Ready"
+
     def _events(self, node: LatticeNode, verdict: NodeVerdict) -> list[Put]:
         if not verdict.event:
             return []
@@ -217,6 +228,12 @@ class Nodes:
             self.office.presence.forget(name)
             self._measured.pop(name, None)
             self._tell([name])
+
+
+def _let_go(entry: Entry, node: LatticeNode) -> Write:
+    """The record goes, unless somebody else holds it."""
+    others = [each for each in node.metadata.finalizers if each != FINALIZER]
+    return with_metadata(entry, lambda metadata: metadata | {"finalizers": others}) if others else Delete(entry.key, entry.revision)
 
 
 def _ready(node: LatticeNode) -> Condition | None:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from lattice import traces
 from lattice.clock import Clock, stamp
 from lattice.controllers.events import Teller
 from lattice.kinds.agreement import LatticeAgreement
@@ -132,7 +133,10 @@ class Office:
 
     async def commit(self, writes: Sequence[Write], checks: Sequence[Check] = (), request_id: str | None = None) -> int:
         """Fenced: refused once another server leads."""
-        return await self.store.commit(writes, checks=checks, fence=self.term, request_id=request_id)
+        with traces.span("commit", term=self.term.number, writes=len(writes)) as span:
+            revision = await self.store.commit(writes, checks=checks, fence=self.term, request_id=request_id)
+            span.tell(store_revision=revision)
+        return revision
 
     async def commit_each(self, writes: Iterable[Sequence[Write]]) -> None:
         """Groups that stand or fall by themselves, as many as go into one commit at a time."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import structlog
 
-from lattice import metrics
+from lattice import metrics, traces
 from lattice.controllers.batches import Batches, Group
 from lattice.controllers.bindings import StoreLedger
 from lattice.controllers.deeds import Draft
@@ -191,8 +191,11 @@ class SchedulingController:
         batch = self._settled(queue.pop_batch(now, BATCH), now)
         if not batch and not self._held:
             return None
-        with metrics.SCHEDULING_SECONDS.labels("decide").time():
-            return self._decide_on(batch, now)
+        with metrics.SCHEDULING_SECONDS.labels("decide").time(), traces.span("schedule", term=self.office.term.number) as span:
+            cycle = self._decide_on(batch, now)
+            if span.is_kept:
+                span.tell(workloads=traces.first([ask.name for run in batch for ask in run]), placed=len(cycle.placed) if cycle else 0)
+            return cycle
 
     def _decide_on(self, batch: list[list[WorkloadAsk]], now: float) -> Cycle | None:
         queue = self.roster.queue
@@ -225,7 +228,9 @@ class SchedulingController:
 
     async def _write(self, cycle: Cycle) -> None:
         try:
-            with metrics.SCHEDULING_SECONDS.labels("bind").time():
+            with metrics.SCHEDULING_SECONDS.labels("bind").time(), traces.span("bind", term=self.office.term.number) as span:
+                if span.is_kept:
+                    span.tell(workloads=traces.first([each.ask.name for each in cycle.placed]))
                 await self._bind(cycle.placed)
         finally:
             self._give_back(cycle.placed)

@@ -10,6 +10,7 @@ from lattice.errors import Cause
 from lattice.kinds.base import LIST_SET, Column, Kind, Part, Resource, Status
 from lattice.kinds.constraint import Taint
 
+FINALIZER = "lattice.dev/node"  # of a machine that came by itself: what runs on it leaves before its record does
 AGENT_LABELS = "agent.lattice.dev/"  # the only label keys that an agent may set on its own node
 
 Whole = dict[str, int]  # milli-cores, bytes, milli-GPUs and counts by resource name

@@ -12,7 +12,7 @@ from lattice.placement.fleet import Fleet, Seat
 from lattice.placement.place import Placement, broken_rules, place, surplus, withdraw
 from lattice.placement.plugins.spread import domain_of
 from lattice.placement.profile import profile_of
-from lattice.placement.quote import is_allowed
+from lattice.placement.catalogue import is_allowed
 from lattice.placement.size import trim
 
 SITES = 32  # places tried for a group before giving up

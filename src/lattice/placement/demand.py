@@ -194,6 +194,7 @@ class ReplicaAsk:
     region: str = ""  # only there
     avoid: frozenset[str] = frozenset()  # only in other regions than these
     overflow: str = ""  # only where this data center overflows to
+    room_for: int = 0  # on the class that holds most of so many replicas; 0: on the one that costs least
 
     @property
     def name(self) -> str:
@@ -201,7 +202,7 @@ class ReplicaAsk:
 
     @property
     def shape(self) -> Hashable:
-        return (self.demand.shape, self.overflow)
+        return (self.demand.shape, self.overflow, self.room_for)
 
     @property
     def fixed_shape(self) -> Hashable:

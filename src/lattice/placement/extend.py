@@ -14,7 +14,7 @@ from lattice.placement.plugins.available import TooBig
 from lattice.placement.plugins.budget import OverBudget, Unpriced
 from lattice.placement.plugins.capacity import Full
 from lattice.placement.plugins.overflow import Gated, utilisation
-from lattice.placement.quote import is_allowed
+from lattice.placement.catalogue import is_allowed
 from lattice.placement.reason import Lacks, show
 from lattice.placement.required import machine_class, required_for
 from lattice.placement.stand import Stand, set_field

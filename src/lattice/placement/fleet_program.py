@@ -22,7 +22,7 @@ from lattice.placement.plan import Settled
 from lattice.placement.plugins.overflow import able
 from lattice.placement.plugins.spread import domain_of
 from lattice.placement.program import UNLIMITED, Cap, Least, Load, Model, Near, Program, Source
-from lattice.placement.quote import is_allowed
+from lattice.placement.catalogue import is_allowed
 
 Vector = tuple[int, ...]
 

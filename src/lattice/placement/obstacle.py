@@ -15,7 +15,7 @@ from lattice.kinds.constraint import Toleration
 from lattice.placement.bound import may_fit
 from lattice.placement.demand import DEFAULT, ClusterRules, Demand, Ignored, ReplicaAsk, Requirement
 from lattice.placement.fleet import Fleet
-from lattice.placement.place import place, place_each
+from lattice.placement.place import place, place_most
 from lattice.placement.plugins.available import Closed, TooBig
 from lattice.placement.plugins.budget import OverBudget, Unpriced
 from lattice.placement.plugins.capacity import Full
@@ -160,7 +160,7 @@ def at_failure(demand: Demand, fleet: Fleet, *, details: bool = False) -> Iterat
         return
     with fleet.what_if():
         reseat(demand, fleet)
-        attempt = place_each(demand, fleet, 0)
+        attempt = place_most(demand, fleet, 0)
         if attempt.is_complete:
             yield None
             return

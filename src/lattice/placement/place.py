@@ -41,39 +41,58 @@ class Placement:
 def place(demand: Demand, fleet: Fleet, *, keep: int = 0) -> Placement:
     """All replicas that it lacks; where there is not room for all, as many as there is, unless a rule over all of them cannot hold.
 
-    Tries the policies' order first, then the cheapest, which spares budgets.
+    Tries the policies' order first, then the cheapest, which spares budgets; then classes of machines that hold more.
 
     `keep`: how many decisions to keep for explaining; the last one, if it fails, is always kept.
     """
-    placement = Placement(demand)
     if demand.problem:
-        placement.missing = max(0, demand.replicas - len(fleet.seats.get(demand.name, ())))
-        return placement
-    orders = _orders(demand, fleet)
-    for preferences in orders:
+        return Placement(demand, missing=max(0, demand.replicas - len(fleet.seats.get(demand.name, ()))))
+    placement = None
+    for preferences in _orders(demand, fleet):
         with fleet.attempt() as attempt:
             placement = place_each(replace(demand, preferences=preferences), fleet, keep)
-            attempt.succeeded = placement.is_complete or (placement.is_short_of_room and len(orders) == 1)
+            attempt.succeeded = placement.is_complete
         if placement.is_complete:
             break
-    if not placement.is_complete and placement.seats and placement.is_short_of_room and len(orders) > 1:
-        placement = place_each(demand, fleet, keep)
+    if placement is None or (not placement.is_complete and placement.seats and placement.is_short_of_room):
+        with fleet.attempt() as attempt:
+            placement = place_most(demand, fleet, keep)
+            attempt.succeeded = placement.is_complete or placement.is_short_of_room
     placement.demand = demand
     return placement
 
 
 def _orders(demand: Demand, fleet: Fleet) -> list[Preferences]:
+    """Those that are worth trying before as many are placed as can be."""
     has_other = demand.neighbours or demand.preferences not in ((), CHEAPEST_FIRST)
-    return [demand.preferences, CHEAPEST_FIRST] if has_other and _money_matters(fleet) else [demand.preferences]
+    return [demand.preferences, CHEAPEST_FIRST] if has_other and _money_matters(fleet) else []
 
 
 def _money_matters(fleet: Fleet) -> bool:
     return any(budget.cap < 1 << 60 for budget in fleet.budgets.values())
 
 
-def place_each(demand: Demand, fleet: Fleet, keep: int) -> Placement:
+def place_most(demand: Demand, fleet: Fleet, keep: int) -> Placement:
+    """On the classes that cost least; where those do not hold all, on those that hold more, if more replicas find a place then."""
+    with fleet.attempt() as attempt:
+        cheap = place_each(demand, fleet, keep)
+        attempt.succeeded = not (cheap.missing and cheap.seats and cheap.is_short_of_room and _has_choice(demand, fleet))
+    if attempt.succeeded:
+        return cheap
+    with fleet.attempt() as attempt:
+        roomy = place_each(demand, fleet, keep, roomy=True)
+        attempt.succeeded = len(roomy.seats) > len(cheap.seats)
+    return roomy if attempt.succeeded else place_each(demand, fleet, keep)
+
+
+def _has_choice(demand: Demand, fleet: Fleet) -> bool:
+    """Are there several classes that would do, in any offer?"""
+    return bool((fleet.table.quotes.serving(demand).serves.sum(axis=0) > 1).any())
+
+
+def place_each(demand: Demand, fleet: Fleet, keep: int, *, roomy: bool = False) -> Placement:
     placement, series = Placement(demand), Series(demand, fleet, with_scores=keep > 1)
-    for ask in missing_replicas(demand, fleet):
+    for ask in missing_replicas(demand, fleet, roomy=roomy):
         decision = series.decide(ask)
         if not decision.fits or len(placement.decisions) < keep:
             placement.decisions.append(decision.freeze())
@@ -85,18 +104,19 @@ def place_each(demand: Demand, fleet: Fleet, keep: int) -> Placement:
     return placement
 
 
-def missing_replicas(demand: Demand, fleet: Fleet) -> Iterator[ReplicaAsk]:
+def missing_replicas(demand: Demand, fleet: Fleet, *, roomy: bool = False) -> Iterator[ReplicaAsk]:
     """One ask after the other, each given where the ones before it went: required regions first, then new regions, then anywhere."""
-    while len(fleet.seats.get(demand.name, ())) < demand.replicas:
+    while missing := max(0, demand.replicas - len(fleet.seats.get(demand.name, ()))):
+        room_for = missing if roomy else 0
         here = [fleet.offers[row] for row in fleet.rows_of(demand.name)]
         regions = {offer.region for offer in here}
         lacking = next((each.value for each in demand.regions if not any(offer.is_in(each.value) for offer in here)), "")
         if lacking:
-            yield ReplicaAsk(demand, region=lacking)
+            yield ReplicaAsk(demand, region=lacking, room_for=room_for)
         elif len(regions) < demand.min_regions:
-            yield ReplicaAsk(demand, avoid=frozenset(regions))
+            yield ReplicaAsk(demand, avoid=frozenset(regions), room_for=room_for)
         else:
-            yield ReplicaAsk(demand)
+            yield ReplicaAsk(demand, room_for=room_for)
 
 
 def surplus(demand: Demand, fleet: Fleet) -> list[Seat]:

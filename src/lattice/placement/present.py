@@ -1,7 +1,8 @@
 """What is there already: clusters, their machines, and the replicas on them, put into a fleet."""
 
+import heapq
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lattice.kinds.base import Kind
@@ -16,7 +17,8 @@ from lattice.placement.demand import Demand, key_of
 from lattice.placement.fleet import Cluster, Fleet, Seat
 from lattice.placement.former import Former
 from lattice.placement.offer import NO_LIMIT, MachineType
-from lattice.placement.size import pick_machine, take_seat
+from lattice.placement.quote import takes
+from lattice.placement.size import rank, take_seat
 from lattice.placement.supply import Classes
 
 OVERFLOW_LABEL = "lattice.dev/overflow-of"
@@ -147,17 +149,49 @@ def add_replicas(fleet: Fleet, service: LatticeService, demand: Demand, present:
         here = [row for row in rows if row in among][: placed.replicas or 0]
         for machine in here:
             take_seat(demand, fleet, machine)
-        for _ in range((placed.replicas or 0) - len(here)):
-            found = pick_machine(demand, fleet, usable)
-            if found is None:
-                found = _least_crowded(fleet, usable)
-            if found is not None:
-                take_seat(demand, fleet, found)
+        _guess(fleet, demand, usable, (placed.replicas or 0) - len(here))
 
 
-def _least_crowded(fleet: Fleet, machines: Sequence[int]) -> int | None:
+def _guess(fleet: Fleet, demand: Demand, machines: Sequence[int], count: int) -> None:
+    """One after the other to the machine that suits best, as `pick_machine` says; when none does, to the least crowded."""
+    suited = _Series(machines, lambda each: rank(demand, fleet, each))
+    for number in range(count):
+        machine = suited.first(lambda each: takes(fleet, demand, each))
+        if machine is None:
+            return _crowd(fleet, demand, machines, count - number)
+        take_seat(demand, fleet, machine)
+        suited.moved()
+    return None
+
+
+def _crowd(fleet: Fleet, demand: Demand, machines: Sequence[int], count: int) -> None:
     free, names = fleet.machines.free, fleet.machines.names
-    return min(machines, key=lambda each: (-int(free(0)[each]), -int(free(1)[each]), names[each]), default=None)
+    widest = _Series(machines, lambda each: (-int(free(0)[each]), -int(free(1)[each]), names[each]))
+    for _ in range(count):
+        machine = widest.first(lambda _: True)
+        if machine is None:
+            return
+        take_seat(demand, fleet, machine)
+        widest.moved()
+
+
+class _Series:
+    """Machines in the order in which equal replicas take them: each taken changes the rank of that one only, and never for the better."""
+
+    def __init__(self, machines: Iterable[int], rank: Callable[[int], tuple[int | str, ...]]) -> None:
+        self._rank = rank
+        self._heap = [(rank(each), each) for each in machines]
+        heapq.heapify(self._heap)
+
+    def first(self, takes: Callable[[int], bool]) -> int | None:
+        """Who does not take one now takes none later."""
+        while self._heap and not takes(self._heap[0][1]):
+            heapq.heappop(self._heap)
+        return self._heap[0][1] if self._heap else None
+
+    def moved(self) -> None:
+        machine = self._heap[0][1]
+        heapq.heapreplace(self._heap, (self._rank(machine), machine))
 
 
 def add_bare(fleet: Fleet, present: Present) -> None:

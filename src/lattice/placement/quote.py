@@ -7,16 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lattice.engine.table import Flags, Integers, Rowids
-from lattice.kinds.constraint import Taint
+from lattice.placement.catalogue import UNPRICED, Catalogue, Serving, is_allowed
 from lattice.placement.demand import Demand, ReplicaAsk
-from lattice.placement.fleet import MICROS, Fleet
-from lattice.placement.offer import NO_LIMIT, OWNED, MachineType
+from lattice.placement.fleet import Fleet
+from lattice.placement.offer import NO_LIMIT
 
 Shorts = NDArray[np.int16]
 NONE = -1
-UNPRICED = 1 << 60  # what has no known price is not free: it is taken only where nothing with a price would do
-NEARLY = 1e-9  # below a whole number of machines: counts as that number
 KEPT = 2048  # shapes whose quotes are kept
+PLENTY = 1 << 20  # machines or clusters
 
 
 @dataclass(slots=True)
@@ -32,99 +31,6 @@ class Quote:
     count: Integers
     rate: Integers
     unit: Integers  # micro-dollars per hour and replica, all replicas counted that might follow
-
-
-class Catalogue:
-    """The classes of all offers as matrices: a line a class, a column an offer."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self.names = list(fleet.type_names)
-        shape = (len(self.names), fleet.table.count)
-        self.types: list[dict[str, MachineType]] = [{each.name: each for each in offer.types} for offer in fleet.offers]
-        self.models = [frozenset(offer.limits.gpus) for offer in fleet.offers]  # of places that count their GPUs as a whole
-        self.is_there: Flags = np.zeros(shape, np.bool_)
-        self.rate: Integers = np.zeros(shape, np.int64)
-        self.is_priced: Flags = np.zeros(shape, np.bool_)
-        self.sizes: dict[str, Integers] = {}
-        self.has_taints = any(each.taints for types in self.types for each in types.values())
-        for row, types in enumerate(self.types):
-            for name, each in types.items():
-                line = fleet.type_names[name]
-                self.is_there[line, row], self.rate[line, row], self.is_priced[line, row] = True, each.rate, each.is_priced
-                for resource, amount in each.size.items():
-                    self._sized(resource)[line, row] = min(amount, NO_LIMIT)
-
-    def _sized(self, resource: str) -> Integers:
-        found = self.sizes.get(resource)
-        if found is None:
-            found = self.sizes[resource] = np.zeros(self.is_there.shape, np.int64)
-        return found
-
-    def size(self, resource: str) -> Integers:
-        found = self.sizes.get(resource)
-        return np.zeros(self.is_there.shape, np.int64) if found is None else found
-
-    def would_do(self, demand: Demand) -> Flags:
-        """Classes that a replica may run on, by their labels, taints and GPU model."""
-        allowed = self.is_there.copy()
-        if not demand.node_selector and not demand.gpu_model and not self.has_taints:
-            return allowed
-        for row, types in enumerate(self.types):
-            for name, each in types.items():
-                if not is_allowed(demand, each) or not has_model(demand, self.models[row]):
-                    allowed[self.names.index(name), row] = False
-        return allowed
-
-
-def is_allowed(demand: Demand, kind: MachineType) -> bool:
-    if any(kind.labels.get(key) != value for key, value in demand.node_selector):
-        return False
-    return has_wanted_gpu(demand, kind) and not barring(demand, kind)
-
-
-def barring(demand: Demand, kind: MachineType) -> list[Taint]:
-    """Taints that keep a replica off machines of a class."""
-    strict = (taint for taint in kind.taints if taint.effect in ("NoSchedule", "NoExecute"))
-    return [taint for taint in strict if not any(each.tolerates(taint) for each in demand.tolerations)]
-
-
-def has_wanted_gpu(demand: Demand, kind: MachineType) -> bool:
-    """A model that nobody names is not the one that is wanted; what is owned is counted by model for the place as a whole."""
-    return not demand.gpu_model or not demand.needs.get("gpu") or kind.name == OWNED or kind.gpu_model == demand.gpu_model
-
-
-def has_model(demand: Demand, models: frozenset[str]) -> bool:
-    return not models or not demand.gpu_model or not demand.needs.get("gpu") or demand.gpu_model in models
-
-
-class Serving:
-    """What never changes for a shape: which classes serve in each offer, how many replicas one holds, and what all of them would cost."""
-
-    def __init__(self, catalogue: Catalogue, demand: Demand) -> None:
-        needs = demand.effective_needs
-        self.allowed = catalogue.would_do(demand)
-        self.serves: Flags = self.allowed.copy()
-        per: Integers = np.full(self.serves.shape, demand.per_node or max(1, demand.replicas), np.int64)
-        for resource, amount in needs.items():
-            size = catalogue.size(resource)
-            self.serves &= size >= amount
-            np.minimum(per, size // max(1, amount), out=per)
-        np.maximum(per, 1, out=per)
-        machines = np.maximum(-(-max(1, demand.replicas) // per), _with_air(catalogue, demand))
-        self.machines: Integers = machines
-        price = np.where(catalogue.is_priced, machines * catalogue.rate, UNPRICED)
-        self.total: Integers = np.where(self.serves, price, NO_LIMIT)
-
-
-def _with_air(catalogue: Catalogue, demand: Demand) -> Integers:
-    """Machines of each class for all replicas, when the cluster is grown rather than filled as soon as it is past its threshold."""
-    least = np.ones(catalogue.is_there.shape, np.int64)
-    others, packing = max(0, demand.replicas - 1), max(1, demand.rules.packing) / MICROS
-    for resource in ("cpu", "memory"):
-        amount, size = demand.effective_needs.get(resource, 0), catalogue.size(resource)
-        share = np.where(size > 0, amount / np.maximum(1, size), 0.0)
-        np.maximum(least, np.floor(np.minimum(others, others * share / packing + NEARLY)).astype(np.int64) + 1, out=least)
-    return least
 
 
 class Quotes:
@@ -148,7 +54,7 @@ class Quotes:
         return found
 
     def of(self, ask: ReplicaAsk) -> Quote:
-        table, key = self.fleet.table, (ask.demand.machine_shape, ask.overflow)
+        table, key = self.fleet.table, (ask.demand.machine_shape, ask.overflow, ask.room_for)
         quote = self._kept.get(key)
         if quote is not None and quote.version == table.version:
             return quote
@@ -168,6 +74,8 @@ class Quotes:
         serves, rate = serving.serves[:, rows], catalogue.rate[:, rows]
         count, fits, paid = self._openable(ask, rows)
         total = np.where(paid, np.maximum(serving.total[:, rows], rate * count), NO_LIMIT)
+        if ask.room_for:
+            total = _of_the_roomiest(total, np.where(paid, self._holds(ask, rows), 0))
         kind = _cheapest(total, rate)
         at = np.arange(len(rows))
         affordable = any_of(paid)
@@ -218,19 +126,44 @@ class Quotes:
 
     def _within_limits(self, ask: ReplicaAsk, rows: Rowids, count: Integers, grows: Flags) -> Flags:
         table, catalogue, demand = self.fleet.table, self.catalogue, ask.demand
-        nodes = table.free(table.index["nodes"])[rows]
-        if self.fleet.keeps_reserves:
-            nodes = np.minimum(nodes, self._open_nodes(demand, rows))
+        nodes = self._nodes_left(demand, rows)
         clusters = grows | (table.free(table.index["clusters"])[rows] >= 1)
-        if ask.overflow and not self._may_overflow(ask.overflow):
+        if self._overflow_left(ask.overflow) < 1:
             clusters &= grows
         fits: Flags = (nodes >= count) & clusters & self._gpus_left(demand, rows)
         within = np.broadcast_to(fits, (len(catalogue.names), len(rows))).copy()
         for resource in ("cpu", "memory"):
             left = table.free(table.index[resource])[rows]
             size = catalogue.size(resource)[:, rows]
-            within &= (size >= NO_LIMIT) | (size * np.minimum(count, 1 << 20) <= left)
+            within &= (size >= NO_LIMIT) | (size * np.minimum(count, PLENTY) <= left)
         return within
+
+    def _holds(self, ask: ReplicaAsk, rows: Rowids) -> Integers:
+        """Replicas on all machines that may still be made of each class, if only of that; more than are asked for are not counted."""
+        table, catalogue, demand = self.fleet.table, self.catalogue, ask.demand
+        machines: Integers = np.full((len(catalogue.names), len(rows)), ask.room_for, np.int64)
+        if "capacity" not in demand.ignoring:
+            np.minimum(machines, np.minimum(self._nodes_left(demand, rows), self._slots(ask, rows)), out=machines)
+            for resource in ("cpu", "memory"):
+                size, left = catalogue.size(resource)[:, rows], table.free(table.index[resource])[rows]
+                np.minimum(machines, np.where((size > 0) & (size < NO_LIMIT), left // np.maximum(1, size), PLENTY), out=machines)
+        if "budget" not in demand.ignoring:
+            rate, left = catalogue.rate[:, rows], self._money_left(ask, rows)
+            np.minimum(machines, np.where(rate > 0, left // np.maximum(1, rate), PLENTY), out=machines)
+        return np.minimum(machines * self.serving(demand).per[:, rows], ask.room_for)
+
+    def _slots(self, ask: ReplicaAsk, rows: Rowids) -> Integers:
+        """Machines that clusters of its group may still have, and new clusters."""
+        fleet, rules, group = self.fleet, ask.demand.rules, self.fleet.group_of(ask.demand, ask.overflow)
+        own = [[each for each in fleet.in_offer[row].values() if each.group == group] for row in rows.tolist()]
+        growing = np.array([sum(max(0, each.max_nodes - len(each.machines)) for each in clusters) for clusters in own], np.int64)
+        more = np.minimum(fleet.table.free(fleet.table.index["clusters"])[rows], self._overflow_left(ask.overflow))
+        return growing + np.clip(more, 0, PLENTY) * np.clip(fleet.nodes_per_cluster[rows], 1, rules.max_nodes)
+
+    def _nodes_left(self, demand: Demand, rows: Rowids) -> Integers:
+        table = self.fleet.table
+        nodes: Integers = table.free(table.index["nodes"])[rows]
+        return np.minimum(nodes, self._open_nodes(demand, rows)) if self.fleet.keeps_reserves else nodes
 
     def _open_nodes(self, demand: Demand, rows: Rowids) -> Integers:
         """Machines that it may still open where some are kept for others."""
@@ -242,10 +175,11 @@ class Quotes:
             left.append(NO_LIMIT if is_free else offer.limits.nodes - offer.reserved_nodes - fleet.open_nodes[row])
         return np.array(left, np.int64)
 
-    def _may_overflow(self, static: str) -> bool:
-        overflow = self.fleet.offers[self.fleet.row(static)].overflow
+    def _overflow_left(self, static: str) -> int:
+        """Clusters that a data center may still overflow into."""
+        overflow = self.fleet.offers[self.fleet.row(static)].overflow if static else None
         most = overflow.limits.max_clusters if overflow else None
-        return most is None or self.fleet.overflow_clusters[static] < most
+        return PLENTY if most is None else most - self.fleet.overflow_clusters[static]
 
     def _gpus_left(self, demand: Demand, rows: Rowids) -> Flags:
         """In places that count their GPUs as a whole."""
@@ -260,9 +194,8 @@ class Quotes:
 
     def _within_budgets(self, ask: ReplicaAsk, rows: Rowids, count: Integers) -> Flags:
         fleet, catalogue = self.fleet, self.catalogue
-        left, needs_price = fleet.left[rows], fleet.is_budgeted[rows]
+        left, needs_price = self._money_left(ask, rows), fleet.is_budgeted[rows]
         if ask.overflow:
-            left = np.array([fleet.headroom(row, ask.overflow) for row in rows.tolist()], np.int64)
             needs_price = np.array([fleet.is_limited(row, ask.overflow) for row in rows.tolist()], np.bool_)
         rate, is_priced = catalogue.rate[:, rows], catalogue.is_priced[:, rows]
         affordable: Flags = rate * count <= left
@@ -272,6 +205,11 @@ class Quotes:
             affordable &= is_priced | ~needs_price
         affordable |= is_priced & (rate == 0)  # what costs nothing passes no budget, not even one that is passed already
         return affordable
+
+    def _money_left(self, ask: ReplicaAsk, rows: Rowids) -> Integers:
+        if not ask.overflow:
+            return self.fleet.left[rows]
+        return np.array([self.fleet.headroom(row, ask.overflow) for row in rows.tolist()], np.int64)
 
     def unknown_in(self, row: int, overflow: str = "") -> str:
         """A hard budget, of those that it is paid from, that pays for machines of unknown price: how much is left of it nobody can say."""
@@ -331,6 +269,12 @@ def _cheapest(total: Integers, rate: Integers) -> Rowids:
         return np.zeros(total.shape[1], np.intp)
     kind: Rowids = np.where(total == total.min(axis=0), rate, NO_LIMIT).argmin(axis=0)
     return kind
+
+
+def _of_the_roomiest(total: Integers, holds: Integers) -> Integers:
+    """Only what classes cost that hold the most."""
+    most = holds.max(axis=0, initial=0)
+    return np.where(holds == most, total, NO_LIMIT)
 
 
 def growing(fleet: Fleet, row: int, group: str) -> list[str]:

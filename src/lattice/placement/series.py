@@ -49,7 +49,7 @@ class Series:
         self._at, self._asked = at, asked
         if at not in self._fillings:
             self._fillings[at] = Filling(asked, self.fleet, decision.chosen)
-        if not asked.region and not asked.avoid and self._is_steady(decision):
+        if not asked.region and not asked.avoid and not asked.room_for and self._is_steady(decision):
             self._known[self._fillings[at].has_room] = decision.freeze()
 
     def _is_steady(self, decision: Decision) -> bool:
@@ -92,7 +92,7 @@ class Series:
         self._next = kind if grows and filling.may_grow and self._is_offered(kind, filling.row) else None
         if self._next is None:
             self._known.pop(False, None)
-        if self._weighs_room or self._asked.overflow or self._is_rationed(filling.row) or self._is_shared(filling.row):
+        if self._weighs_room or self._asked.room_for or self._asked.overflow or self._is_rationed(filling.row) or self._is_shared(filling.row):
             self._known, self._next = {}, None
         return seat
 

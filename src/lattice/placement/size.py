@@ -78,13 +78,13 @@ def _roomy(ask: ReplicaAsk, fleet: Fleet, row: int) -> dict[str, list[int]]:
 
 
 def pick_machine(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> int | None:
-    fitting = [machine for machine in machines if takes(fleet, demand, machine)]
-    holds, free = fleet.machines.holds, fleet.machines.free
-    return min(
-        fitting,
-        key=lambda each: (holds[each][demand.name], int(free(0)[each]), int(free(1)[each]), fleet.machines.names[each]),
-        default=None,
-    )
+    return min((each for each in machines if takes(fleet, demand, each)), key=lambda each: rank(demand, fleet, each), default=None)
+
+
+def rank(demand: Demand, fleet: Fleet, machine: int) -> tuple[int, int, int, str]:
+    """The least goes first: few replicas of the service, then little room."""
+    machines = fleet.machines
+    return (machines.holds[machine][demand.name], int(machines.free(0)[machine]), int(machines.free(1)[machine]), machines.names[machine])
 
 
 def _new_machine(ask: ReplicaAsk, fleet: Fleet, row: int, kind: MachineType) -> int:

@@ -9,11 +9,12 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from lattice import metrics
+from lattice import metrics, traces
 from lattice.errors import LatticeError, Malformed, NotAllowed, TooLarge, TooMany, Unavailable
 from lattice.kinds.body import encode
 from lattice.server import bodies, joining, live, reviews, shortpaths
 from lattice.server.api import Api
+from lattice.server.audit import note_refusal
 from lattice.server.auth import Tokens, authenticate
 from lattice.server.authority import Deed, authorize
 from lattice.server.call import JSON, Call, Reply, Target, User
@@ -58,25 +59,28 @@ class App:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         began = time.perf_counter()
-        verb, resource, target = request.method.lower(), "", None
-        try:
-            if request.path in OPEN_PATHS:
-                return _response(await self._health(request.path))
-            if request.path == joining.PATH and self.joining is not None:
-                return _response(await self._join(request, self.joining))
-            user = await authenticate(self.tokens, request.headers, _peer(request))
-            target, verb, answer = self._route(request, user)
-            resource = target.served.resource.id if target else ""
-            reply = await answer
-        except LatticeError as error:
-            reply = _refusal(error, target)
-        except web.HTTPRequestEntityTooLarge:
-            reply = _refusal(TooLarge(f"the body is over {MAX_BODY} bytes", fix="split it"), target)
-        except (asyncio.CancelledError, ConnectionError):
-            raise
-        except Exception:
-            log.exception("request failed", method=request.method, path=request.path)
-            reply = _refusal(LatticeError("internal error; the server's log has the details"), target)
+        verb, resource, target, user = request.method.lower(), "", None, None
+        with traces.span("request", method=request.method) as span:
+            try:
+                if request.path in OPEN_PATHS:
+                    return _response(await self._health(request.path))
+                if request.path == joining.PATH and self.joining is not None:
+                    return _response(await self._join(request, self.joining))
+                user = await authenticate(self.tokens, request.headers, _peer(request))
+                target, verb, answer = self._route(request, user)
+                resource = target.served.resource.id if target else ""
+                reply = await answer
+            except LatticeError as error:
+                note_refusal(error, user, request.method, request.path)
+                reply = _refusal(error, target)
+            except web.HTTPRequestEntityTooLarge:
+                reply = _refusal(TooLarge(f"the body is over {MAX_BODY} bytes", fix="split it"), target)
+            except (asyncio.CancelledError, ConnectionError):
+                raise
+            except Exception:
+                log.exception("request failed", method=request.method, path=request.path)
+                reply = _refusal(LatticeError("internal error; the server's log has the details"), target)
+            span.tell(name=f"{verb} {resource}".rstrip(), verb=verb, resource=resource, status=reply.status)
         metrics.REQUESTS.labels(verb, resource, reply.status).inc()
         if verb != "watch":
             metrics.REQUEST_SECONDS.labels(verb).observe(time.perf_counter() - began)

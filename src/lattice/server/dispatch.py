@@ -2,8 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 
+from lattice import traces
+from lattice.errors import LatticeError
 from lattice.server import lists, retrying, scale, verbs, watch
 from lattice.server.api import Api
+from lattice.server.audit import note_refusal
 from lattice.server.authority import Deed, authorize
 from lattice.server.call import Call, Reply
 
@@ -40,5 +43,14 @@ def verb_for(call: Call, verb: str) -> Verb:
 
 async def answer(api: Api, call: Call, wanted: Deed) -> Reply:
     """Refused unless the user may."""
-    authorize(call.user, wanted, call.target.served.resource)
-    return await verb_for(call, wanted.verb)(api, call)
+    resource = call.target.served.resource
+    with traces.span(f"{wanted.verb} {resource.id}", verb=wanted.verb, resource=resource.id) as span:
+        try:
+            authorize(call.user, wanted, resource)
+            reply = await verb_for(call, wanted.verb)(api, call)
+        except LatticeError as error:
+            note_refusal(error, call.user, call.method, f"{resource.id} {call.target.namespace}/{call.target.name}")
+            span.tell(status=error.status)
+            raise
+        span.tell(status=reply.status)
+        return reply

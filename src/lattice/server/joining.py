@@ -15,7 +15,7 @@ from lattice.kinds.core import Secret
 from lattice.kinds.jointoken import JOINED_KEY, NAMESPACE, JoinToken, Kept, judge, kept_in, parse_token, secret_name, with_kept
 from lattice.kinds.lifecycle import born
 from lattice.kinds.metadata import name_problem
-from lattice.kinds.node import LatticeNode
+from lattice.kinds.node import FINALIZER, LatticeNode
 from lattice.kinds.stored import Object, pack, unpack
 from lattice.server.certificates import Authority
 from lattice.server.signing import Asked, Peer, former_peer, read_request, sign
@@ -155,7 +155,7 @@ class Joining:
         made: Object = {
             "apiVersion": LatticeNode.resource.api_version,
             "kind": LatticeNode.resource.kind,
-            "metadata": {"name": name, **({"labels": kept.grant.labels} if kept.grant.labels else {})},
+            "metadata": {"name": name, "finalizers": [FINALIZER], **({"labels": kept.grant.labels} if kept.grant.labels else {})},
             "spec": msgspec.to_builtins(kept.grant.spec),
         }
         fresh = born(_marked(made, asked), uid=self.new_uid(), now=stamp(self.clock.now()))

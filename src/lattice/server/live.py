@@ -1,7 +1,9 @@
 """GET …/top: what the fleet uses at this moment. Only the leader hears its nodes; other servers ask it."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from lattice.clock import Clock, stamp
 from lattice.errors import Malformed
@@ -49,7 +51,11 @@ class Live:
             leading.presence.get,
         )
         head = {"kind": "Top", "apiVersion": f"{GROUP}/{VERSION}", "at": stamp(fleet.now), "term": leading.term.number}
-        return Reply(encode(head | {name: TABLES[name](fleet) for name in wanted}))
+        return Reply(await asyncio.to_thread(_written, head, fleet, wanted))  # thousands of nodes take a while
+
+
+def _written(head: dict[str, Any], fleet: Fleet, wanted: list[str]) -> bytes:
+    return encode(head | {name: TABLES[name](fleet) for name in wanted})
 
 
 def _wanted(text: str) -> list[str]:

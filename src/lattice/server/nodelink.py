@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from lattice import __version__, metrics
+from lattice import __version__, metrics, traces
 from lattice.clock import Clock, within
 from lattice.errors import LatticeError, Unavailable
 from lattice.kinds.jointoken import JOINED_KEY
@@ -235,7 +235,10 @@ class NodeLinks:
             if not self._leads(line.leading):
                 raise Elsewhere
             if (orders := self._orders(line)) is not None:
-                await line.end.send(pb.ToAgent(orders=orders))
+                with traces.span("order", node=line.peer.node, term=orders.term, number=orders.number) as span:
+                    if span.is_kept:
+                        span.tell(workloads=traces.first([*(each.workload for each in orders.assignments), *orders.dropped]))
+                    await line.end.send(pb.ToAgent(orders=orders))
             elif line.heard > line.answered:
                 line.answered = line.heard
                 await line.end.send(pb.ToAgent(heard=pb.Heard(beat=line.heard)))

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +17,6 @@ from lattice.placement.money import standing
 from lattice.presence import Heard, Usage
 
 Row = dict[str, Any]
-MEASURED = ("cpu", "memory")
 NOTHING = Usage()
 
 
@@ -35,23 +34,27 @@ class Fleet:
     heard: Callable[[str], Heard | None] = lambda node: None
 
 
-@dataclass
+@dataclass(slots=True)
 class Sum:
     """Over some nodes: milli-cores and bytes."""
 
     nodes: int = 0
     ready: int = 0
-    used: Counter[str] = field(default_factory=Counter)
-    room: Counter[str] = field(default_factory=Counter)
+    cpu: int = 0
+    memory: int = 0
+    of_cpu: int = 0
+    of_memory: int = 0
 
     def add(self, node: LatticeNode, used: Usage) -> None:
         self.nodes += 1
         self.ready += is_ready(node)
-        self.used.update(cpu=used.cpu, memory=used.memory)
-        self.room.update({name: node.status.allocatable.get(name, 0) for name in MEASURED})
+        self.cpu += used.cpu
+        self.memory += used.memory
+        self.of_cpu += node.status.allocatable.get("cpu", 0)
+        self.of_memory += node.status.allocatable.get("memory", 0)
 
     def figures(self) -> Row:
-        return {name: {"used": self.used[name], "of": self.room[name]} for name in MEASURED}
+        return {"cpu": {"used": self.cpu, "of": self.of_cpu}, "memory": {"used": self.memory, "of": self.of_memory}}
 
 
 def pools(fleet: Fleet) -> list[Row]:
@@ -133,23 +136,35 @@ def nodes(fleet: Fleet) -> list[Row]:
 
 
 def services(fleet: Fleet) -> list[Row]:
-    used: dict[str, Counter[str]] = {}
+    used: dict[str, Usage] = {}
     for node in fleet.nodes:
-        heard = fleet.heard(node.metadata.name)
-        for path, usage in (heard.workload_usage if heard else {}).items():
-            used[path] = Counter(cpu=usage.cpu, memory=usage.memory)
-    sums: dict[str, Counter[str]] = {}
+        if (heard := fleet.heard(node.metadata.name)) is not None:
+            used.update(heard.workload_usage)
+    sums: dict[str, Replicas] = {}
     for workload in fleet.workloads:
         if workload.spec.service:
             space, name = workload.metadata.namespace, workload.metadata.name
-            total = sums.setdefault(f"{space}/{workload.spec.service}", Counter())
-            total.update(used.get(f"{space}/{name}", {}))
-            total["failures"] += (workload.status.retry.attempts or 0) if workload.status.retry else 0
+            total = sums.setdefault(f"{space}/{workload.spec.service}", Replicas())
+            total.add(workload, used.get(f"{space}/{name}", NOTHING))
     paths = {f"{each.metadata.namespace}/{each.metadata.name}": each for each in fleet.services}
-    return [_service(each, sums.get(path, Counter())) for path, each in sorted(paths.items())]
+    return [_service(each, sums.get(path, Replicas())) for path, each in sorted(paths.items())]
 
 
-def _service(service: LatticeService, used: Mapping[str, int]) -> Row:
+@dataclass(slots=True)
+class Replicas:
+    """Over those of one service."""
+
+    cpu: int = 0
+    memory: int = 0
+    failures: int = 0
+
+    def add(self, workload: LatticeWorkload, used: Usage) -> None:
+        self.cpu += used.cpu
+        self.memory += used.memory
+        self.failures += (workload.status.retry.attempts or 0) if workload.status.retry else 0
+
+
+def _service(service: LatticeService, used: Replicas) -> Row:
     status = service.status
     health, cost, decision = status.health, status.total_cost, status.scheduler_decision
     return {
@@ -158,10 +173,10 @@ def _service(service: LatticeService, used: Mapping[str, int]) -> Row:
         "wanted": service.spec.wanted(),
         "replicas": status.replicas or 0,
         "ready": (health.ready or 0) if health else 0,
-        "failures": used["failures"],
+        "failures": used.failures,
         "pools": sorted({each.pool for each in status.placements}),
-        "cpu": {"used": used["cpu"]},
-        "memory": {"used": used["memory"]},
+        "cpu": {"used": used.cpu},
+        "memory": {"used": used.memory},
         "hourlyMicros": micros(cost.hourly) if cost is not None and cost.hourly is not None else None,
         "phase": status.phase,
         "verdict": decision.verdict if decision else "",

@@ -47,6 +47,12 @@ class Election:
         """The term we lead in, by our own clock: None once a renewal is overdue, whether or not the store has said so."""
         return self._term if self.clock.monotonic() < self._until else None
 
+    def over(self, term: Term) -> None:
+        """Somebody was told so by the store, which refused a write: no need to wait until a renewal is."""
+        if self._term == term:
+            self._until = 0.0
+            self._end()
+
     async def run(self) -> None:
         """Until cancelled."""
         try:
@@ -80,7 +86,7 @@ class Election:
     async def _hold(self, term: Term) -> None:
         """Renew until that fails. Counted from when a renewal was sent: the store cannot have counted from earlier."""
         pause = self.ttl / 3
-        while await self._sleep_within(pause):
+        while await self._sleep_within(pause) and self._term == term:
             sent = self.clock.monotonic()
             renewed = await self._within(self._renew(term), self._until - sent)
             if renewed is False:

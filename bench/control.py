@@ -1,0 +1,64 @@
+"""`python -m bench.control [--quick] [--only PART ...]`: what does the control plane cost at rest, and how soon is work placed, durably?
+
+Parts: `rest` (agents in processes of their own: CPU, memory, writes, and a restart of the server), `bare` (workloads of no service through
+the API: latency and throughput) and `service` (one service of many replicas), the last two on SQLite and etcd at each number of nodes.
+Everything that was placed is read back and added up at the end of each measurement.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench import control_place as place
+from bench import control_rest as rest
+from bench import machine
+from bench.report import Report
+
+Part = Callable[[Report, rest.Size, place.Size, Path], None]
+PARTS: dict[str, Part] = {
+    "rest": lambda report, agents, _, folder: rest.measure(report, agents, folder),
+    "bare": lambda report, _, work, folder: place.measure_bare(report, work, folder),
+    "service": lambda report, _, work, folder: place.measure_service(report, work, folder),
+}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    asked = _parser().parse_args(words)
+    agents, work = rest.Size(), place.Size()
+    if asked.quick:
+        agents, work = rest.Size(50, rest=20.0), place.Size((200,), 1000, seconds=5.0)
+    if asked.agents:
+        agents = replace(agents, agents=asked.agents)
+    work = replace(work, nodes=asked.nodes or work.nodes, workloads=asked.workloads or work.workloads, stores=tuple(asked.store or work.stores))
+    report = Report(machine.facts())
+    print("; ".join(f"{fact} {value}" for fact, value in report.machine.items()), flush=True)
+    for name in asked.only or PARTS:
+        # Not in the system's temporary folder: that may be memory, where nothing is durable and everything is fast.
+        with tempfile.TemporaryDirectory(prefix=".lattice-bench-", dir=Path.cwd()) as folder:
+            PARTS[name](report, agents, work, Path(folder))
+    if (agents, work) == (rest.Size(), place.Size()) and not asked.only:
+        report.save("control")
+    print(f"\n{len(report.missed)} aims missed" if report.missed else "\nevery aim reached")
+    return 1 if report.missed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.control", description=__doc__)
+    parser.add_argument("--only", action="append", choices=PARTS, help="one part of it; repeatable, and nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="everything small, to see that it runs; nothing is kept")
+    parser.add_argument("--agents", type=int, metavar="N", help="agents of the part rest")
+    parser.add_argument("--nodes", type=_numbers, metavar="N[,N]", help="nodes on paper of the parts bare and service")
+    parser.add_argument("--workloads", type=int, metavar="N", help="workloads of the part bare, replicas of the part service")
+    parser.add_argument("--store", action="append", choices=place.STORES, help="one store only; repeatable")
+    return parser
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(","))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

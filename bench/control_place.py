@@ -1,0 +1,151 @@
+"""How soon is what was asked for bound, durably, through the API: many at once, one after the other, and one service of many replicas?
+
+Nodes are on paper: in the store as if their agents had registered, and no agent behind them, as in the peer's benchmark. So that their
+silence means nothing, the server is told to wait for a day; everything else is as shipped.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import control_objects as objects
+from bench.control_check import check
+from bench.control_rest import calm
+from bench.control_site import NODES, WORKLOADS, Object, Site, a_site, until
+from bench.control_watch import Bindings
+from bench.load import Result, drive, request
+from bench.machine import etcd_version
+from bench.report import Report
+
+CLIENTS = 16
+DAY, LONGER = "86400", "172800"
+PATIENT = ("--node-lost-after", DAY, "--replace-after", LONGER)
+PATIENCE = 600.0
+PEERS = {1000: "164 to 180/s", 5000: "90 to 118/s"}
+STORES = {"sqlite": "SQLite", "etcd": "etcd"}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    nodes: tuple[int, ...] = (1000, 5000)
+    workloads: int = 10_000
+    rate: float = 30.0  # created a second, for the latency
+    seconds: float = 30.0
+    stores: tuple[str, ...] = tuple(STORES)
+
+
+def measure_bare(report: Report, size: Size, folder: Path) -> None:
+    for store, nodes in _worlds(report, size, "bare workloads"):
+        puts = [objects.paper_node(number) for number in range(nodes)]
+        with a_site(folder / f"bare-{store}-{nodes}", store, PATIENT, puts) as site:
+            calm(site)
+            asyncio.run(_latency(report, site, size))
+            asyncio.run(_throughput(report, site, size, nodes))
+
+
+def measure_service(report: Report, size: Size, folder: Path) -> None:
+    for store, nodes in _worlds(report, size, "one service"):
+        flags = (*PATIENT, "--providers", f"{objects.PROVIDER}=fake")
+        with a_site(folder / f"service-{store}-{nodes}", store, flags) as site:
+            _supply(site, nodes)
+            asyncio.run(_service(report, site, size))
+
+
+def _worlds(report: Report, size: Size, what: str) -> Iterator[tuple[str, int]]:
+    for store in size.stores:
+        for nodes in size.nodes:
+            report.begin(f"{STORES[store]}, {nodes:,} nodes on paper, {what}")
+            if store == "etcd" and not etcd_version():
+                report.add("all of it", None, note="no etcd on the PATH")
+                continue
+            yield store, nodes
+
+
+async def _latency(report: Report, site: Site, size: Size) -> None:
+    """Each is sent at its time, whether or not those before are answered."""
+    count = int(size.rate * size.seconds)
+    names = [f"steady-{number:06d}" for number in range(count)]
+    async with Bindings(site.at, site.revision()) as bindings:
+        sent, result = await _steadily(site, names, size.rate)
+        await bindings.wait_for(count, PATIENCE)
+        took = sorted(1000 * (bindings.seen[name][0] - sent[name]) for name in names)
+        note = f"{count} created, one every {1000 / size.rate:.0f} ms; answered p50 {result.quantile(0.5):.1f} ms"
+        report.add(f"create → bound at {size.rate:g}/s, p50", took[count // 2], "ms", at_most=15, note=note)
+        report.add(f"create → bound at {size.rate:g}/s, p99", took[count * 99 // 100], "ms", at_most=40, note=f"longest {took[-1]:.1f} ms")
+        check(site, names, bindings)
+
+
+async def _steadily(site: Site, names: list[str], rate: float) -> tuple[dict[str, float], Result]:
+    sent: dict[str, float] = {}
+    result = Result()
+    reader, writer = await asyncio.open_connection(site.at.host, site.at.port, ssl=site.at.tls, server_hostname="localhost")
+    began = time.perf_counter()
+    for number, name in enumerate(names):
+        await asyncio.sleep(max(0.0, began + number / rate - time.perf_counter()))
+        sent[name] = time.perf_counter()
+        writer.write(request("POST", WORKLOADS, objects.workload(name)))
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        await reader.readexactly(int(head.split(b"content-length:")[1].split(b"\r\n")[0]))
+        result.latencies.append(time.perf_counter() - sent[name])
+        assert head[9:10] == b"2", head
+    writer.close()
+    return sent, result
+
+
+async def _throughput(report: Report, site: Site, size: Size, nodes: int) -> None:
+    count = size.workloads
+    async with Bindings(site.at, site.revision()) as bindings:
+        server, store, began = site.cpu(), site.store_cpu(), time.perf_counter()
+        made = await drive(site.at, objects.creates("bare", count), CLIENTS)
+        assert made.count == count, made.refused
+        last = await bindings.wait_for(count, PATIENCE)
+        seconds = last - began
+        used = f"server {1000 * (site.cpu() - server) / count:.2f} ms of CPU each" + _store_share(site, store, count)
+        peer = f"; the peer: {PEERS[nodes]}" if nodes in PEERS else ""
+        note = f"acknowledged at {made.rate:,.0f}/s, p50 {made.quantile(0.5):.0f} ms; {used}{peer}"
+        report.add(f"{count:,} created by {CLIENTS} clients over TLS → all bound", count / seconds, "/s", at_least=500, note=note)
+        checked = check(site, [f"bare-{number:06d}" for number in range(count)], bindings)
+    report.add(f"server's memory with {nodes:,} nodes and {checked:,} workloads", _megabytes(site), "MB", at_most=400)
+
+
+def _supply(site: Site, nodes: int) -> None:
+    """A cluster of so many machines, made by the controllers for a service of one replica; then they register, on paper."""
+    objects.offer(site, nodes)
+    objects.apply_service(site, "first", 1)
+    until(lambda: len(site.everything(NODES)) == nodes, f"{nodes} nodes are made", PATIENCE, 1.0)
+    calm(site)
+    site.stop()
+    asyncio.run(objects.register_all(site))
+    site.start()
+    until(lambda: all(map(_is_bound, site.everything(WORKLOADS))), "the first service is bound", PATIENCE, 0.5)
+    calm(site)
+
+
+def _is_bound(workload: Object) -> bool:
+    return bool(workload.get("status", {}).get("binding"))
+
+
+async def _service(report: Report, site: Site, size: Size) -> None:
+    count = size.workloads
+    async with Bindings(site.at, site.revision()) as bindings:
+        server, store, began = site.cpu(), site.store_cpu(), time.perf_counter()
+        await asyncio.to_thread(objects.apply_service, site, "many", count)
+        first = await bindings.wait_for(1, PATIENCE) - began
+        last = await bindings.wait_for(count, PATIENCE)
+        seconds = last - began
+        used = f"server {1000 * (site.cpu() - server) / count:.2f} ms of CPU each" + _store_share(site, store, count)
+        note = f"the first after {first:.1f} s; {used}"
+        report.add(f"a service of {count:,} replicas applied → all bound", count / seconds, "/s", at_least=2000, note=note)
+        await asyncio.to_thread(calm, site)
+        checked = check(site, [f"many-{number}" for number in range(count)], bindings)
+    report.add(f"server's memory with {checked:,} workloads", _megabytes(site), "MB")
+
+
+def _store_share(site: Site, before: float, count: int) -> str:
+    return f", etcd {1000 * (site.store_cpu() - before) / count:.2f} ms" if site.etcd else ""
+
+
+def _megabytes(site: Site) -> float:
+    return site.resident_mib() * 2**20 / 1e6

@@ -1,0 +1,90 @@
+"""One watch of all workloads: when was each seen to be bound, and was it ever bound to anything else?"""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+import msgspec
+
+from bench.control_site import WORKLOADS
+from bench.load import Target, request
+from bench.watchers import Chunks
+
+PIECE = 1 << 18
+
+
+class _Metadata(msgspec.Struct, gc=False):
+    name: str
+
+
+class _Binding(msgspec.Struct, gc=False):
+    node: str
+
+
+class _Status(msgspec.Struct, gc=False):
+    binding: _Binding | None = None
+
+
+class _Workload(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+class _Told(msgspec.Struct, gc=False):
+    type: str
+    object: _Workload
+
+
+_told = msgspec.json.Decoder(_Told).decode
+
+
+@dataclass
+class Bindings:
+    """`async with` it: all that is bound after `revision` is noted, by the client's clock."""
+
+    at: Target
+    revision: int
+    seen: dict[str, tuple[float, str]] = field(default_factory=dict)  # by workload: when, and its node
+    moved: list[str] = field(default_factory=list)  # those that were bound twice, or lost their node
+    _wanted: int = 0
+
+    async def __aenter__(self) -> "Bindings":
+        reader, self._writer = await asyncio.open_connection(self.at.host, self.at.port, ssl=self.at.tls, server_hostname="localhost")
+        self._writer.write(request("GET", f"{WORKLOADS}?watch=1&resourceVersion={self.revision}"))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b" 200 " in head.split(b"\r\n")[0], head
+        self._enough = asyncio.Event()
+        self._reading = asyncio.create_task(self._read(reader))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._reading.cancel()
+        self._writer.close()
+
+    async def wait_for(self, count: int, within: float) -> float:
+        """When so many had been bound."""
+        self._wanted = count
+        if len(self.seen) < count:
+            self._enough.clear()
+            waiting = asyncio.ensure_future(self._enough.wait())
+            await asyncio.wait({waiting, self._reading}, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+        assert len(self.seen) >= count, f"{len(self.seen)} of {count} were bound within {within:g} s"
+        return max(when for when, _ in self.seen.values())
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        chunks, rest = Chunks(), b""
+        while data := await reader.read(PIECE):
+            *lines, rest = (rest + b"".join(chunks.feed(data))).split(b"\n")
+            now = time.perf_counter()
+            for line in lines:
+                self._note(_told(line), now)
+
+    def _note(self, told: _Told, now: float) -> None:
+        name, binding = told.object.metadata.name, told.object.status.binding
+        known = self.seen.get(name)
+        if known is not None and (binding is None or binding.node != known[1] or told.type == "DELETED"):
+            self.moved.append(name)
+        elif known is None and binding is not None:
+            self.seen[name] = (now, binding.node)
+            if len(self.seen) >= self._wanted:
+                self._enough.set()
