@@ -22,7 +22,7 @@ COUNTS = {
     "4.4 Placement Engine": 9,  # 4 lines, of which one names five filters, and one of those is partly later
     "4.5 Reconciliation Engine": 9,  # 5 lines: four transitions, two graces
     "4.6 Retry Engine": 4,  # 3 lines: doubling and its end
-    "4.7 Event System": 6,  # 2 lines: five types
+    "4.7 Event System": 7,  # 2 lines: immutable and append-only, five types
     "4.8 Automation Hooks": 4,  # 1 line: rules, and three examples
     "5. Workload Lifecycle": 3,
     "6. Failure Handling": 3,

@@ -8,10 +8,16 @@ ACTING = "controllers/test_automation.py"
 
 EVENTS = (
     Row(
-        "append-only: each has a name of its own, and none is changed",
+        "append-only: each has a name of its own",
         "controllers.events:Teller.event",
         f"{WORKLOADS}::test_what_trying_again_cannot_help_fails_at_once_and_a_person_may_ask_again",
         ("controllers/events.py", """f"{metadata.name}.{uid.replace('-', '')[:16]}\"""", 'f"{metadata.name}.event"'),
+    ),
+    Row(
+        "immutable: nobody changes what was told",
+        "server.authority:refuse_told",
+        "server/test_spec004_server.py::test_what_lattice_told_is_changed_by_nobody",
+        ("server/write.py", "    refuse_told(call.user, served.resource, old)", "    pass"),
     ),
     Row(
         "WorkloadScheduled",

@@ -32,17 +32,17 @@ def ours(kubeconfig: Path) -> list[list[str]]:
 
 def test_a_kubeconfig_that_is_found_anyway_needs_no_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kubeconfig = a_kubeconfig(tmp_path / ".lattice")
-    assert ours(kubeconfig)[0] == ["get", "pools,services", "-A"]
+    assert ours(kubeconfig)[0] == ["top"]
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")
-    assert ours(kubeconfig)[0] == ["get", "pools,services", "-A"]
+    assert ours(kubeconfig)[0] == ["top"]
 
 
 @pytest.mark.parametrize("name", ["data", "with space", "it's"])
 def test_any_other_is_named_so_that_a_shell_reads_it(tmp_path: Path, name: str) -> None:
     a_kubeconfig(tmp_path / ".lattice")
     kubeconfig = a_kubeconfig(tmp_path / name)
-    assert ours(kubeconfig)[0] == ["get", "--kubeconfig", f"{name}/kubeconfig", "pools,services", "-A"]
+    assert ours(kubeconfig)[0] == ["top", "--kubeconfig", f"{name}/kubeconfig"]
     assert shlex.split(suggestions(kubeconfig)[1][0])[:3] == ["kubectl", "--kubeconfig", f"{name}/kubeconfig"]
 
 
@@ -54,9 +54,10 @@ def test_an_address_in_the_environment_would_win(tmp_path: Path, monkeypatch: py
 
 def test_examples_are_suggested_where_they_are(tmp_path: Path) -> None:
     kubeconfig = a_kubeconfig(tmp_path / ".lattice")
-    assert ours(kubeconfig)[1:] == [["--help"], ["plan"]]
-    (tmp_path / "examples" / "worlds" / "seed-000").mkdir(parents=True)
-    assert ours(kubeconfig)[1] == ["apply", "-f", "examples/worlds/seed-000"]
+    assert ours(kubeconfig)[1:] == [["cost"], ["--help"]]
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "vault.yaml").touch()
+    assert ours(kubeconfig)[1:] == [["cost"], ["plan", "-f", "examples/vault.yaml"]]
 
 
 def test_the_program_is_named_by_its_path_where_its_name_does_not_find_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

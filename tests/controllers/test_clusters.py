@@ -149,7 +149,9 @@ def test_a_converged_cluster_writes_nothing_more() -> None:
     [
         pytest.param({"workloads": 7}, False, id="workloads come and go without a look at all machines"),
         pytest.param({"usage": {"cpu": 900}}, False, id="so does what they use"),
-        pytest.param({"conditions": [{"type": "Ready", "status": "False", "reason": "NodeLost"}]}, True, id="a node that is lost is looked at"),
+        pytest.param(
+            {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeLost"}]}, True, id="a node that is lost is looked at"
+        ),
         pytest.param({"agentVersion": ""}, True, id="and one that has not joined"),
     ],
 )
@@ -166,7 +168,9 @@ def test_a_cluster_is_looked_at_when_a_node_changes_in_what_matters_to_it(status
             return await listed()
 
         yard.provider.list = counted  # type: ignore[method-assign]
-        await yard.scene.put(msgspec.convert({**msgspec.to_builtins(node), "status": {**msgspec.to_builtins(node.status), **status}}, LatticeNode))
+        await yard.scene.put(
+            msgspec.convert({**msgspec.to_builtins(node), "status": {**msgspec.to_builtins(node.status), **status}}, LatticeNode)
+        )
         assert bool(looks) is is_looked_at
 
     play(story)

@@ -185,7 +185,9 @@ def test_a_removed_node_gives_its_workloads_to_others(policy: str) -> None:
 async def hold(world: World, name: str) -> None:
     """As joining does with a machine that came by itself."""
     entry = await world.entry(LatticeNode, f"/{name}")
-    await world.store.commit([with_metadata(entry, lambda metadata: metadata | {"finalizers": [FINALIZER, *metadata.get("finalizers", [])]})])
+    await world.store.commit(
+        [with_metadata(entry, lambda metadata: metadata | {"finalizers": [FINALIZER, *metadata.get("finalizers", [])]})]
+    )
 
 
 @pytest.mark.parametrize("policy", ["keep", "stop"])

@@ -7,6 +7,7 @@ import pytest
 from offices import Scene, a, acting, revision_after
 
 from lattice.controllers.supply import Supply
+from lattice.kinds import KINDS
 from lattice.kinds.base import Condition, Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Secret
@@ -162,3 +163,26 @@ def test_nothing_is_written_while_only_time_passes_and_money_trickles() -> None:
             assert pool.status.budget.current_month_cost  # by then it is worth telling
 
     asyncio.run(run())
+
+
+def test_nothing_of_a_login_is_told() -> None:
+    """Which keys are there is said; what they hold is nowhere but in the Secret."""
+    opens = "k3Zq-this-opens-the-cloud"
+
+    async def main() -> None:
+        scene = Scene()
+        login = a(Secret, "keys", "lattice-system", data={"AWS_ACCESS_KEY_ID": opens, "odd": opens}, stringData={"more": opens})
+        cloud = a(CloudInfrastructure, "aws", spec={"provider": "aws", "regions": {"us-east-1": {}}, "credentialsRef": {"name": "keys"}})
+        await scene.put(a_pool("aws", **LOGIN), NANO, login, cloud)
+        office = await scene.office()
+        async with acting(office, Supply(office, HERE).loop()):
+            await scene.clock.advance(60)
+        for kind in KINDS:
+            if kind is not Secret:
+                assert opens.encode() not in b"".join(each.value for each in (await scene.store.list(kind.resource.id)).entries)
+        pool = await scene.get(LatticePool, "north")
+        assert pool is not None
+        found = next(each for each in pool.status.conditions if each.type == "CredentialsValid")
+        assert (found.status, found.reason, "lacks AWS_SECRET_ACCESS_KEY" in found.message) == ("False", "KeysMissing", True)
+
+    asyncio.run(main())

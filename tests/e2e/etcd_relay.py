@@ -82,7 +82,9 @@ class _Relay(grpc.GenericRpcHandler):
             return grpc.stream_stream_rpc_method_handler(_kept_alive)
         metadata = [(key, value) for key, value in details.invocation_metadata if key == "hasleader"]
         forward: Any = self._channel.stream_stream(details.method)
-        return grpc.stream_stream_rpc_method_handler(lambda asks, context: _passed_on(forward(_until_gone(asks), metadata=metadata), context))
+        return grpc.stream_stream_rpc_method_handler(
+            lambda asks, context: _passed_on(forward(_until_gone(asks), metadata=metadata), context)
+        )
 
     def _txn(self, raw: bytes, context: Any) -> bytes:
         ask = pb.TxnRequest.FromString(raw)

@@ -42,6 +42,7 @@ class History(threading.Thread):
         self._endpoints = itertools.cycle(endpoints)
         self._prefix = f"/{prefix}/"
         self._seen = 0
+        self._lock = threading.Lock()
         self._over = threading.Event()
         self._call: Any = None
 
@@ -80,7 +81,8 @@ class History(threading.Thread):
 
     def bound(self) -> dict[str, Binding]:
         """By path: what is bound now."""
-        found = {key.removeprefix(WORKLOADS): each.value for key, each in list(self.now.items()) if key.startswith(WORKLOADS)}
+        with self._lock:
+            found = {key.removeprefix(WORKLOADS): each.value for key, each in self.now.items() if key.startswith(WORKLOADS)}
         return {path: held for path, value in found.items() if value and (held := _workload(value).status.binding)}
 
     def _follow(self, channel: grpc.Channel) -> None:
@@ -102,7 +104,8 @@ class History(threading.Thread):
             value = None if event.type == pb.Event.DELETE else event.kv.value
             happened = Happened(event.kv.mod_revision, event.kv.key.decode().removeprefix(self._prefix), value, at)
             self.everything.append(happened)
-            self.now[happened.key] = happened
+            with self._lock:
+                self.now[happened.key] = happened
             self._seen = event.kv.mod_revision
 
 

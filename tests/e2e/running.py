@@ -273,6 +273,11 @@ class Site:
         status = self.status(name)
         return status.get("actualState") == "Running" and bool(status.get("ready"))
 
+    @property
+    def shown(self) -> str:
+        """Everything, as people see it; for when it is not as it should be."""
+        return "\n".join(self.lattice(*words, "-A").stdout for words in (("get", "nodes,workloads,services", "-o", "wide"), ("events",)))
+
     # What the machine says
 
     def live(self) -> dict[str, set[int]]:

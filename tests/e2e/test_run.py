@@ -404,10 +404,13 @@ def _begin(site: Site) -> None:
 
 def _converges(site: Site) -> None:
     """Every node is there, every workload runs, each of them once."""
-    until(lambda: all(site.condition(node).get("status") == "True" for node in RACK), "all nodes are ready")
-    until(lambda: len(site.ready("web")) == len(site.replicas("web")) == LEAST, "the service has its replicas")
-    names = [each["metadata"]["name"] for each in site.get(WORKLOADS)["items"]]
-    until(lambda: all(site.is_running(name) and len(site.pids(name)) == 1 for name in names), f"{names} run once each")
+    try:
+        until(lambda: all(site.condition(node).get("status") == "True" for node in RACK), "all nodes are ready")
+        until(lambda: len(site.ready("web")) == len(site.replicas("web")) == LEAST, "the service has its replicas")
+        names = [each["metadata"]["name"] for each in site.get(WORKLOADS)["items"]]
+        until(lambda: all(site.is_running(name) and len(site.pids(name)) == 1 for name in names), f"{names} run once each")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{site.live()}\n{site.shown}") from error
 
 
 @pytest.mark.prove

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, Phase, given, note, settings
 from worlds import EXAMPLES, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, seed_world, worlds
 
 from lattice.kinds.base import Kind
@@ -18,7 +18,8 @@ from lattice.placement.fit import Suggestion, fit
 from lattice.placement.plan import plan, settle
 from lattice.placement.world import World
 
-MANY = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller world would take minutes to find
+MANY = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), phases=NO_SHRINKING)
 API = "default/api"
 
 
@@ -198,6 +199,9 @@ CROWDED = [
                   a_service(cores=3, labels={"env": "prod"})],
                  [("do not require compliance gdpr in policy rules", ()), ("add compliance gdpr to p1", ("default/aaa",))],
                  id="a rule of the platform is given up for the service only"),
+    pytest.param([a_class("s", 2, 4, 0.05), a_class(), a_cloud(budget={"monthly": 100, "hardLimit": True}), a_policy(clusters={"minNodes": 3}),
+                  a_service("batch"), a_service(cores=3)],
+                 [("raise the budget of cloud by $152 a month to $252", ())], id="a cluster that another begins needs only one more machine"),
 ]  # fmt: skip
 
 

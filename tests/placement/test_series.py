@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -26,10 +27,10 @@ from lattice.placement.world import World
 ALL = 1 << 30
 
 
-def one_by_one(demand: Demand, fleet: Fleet, keep: int) -> Placement:
+def one_by_one(demand: Demand, fleet: Fleet, keep: int, *, roomy: bool = False) -> Placement:
     """Every replica decided with every offer in view, and settled with every machine in view."""
     placement, profile = Placement(demand), profile_of(demand.preferences)
-    for ask in missing_replicas(demand, fleet):
+    for ask in missing_replicas(demand, fleet, roomy=roomy):
         asked, decision = decide_with_overflow(ask, fleet, profile)
         placement.decisions.append(decision.freeze())
         if not decision.fits:
@@ -90,6 +91,7 @@ def test_all_together_are_as_one_by_one(part: int) -> None:
         world = many(dice(number), crowd(number))
         for keep in (0, ALL):
             assert told(world, place_each, keep) == told(world, one_by_one, keep), f"crowd {number}"
+        assert told(world, partial(place_each, roomy=True), 0) == told(world, partial(one_by_one, roomy=True), 0), f"crowd {number}"
 
 
 SHARED = {"monthly": 400, "hardLimit": True}

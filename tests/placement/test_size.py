@@ -96,7 +96,9 @@ def test_where_the_cheapest_class_does_not_hold_all_others_are_taken_that_hold_m
 @given(
     st.integers(1, 20),
     st.sampled_from([0.5, 1, 1.5, 2, 3, 4, 9]),
-    st.sampled_from([{}, {"maxNodes": 1}, {"maxNodes": 3}, {"maxNodes": 5}, {"maxCores": 20}, {"maxMemoryGi": 70}, {"maxCores": 18, "maxNodes": 4}]),
+    st.sampled_from(
+        [{}, {"maxNodes": 1}, {"maxNodes": 3}, {"maxNodes": 5}, {"maxCores": 20}, {"maxMemoryGi": 70}, {"maxCores": 18, "maxNodes": 4}]
+    ),
     st.sampled_from([None, 100, 300, 500, 700, 1500]),
     st.sampled_from([None, {"maxNodes": 1}, {"maxNodes": 2}, {"binPackingThreshold": 0.4}]),
 )

@@ -20,12 +20,12 @@ from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.arrange import arrange
+from lattice.placement.catalogue import UNPRICED, is_allowed
 from lattice.placement.demand import Demand, ReplicaAsk
 from lattice.placement.fleet import Fleet
 from lattice.placement.offer import NO_LIMIT, MachineType
 from lattice.placement.place import withdraw
 from lattice.placement.plan import settle
-from lattice.placement.catalogue import UNPRICED, is_allowed
 from lattice.placement.world import World, placed_counts
 
 LONG = os.environ.get("LATTICE_LONG") == "1"

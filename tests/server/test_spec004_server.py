@@ -8,17 +8,20 @@ from typing import Any
 
 import msgspec
 import pytest
-from server.apis import ADMIN, about, an_api, value
+from server.apis import ADMIN, CATALOG, about, an_api, value
 from store.virtual import VirtualClock
 
-from lattice.errors import Invalid
+from lattice.controllers.events import Teller
+from lattice.errors import Denied, Invalid
 from lattice.kinds.workload import LatticeWorkload
 from lattice.server.api import Api
-from lattice.server.call import Call, Reply
+from lattice.server.call import Call, Reply, Target
 from lattice.server.dispatch import answer
 from lattice.server.routes import deed
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Key
+
+WEB = {"name": "web", "namespace": "default"}
 
 
 def play(story: Callable[[Api], Awaitable[None]]) -> None:
@@ -62,6 +65,24 @@ def test_what_is_wanted_is_kept_before_anybody_is_told_that_it_was_taken() -> No
         entry = await api.store.get(Key(LatticeWorkload.resource.id, "default", "job"))
         assert entry is not None
         assert told["metadata"]["resourceVersion"] == str(entry.revision)
+
+    play(story)
+
+
+def test_what_lattice_told_is_changed_by_nobody() -> None:
+    async def story(api: Api) -> None:
+        resource = LatticeWorkload.resource
+        workload = msgspec.convert(
+            {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": WEB, "spec": {"containers": {}}}, LatticeWorkload
+        )
+        put = Teller("workloads", api.clock, api.new_uid).event(workload, "WorkloadFailed", "it failed 5 times", warning=True)
+        await api.store.commit([put])
+        before = await api.store.revision()
+        events = Target(CATALOG.by_id("events"), put.key.namespace, put.key.name)
+        call = Call("PATCH", events, ADMIN, body=b'{"reason": "AllIsWell"}', content_type="application/merge-patch+json")
+        with pytest.raises(Denied, match="stays as it was told"):
+            await answer(api, call, deed("PATCH", events, watching=False))
+        assert await api.store.revision() == before
 
     play(story)
 

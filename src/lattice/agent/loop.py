@@ -141,7 +141,7 @@ class Agent:
             welcome = self._welcomed(await within(self.clock, ANSWER_WITHIN, end.receive()))
             await self.contact(sent)
             self.renewed.clear()
-            self._failures = 0
+            self._failures, self._silent = 0, ""
             self._longest_pause = min(LONGEST_PAUSE, welcome.heartbeat or LONGEST_PAUSE)
             self.connected_to(address)
             log.info("connected", address=address, node=welcome.node, term=welcome.term, server=welcome.version)

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from lattice.errors import Cause
 from lattice.kinds.base import LIST_MAP_BY_NAME, Part
+from lattice.kinds.image import image_problem
 from lattice.kinds.quantity import MILLI, Quantity, format_cores, parse_bytes, parse_cores, parse_count, parse_millis, quantity_problems
 from lattice.kinds.selector import dns_label_problem, key_problem
 from lattice.kinds.structural import join
@@ -138,13 +139,22 @@ class Container(Part):
     def problems(self, path: str) -> Iterator[Cause]:
         if not self.image and not self.command:
             yield Cause(path, "has neither image nor command: there is nothing to run", "FieldValueRequired")
-        for name in self.env:
-            if not name or "=" in name or "\0" in name:
-                yield Cause(join(f"{path}.env", name), f'name of a variable must not be empty or hold "=", got "{name}"')
+        if self.image and (wrong := image_problem(self.image)):
+            yield Cause(f"{path}.image", wrong)
+        yield from self._word_problems(path)
         if self.resources:
             yield from self.resources.problems(f"{path}.resources")
         yield from self._port_problems(path)
         yield from self._probe_problems(path)
+
+    def _word_problems(self, path: str) -> Iterator[Cause]:
+        """No program can be given a word with a NUL in it."""
+        words = [(f"{path}.{part}[{index}]", word) for part in ("command", "args") for index, word in enumerate(getattr(self, part))]
+        words += [(join(f"{path}.env", name), value) for name, value in self.env.items()]
+        yield from (Cause(where, "must not hold a NUL character") for where, word in words if "\0" in word)
+        for name in self.env:
+            if not name or "=" in name or "\0" in name:
+                yield Cause(join(f"{path}.env", name), f'name of a variable must not be empty or hold "=", got "{name}"')
 
     def _port_problems(self, path: str) -> Iterator[Cause]:
         names = Counter(port.name for port in self.ports)

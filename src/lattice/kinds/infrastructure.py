@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from lattice.errors import Cause
 from lattice.kinds.base import LIST_SET, Column, Extra, Kind, Part, Resource, Status
+from lattice.kinds.credentials import CredentialsRef
 from lattice.kinds.quantity import (
     Amount,
     Quantity,
@@ -26,13 +27,6 @@ from lattice.kinds.structural import join
 
 DEFAULT_ALERT = 800_000  # millionths of the budget
 DEFAULT_TRIGGER = 900_000  # millionths of the capacity
-
-
-class CredentialsRef(Part):
-    """The Secret that holds the login for the provider."""
-
-    name: Annotated[str, Meta(min_length=1, description="Name of the Secret.")]
-    namespace: Annotated[str, Meta(description="Namespace of the Secret; lattice-system if absent.")] = "lattice-system"
 
 
 class CloudBudget(Part):
@@ -160,6 +154,8 @@ class CloudInfrastructure(Kind):
 
     def problems(self) -> Iterator[Cause]:
         yield from number_problems(self.spec, "spec")
+        if self.spec.credentials_ref:
+            yield from self.spec.credentials_ref.problems("spec.credentialsRef")
         if self.spec.budget:
             yield from threshold_problems("spec.budget.alertThreshold", self.spec.budget.alert_threshold)
         for name, region in self.spec.regions.items():
@@ -388,6 +384,8 @@ class StaticInfrastructure(Kind):
     def problems(self) -> Iterator[Cause]:
         wrong = [*number_problems(self.spec, "spec"), *_unit_problems(self.spec)]
         yield from wrong
+        if self.spec.credentials_ref:
+            yield from self.spec.credentials_ref.problems("spec.credentialsRef")
         models = Counter(accelerator.type for accelerator in self.spec.capacity.accelerators)
         for model in (model for model, count in models.items() if count > 1):
             yield Cause("spec.capacity.accelerators", f'lists "{model}" more than once; add up the counts', "FieldValueDuplicate")

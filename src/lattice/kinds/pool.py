@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from lattice.errors import Cause
 from lattice.kinds.base import LIST_MAP_BY_NAME, LIST_SET, Column, Kind, Part, Resource, Status
+from lattice.kinds.credentials import secret_problems
 from lattice.kinds.quantity import Amount, fraction, gibibytes, micros, number_problems, parse_cores, threshold_problems
 from lattice.kinds.selector import key_problem, value_problem
 from lattice.kinds.structural import join
@@ -162,6 +163,8 @@ class LatticePool(Kind):
 
     def problems(self) -> Iterator[Cause]:
         yield from number_problems(self.spec.capacity, "spec.capacity")
+        if login := self.spec.provider.credentials:
+            yield from secret_problems("spec.provider.credentials.secretRef", login.secret_ref)
         if self.spec.budget:
             yield from number_problems(self.spec.budget, "spec.budget")
             yield from threshold_problems("spec.budget.alertThreshold", self.spec.budget.alert_threshold)

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 from lattice.engine.decide import decide
 from lattice.engine.explain import best_rows
+from lattice.placement.catalogue import is_allowed
 from lattice.placement.demand import Demand, ReplicaAsk, Requirement
 from lattice.placement.eligible import STEADY, eligible
 from lattice.placement.fleet import Fleet, Seat
 from lattice.placement.place import Placement, broken_rules, place, surplus, withdraw
 from lattice.placement.plugins.spread import domain_of
 from lattice.placement.profile import profile_of
-from lattice.placement.catalogue import is_allowed
 from lattice.placement.size import trim
 
 SITES = 32  # places tried for a group before giving up

@@ -7,6 +7,7 @@ from typing import Any
 from lattice.engine.plugin import Reason
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.pool import LatticePool
+from lattice.placement.catalogue import is_allowed
 from lattice.placement.change import Change, Option, once, plain, respecified, within, written
 from lattice.placement.demand import Requirement
 from lattice.placement.enlarge import more_money, more_room, price
@@ -14,7 +15,6 @@ from lattice.placement.plugins.available import TooBig
 from lattice.placement.plugins.budget import OverBudget, Unpriced
 from lattice.placement.plugins.capacity import Full
 from lattice.placement.plugins.overflow import Gated, utilisation
-from lattice.placement.catalogue import is_allowed
 from lattice.placement.reason import Lacks, show
 from lattice.placement.required import machine_class, required_for
 from lattice.placement.stand import Stand, set_field

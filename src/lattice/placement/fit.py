@@ -60,7 +60,45 @@ class Suggestion:
         return (not self.is_enough, len(self.changes), not adds, not self.is_priced, self.rate, self.sentence)
 
 
-Found = dict[frozenset[Change], tuple[Suggestion, Candidate]]
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Options, and how much of each."""
+
+    options: Candidate
+    strengths: tuple[int, ...]
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        return tuple(option.make(strength) for option, strength in zip(self.options, self.strengths, strict=True))
+
+    def having(self, position: int, strength: int) -> "Way":
+        return replace(self, strengths=(*self.strengths[:position], strength, *self.strengths[position + 1 :]))
+
+    def weaker(self) -> Iterator["Way"]:
+        """With one step less of one of them."""
+        return (self.having(position, strength - 1) for position, strength in enumerate(self.strengths) if strength > 1)
+
+    def parts(self) -> Iterator["Way"]:
+        """With some of them left out."""
+        for size in range(1, len(self.options)):
+            for some in combinations(range(len(self.options)), size):
+                yield Way(tuple(self.options[each] for each in some), tuple(self.strengths[each] for each in some))
+
+
+def _strongest(options: Candidate) -> Way:
+    return Way(options, tuple(option.strongest for option in options))
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A suggestion, how it is made, and what it began with."""
+
+    suggestion: Suggestion
+    way: Way
+    candidate: Candidate
+
+
+Found = dict[frozenset[Change], Tuned]
 
 
 def fit(world: World, name: str, fleet: Fleet | None = None, limit: int = LIMIT) -> tuple[Suggestion, ...]:
@@ -74,7 +112,7 @@ def fit(world: World, name: str, fleet: Fleet | None = None, limit: int = LIMIT)
         begun = _round(alone, begun, found)
         if found or not begun:
             break
-    best = sorted(found.values(), key=lambda each: each[0].rank)[:limit]
+    best = sorted(found.values(), key=lambda each: each.suggestion.rank)[:limit]
     return tuple(sorted(_among_others(alone, best), key=lambda each: each.rank)[:limit])
 
 
@@ -102,47 +140,45 @@ def _round(rehearsal: Rehearsal, begun: Sequence[Candidate], found: Found) -> li
                 grown.setdefault(frozenset(candidate), candidate)
     left = []
     for candidate in sorted(grown.values(), key=len)[:TRIED]:
-        fewest = min((len(each.changes) for each, _ in found.values()), default=MOST_PARTS)
+        fewest = min((len(each.suggestion.changes) for each in found.values()), default=MOST_PARTS)
         if len(candidate) > fewest:
             break
-        suggestion = _tuned(rehearsal, candidate)
-        if suggestion is None:
+        tuned = _tuned(rehearsal, candidate)
+        if tuned is None:
             left.append(candidate)
         else:
-            found.setdefault(frozenset(suggestion.changes), (suggestion, candidate))
+            found.setdefault(frozenset(tuned.suggestion.changes), replace(tuned, candidate=candidate))
     return left[:FOLLOWED]
 
 
 # --- among others that wait ---
 
 
-def _among_others(alone: Rehearsal, found: Sequence[tuple[Suggestion, Candidate]]) -> list[Suggestion]:
+def _among_others(alone: Rehearsal, found: Sequence[Tuned]) -> list[Suggestion]:
     """What was found for the service alone, tried with everybody who waits; so much more of it as those need who come first."""
     fleet, demands = alone.fleet, alone.world.demands
     others = [name for name, each in demands.items() if name != alone.name and len(fleet.seats.get(name, ())) < each.replicas]
     if not others or not found:
-        return [each for each, _ in found]
+        return [each.suggestion for each in found]
     crowd = Rehearsal(alone.world, fleet, alone.name, others)
-    tried = [(each, candidate, _crowded(crowd, each, candidate)) for each, candidate in found]
-    held = {frozenset(each.changes): each for _, _, each in tried if each is not None}
+    tried = [(each, _crowded(crowd, each)) for each in found]
+    held = {frozenset(each.changes): each for _, each in tried if each is not None}
     if not held:
         more: Found = {}
-        _round(crowd, [candidate for _, candidate, _ in tried][:FOLLOWED], more)
-        held = {changes: each for changes, (each, _) in more.items()}
+        _round(crowd, [each.candidate for each, _ in tried][:FOLLOWED], more)
+        held = {changes: each.suggestion for changes, each in more.items()}
     told = {changes: replace(each, ahead=_ahead(crowd, each)) for changes, each in held.items()}
-    return [*told.values(), *(replace(each, ahead=_ahead(crowd, each), is_enough=False) for each, _, kept in tried if kept is None)]
+    short = [each.suggestion for each, kept in tried if kept is None]
+    return [*told.values(), *(replace(each, ahead=_ahead(crowd, each), is_enough=False) for each in short)]
 
 
-def _crowded(crowd: Rehearsal, found: Suggestion, candidate: Candidate) -> Suggestion | None:
+def _crowded(crowd: Rehearsal, found: Tuned) -> Suggestion | None:
     """None: whatever more there is of it, others come first."""
-    if crowd.run(found.changes) is None or any(crowd.run(some) is not None for some in _parts(found.changes)):
-        return _tuned(crowd, candidate) if len(crowd.others) <= TUNED else None
-    result = crowd.run(found.changes)
-    return replace(found, rate=result.rate, is_priced=result.is_priced) if result else None
-
-
-def _parts(changes: Sequence[Change]) -> Iterator[tuple[Change, ...]]:
-    return (some for size in range(1, len(changes)) for some in combinations(changes, size))
+    result = crowd.run(found.way.changes)
+    if result and not any(crowd.run(some.changes) for some in (*found.way.parts(), *found.way.weaker())):
+        return replace(found.suggestion, rate=result.rate, is_priced=result.is_priced)
+    tuned = _tuned(crowd, found.candidate) if len(crowd.others) <= TUNED else None
+    return tuned.suggestion if tuned else None
 
 
 def _ahead(crowd: Rehearsal, found: Suggestion) -> tuple[str, ...]:
@@ -156,35 +192,36 @@ def _ahead(crowd: Rehearsal, found: Suggestion) -> tuple[str, ...]:
 # --- as weak as will do ---
 
 
-def _tuned(rehearsal: Rehearsal, candidate: Candidate) -> Suggestion | None:
+def _tuned(rehearsal: Rehearsal, candidate: Candidate) -> Tuned | None:
     """None: not even at their strongest are these enough. Else each as weak as will do, and without those that need not be."""
-    strengths = [option.strongest for option in candidate]
+    way = _strongest(candidate)
     gauged = [position for position, option in enumerate(candidate) if option.measure]
-    result = rehearsal.measure(_changes(candidate, strengths), [candidate[each].measure for each in gauged])
+    result = rehearsal.measure(way.changes, [candidate[each].measure for each in gauged])
     if result is None:
         return None
     for position, option in enumerate(candidate):
         if option.strongest > 1:
             hint = result.strengths[gauged.index(position)] if position in gauged else 0
-            strengths[position] = _weakest(rehearsal, candidate, strengths, position, hint)
-    return _irreducible(rehearsal, candidate, strengths)
+            way = way.having(position, _weakest(rehearsal, way, position, hint))
+    return _irreducible(rehearsal, _as_weak_as_any(rehearsal, way))
 
 
-def _changes(candidate: Candidate, strengths: Sequence[int]) -> list[Change]:
-    return [option.make(strength) for option, strength in zip(candidate, strengths, strict=True)]
+def _as_weak_as_any(rehearsal: Rehearsal, way: Way) -> Way:
+    """Less of one may leave more to others than to the service, so that less of another is enough then, which was not before."""
+    while less := next((each for each in way.weaker() if rehearsal.run(each.changes)), None):
+        position = next(at for at, strength in enumerate(way.strengths) if strength != less.strengths[at])
+        way = less.having(position, _weakest(rehearsal, less, position, 0))
+    return way
 
 
-def _weakest(rehearsal: Rehearsal, candidate: Candidate, strengths: Sequence[int], position: int, hint: int) -> int:
+def _weakest(rehearsal: Rehearsal, way: Way, position: int, hint: int) -> int:
     """One less is not enough. `hint`: how much was used when there was more than enough."""
 
-    def tried(strength: int) -> list[Change]:
-        return _changes(candidate, [*strengths[:position], strength, *strengths[position + 1 :]])
-
     def is_enough(strength: int) -> bool:
-        return rehearsal.run(tried(strength)) is not None
+        return rehearsal.run(way.having(position, strength).changes) is not None
 
-    high = candidate[position].strongest
-    low = _last_hopeless(high, lambda strength: rehearsal.may_do(tried(strength)))
+    high = way.strengths[position]
+    low = _last_hopeless(high, lambda strength: rehearsal.may_do(way.having(position, strength).changes))
     if 0 < low < high - 1 and is_enough(low + 1):
         return low + 1
     if low < hint < high:
@@ -206,13 +243,12 @@ def _last_hopeless(most: int, may_do: Callable[[int], bool]) -> int:
     return low
 
 
-def _irreducible(rehearsal: Rehearsal, candidate: Candidate, strengths: Sequence[int]) -> Suggestion | None:
-    changes = _changes(candidate, strengths)
-    for some in _parts(changes):
-        if rehearsal.run(some) is not None:
-            return _tuned(rehearsal, tuple(option for option, change in zip(candidate, changes, strict=True) if change in some))
-    result = rehearsal.run(changes)
-    return Suggestion(tuple(changes), result.rate, result.is_priced) if result else None
+def _irreducible(rehearsal: Rehearsal, way: Way) -> Tuned | None:
+    for some in way.parts():
+        if rehearsal.run(some.changes) is not None:
+            return _tuned(rehearsal, some.options)
+    result = rehearsal.run(way.changes)
+    return Tuned(Suggestion(way.changes, result.rate, result.is_priced), way, way.options) if result else None
 
 
 # --- what to try ---
@@ -220,9 +256,8 @@ def _irreducible(rehearsal: Rehearsal, candidate: Candidate, strengths: Sequence
 
 def _next(rehearsal: Rehearsal, base: Candidate) -> Iterator[Candidate]:
     """Every wish of a service that has no place, alone; and for offers that turned it away, what would open them."""
-    changes = _changes(base, [option.strongest for option in base])
     found: list[Candidate] = []
-    for scene, shown in rehearsal.failing(changes):
+    for scene, shown in rehearsal.failing(_strongest(base).changes):
         found += [(option,) for option in relaxations(shown.demand, shown.service, shown.policies, scene.fleet)]
         if shown.failure is not None:
             found += [way for row in _rows(shown.failure) for way in _openings(scene, shown, shown.failure, row)]

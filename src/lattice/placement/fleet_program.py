@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from lattice.engine.table import Flags, Integers
+from lattice.placement.catalogue import is_allowed
 from lattice.placement.demand import ClusterRules, Demand, ReplicaAsk
 from lattice.placement.eligible import eligible
 from lattice.placement.fleet import Cluster, Fleet
@@ -22,7 +23,6 @@ from lattice.placement.plan import Settled
 from lattice.placement.plugins.overflow import able
 from lattice.placement.plugins.spread import domain_of
 from lattice.placement.program import UNLIMITED, Cap, Least, Load, Model, Near, Program, Source
-from lattice.placement.catalogue import is_allowed
 
 Vector = tuple[int, ...]
 

@@ -92,9 +92,13 @@ class Series:
         self._next = kind if grows and filling.may_grow and self._is_offered(kind, filling.row) else None
         if self._next is None:
             self._known.pop(False, None)
-        if self._weighs_room or self._asked.room_for or self._asked.overflow or self._is_rationed(filling.row) or self._is_shared(filling.row):
+        if self._asked.room_for or self._changes_more(filling.row):
             self._known, self._next = {}, None
         return seat
+
+    def _changes_more(self, row: int) -> bool:
+        """Does one more machine there change other things than what the next one costs?"""
+        return bool(self._weighs_room or self._asked.overflow) or self._is_rationed(row) or self._is_shared(row)
 
     def _offered(self, row: int) -> MachineType | None:
         at = (row, self._asked.overflow)

@@ -14,7 +14,7 @@ from lattice.kinds.infrastructure import CloudInfrastructure, CloudStatus, Stati
 from lattice.kinds.nodeclass import LatticeNodeClass
 from lattice.kinds.pool import LatticePool, PoolStatus
 from lattice.kinds.quantity import micros
-from lattice.kinds.workload import LatticeWorkload
+from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 from lattice.placement.conditions import conditions
 from lattice.placement.credentials import credentials_valid, login_of
 from lattice.placement.fleet import Fleet
@@ -41,15 +41,21 @@ class Use:
 
 
 def uses(workloads: Iterable[LatticeWorkload]) -> dict[str, Use]:
-    """By cluster."""
+    """By cluster. Replicas of one service and revision ask for the same: that is added up once."""
     services: dict[str, set[str]] = {}
     count, requested = Counter[str](), dict[str, Counter[str]]()
+    shapes, alike = dict[tuple[str, ...], WorkloadSpec](), Counter[tuple[str, ...]]()
     for each in workloads:
-        cluster = each.spec.cluster
-        count[cluster] += 1
-        requested.setdefault(cluster, Counter()).update(each.spec.request_amounts)
-        if each.spec.service:
-            services.setdefault(cluster, set()).add(f"{each.metadata.namespace}/{each.spec.service}")
+        spec, owner = each.spec, f"{each.metadata.namespace}/{each.spec.service}" if each.spec.service else ""
+        shape = (spec.cluster, owner, spec.revision if owner else f"{each.metadata.namespace}/{each.metadata.name}")
+        count[spec.cluster] += 1
+        alike[shape] += 1
+        shapes[shape] = spec
+        if owner:
+            services.setdefault(spec.cluster, set()).add(owner)
+    for shape, spec in shapes.items():
+        amounts = {name: amount * alike[shape] for name, amount in spec.request_amounts.items()}
+        requested.setdefault(spec.cluster, Counter()).update(amounts)
     return {name: Use(len(services.get(name, ())), number, requested[name]) for name, number in count.items()}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import structlog
 
 from lattice.errors import Denied, LatticeError, NotFound, Unavailable
 from lattice.server.control import Control
@@ -18,6 +19,7 @@ from lattice.wire import agent_pb2_grpc as rpc
 from lattice.wire import control_pb2_grpc as control_rpc
 
 LARGEST = 1 << 20  # bytes of one message from an agent
+log = structlog.get_logger()
 GOODBYE = 0.5  # seconds that open streams may take to end
 OPTIONS = [
     ("grpc.max_receive_message_length", LARGEST),
@@ -85,6 +87,7 @@ class AgentsServer:
         try:
             return pb.RenewReply(certificate=await self.joining.renew(peer, request.signing_request))
         except LatticeError as error:
+            log.warning("agent refused", node=peer.node, reason=error.reason, message=error.what)
             await context.abort(CODES.get(type(error), grpc.StatusCode.INVALID_ARGUMENT), str(error))
             raise
 
@@ -94,6 +97,7 @@ class AgentsServer:
         try:
             return peer_of(pem)
         except (Denied, ValueError) as error:
+            log.warning("agent refused", node="", reason="NOT_A_NODE", message=str(error), address=context.peer())
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             raise
 

@@ -90,6 +90,10 @@ class App:
         content_type = request.headers.get("Content-Type", JSON)
         asked = shortpaths.in_full(Asked(request.method, request.path, request.query, content_type))
         path, parts = asked.path, asked.parts
+        if "%2f" in request.raw_path.partition("?")[0].lower():
+            raise unknown_path(
+                request.raw_path
+            )  # no name holds a slash: whoever sends one means something else than this would be taken for
         if path == "/metrics":
             authorize(user, Deed("get", "", "metrics"), None)
             return None, "get", _metrics()

@@ -10,6 +10,7 @@ from lattice.server.call import User
 ADMINS = "lattice:admins"
 VIEWERS = "lattice:viewers"
 SYSTEM = "lattice:system"  # Lattice's own processes: the only writers of status and of made kinds
+OURS = "lattice.dev/"  # how the reporting component of Lattice's own events begins
 
 READS = frozenset({"get", "list", "watch"})
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
@@ -91,6 +92,16 @@ def refuse_owned(user: User, resource: Resource, *objects: Object | None) -> Non
                 f'latticeworkloads.lattice.dev "{name}" is forbidden: it belongs to {owner} and is written by Lattice only',
                 fix=f"change {owner} instead, or declare a workload without an owner",
             )
+
+
+def refuse_told(user: User, resource: Resource, old: Object | None) -> None:
+    """Lattice's own events never change; they go when their time is up."""
+    if old is None or resource.id != "events" or SYSTEM in user.groups or not str(old.get("reportingComponent")).startswith(OURS):
+        return
+    raise Denied(
+        f'events "{old["metadata"]["name"]}" is forbidden: what Lattice told stays as it was told',
+        fix="create an event of your own; this one goes when its time is up",
+    )
 
 
 def _owner(obj: Object) -> str:

@@ -6,10 +6,11 @@ A workload is named by itself; `?namespace=` says where it is, and `default` is 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lattice.errors import LatticeError, NotAllowed
+from lattice.errors import LatticeError, Malformed, NotAllowed
 from lattice.kinds.base import GROUP, VERSION, Resource
 from lattice.kinds.body import encode, parse_json
 from lattice.kinds.node import LatticeNode
+from lattice.kinds.selector import dns_label_problem
 from lattice.kinds.workload import LatticeWorkload
 from lattice.server.call import JSON
 from lattice.server.routes import unknown_path
@@ -56,6 +57,8 @@ def in_full(asked: Asked) -> Asked:
         raise NotAllowed(f"{asked.method} is not understood here", where=asked.path, fix=f"use {' or '.join(methods)}")
     resource = KINDS[word]
     namespace = asked.query.get("namespace", "")
+    if namespace and (wrong := dns_label_problem(namespace)):
+        raise Malformed(wrong, where="?namespace=", fix="name one namespace")
     if resource.namespaced and not namespace and (rest or asked.method == "POST"):
         namespace = "default"
     inside = ["namespaces", namespace] if resource.namespaced and namespace else []

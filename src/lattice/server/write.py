@@ -8,7 +8,7 @@ from lattice.kinds.stored import Object, pack, splice, unpack
 from lattice.server import admission
 from lattice.server.api import Api
 from lattice.server.apply import Manager, track_update
-from lattice.server.authority import refuse_owned
+from lattice.server.authority import refuse_owned, refuse_told
 from lattice.server.call import Call, Reply
 from lattice.server.catalog import Served
 from lattice.server.options import WriteOptions
@@ -37,6 +37,7 @@ async def write(api: Api, draft: Draft) -> Reply:
     status = call.target.subresource == "status"
     old = None if draft.old is None else unpack(draft.old.value, draft.old.revision)
     refuse_owned(call.user, served.resource, old, draft.new)
+    refuse_told(call.user, served.resource, old)
     admitted = _admit(draft, old, status)
     new = born(admitted.obj, uid=api.new_uid(), now=api.now()) if old is None else revised(old, admitted.obj, status=status)
     new = admission.complete(served, new, old)

@@ -7,9 +7,9 @@ from typing import ClassVar
 from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Rows, Table
 from lattice.kinds.constraint import Taint, Toleration
+from lattice.placement.catalogue import barring, has_model, has_wanted_gpu
 from lattice.placement.demand import Demand, ReplicaAsk
 from lattice.placement.offer import MachineType, Offer
-from lattice.placement.catalogue import barring, has_model, has_wanted_gpu
 from lattice.placement.quote import any_of
 from lattice.placement.reason import fleet_of, listed, mask_of, of_rows, offer_at, show
 
