@@ -176,6 +176,27 @@ def test_a_cluster_is_looked_at_when_a_node_changes_in_what_matters_to_it(status
     play(story)
 
 
+def test_a_cluster_is_not_looked_at_because_others_say_how_it_is() -> None:
+    async def story(yard: Yard, _: Clusters) -> None:
+        await yard.wants(1)
+        await yard.joined("north-001-nano-1")
+        await yard.scene.clock.advance(10)
+        cluster, looks, listed = await yard.cluster(), [], yard.provider.list
+        assert cluster is not None
+
+        async def counted() -> Any:
+            looks.append(True)
+            return await listed()
+
+        yard.provider.list = counted  # type: ignore[method-assign]
+        await yard.scene.put(msgspec.structs.replace(cluster, status=msgspec.structs.replace(cluster.status, workloads=7)))
+        assert not looks
+        await yard.wants(2)
+        assert looks
+
+    play(story)
+
+
 def test_a_machine_that_ended_is_started_again_under_its_name() -> None:
     async def story(yard: Yard, _: Clusters) -> None:
         await yard.wants(1)

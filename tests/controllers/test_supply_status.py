@@ -175,7 +175,7 @@ def test_nothing_of_a_login_is_told() -> None:
         cloud = a(CloudInfrastructure, "aws", spec={"provider": "aws", "regions": {"us-east-1": {}}, "credentialsRef": {"name": "keys"}})
         await scene.put(a_pool("aws", **LOGIN), NANO, login, cloud)
         office = await scene.office()
-        async with acting(office, Supply(office, HERE).loop()):
+        async with acting(office, Supply(office, HERE, pause=0).loop()):
             await scene.clock.advance(60)
         for kind in KINDS:
             if kind is not Secret:

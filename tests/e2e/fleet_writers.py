@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import itertools
 import json
 import random
 import threading
@@ -51,7 +52,7 @@ class Ledger:
     def longest_wait(self, since: float, until: float, *, but: str = "") -> float:
         """Seconds without an acknowledgement from anybody but one server."""
         times = [since, *sorted(deed.at for deed in self.done if since <= deed.at <= until and deed.server != but), until]
-        return max(later - earlier for earlier, later in zip(times, times[1:], strict=False))
+        return max(later - earlier for earlier, later in itertools.pairwise(times))
 
     def kept(self) -> dict[str, Deed]:
         """By path: created, and never asked to be deleted."""

@@ -5,11 +5,9 @@ import json
 import os
 import signal
 import subprocess
-import threading
 import time
-import urllib.request
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,7 +23,8 @@ SERVICES = f"{LATTICE_API}/namespaces/default/latticeservices"
 NODES = f"{LATTICE_API}/latticenodes"
 EVENTS = "/api/v1/events"
 PATIENCE = 60.0  # seconds; long, since the machine may be busy with something else
-LOOK = 0.05
+LOOK = 0.05  # seconds between two looks at the machine
+ASK = 0.1  # and at the API
 SHIFTED = Path(__file__).with_name("shifted")
 # The shipped times, made shorter together: heartbeat 10 s, lost 40 s, replaced 120 s, retried after 5 s to 120 s.
 TIMES = {
@@ -53,7 +52,7 @@ def until(found: Callable[[], Found | None], what: str, within: float = PATIENCE
             return answer
         if time.monotonic() > ends:
             raise AssertionError(f"waited {within:g} s in vain: {what}")
-        time.sleep(LOOK)
+        time.sleep(ASK)
 
 
 def together(*scenes: Callable[[], None]) -> None:
@@ -328,68 +327,3 @@ def _leads(pid: int) -> bool:
         return os.getsid(pid) == pid
     except ProcessLookupError:
         return False
-
-
-@contextlib.contextmanager
-def watched(site: Site) -> Iterator[None]:
-    """Every 50 ms somebody looks how many copies of each workload live."""
-
-    def look() -> None:
-        for name, pids in site.live().items():
-            site.most[name] = max(site.most.get(name, 0), len(pids))
-
-    with _repeated(look):
-        yield
-
-
-@contextlib.contextmanager
-def _repeated(look: Callable[[], None]) -> Iterator[None]:
-    stop = threading.Event()
-    troubles: list[Exception] = []
-
-    def run() -> None:
-        try:
-            while not stop.wait(LOOK):
-                look()
-        except Exception as error:  # noqa: BLE001 - told below
-            troubles.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    if troubles:
-        raise troubles[0]
-
-
-@contextlib.contextmanager
-def answering(site: Site, service: str) -> Iterator[list[int]]:
-    """How many replicas of the service answered, look after look."""
-    counts: list[int] = []
-
-    def look() -> None:
-        found = answers(site, service)
-        if counts and found < counts[-1]:  # where they are may have been read before one of them moved
-            found = max(found, answers(site, service))
-        counts.append(found)
-
-    with _repeated(look):
-        yield counts
-
-
-def answers(site: Site, service: str) -> int:
-    ports = [port for each in site.replicas(service) for port in each.get("status", {}).get("allocatedPorts", {}).values()]
-    return sum(answer(port) == 200 for port in ports)
-
-
-def answer(port: int) -> int:
-    """What a web server on this machine says; 0 if nobody does."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as found:
-            status: int = found.status
-            return status
-    except OSError:
-        return 0

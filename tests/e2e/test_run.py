@@ -6,78 +6,26 @@ One site, and one story in the order of this file; scenes that only wait run tog
 import contextlib
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
-from running import NODES, SERVICES, TIMES, WORKLOADS, Object, Site, answering, answers, together, until, watched
+from rack import LEAST, RACK, a_rack, answering, answers, strict, web, workload
+from running import NODES, SERVICES, TIMES, WORKLOADS, Object, Site, together, until
 
 pytestmark = [pytest.mark.xdist_group("run"), pytest.mark.timeout(300)]
 
-RACK = [f"rack-001-small-{number}" for number in (1, 2, 3)]
-WEB = ["sh", "-c", 'exec python3 -m http.server "$PORT" --bind 127.0.0.1']
 STUBBORN = ["sh", "-c", 'trap "" TERM; while :; do sleep 0.2; done']
-LEAST = 2
-
-
-def declared(kind: str, name: str, spec: Object, **metadata: Any) -> Object:
-    return {"apiVersion": "lattice.dev/v1alpha1", "kind": kind, "metadata": {"name": name, **metadata}, "spec": spec}
-
-
-def supply() -> list[Object]:
-    """Three machines that are there already: their agents are started by hand."""
-    size = {"cores": 4, "memoryGi": 4, "storageGi": 4}
-    return [
-        declared("LatticeNodeClass", "small", {"providers": {"hand": {}}, "resources": size, "costPerHour": {"hand": 0.01}}),
-        declared(
-            "LatticePool", "rack", {"provider": {"type": "hand", "region": "here"}, "capacity": {"maxNodes": 3}, "nodeClasses": ["small"]}
-        ),
-        declared(
-            "LatticePlacementPolicy",
-            "three",
-            {"selector": {"matchLabels": {"app": "web"}}, "clusterPolicy": {"minNodes": 3, "maxNodes": 3}},
-        ),
-    ]
-
-
-def web(site: Site, version: str = "1") -> Object:
-    container = {
-        "command": WEB,
-        "env": {"SITE": site.mark, "VERSION": version},
-        "ports": [{"name": "http"}],
-        "probes": {"readiness": {"http": {"port": "http"}, "periodSeconds": 1}},
-    }
-    spec = {"containers": {"main": container}, "replicas": {"min": LEAST, "max": 4}, "placement": {"resources": {"cores": 0.1}}}
-    return declared("LatticeService", "web", spec, namespace="default", labels={"app": "web"})
-
-
-def workload(site: Site, name: str, *command: str, image: str = "", port: int | None = None, **spec: Any) -> Object:
-    """One of its own, of no service."""
-    container: Object = {"env": {"SITE": site.mark}, **({"image": image} if image else {"command": list(command or ("sleep", "100000"))})}
-    if port is not None:
-        container["ports"] = [{"name": "main", "port": port}]
-    return declared("LatticeWorkload", name, {"containers": {"main": container}, "requests": {"cpu": "10m"}, **spec}, namespace="default")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with Site(tmp_path_factory.mktemp("site")) as site:
-        site.apply(*supply(), web(site))
-        until(lambda: {*RACK} <= {each["metadata"]["name"] for each in site.get(NODES)["items"]}, "the cluster has its nodes")
-        together(*(lambda node=node: _join(site, node) for node in RACK))
-        with watched(site):
-            yield site
-
-
-def _join(site: Site, node: str, *flags: str) -> None:
-    site.start_agent(node, site.token(node, *flags))
-    until(lambda: site.condition(node).get("status") == "True", f"node {node} is ready")
+    with a_rack(tmp_path_factory.mktemp("site")) as site:
+        yield site
 
 
 def test_what_is_applied_runs_and_what_cannot_run_says_why(site: Site) -> None:
@@ -242,7 +190,7 @@ def test_an_update_and_a_drain_never_leave_too_few(site: Site) -> None:
 
 
 def test_an_agent_that_is_started_again_takes_over_what_it_finds(site: Site) -> None:
-    site.apply(workload(site, "steady"), workload(site, "strict", disconnect={"policy": "stop", "stopAfter": "3s"}))
+    site.apply(workload(site, "steady"), strict(site))
     until(lambda: len(site.ready("web")) == LEAST and site.is_running("steady") and site.is_running("strict"), "everything runs")
     before, agent = site.live(), site.agents[site.node_of("steady")]
     connections = agent.connections
@@ -393,92 +341,6 @@ def test_a_deleted_node_is_emptied_first_and_its_machine_can_join_anew(site: Sit
     agent.start_again()
     until(lambda: site.condition(node).get("status") == "True", "the machine is a node again")
     until(lambda: all(site.is_running(each["metadata"]["name"]) for each in site.get(WORKLOADS)["items"]), "everything runs")
-
-
-def _begin(site: Site) -> None:
-    """Something of every sort runs, whichever scenes went before."""
-    site.apply(web(site), workload(site, "steady"), workload(site, "strict", disconnect={"policy": "stop", "stopAfter": "3s"}))
-    _converges(site)
-    site.most.clear()
-
-
-def _converges(site: Site) -> None:
-    """Every node is there, every workload runs, each of them once."""
-    try:
-        until(lambda: all(site.condition(node).get("status") == "True" for node in RACK), "all nodes are ready")
-        until(lambda: len(site.ready("web")) == len(site.replicas("web")) == LEAST, "the service has its replicas")
-        names = [each["metadata"]["name"] for each in site.get(WORKLOADS)["items"]]
-        until(lambda: all(site.is_running(name) and len(site.pids(name)) == 1 for name in names), f"{names} run once each")
-    except AssertionError as error:
-        raise AssertionError(f"{error}\n{site.live()}\n{site.shown}") from error
-
-
-@pytest.mark.prove
-def test_an_agent_that_was_frozen_does_not_bring_back_what_runs_elsewhere_by_now(site: Site) -> None:
-    _begin(site)
-    lost = site.node_of("strict")
-    site.agents[lost].process.send_signal(signal.SIGSTOP)
-    until(lambda: site.node_of("strict") not in (lost, "") and site.is_running("strict"), "the strict one runs elsewhere")
-    site.agents[lost].process.send_signal(signal.SIGCONT)
-    _converges(site)
-    assert site.most["strict"] == 1, "never two live copies"
-
-
-@pytest.mark.prove
-def test_a_server_that_was_frozen_blames_nobody(site: Site) -> None:
-    _begin(site)
-    before = site.live()
-    assert site.server is not None
-    site.server.send_signal(signal.SIGSTOP)
-    frozen = time.monotonic()
-    until(lambda: time.monotonic() > frozen + float(TIMES["replace-after"]) + 2, "it is frozen for long enough")
-    site.server.send_signal(signal.SIGCONT)
-    until(lambda: site.pids("strict") - before["strict"], "the strict one is started again")
-    _converges(site)
-    assert {name: pids for name, pids in site.live().items() if name != "strict"} == {
-        name: pids for name, pids in before.items() if name != "strict"
-    }
-    assert site.most["strict"] == 1
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_whatever_is_killed_in_whatever_order_everything_runs_once_in_the_end(site: Site, seed: int) -> None:
-    _begin(site)
-    rng = random.Random(seed)  # noqa: S311 - chance that repeats
-
-    def kill_a_workload() -> None:
-        for pid in site.pids(rng.choice(["web-0", "web-1", "steady", "strict"])):
-            os.kill(pid, signal.SIGKILL)
-
-    def kill_an_agent() -> None:
-        agent = site.agents[rng.choice(RACK)]
-        agent.process.kill()
-        _wait(rng.uniform(0, 9))
-        agent.start_again()
-
-    def freeze_an_agent() -> None:
-        process = site.agents[rng.choice(RACK)].process
-        process.send_signal(signal.SIGSTOP)
-        _wait(rng.uniform(0, 9))
-        process.send_signal(signal.SIGCONT)
-
-    def kill_the_server() -> None:
-        site.kill_server()
-        _wait(rng.uniform(0, 5))
-        site.start_server()
-
-    for _ in range(10):
-        rng.choice([kill_a_workload, kill_an_agent, freeze_an_agent, kill_the_server])()
-        _wait(rng.uniform(0, 2))
-    _converges(site)
-    assert site.most["strict"] == 1, "never two live copies"
-
-
-def _wait(seconds: float) -> None:
-    """Time that passes while something is broken."""
-    ends = time.monotonic() + seconds
-    until(lambda: time.monotonic() >= ends, "time passes")
 
 
 def test_in_the_end_nothing_is_left(site: Site) -> None:

@@ -88,7 +88,9 @@ def test_two_servers_are_one_installation(etcd: EtcdServer, tmp_path: Path) -> N
 
 def test_a_server_is_set_up_by_its_environment_and_a_file(etcd: EtcdServer, tmp_path: Path) -> None:
     host, _, port = etcd.endpoint.rpartition(":")
-    (tmp_path / "lattice.yaml").write_text("lease-ttl: 60\nreconcile-interval: 0.5\nstore: etcd://nowhere.invalid:1\ncontrollers: garbage\n")
+    (tmp_path / "lattice.yaml").write_text(
+        "lease-ttl: 60\nreconcile-interval: 0.5\nstore: etcd://nowhere.invalid:1\ncontrollers: garbage\n"
+    )
     environment = {"ETCD_HOST": host, "ETCD_PORT": port, "SCHEDULER_INSTANCE_ID": "seven", "LEADER_LEASE_TTL": "5"}
     with member(tmp_path / "a", "", "--config", str(tmp_path / "lattice.yaml"), **environment) as a:
         _wait_for_leader(a, seconds=10)

@@ -43,7 +43,7 @@ def test_what_is_an_image(text: str) -> None:
         pytest.param("nginx:", id="no tag"),
         pytest.param("nginx@sha256:12", id="a digest that is none"),
         pytest.param("a" * 600, id="too long"),
-        pytest.param("а", id="a letter of another script"),  # noqa: RUF001
+        pytest.param("а", id="a letter of another script"),
     ],
 )
 def test_what_is_no_image_is_refused(text: str) -> None:

@@ -1,5 +1,6 @@
 """The smallest changes that make a service fit: each is enough when applied, and nothing can be left out."""
 
+import os
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
-from worlds import EXAMPLES, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, seed_world, worlds
+from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, seed_world, worlds
 
 from lattice.kinds.base import Kind
 from lattice.placement.answer import answer
@@ -18,8 +19,9 @@ from lattice.placement.fit import Suggestion, fit
 from lattice.placement.plan import plan, settle
 from lattice.placement.world import World
 
+LONG = os.environ.get("LATTICE_LONG") == "1"
 NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller world would take minutes to find
-MANY = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), phases=NO_SHRINKING)
+SOME = settings(max_examples=3000 if LONG else 20, deadline=None, suppress_health_check=list(HealthCheck), phases=NO_SHRINKING)
 API = "default/api"
 
 
@@ -235,7 +237,7 @@ def test_who_comes_first_is_told_in_the_document() -> None:
     assert {each["sentence"]: each["isEnough"] for each in told}["add compliance gdpr to p1; and raise maxNodes of p1 by 1 to 2"] is True
 
 
-@MANY
+@SOME
 @given(worlds())
 def test_every_suggestion_applied_to_the_whole_world_and_planned_places_the_service(world: World) -> None:
     before = settle(world)

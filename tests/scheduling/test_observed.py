@@ -85,6 +85,14 @@ def test_nobody_can_be_late_before_they_were_told() -> None:
     assert situation(workload, Sight("Ready", told_for=500), NOW).last.at == read(written(ago(100)))
 
 
+def test_what_was_done_an_hour_ahead_of_us_is_timed_from_when_the_node_was_told_at_the_latest() -> None:
+    """The clock was set back: by the stored time nobody would be late for an hour."""
+    ahead = a_workload(**BOUND, last_action_at=written(ago(-3600)))
+    assert situation(ahead, Sight("Ready", told_for=40), NOW).last.at == NOW - timedelta(seconds=40)
+    skewed = a_workload(**BOUND, last_action_at=written(ago(-2)))
+    assert situation(skewed, Sight("Ready", told_for=40), NOW).last.at == read(written(ago(-2))), "two servers' clocks may differ a little"
+
+
 def test_a_word_that_nobody_knows_is_unknown() -> None:
     assert (reported("Running"), reported("Dancing")) == ("Running", "Unknown")
 

@@ -50,6 +50,7 @@ AGENTS = "lattice.dev/agents"  # annotation of the lease: where the leader's age
 API = "lattice.dev/api"  # and where its API answers
 RESTART_PAUSE = 5.0  # seconds before controllers that failed begin again
 ENDED_PAUSE = 1.0  # seconds for whoever stopped the controllers to end the term, too
+FIRST_TERM = 1.0  # seconds in which a server that can lead does
 GOODBYE = 0.6  # seconds for controllers to finish what they have in hand
 TOKEN_LIFE = timedelta(minutes=15)
 ADAPTERS = ("local", "fake")
@@ -139,6 +140,7 @@ class Lead:
     garbage: Garbage | None = None
     acting: Acting | None = None
     _table: NodeTable | None = None
+    _has_led: bool = False
     _terms: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -205,13 +207,21 @@ class Lead:
         """Others tell agents where we are."""
         while self.election.term == term:
             try:
-                return await self._write_lease(term)
+                await self._write_lease(term)
+                self._has_led = True
+                return None
             except Fenced:
                 return self.election.over(term)
             except LatticeError as error:
                 log.warning("cannot say who leads", reason=str(error))
                 await self.clock.sleep(1.0)
         return None
+
+    async def begun(self) -> None:
+        """Until we lead and have said so, or until it is clear that we do not for now."""
+        ends = self.clock.monotonic() + FIRST_TERM
+        while not self._has_led and self.clock.monotonic() < ends:
+            await self.clock.sleep(0.01)
 
     async def _write_lease(self, term: Term) -> None:
         entry = await self.store.get(LEASE)

@@ -9,7 +9,6 @@ import random
 import secrets
 import socket
 import ssl
-import uuid
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from aiohttp import web
 from lattice import metrics, traces
 from lattice.cli.lead import Lead, means, providers
 from lattice.clock import Clock, SystemClock, stamp
+from lattice.controllers.office import uids
 from lattice.errors import Conflict, Full, LatticeError, Unavailable
 from lattice.kinds import KINDS
 from lattice.kinds.core import CustomResourceDefinition
@@ -81,7 +81,8 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
         store = await _open_store(settings, folder, clock)
         stack.push_async_callback(store.close)
         catalog = Catalog((*KINDS, CustomResourceDefinition))
-        api = Api(store, catalog, clock, lambda: str(uuid.uuid4()), lambda: "".join(secrets.choice(SUFFIX) for _ in range(5)))
+        new_uid = uids(random.Random())  # noqa: S311 - names, no secrets
+        api = Api(store, catalog, clock, new_uid, lambda: "".join(secrets.choice(SUFFIX) for _ in range(5)))
         api.jitter = random.random
         authority = await bootstrap(api)
         address = _Address(settings)
@@ -97,7 +98,7 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
         running = Running("", folder / "kubeconfig", False, settings.store or str(folder / "state.db"), resumed, lead, instance)
         fleet = FleetQuestions(api, _beside(settings, made), settings.fleet_time_limit)
         stack.push_async_callback(fleet.close)
-        joining = Joining(store, authority, clock, lambda: str(uuid.uuid4()), agents.shown)
+        joining = Joining(store, authority, clock, new_uid, agents.shown)
         links = NodeLinks(clock, lead.leading, lead.leader, settings.heartbeat, lead.environment)
         lead.changed = links.leadership_changed
         relay = Relay(lead.leader_url, lambda: address.url, relay_tls(authority, folder / "tls"))
@@ -117,6 +118,7 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
             asyncio.create_task(election.run()),
             asyncio.create_task(_compact(running, store, clock, settings.history)),
         }
+        await lead.begun()
         gc.collect()
         gc.freeze()  # what stays for ever need not be walked through in every collection: those pauses are everybody's
         yield running

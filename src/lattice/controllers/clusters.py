@@ -62,7 +62,7 @@ class Clusters:
 
     def loop(self) -> Loop:
         sources = (
-            Source(self._clusters),
+            Source(self._clusters, self._of_cluster),
             Source(self._nodes, self._of_node),
             Source(self._workloads, self._of_workload),
         )
@@ -74,6 +74,12 @@ class Clusters:
 
     def _made(self) -> list[LatticeNode]:
         return [each for each in self._nodes.all() if each.spec.cluster]
+
+    def _of_cluster(self, change: Change) -> Sequence[str]:
+        """Not when others say how it is: only what it should be is to be acted upon."""
+        if change.value is None or change.previous is None:
+            return (change.key.path,)
+        return (change.key.path,) if _declared(change.value) != _declared(change.previous.value) else ()
 
     def _of_node(self, change: Change) -> Sequence[str]:
         """Not when only the number of its workloads, or what it uses, is another: with thousands bound that would be all there is to do."""
@@ -315,6 +321,18 @@ class Clusters:
         return cloud is None or cloud.status.next_cluster_sequence.get(region, 1) > number
 
 
+class _Metadata(msgspec.Struct, gc=False, rename="camel"):
+    uid: str = ""
+    deletion_timestamp: str | None = None
+
+
+class _Declared(msgspec.Struct, gc=False):
+    """A cluster without what is said of it."""
+
+    metadata: _Metadata
+    spec: msgspec.Raw
+
+
 class _Status(msgspec.Struct, gc=False):
     binding: Binding | None = None
 
@@ -325,6 +343,7 @@ class _Bound(msgspec.Struct, gc=False):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
+_declared = msgspec.json.Decoder(_Declared).decode
 _bound = msgspec.json.Decoder(_Bound).decode
 _node = msgspec.json.Decoder(LatticeNode).decode
 

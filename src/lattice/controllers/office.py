@@ -90,7 +90,7 @@ INDEXES: Mapping[type[Kind], Mapping[str, Index[Any]]] = {
 }
 
 
-def _uids(source: random.Random) -> Callable[[], str]:
+def uids(source: random.Random) -> Callable[[], str]:
     """Asking the system for each would make threads wait for one another, thousands of times a second."""
     return lambda: str(UUID(int=source.getrandbits(128), version=4))
 
@@ -109,7 +109,7 @@ class Office:
     term: Term
     rng: random.Random
     presence: Presence
-    new_uid: Callable[[], str] = field(default_factory=lambda: _uids(random.Random()))  # noqa: S311 - names, no secrets
+    new_uid: Callable[[], str] = field(default_factory=lambda: uids(random.Random()))  # noqa: S311 - names, no secrets
 
     def __post_init__(self) -> None:
         self._copies: dict[type[Kind], Cache[Any]] = {

@@ -150,7 +150,8 @@ class Quotes:
         if "budget" not in demand.ignoring:
             rate, left = catalogue.rate[:, rows], self._money_left(ask, rows)
             np.minimum(machines, np.where(rate > 0, left // np.maximum(1, rate), PLENTY), out=machines)
-        return np.minimum(machines * self.serving(demand).per[:, rows], ask.room_for)
+        held: Integers = np.minimum(machines * self.serving(demand).per[:, rows], ask.room_for)
+        return held
 
     def _slots(self, ask: ReplicaAsk, rows: Rowids) -> Integers:
         """Machines that clusters of its group may still have, and new clusters."""
@@ -158,7 +159,8 @@ class Quotes:
         own = [[each for each in fleet.in_offer[row].values() if each.group == group] for row in rows.tolist()]
         growing = np.array([sum(max(0, each.max_nodes - len(each.machines)) for each in clusters) for clusters in own], np.int64)
         more = np.minimum(fleet.table.free(fleet.table.index["clusters"])[rows], self._overflow_left(ask.overflow))
-        return growing + np.clip(more, 0, PLENTY) * np.clip(fleet.nodes_per_cluster[rows], 1, rules.max_nodes)
+        slots: Integers = growing + np.clip(more, 0, PLENTY) * np.clip(fleet.nodes_per_cluster[rows], 1, rules.max_nodes)
+        return slots
 
     def _nodes_left(self, demand: Demand, rows: Rowids) -> Integers:
         table = self.fleet.table

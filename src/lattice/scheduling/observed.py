@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from lattice.kinds.workload import ActualState, DesiredState, LatticeWorkload, WorkloadStatus
 from lattice.scheduling.lifecycle import UNDER_WAY, Action, Decision, Last, NodeState, Report, Situation
-from lattice.scheduling.retry import read, written
+from lattice.scheduling.retry import SKEW, read, written
 from lattice.scheduling.roster import LEAVING
 
 LONGEST_LOG = 2048  # characters of the last lines
@@ -45,7 +45,8 @@ def situation(workload: LatticeWorkload, sight: Sight, now: datetime) -> Situati
     status = workload.status
     at = read(status.last_action_at)
     if at is not None and sight.told_for is not None:
-        at = max(at, now - timedelta(seconds=sight.told_for))
+        told = now - timedelta(seconds=sight.told_for)
+        at = told if at > now + timedelta(seconds=SKEW) else max(at, told)  # the clock was set back: it says nothing any more
     return Situation(
         desired=desired(workload),
         revision=workload.spec.runs,

@@ -1,0 +1,102 @@
+"""Whatever is frozen or killed, in whatever order: in the end everything runs, each once; and what is strict never has two live copies."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from rack import LEAST, RACK, a_rack, strict, web, workload
+from running import TIMES, WORKLOADS, Site, until
+
+pytestmark = [pytest.mark.prove, pytest.mark.xdist_group("run"), pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with a_rack(tmp_path_factory.mktemp("site")) as site:
+        yield site
+
+
+def _begin(site: Site) -> None:
+    """Something of every sort runs, whichever scenes went before."""
+    site.apply(web(site), workload(site, "steady"), strict(site))
+    _converges(site)
+    site.most.clear()
+
+
+def _converges(site: Site) -> None:
+    """Every node is there, every workload runs, each of them once."""
+    try:
+        until(lambda: all(site.condition(node).get("status") == "True" for node in RACK), "all nodes are ready")
+        until(lambda: len(site.ready("web")) == len(site.replicas("web")) == LEAST, "the service has its replicas")
+        names = [each["metadata"]["name"] for each in site.get(WORKLOADS)["items"]]
+        until(lambda: all(site.is_running(name) and len(site.pids(name)) == 1 for name in names), f"{names} run once each")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{site.live()}\n{site.shown}") from error
+
+
+def test_an_agent_that_was_frozen_does_not_bring_back_what_runs_elsewhere_by_now(site: Site) -> None:
+    _begin(site)
+    lost = site.node_of("strict")
+    site.agents[lost].process.send_signal(signal.SIGSTOP)
+    until(lambda: site.node_of("strict") not in (lost, "") and site.is_running("strict"), "the strict one runs elsewhere")
+    site.agents[lost].process.send_signal(signal.SIGCONT)
+    _converges(site)
+    assert site.most["strict"] == 1, "never two live copies"
+
+
+def test_a_server_that_was_frozen_blames_nobody(site: Site) -> None:
+    _begin(site)
+    before = site.live()
+    assert site.server is not None
+    site.server.send_signal(signal.SIGSTOP)
+    frozen = time.monotonic()
+    until(lambda: time.monotonic() > frozen + float(TIMES["replace-after"]) + 2, "it is frozen for long enough")
+    site.server.send_signal(signal.SIGCONT)
+    until(lambda: site.pids("strict") - before["strict"], "the strict one is started again")
+    _converges(site)
+    assert {name: pids for name, pids in site.live().items() if name != "strict"} == {
+        name: pids for name, pids in before.items() if name != "strict"
+    }
+    assert site.most["strict"] == 1
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_whatever_is_killed_in_whatever_order_everything_runs_once_in_the_end(site: Site, seed: int) -> None:
+    _begin(site)
+    rng = random.Random(seed)  # noqa: S311 - chance that repeats
+
+    def kill_a_workload() -> None:
+        for pid in site.pids(rng.choice(["web-0", "web-1", "steady", "strict"])):
+            os.kill(pid, signal.SIGKILL)
+
+    def kill_an_agent() -> None:
+        agent = site.agents[rng.choice(RACK)]
+        agent.process.kill()
+        _wait(rng.uniform(0, 9))
+        agent.start_again()
+
+    def freeze_an_agent() -> None:
+        process = site.agents[rng.choice(RACK)].process
+        process.send_signal(signal.SIGSTOP)
+        _wait(rng.uniform(0, 9))
+        process.send_signal(signal.SIGCONT)
+
+    def kill_the_server() -> None:
+        site.kill_server()
+        _wait(rng.uniform(0, 5))
+        site.start_server()
+
+    for _ in range(10):
+        rng.choice([kill_a_workload, kill_an_agent, freeze_an_agent, kill_the_server])()
+        _wait(rng.uniform(0, 2))
+    _converges(site)
+    assert site.most["strict"] == 1, "never two live copies"
+
+
+def _wait(seconds: float) -> None:
+    """Time that passes while something is broken."""
+    ends = time.monotonic() + seconds
+    until(lambda: time.monotonic() >= ends, "time passes")
