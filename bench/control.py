@@ -32,7 +32,9 @@ def main(words: Sequence[str] | None = None) -> int:
         agents, work = rest.Size(50, rest=20.0), place.Size((200,), 1000, seconds=5.0)
     if asked.agents:
         agents = replace(agents, agents=asked.agents)
-    work = replace(work, nodes=asked.nodes or work.nodes, workloads=asked.workloads or work.workloads, stores=tuple(asked.store or work.stores))
+    work = replace(
+        work, nodes=asked.nodes or work.nodes, workloads=asked.workloads or work.workloads, stores=tuple(asked.store or work.stores)
+    )
     report = Report(machine.facts())
     print("; ".join(f"{fact} {value}" for fact, value in report.machine.items()), flush=True)
     for name in asked.only or PARTS:

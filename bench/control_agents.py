@@ -124,7 +124,7 @@ async def _live(identity: Identity, server: str) -> None:
     machine = Machine(ROOM, ("process", "container"), (20_000, 29_999), addresses=[("InternalIP", "127.0.0.1")])
     agent = Agent(work, GrpcLink(lambda: identity), clock, rng, machine.registration, list(identity.place.agents))
 
-    async def look_up() -> str:
+    async def look_up() -> list[str]:
         return await asyncio.to_thread(join.look_up, identity, server)
 
     agent.node_usage, agent.look_up, agent.is_part = NodeMeter(clock, identity.folder).usage, look_up, True

@@ -30,9 +30,7 @@ def paper_node(number: int) -> Put:
         "spec": {"zone": f"z{number % 3}"},
         "status": paper_status(),
     }
-    return created(
-        msgspec.convert(body, LatticeNode), uid=f"00000000-0000-0000-0000-{next(_uids):012d}", now=stamp(SystemClock().now())
-    )
+    return created(msgspec.convert(body, LatticeNode), uid=f"00000000-0000-0000-0000-{next(_uids):012d}", now=stamp(SystemClock().now()))
 
 
 def paper_status() -> Object:

@@ -47,13 +47,13 @@ class Bindings:
     seen: dict[str, tuple[float, str]] = field(default_factory=dict)  # by workload: when, and its node
     moved: list[str] = field(default_factory=list)  # those that were bound twice, or lost their node
     _wanted: int = 0
+    _enough: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __aenter__(self) -> "Bindings":
         reader, self._writer = await asyncio.open_connection(self.at.host, self.at.port, ssl=self.at.tls, server_hostname="localhost")
         self._writer.write(request("GET", f"{WORKLOADS}?watch=1&resourceVersion={self.revision}"))
         head = await reader.readuntil(b"\r\n\r\n")
         assert b" 200 " in head.split(b"\r\n")[0], head
-        self._enough = asyncio.Event()
         self._reading = asyncio.create_task(self._read(reader))
         return self
 
@@ -68,6 +68,8 @@ class Bindings:
             self._enough.clear()
             waiting = asyncio.ensure_future(self._enough.wait())
             await asyncio.wait({waiting, self._reading}, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+        if self._reading.done():
+            self._reading.result()
         assert len(self.seen) >= count, f"{len(self.seen)} of {count} were bound within {within:g} s"
         return max(when for when, _ in self.seen.values())
 
@@ -77,9 +79,10 @@ class Bindings:
             *lines, rest = (rest + b"".join(chunks.feed(data))).split(b"\n")
             now = time.perf_counter()
             for line in lines:
-                self._note(_told(line), now)
+                self.note(line, now)
 
-    def _note(self, told: _Told, now: float) -> None:
+    def note(self, line: bytes, now: float) -> None:
+        told = _told(line)
         name, binding = told.object.metadata.name, told.object.status.binding
         known = self.seen.get(name)
         if known is not None and (binding is None or binding.node != known[1] or told.type == "DELETED"):

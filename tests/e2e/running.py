@@ -29,15 +29,15 @@ SHIFTED = Path(__file__).with_name("shifted")
 # The shipped times, made shorter together: heartbeat 10 s, lost 40 s, replaced 120 s, retried after 5 s to 120 s.
 TIMES = {
     "heartbeat": "0.5",
-    "node-lost-after": "2",
-    "replace-after": "6",
+    "node-lost-after": "3",
+    "replace-after": "10",
     "evictions-per-second": "10",
     "retry-first": "0.3",
-    "retry-longest": "1.5",
+    "retry-longest": "3",
     "retry-attempts": "5",
     "missing-grace": "5",
     "reconcile-interval": "0.5",
-    "lease-ttl": "3",
+    "lease-ttl": "5",
 }
 Found = TypeVar("Found")
 Object = dict[str, Any]
@@ -262,11 +262,6 @@ class Site:
         """Who leads, and in which term."""
         spec = self.get("/apis/coordination.k8s.io/v1/namespaces/lattice-system/leases/controllers")["spec"]
         return spec["holderIdentity"], spec["leaseTransitions"]
-
-    def reasons_since(self, name: str, last: str) -> list[str]:
-        """After the last event of that reason."""
-        found = self.reasons(name)
-        return found[len(found) - found[::-1].index(last) :] if last in found else found
 
     def is_running(self, name: str) -> bool:
         status = self.status(name)

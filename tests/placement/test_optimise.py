@@ -16,7 +16,7 @@ from lattice.placement.plan import Settled, plan, settle
 from lattice.placement.world import World
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
-SOME = settings(max_examples=3000 if LONG else 80, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=3000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
 numbers = st.integers(0, 1 << 40)
 QUICK = 2.0  # seconds; these worlds take milliseconds
 

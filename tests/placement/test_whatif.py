@@ -24,7 +24,7 @@ from lattice.placement.whatif import Event, losses, offer_names, whatif
 from lattice.placement.world import World
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
-SOME = settings(max_examples=3000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=3000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
 numbers = st.integers(0, 1 << 40)
 
 

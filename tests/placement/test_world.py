@@ -29,7 +29,7 @@ from lattice.placement.plan import settle
 from lattice.placement.world import World, placed_counts
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
-SOME = settings(max_examples=3000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=3000 if LONG else 60, deadline=None, suppress_health_check=list(HealthCheck))
 API = "default/api"
 
 

@@ -21,7 +21,7 @@ from lattice.placement.fleet import Fleet
 from lattice.placement.prices import PriceBook
 from lattice.placement.world import World
 
-EXAMPLES = int(os.environ.get("EXAMPLES", "3000" if os.environ.get("LATTICE_LONG") == "1" else "100"))
+EXAMPLES = int(os.environ.get("EXAMPLES", "3000" if os.environ.get("LATTICE_LONG") == "1" else "40"))
 K = TypeVar("K", bound=Kind)
 Spec = Mapping[str, Any]
 KIND: dict[str, type[Kind]] = {each.resource.kind: each for each in KINDS}
