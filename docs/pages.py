@@ -99,7 +99,8 @@ def commands() -> Iterator[str]:
 def settings_page() -> Iterator[str]:
     yield "# Settings"
     yield (
-        "Settings of `lattice server` and `lattice up`. A flag wins over its environment variable, that over the file, that over the default."
+        "Settings of `lattice server` and `lattice up`. A flag wins over its environment variable, that over the file, "
+        "that over the default."
     )
     yield (
         "The file is YAML, one `name: value` a line, named by `--config` or `LATTICE_CONFIG`; what it says wrong is refused with its line. "
@@ -109,8 +110,8 @@ def settings_page() -> Iterator[str]:
     yield fenced("store: etcd://10.0.0.1:2379,10.0.0.2:2379\nlisten: 0.0.0.0\nadvertise: lattice.example\nheartbeat: 5", "yaml")
     yield (
         "`ETCD_HOST` and `ETCD_PORT` (2379) name the store of `lattice server` where neither `--store` nor `LATTICE_STORE` does. "
-        "`CONTROL_PLANE_API_URL` is the server of `lattice agent` where neither `--server` nor `LATTICE_SERVER` names it, and that of every "
-        "other command where `LATTICE_ADDR` does not."
+        "`CONTROL_PLANE_API_URL` is the server of `lattice agent` where neither `--server` nor `LATTICE_SERVER` names it, "
+        "and that of every other command where `LATTICE_ADDR` does not."
     )
     for setting in settings.SETTINGS:
         yield f"## {setting.name}"

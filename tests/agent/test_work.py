@@ -1,7 +1,9 @@
 """What really goes wrong on a machine, as the control plane hears of it: no such command, a port that is taken, a disk that is full."""
 
 import asyncio
+import contextlib
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,30 @@ def test_a_port_that_somebody_else_has_is_told(tmp_path: Path) -> None:
         number = taken.getsockname()[1]
         order = orders(1, {"main": {"command": ["sleep", "60"], "ports": [{"name": "http"}]}}, ports={"http": number})
         asyncio.run(told(tmp_path, order, lambda work: failed(work) == "PORT_BIND_CONFLICT"))
+
+
+def test_a_port_that_one_of_ours_has_not_let_go_of_yet_is_waited_for(tmp_path: Path) -> None:
+    """A node that was cut off comes back: what it still runs is not wanted any more, and its port was given to another."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        number = free.getsockname()[1]
+    holds = "import os, signal, socket; signal.signal(15, signal.SIG_IGN); s = socket.create_server(('', int(os.environ['PORT']))); signal.pause()"
+    first = orders(1, {"main": {"command": [sys.executable, "-c", holds], "ports": [{"name": "http"}]}}, ports={"http": number})
+    first.assignments[0].workload, first.assignments[0].uid = "default/former", "u0"
+    second = orders(2, {"main": {"command": ["sleep", "60"], "ports": [{"name": "http"}]}}, ports={"http": number})
+    second.dropped.append("default/former")
+    failures: list[str] = []
+
+    def check(work: Work) -> Any:
+        if work.order == 1:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", number)):
+                work.take(second)
+            return False
+        failures.append(failed(work))
+        return work.spoken["default/web"].state == "Running" if "default/web" in work.spoken else False
+
+    asyncio.run(told(tmp_path, first, check))
+    assert not any(failures)
 
 
 def test_a_disk_that_is_full_is_told_and_nothing_runs_unrecorded(tmp_path: Path) -> None:

@@ -162,7 +162,6 @@ def test_what_two_kinds_describe_is_offered_once() -> None:
     pytest.param(a_cloud(regions=["r2"], **SHARED), id="in another region"),
     pytest.param(a_cloud(regions=["r1"], credentialsRef={"name": "other"}), id="with another login"),
     pytest.param(a_cloud(regions=["r1"], provider="gcp", **SHARED), id="at another provider"),
-    pytest.param(a_cloud(regions=["r1"], credentialsRef={"name": "login", "namespace": "elsewhere"}), id="with a login of the same name elsewhere"),
 ])  # fmt: skip
 def test_what_only_looks_alike_is_offered_twice(other: Kind) -> None:
     assert not supply(a_pool_with_login("p1", "r1"), other).findings

@@ -16,11 +16,11 @@ from lattice import traces
 from lattice.agent.plan import Action, Assignment, Remove, Start, Stop, plan
 from lattice.agent.probes import Checkup, Health, attend
 from lattice.agent.report import Seen, orphaned, reports
-from lattice.agent.runtimes.protocol import Answer, Failure, Instance, InstanceId, Record, Runtime, Usage
+from lattice.agent.runtimes.protocol import Answer, Failure, Instance, InstanceId, Record, RunSpec, Runtime, Usage
 from lattice.agent.state import State
 from lattice.agent.told import Taken, taken
 from lattice.clock import Clock, within
-from lattice.errors import LatticeError
+from lattice.errors import Conflict, LatticeError
 from lattice.kinds.container import Probe
 from lattice.wire import agent_pb2 as pb
 
@@ -159,6 +159,7 @@ class Work:
     async def _do(self, action: Action | tuple[InstanceId, Failure]) -> None:
         match action:
             case Start(spec):
+                await self._refuse_held_ports(spec)
                 where = {"workload": spec.workload, "revision": spec.id.revision, "container": spec.id.container}
                 with traces.span("start", **where, attempt=spec.attempt, term=self.term) as span:
                     instance = await self.runtime.start(spec)
@@ -173,6 +174,19 @@ class Work:
             case (which, failure):
                 log.info("stopping", instance=str(which), why=failure.message)
                 await self.runtime.stop(which, self.grace, failure)
+
+    async def _refuse_held_ports(self, spec: RunSpec) -> None:
+        """What has to go may still have a port that was given to this one by now: no failure, only a moment too early."""
+        ports, live = _host_ports(spec), {each.id for each in await self.runtime.list() if each.live}
+        for each in self.memory.state.records:
+            held = ports & _host_ports(each.spec)
+            if held and each.spec.id in live and each.spec.workload != spec.workload and not self._is_to_run(each.spec):
+                number, _ = min(held)
+                raise Conflict(f"port {number} is held by workload {each.spec.workload}, which is being stopped", where=spec.workload)
+
+    def _is_to_run(self, spec: RunSpec) -> bool:
+        order = self.orders.get(spec.workload)
+        return order is not None and order.desired == "Running" and (order.uid, order.revision) == (spec.id.uid, spec.id.revision)
 
     def _complain(self, workload: str, error: LatticeError | OSError) -> None:
         if self._troubles.get(workload) != str(error):
@@ -238,3 +252,7 @@ class Work:
         self.may_act, self.told, self._is_saved = False, Taken({}, {}), False
         await asyncio.gather(*(self.runtime.remove(each.id) for each in await self.runtime.list()))
         self._save()
+
+
+def _host_ports(spec: RunSpec) -> set[tuple[int, str]]:
+    return {(spec.ports[port.name], port.protocol) for port in spec.container.ports if port.name in spec.ports}

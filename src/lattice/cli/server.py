@@ -54,8 +54,9 @@ def server(verbose: bool, **values: Any) -> None:
       lattice server --data-dir /var/lib/lattice
       lattice server --config /etc/lattice.yaml
     """
+    settings = with_etcd_host(Settings(**values))
     configure_logging(verbose=verbose)
-    asyncio.run(_run(with_etcd_host(Settings(**values))))
+    asyncio.run(_run(settings))
 
 
 def with_etcd_host(settings: Settings) -> Settings:

@@ -180,7 +180,7 @@ class SchedulerDecision(Part):
     """Why the replicas are where they are, or nowhere."""
 
     reason: Annotated[str, Meta(description="One sentence.")] = ""
-    verdict: Annotated[str, Meta(description="Placed; or Never, NotNow, OverBudget, NoPrice, NotHere: what it would take to place it.")] = ""
+    verdict: Annotated[str, Meta(description="Placed; or Never, NotNow, OverBudget, NoPrice, NotHere: what it would take.")] = ""
     alternatives: Annotated[tuple[Alternative, ...], Meta(description="Pools that were not chosen, and why.")] = ()
     required: Annotated[Extra, Meta(description="Properties that new infrastructure would need for this service to fit.")] = {}
     digest: Annotated[str, Meta(description="Hash of what the decision was made from.")] = ""

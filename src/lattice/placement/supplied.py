@@ -44,7 +44,7 @@ def uses(workloads: Iterable[LatticeWorkload]) -> dict[str, Use]:
     """By cluster. Replicas of one service and revision ask for the same: that is added up once."""
     services: dict[str, set[str]] = {}
     count, requested = Counter[str](), dict[str, Counter[str]]()
-    shapes, alike = dict[tuple[str, ...], WorkloadSpec](), Counter[tuple[str, ...]]()
+    shapes, alike = dict[tuple[str, str, str], WorkloadSpec](), Counter[tuple[str, str, str]]()
     for each in workloads:
         spec, owner = each.spec, f"{each.metadata.namespace}/{each.spec.service}" if each.spec.service else ""
         shape = (spec.cluster, owner, spec.revision if owner else f"{each.metadata.namespace}/{each.metadata.name}")
