@@ -104,9 +104,7 @@ def _reconnect(report: Report, site: Site, crowd: Crowd) -> None:
     report.add("nodes told to be lost, though they were not", lost + changed, at_most=0)
     assert all(map(_runs, site.everything(WORKLOADS))), "a workload does not run after the restart"
     report.add("server's memory then", site.resident_mib(), "MiB", at_most=300)
-    report.add(
-        "TCP connections at the agents' port then", crowd.streams(), note="more than agents: attempts that were given up are still open"
-    )
+    report.add("TCP connections at the agents' port then", crowd.streams(), at_most=crowd.count, note="one each, none left over")
 
 
 def _since(node: Object) -> str:

@@ -40,7 +40,9 @@ def check(world: World, name: str, suggestion: Suggestion) -> None:
     if not suggestion.is_enough:
         check_ahead(world, name, suggestion)
         return
-    assert fits(world, name, suggestion.changes), suggestion.sentence
+    found = plan(world, changed(world.objects, suggestion.changes))
+    assert name not in found.unplaced, suggestion.sentence
+    assert found.total[1] - found.total[0] == suggestion.rate, f"{suggestion.sentence}: another price"
     for size in range(len(suggestion.changes)):
         for some in combinations(suggestion.changes, size):
             assert not fits(world, name, some), f"enough: {[each.sentence for each in some]}"
@@ -50,10 +52,22 @@ def check(world: World, name: str, suggestion: Suggestion) -> None:
 
 
 def check_ahead(world: World, name: str, suggestion: Suggestion) -> None:
+    """Without them it would be; those that it has to be near are still there."""
     assert suggestion.ahead
     assert not fits(world, name, suggestion.changes)
-    without = world.having((), [("LatticeService", *each.split("/")) for each in suggestion.ahead])
+    gone = [each for each in suggestion.ahead if each not in needed(world, name)]
+    without = world.having((), [("LatticeService", *each.split("/")) for each in gone])
     assert fits(without, name, suggestion.changes), "others than those are in its way"
+
+
+def needed(world: World, name: str) -> set[str]:
+    """Services that it has to be near, and those that these have to be near."""
+    found, waiting = set[str](), [name]
+    while waiting:
+        more = {target for _, target in world.demands[waiting.pop()].latency_to if target in world.demands} - found
+        found |= more
+        waiting += more
+    return found
 
 
 UNITS: dict[str, int | Decimal] = {  # the smallest step of a number, by the field that has it

@@ -1,6 +1,7 @@
 """The optimiser against trying everything: its bound is never above the truth, its cost never below, and every rule holds."""
 
 import itertools
+import os
 import random
 import sys
 from collections import Counter
@@ -15,6 +16,7 @@ from lattice.errors import Invalid
 from lattice.placement.program import Cap, Least, Load, Model, Near, Outcome, Program, Source
 from lattice.placement.solve import relax, solve
 
+LONG = os.environ.get("LATTICE_LONG") == "1"
 RESOURCES = ("cpu", "memory")
 FOR_GOOD = {"time_limit": 60.0, "gap": 0.0}
 
@@ -248,7 +250,7 @@ def check(program: Program, outcome: Outcome) -> None:
     assert program.most_moves is None or outcome.moves <= program.most_moves
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=700 if LONG else 300, deadline=None)
 @given(programs())
 def test_the_bound_is_never_above_the_truth_and_the_cost_never_below(program: Program) -> None:
     outcome = solve(program, **FOR_GOOD)
@@ -263,7 +265,7 @@ def test_the_bound_is_never_above_the_truth_and_the_cost_never_below(program: Pr
         assert bound <= truth
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500 if LONG else 200, deadline=None)
 @given(programs(alone=True))
 def test_one_machine_a_replica_is_solved_exactly(program: Program) -> None:
     outcome = solve(program, **FOR_GOOD)

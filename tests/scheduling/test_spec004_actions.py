@@ -5,7 +5,7 @@ import pytest
 from lattice.scheduling.lifecycle import EVENTS, WAITS, Action, Decision
 
 
-@pytest.mark.parametrize("action", [*(set(Action) - WAITS), Action.BACKOFF_WAIT], ids=str)
+@pytest.mark.parametrize("action", sorted({*set(Action) - WAITS, Action.BACKOFF_WAIT}), ids=str)
 def test_every_action_has_an_event(action: Action) -> None:
     assert EVENTS[action]
 

@@ -1,6 +1,7 @@
 """The road over real connections: a machine joins with a token, connects with its certificate, is told what to run and runs it."""
 
 import asyncio
+import socket
 import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import msgspec
 import pytest
 from server.links import AUTHORITY, Leader, a_joining, a_registration, a_rng, a_token, a_workload, applied, store_token
@@ -209,3 +211,31 @@ def test_an_agent_does_not_talk_to_a_server_of_another_authority(tmp_path: Path)
                     await _introduce(end)
 
     asyncio.run(asyncio.wait_for(story(), 60))
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        pytest.param("127.0.0.1:{closed}", "nobody listens there", id="nobody listens"),
+        pytest.param("127.0.0.1", "no connection: ", id="no port"),
+        pytest.param("nowhere.invalid:7", "no connection: ", id="no such host"),
+    ],
+)
+def test_no_channel_is_made_to_where_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, words: str) -> None:
+    """gRPC would go on trying after the channel is closed, and keep what it gets."""
+    channels: list[Any] = []
+    monkeypatch.setattr(grpc.aio, "secure_channel", lambda *given, **_: channels.append(given))
+
+    async def story() -> None:
+        link = GrpcLink(lambda: Identity.load(tmp_path))
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            where = address.format(closed=closed.getsockname()[1])
+            with pytest.raises(Unavailable, match=words):
+                async with link.connect(where):
+                    pass
+            with pytest.raises(Unavailable, match=words):
+                await link.renew(where, b"")
+
+    asyncio.run(story())
+    assert channels == []

@@ -41,6 +41,7 @@ class GrpcLink:
 
     @asynccontextmanager
     async def connect(self, address: str) -> AsyncIterator[AgentEnd]:
+        await knock(address)
         async with self._channel(address) as channel:
             call = rpc.AgentsStub(channel).Connect()
             try:
@@ -49,6 +50,7 @@ class GrpcLink:
                 call.cancel()
 
     async def renew(self, address: str, request: bytes) -> bytes:
+        await knock(address)
         async with self._channel(address) as channel:
             try:
                 reply = await rpc.AgentsStub(channel).Renew(pb.RenewRequest(signing_request=request), timeout=ANSWER_WITHIN)
@@ -61,6 +63,18 @@ class GrpcLink:
         identity = self._identity()
         credentials = grpc.ssl_channel_credentials(identity.authority, identity.key, identity.certificate)
         return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
+
+
+async def knock(address: str) -> None:
+    """Does anybody listen there? A channel that is refused goes on trying by itself, even once it is closed, and then holds a connection
+    that nobody uses: none is made where it would be refused."""
+    host, _, port = address.rpartition(":")
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), ANSWER_WITHIN)
+    except (OSError, ValueError) as error:
+        why = "nobody listens there" if isinstance(error, ConnectionRefusedError) else str(error)
+        raise Unavailable(f"no connection: {why}", where=address) from error
+    writer.close()
 
 
 class _GrpcEnd:

@@ -1,5 +1,6 @@
 """What the controllers of one term have in common: the store, the time, the term that fences every write, and copies to read."""
 
+import asyncio
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from lattice.store.cache import Cache, Index
 from lattice.store.protocol import MAX_OPERATIONS, Check, Entry, Store, Term, Write
 
 K = TypeVar("K", bound=Kind)
+AT_ONCE = 4  # commits of many writes that are under way together
 
 COPIED: tuple[type[Kind], ...] = (
     LatticeService,
@@ -142,6 +144,24 @@ class Office:
         """Groups that stand or fall by themselves, as many as go into one commit at a time."""
         for batch in batches(writes):
             await self.commit(batch)
+
+    async def commit_many(self, groups: Iterable[Sequence[Write]]) -> int:
+        """The same with several commits under way at once; the newest revision. What one of them raises is raised when all are through."""
+        newest, under_way = 0, set[asyncio.Task[int]]()
+        try:
+            for batch in batches(groups):
+                if len(under_way) == AT_ONCE:
+                    done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                    newest = max(newest, *(each.result() for each in done))
+                under_way.add(asyncio.create_task(self.commit(batch)))
+                await asyncio.sleep(0)  # the next batch is made while this one is written
+        finally:
+            ended = await asyncio.gather(*under_way, return_exceptions=True)
+        for each in ended:
+            if isinstance(each, BaseException):
+                raise each
+            newest = max(newest, each)
+        return newest
 
 
 def batches(groups: Iterable[Sequence[Write]], most: int = MAX_OPERATIONS) -> Iterator[list[Write]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from lattice.controllers.loop import Again, Loop, Pace, Source
-from lattice.controllers.office import Office, batches
+from lattice.controllers.office import Office
 from lattice.controllers.owners import removal
 from lattice.controllers.record import conditioned, created, owned_by, path_of, with_metadata, with_spec, with_status
 from lattice.kinds.base import Condition
@@ -71,10 +71,7 @@ class Replicas:
             *self._starting(service, spec, steps.start, [each.spec.slot for each in found]),
             *self._reshaping(service, spec, mine, steps.stop),
         ]
-        revision = 0
-        for batch in batches(group for group in groups if group):
-            revision = await self.office.commit(batch)
-        await self._workloads.wait_for(revision)
+        await self._workloads.wait_for(await self.office.commit_many(group for group in groups if group))
         return None
 
     def _wanted(self, service: LatticeService) -> Counter[Cell]:

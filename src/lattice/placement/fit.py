@@ -167,9 +167,9 @@ def _among_others(alone: Rehearsal, found: Sequence[Tuned]) -> list[Suggestion]:
         more: Found = {}
         _round(crowd, [each.candidate for each, _ in tried][:FOLLOWED], more)
         held = {changes: each.suggestion for changes, each in more.items()}
-    told = {changes: replace(each, ahead=_ahead(crowd, each)) for changes, each in held.items()}
+    told = [replace(each, ahead=_ahead(crowd, each)) for each in held.values()]
     short = [each.suggestion for each, kept in tried if kept is None]
-    return [*told.values(), *(replace(each, ahead=_ahead(crowd, each), is_enough=False) for each in short)]
+    return [*told, *(replace(each, ahead=_in_the_way(crowd, each), is_enough=False) for each in short)]
 
 
 def _crowded(crowd: Rehearsal, found: Tuned) -> Suggestion | None:
@@ -187,6 +187,18 @@ def _ahead(crowd: Rehearsal, found: Suggestion) -> tuple[str, ...]:
     own = in_order([demands[crowd.name], *(demands[name] for name in crowd.others)])
     first = {each.name for each in own[: own.index(demands[crowd.name])]}
     return tuple(name for name in crowd.served(found.changes) if name in first)
+
+
+def _in_the_way(crowd: Rehearsal, found: Suggestion) -> tuple[str, ...]:
+    """Those, and who comes first once they are gone, until it is enough."""
+    others, ahead = list(crowd.others), dict.fromkeys(_ahead(crowd, found))
+    while left := [name for name in others if name not in ahead]:
+        rest = Rehearsal(crowd.world, crowd.fleet, crowd.name, left)
+        more = () if rest.run(found.changes) else _ahead(rest, found)
+        if not more:
+            break
+        ahead |= dict.fromkeys(more)
+    return tuple(ahead)
 
 
 # --- as weak as will do ---

@@ -19,6 +19,7 @@ from lattice.placement.fleet import Fleet
 from lattice.placement.obstacle import Failure, at_failure, reseat
 from lattice.placement.offer import Budget, Offer
 from lattice.placement.quote import Quotes
+from lattice.placement.size import trim
 from lattice.placement.stand import Supplier
 from lattice.placement.world import World, key
 
@@ -198,11 +199,18 @@ class Scene:
         if self._with_others:
             found = arrange_all(self.demands.values(), self.fleet).get(self._name)
             return found is None or found.is_complete
-        for group in groups(dict(self.demands)):
-            for placement in place_together(group, self.fleet):
-                if placement.demand.name == self._name and not placement.is_complete:
-                    return False
-        return True
+        return self._settles()
+
+    def _settles(self) -> bool:
+        """As often as it takes: machines that nobody needs any more leave room, and money."""
+        before = -1
+        while before != self.fleet.replicas:
+            before = self.fleet.replicas
+            placed = [each for group in groups(dict(self.demands)) for each in place_together(group, self.fleet)]
+            trim(self.fleet, list({self.fleet.machines.cluster[seat.machine].name for each in placed for seat in each.seats}))
+            if all(each.is_complete for each in placed if each.demand.name == self._name):
+                return True
+        return False
 
     def shown(self, name: str, failure: Failure | None) -> Shown:
         service = self.service(name)
