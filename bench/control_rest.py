@@ -23,7 +23,7 @@ BACK_WITHIN = 30.0
 @dataclass(frozen=True, slots=True)
 class Size:
     agents: int = 1000
-    workloads_each: int = 2
+    workloads_each: int = 1
     rest: float = 60.0  # seconds measured
 
 

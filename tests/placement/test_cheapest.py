@@ -6,9 +6,9 @@ from random import Random
 from typing import Any
 
 from checks import made_worse
+from exhaustive import fleet_of, truth
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from exhaustive import fleet_of, truth
 from test_world import bound, node
 from worlds import REGIONS, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 

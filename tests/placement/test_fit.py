@@ -164,6 +164,10 @@ CASES = [
                  id="policies contradict one another"),
     pytest.param([a_pool("p1"), a_pool("p2"), a_policy(minRegions=2), a_service(most=1)],
                  ["want 1 region instead of 2 in policy rules", "allow 2 replicas instead of 1"], id="a policy wants more than replicas.max"),
+    pytest.param([a_class("s", 2, 4, 0.05), a_class(), a_cloud(budget={"monthly": 100, "hardLimit": True}), a_policy(clusters={"minNodes": 2}),
+                  a_service("aaa"), a_service(cores=3, replicas=2)],
+                 ["lower cpu of one replica from 3 to 1", "raise the budget of cloud by $224 a month to $324"],
+                 id="a machine that is not needed any more after the first replica came need not be paid for the second"),
     pytest.param([a_pool(), a_service()], [], id="what fits needs nothing"),
 ]  # fmt: skip
 
@@ -241,6 +245,16 @@ def test_where_others_take_all_it_says_who_and_looks_for_more() -> None:
     assert [(each.sentence, each.ahead) for each in found if not each.is_enough] == [
         ("add compliance gdpr to p1", ("default/aaa",)), ("do not require compliance gdpr in policy rules", ("default/aaa",)),
     ]  # fmt: skip
+
+
+def test_all_are_named_who_would_come_first_one_after_the_other() -> None:
+    world = settled(a_pool(budget=0, capacity={"maxNodes": 1}), a_service("aaa", cores=3), a_service("aab", cores=3), a_service(cores=3))
+    found = fit(world, API)
+    for each in found:
+        check(world, API, each)
+    assert [(each.sentence, each.ahead) for each in found if not each.is_enough] == [
+        ("raise the budget of p1 by $144 a month to $144", ("default/aaa", "default/aab"))
+    ]
 
 
 def test_who_comes_first_is_told_in_the_document() -> None:

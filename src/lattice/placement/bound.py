@@ -1,8 +1,10 @@
 """At most how many more replicas could there be room for? Quickly, and never too few: where it says no, placing need not be tried."""
 
+from collections import Counter
+
 import numpy as np
 
-from lattice.engine.table import Flags, Integers
+from lattice.engine.table import Flags, Integers, Rowids
 from lattice.placement.demand import Demand, ReplicaAsk
 from lattice.placement.fleet import Fleet
 from lattice.placement.offer import NO_LIMIT
@@ -59,7 +61,10 @@ def _given_back(demand: Demand, fleet: Fleet, resource: str, amount: int) -> Int
 
 
 def _on_new_ones(demand: Demand, fleet: Fleet, rows: Flags) -> int:
-    """By each limit alone: machines, cores, memory and money. Budgets that offers share count for each of them."""
+    """By each limit alone: machines, cores, memory and money. Budgets that offers share count for each of them.
+
+    Machines that hold nothing may go, and leave what they take.
+    """
     if "capacity" in demand.ignoring:
         return PLENTY
     quotes, table = fleet.table.quotes, fleet.table
@@ -67,13 +72,17 @@ def _on_new_ones(demand: Demand, fleet: Fleet, rows: Flags) -> int:
     if not len(serving.serves):
         return 0
     per = np.where(serving.serves, _per_machine(demand, fleet), 0)
-    room = np.minimum(np.maximum(table.free(table.index["nodes"]), 0), PLENTY) * per.max(axis=0)
+    idle = _idle(fleet)
+    nodes = np.maximum(table.free(table.index["nodes"]), 0) + np.bincount(fleet.machines.column("offer")[idle], minlength=table.count)
+    room = np.minimum(nodes, PLENTY) * per.max(axis=0)
     for resource in ("cpu", "memory"):
         amount, is_counted = demand.effective_needs.get(resource, 0), (catalogue.size(resource) < NO_LIMIT)[serving.serves].all()
         if amount and is_counted:
-            np.minimum(room, np.maximum(table.free(table.index[resource]), 0) // amount, out=room)
+            left = np.maximum(table.free(table.index[resource]), 0) + _left_behind(fleet, idle, resource)
+            np.minimum(room, left // amount, out=room)
     if "budget" not in demand.ignoring:
-        np.minimum(room, _paid(per, catalogue.rate, fleet), out=room)
+        left = np.maximum(fleet.left + _refunded(fleet, idle), 0)
+        np.minimum(room, _paid(per, catalogue.rate, left), out=room)
     return int(np.minimum(room[rows], PLENTY).sum())
 
 
@@ -85,9 +94,31 @@ def _per_machine(demand: Demand, fleet: Fleet) -> Integers:
     return per
 
 
-def _paid(per: Integers, rate: Integers, fleet: Fleet) -> Integers:
+def _idle(fleet: Fleet) -> Rowids:
+    machines = fleet.machines
+    return np.flatnonzero(machines.column("alive") & (machines.taken(0) == 0) & (machines.taken(1) == 0))
+
+
+def _left_behind(fleet: Fleet, idle: Rowids, resource: str) -> Integers:
+    found: Integers = np.zeros(fleet.table.count, np.int64)
+    size = np.minimum(fleet.machines.total(fleet.machines.index[resource])[idle], PLENTY)
+    np.add.at(found, fleet.machines.column("offer")[idle], size)
+    return found
+
+
+def _refunded(fleet: Fleet, idle: Rowids) -> Integers:
+    """Micro-dollars per hour; where several budgets pay, as if each had got what the one got that gets most."""
+    refunds: Counter[str] = Counter()
+    for machine in idle.tolist():
+        cluster = fleet.machines.cluster[machine]
+        refunds.update(dict.fromkeys(fleet.ledgers(cluster.row, cluster.overflow), fleet.machines.kind[machine].rate))
+    if not refunds:
+        return np.zeros(fleet.table.count, np.int64)
+    return np.array([max((refunds[each] for each in offer.budgets), default=0) for offer in fleet.offers], np.int64)
+
+
+def _paid(per: Integers, rate: Integers, left: Integers) -> Integers:
     """For all that is left of the budgets, on the class that holds most replicas for the money."""
-    left = np.maximum(fleet.left, 0)
     is_free = ((rate == 0) & (per > 0)).any(axis=0) | (left > PLENTY)
     worth: Integers = (np.minimum(left, PLENTY) * per // np.maximum(rate, 1)).max(axis=0)
     return np.where(is_free, PLENTY, worth)

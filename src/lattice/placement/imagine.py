@@ -207,10 +207,14 @@ class Scene:
         while before != self.fleet.replicas:
             before = self.fleet.replicas
             placed = [each for group in groups(dict(self.demands)) for each in place_together(group, self.fleet)]
-            trim(self.fleet, list({self.fleet.machines.cluster[seat.machine].name for each in placed for seat in each.seats}))
+            trim(self.fleet, list(self._clusters()))
             if all(each.is_complete for each in placed if each.demand.name == self._name):
                 return True
         return False
+
+    def _clusters(self) -> set[str]:
+        cluster = self.fleet.machines.cluster
+        return {cluster[seat.machine].name for name in self.demands for seat in self.fleet.seats.get(name, ())}
 
     def shown(self, name: str, failure: Failure | None) -> Shown:
         service = self.service(name)

@@ -1,0 +1,37 @@
+"""What do the workloads of a cluster ask for, all together?"""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.supplied import Use, uses
+
+
+def a_workload(name: str, cpu: str, cluster: str = "c1", service: str = "", revision: str = "") -> LatticeWorkload:
+    container = {"resources": {"requests": {"cpu": cpu}}}
+    spec = {"containers": {"main": container}, "cluster": cluster, "service": service, "revision": revision}
+    head = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeWorkload", "metadata": {"name": name, "namespace": "default"}}
+    return msgspec.convert({**head, "spec": spec}, LatticeWorkload)
+
+
+@pytest.mark.parametrize(
+    ("workloads", "found"),
+    [
+        pytest.param([], {}, id="nothing runs"),
+        pytest.param(
+            [("a-0", "1", "c1", "a", "1" * 24), ("a-1", "1", "c1", "a", "1" * 24), ("a-2", "2", "c1", "a", "2" * 24)],
+            {"c1": Use(1, 3, {"cpu": 4000})},
+            id="each replica counts, each revision with what it asks for",
+        ),
+        pytest.param([("x", "1"), ("y", "2")], {"c1": Use(0, 2, {"cpu": 3000})}, id="those of no service differ one by one"),
+        pytest.param(
+            [("a-0", "1", "c1", "a", "1" * 24), ("a-1", "1", "c2", "a", "1" * 24), ("b-0", "1", "c2", "b", "1" * 24)],
+            {"c1": Use(1, 1, {"cpu": 1000}), "c2": Use(2, 2, {"cpu": 2000})},
+            id="by cluster",
+        ),
+    ],
+)
+def test_uses(workloads: list[tuple[Any, ...]], found: dict[str, Use]) -> None:
+    assert uses(a_workload(*each) for each in workloads) == found
