@@ -1,6 +1,7 @@
 """What pools, clouds and data centers say about themselves: each condition of the rules, and nothing written when nothing changes."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.nodeclass import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.fleet import Fleet
 
 HERE = frozenset({"local", "aws"})
 NANO = a(
@@ -71,11 +73,14 @@ CASES: dict[str, tuple[list[Kind], str, str, str, str]] = {
 }
 
 
+async def at_once(think: Callable[[], Fleet]) -> Fleet:
+    return think()
+
+
 async def looked(scene: Scene, adapters: frozenset[str] = HERE) -> None:
-    supply = Supply(await scene.office(), adapters, pause=0)
+    supply = Supply(await scene.office(), adapters, pause=0, aside=at_once)
     async with acting(supply.office, supply.loop()):
         for _ in range(20):
-            await asyncio.sleep(0.01)  # a thread computes
             await scene.clock.advance(0.1)
 
 
@@ -147,16 +152,14 @@ def test_nothing_is_written_while_only_time_passes_and_money_trickles() -> None:
         budget = {"budget": {"kind": "LatticePool", "name": "north"}, "limitMicros": 1_000_000_000, "hard": True}
         ledger = a(LatticeLedger, "pool.north", spec=budget, status={**spending, "machines": machines})
         await scene.put(NANO, a_pool(budget={"maxMonthlyCost": 1000}), a_cluster(1), ledger)
-        supply = Supply(await scene.office(), HERE, pause=0)
+        supply = Supply(await scene.office(), HERE, pause=0, aside=at_once)
         async with acting(supply.office, supply.loop()):
             for _ in range(20):
-                await asyncio.sleep(0.01)
                 await scene.clock.advance(0.1)
             first, *later = await revision_after(scene, [60] * 20)
             assert set(later) == {first}
             for _ in range(30):
                 await scene.clock.advance(3600)
-                await asyncio.sleep(0.01)
             pool = await scene.get(LatticePool, "north")
             assert pool is not None
             assert pool.status.budget is not None
@@ -175,7 +178,7 @@ def test_nothing_of_a_login_is_told() -> None:
         cloud = a(CloudInfrastructure, "aws", spec={"provider": "aws", "regions": {"us-east-1": {}}, "credentialsRef": {"name": "keys"}})
         await scene.put(a_pool("aws", **LOGIN), NANO, login, cloud)
         office = await scene.office()
-        async with acting(office, Supply(office, HERE, pause=0).loop()):
+        async with acting(office, Supply(office, HERE, pause=0, aside=at_once).loop()):
             await scene.clock.advance(60)
         for kind in KINDS:
             if kind is not Secret:

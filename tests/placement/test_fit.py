@@ -55,9 +55,20 @@ def check_ahead(world: World, name: str, suggestion: Suggestion) -> None:
     """Without them it would be; those that it has to be near are still there."""
     assert suggestion.ahead
     assert not fits(world, name, suggestion.changes)
-    gone = [each for each in suggestion.ahead if each not in needed(world, name)]
-    without = world.having((), [("LatticeService", *each.split("/")) for each in gone])
-    assert fits(without, name, suggestion.changes), "others than those are in its way"
+    kept = needed(world.having(changed(world.objects, suggestion.changes)), name)
+    gone = [each for each in suggestion.ahead if each not in kept]
+    assert fits(content(world, gone), name, suggestion.changes), "others than those are in its way"
+
+
+def content(world: World, names: list[str]) -> World:
+    """These want no more replicas than they have."""
+    seats = world.fleet().seats
+    have = {name: len(seats.get(name, ())) for name in names}
+    fewer = [
+        msgspec.structs.replace(each, spec=msgspec.structs.replace(each.spec, replicas=msgspec.structs.replace(each.spec.replicas, min=have[name])))
+        for name, each in world.services.items() if have.get(name)
+    ]  # fmt: skip
+    return world.having(fewer, [("LatticeService", *name.split("/")) for name in names if not have[name]])
 
 
 def needed(world: World, name: str) -> set[str]:
@@ -247,14 +258,24 @@ def test_where_others_take_all_it_says_who_and_looks_for_more() -> None:
     ]  # fmt: skip
 
 
-def test_all_are_named_who_would_come_first_one_after_the_other() -> None:
-    world = settled(a_pool(budget=0, capacity={"maxNodes": 1}), a_service("aaa", cores=3), a_service("aab", cores=3), a_service(cores=3))
-    found = fit(world, API)
-    for each in found:
-        check(world, API, each)
-    assert [(each.sentence, each.ahead) for each in found if not each.is_enough] == [
-        ("raise the budget of p1 by $144 a month to $144", ("default/aaa", "default/aab"))
-    ]
+ONE = {"maxNodes": 1}
+AAA, AAB = a_service("aaa", cores=3), a_service("aab", cores=3)
+
+
+@pytest.mark.parametrize(("objects", "sentence", "ahead"), [
+    pytest.param([a_pool(budget=0, capacity=ONE), AAA, AAB, a_service(cores=3)], "raise the budget of p1 by $144 a month to $144",
+                 ["aaa", "aab"], id="the second would come once the first is gone"),
+    pytest.param([a_pool(capacity=ONE), a_policy(compliance=["gdpr"]), AAA, AAB, a_service(cores=3)],
+                 "do not require compliance gdpr in policy rules", ["aaa", "aab"], id="who is ruled by the policy that changes, too"),
+    pytest.param([a_pool(capacity=ONE), a_policy(compliance=["gdpr"]), a_service("zzz", cores=3), a_service("vip", priority=9, latency={"zzz": {"maxMs": 5}}),
+                  a_service(cores=3)],
+                 "do not require compliance gdpr in policy rules", ["zzz", "vip"], id="an important one brings those along that it has to be near"),
+])  # fmt: skip
+def test_all_are_named_who_are_in_the_way(objects: list[Kind], sentence: str, ahead: list[str]) -> None:
+    world = settled(*objects)
+    found = {each.sentence: each for each in fit(world, API) if not each.is_enough}[sentence]
+    assert found.ahead == tuple(f"default/{each}" for each in ahead)
+    check(world, API, found)
 
 
 def test_who_comes_first_is_told_in_the_document() -> None:

@@ -12,7 +12,7 @@ import pytest
 from crowds import crowd, dice
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from worlds import a_class, a_policy, a_pool, a_service, a_static, a_world, made
+from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made
 
 from lattice.kinds.base import Kind
 from lattice.kinds.ledger import LatticeLedger
@@ -182,6 +182,18 @@ def _asks(fleet: Fleet, demand: Demand) -> Iterator[tuple[ReplicaAsk, int]]:
         sources = [each.name for each in fleet.offers if each.overflow and each.overflow.target == offer.owner]
         for overflow, room_for in product(["", *sources], [0, 1, demand.replicas]):
             yield ReplicaAsk(demand, overflow=overflow, room_for=room_for), row
+
+
+def test_regions_are_told_when_the_budget_of_a_data_center_that_overflows_to_them_is_altered() -> None:
+    def dc(spend: int) -> World:
+        overflow = {"enabled": True, "target": "cloud", "limits": {"maxMonthlySpend": spend}}
+        return a_world(a_static(overflow=overflow), a_cloud(regions=["r1", "r2", "r3", "r4", "r5"]), a_service())
+
+    fleet, ask = dc(100).fleet(), ReplicaAsk(dc(100).demands[API], overflow="dc")
+    for spend in (100, 500, 100):
+        changed = dc(spend).supply
+        fleet.alter([each for each in changed.offers if each.is_static], [changed.budgets["static.dc.overflow"]])
+        assert quoted(fleet, ask, fleet.row("cloud/r1"))["affordable"] == (spend == 500)
 
 
 # --- read back ---

@@ -4,7 +4,7 @@ All of it at once, seldom: one look serves every object, and a busy fleet is loo
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -20,6 +20,7 @@ from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.nodeclass import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.fleet import Fleet
 from lattice.placement.prices import PriceBook
 from lattice.placement.supplied import statuses, steadied, uses
 from lattice.placement.world import World, key
@@ -39,6 +40,7 @@ class Supply:
     adapters: frozenset[str]
     book: Callable[[], PriceBook] = PriceBook.builtin
     pause: float = PAUSE
+    aside: Callable[[Callable[[], Fleet]], Awaitable[Fleet]] = asyncio.to_thread  # where to think: thousands of machines take a while
     name: str = "supply"
     _looked: float = field(default=float("-inf"))
 
@@ -53,7 +55,7 @@ class Supply:
             return Again(wait)
         self._looked = now
         world = self._world()
-        fleet = await asyncio.to_thread(world.fleet)  # thousands of machines take a while
+        fleet = await self.aside(world.fleet)
         used = uses(each for each in self.office.copy(LatticeWorkload).all() if each.spec.cluster)
         secrets = self.office.copy(Secret)
         found = statuses(world, fleet, lambda namespace, name: secrets.get(f"{namespace}/{name}"), used)

@@ -7,7 +7,6 @@ from itertools import combinations
 import numpy as np
 
 from lattice.engine.plugin import Reason
-from lattice.placement.arrange import in_order
 from lattice.placement.change import Change, Option, Who
 from lattice.placement.demand import ReplicaAsk, Requirement
 from lattice.placement.extend import extensions
@@ -167,7 +166,7 @@ def _among_others(alone: Rehearsal, found: Sequence[Tuned]) -> list[Suggestion]:
         more: Found = {}
         _round(crowd, [each.candidate for each, _ in tried][:FOLLOWED], more)
         held = {changes: each.suggestion for changes, each in more.items()}
-    told = [replace(each, ahead=_ahead(crowd, each)) for each in held.values()]
+    told = [replace(each, ahead=crowd.ahead(each.changes)) for each in held.values()]
     short = [each.suggestion for each, kept in tried if kept is None]
     return [*told, *(replace(each, ahead=_in_the_way(crowd, each), is_enough=False) for each in short)]
 
@@ -181,20 +180,12 @@ def _crowded(crowd: Rehearsal, found: Tuned) -> Suggestion | None:
     return tuned.suggestion if tuned else None
 
 
-def _ahead(crowd: Rehearsal, found: Suggestion) -> tuple[str, ...]:
-    """Those that get something out of it and come first."""
-    demands = crowd.world.demands
-    own = in_order([demands[crowd.name], *(demands[name] for name in crowd.others)])
-    first = {each.name for each in own[: own.index(demands[crowd.name])]}
-    return tuple(name for name in crowd.served(found.changes) if name in first)
-
-
 def _in_the_way(crowd: Rehearsal, found: Suggestion) -> tuple[str, ...]:
     """Those, and who comes first once they are gone, until it is enough."""
-    others, ahead = list(crowd.others), dict.fromkeys(_ahead(crowd, found))
-    while left := [name for name in others if name not in ahead]:
-        rest = Rehearsal(crowd.world, crowd.fleet, crowd.name, left)
-        more = () if rest.run(found.changes) else _ahead(rest, found)
+    ahead = dict.fromkeys(crowd.ahead(found.changes))
+    while left := [name for name in crowd.others if name not in ahead]:
+        rest = Rehearsal(crowd.world, crowd.fleet, crowd.name, left, content=list(ahead))
+        more = () if rest.run(found.changes) else rest.ahead(found.changes)
         if not more:
             break
         ahead |= dict.fromkeys(more)

@@ -141,6 +141,8 @@ class Fleet:
         touched = set()
         for offer in offers:
             touched.add(row := self.row(offer.name))
+            for each in (self.offers[row], offer):
+                touched.update(self._targets(each))
             self.offers[row] = offer
             self.table.resize(offer.name, _totals(offer))
             self.nodes_per_cluster[row] = offer.limits.nodes_per_cluster
@@ -209,13 +211,14 @@ class Fleet:
                         self.table.touch(other)
 
     def _touch_target(self, overflow: str) -> None:
-        """All regions that a data center overflows to share its limits."""
-        if overflow not in self.table.row_of:
-            return
-        spilling = self.offers[self.row(overflow)].overflow
-        for row, offer in enumerate(self.offers):
-            if spilling is not None and offer.owner == spilling.target:
+        if overflow in self.table.row_of:
+            for row in self._targets(self.offers[self.row(overflow)]):
                 self.table.touch(row)
+
+    def _targets(self, static: Offer) -> list[int]:
+        """All regions that a data center overflows to: they share its limits."""
+        spilling = static.overflow
+        return [row for row, offer in enumerate(self.offers) if offer.owner == spilling.target] if spilling else []
 
     # --- clusters and machines ---
 

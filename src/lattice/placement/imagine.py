@@ -11,7 +11,7 @@ from lattice.kinds.nodeclass import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.placement.arrange import arrange_all, groups, in_order, place_together
+from lattice.placement.arrange import arrange_all, groups, place_together
 from lattice.placement.bound import may_fit
 from lattice.placement.change import Change, changed
 from lattice.placement.demand import Demand, key_of, resolve
@@ -31,6 +31,7 @@ class Result:
     rate: int
     is_priced: bool = True
     strengths: tuple[int, ...] = ()
+    ahead: tuple[str, ...] = ()  # of the others, those that come first and have more replicas then, in the order in which they come
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,11 @@ class Rehearsal:
     """One service of a world, tried under changes. Services that it waits for are placed before it, as they would be.
 
     `others`: services that lack replicas, too. With them everything is settled as a plan does it, whoever comes first.
+    `content`: services that want no more than they have.
     """
 
-    def __init__(self, world: World, fleet: Fleet, name: str, others: Collection[str] = ()) -> None:
-        self.world, self.fleet, self.name, self.others = world, fleet, name, others
+    def __init__(self, world: World, fleet: Fleet, name: str, others: Collection[str] = (), content: Collection[str] = ()) -> None:
+        self.world, self.fleet, self.name, self.others, self.content = world, fleet, name, others, content
         self._beside = [each for each in world.objects.values() if isinstance(each, LatticeNodeClass | LatticeLedger)]
         self._known: dict[frozenset[Change], Result | None] = {}
 
@@ -70,25 +72,36 @@ class Rehearsal:
     def measure(self, changes: Iterable[Change], gauges: Sequence[object]) -> Result | None:
         """None: it does not fit. `gauges` are asked while it stands."""
         with self._imagined(list(changes)) as scene, self.fleet.what_if():
-            paid, unpriced = self._bill()
+            (paid, unpriced), before = self._bill(), self._counts()
             if not scene.may_be_placed() or not scene.is_placed():
                 return None
             now = self._bill()
             strengths = tuple(gauge(self.fleet) for gauge in gauges)  # type: ignore[operator]
-            return Result(now[0] - paid, now[1] <= unpriced, strengths)
+            return Result(now[0] - paid, now[1] <= unpriced, strengths, self._ahead(scene, before))
 
     def _bill(self) -> tuple[int, int]:
         """Micro-dollars per hour for all machines, and how many have no known price."""
         kinds = self.fleet.machines.kind.values()
         return sum(each.rate for each in kinds), sum(not each.is_priced for each in kinds)
 
-    def served(self, changes: Iterable[Change]) -> list[str]:
-        """Of the others, those that would have more replicas, in the order in which they come."""
-        with self._imagined(list(changes)) as scene, self.fleet.what_if():
-            before = {name: len(self.fleet.seats.get(name, ())) for name in self.others}
+    def ahead(self, changes: Iterable[Change]) -> tuple[str, ...]:
+        """As in a result, whether it fits or not."""
+        made = list(changes)
+        result = self.run(made)
+        if result is not None:
+            return result.ahead
+        with self._imagined(made) as scene, self.fleet.what_if():
+            before = self._counts()
             scene.is_placed()
-            more = [each for each in in_order(scene.demands.values()) if each.name in before]
-            return [each.name for each in more if len(self.fleet.seats.get(each.name, ())) > before[each.name]]
+            return self._ahead(scene, before)
+
+    def _counts(self) -> dict[str, int]:
+        return {name: len(self.fleet.seats.get(name, ())) for name in self.others}
+
+    def _ahead(self, scene: "Scene", before: Mapping[str, int]) -> tuple[str, ...]:
+        order = [each.name for group in groups(scene.demands) for each in group]
+        first = (name for name in order[: order.index(self.name)] if name in before)
+        return tuple(name for name in first if len(self.fleet.seats.get(name, ())) > before[name])
 
     def failing(self, changes: Iterable[Change]) -> Iterator[tuple["Scene", Shown]]:
         """Itself, and every service that it waits for in vain, inside the world with these changes."""
@@ -158,7 +171,8 @@ class Scene:
         self.lacking = list(self._closure())
         self._with_others = bool(rehearsal.others)
         if self._with_others:
-            self.demands |= {name: self._demand(name) for name in (*rehearsal.others, *self._ruled(changed_policies))}
+            beside = [*rehearsal.others, *(each for each in self._ruled(changed_policies) if each not in rehearsal.content)]
+            self.demands |= {name: self._demand(name) for name in beside}
 
     def _ruled(self, policies: Mapping[str, LatticePlacementPolicy]) -> list[str]:
         """Services that a policy holds for which is different now."""
