@@ -32,7 +32,7 @@ def bare(tmp_path, monkeypatch):
 
 def settings(*flags: str, command: click.Command = server) -> Settings:
     """What the command would run with."""
-    with command.make_context(command.name, list(flags)) as context:
+    with command.make_context(command.name, list(flags), help_option_names=["-h", "--help"]) as context:
         found = Settings(**{name: value for name, value in context.params.items() if name.replace("_", "-") in BY_NAME})
         return with_etcd_host(found)
 
