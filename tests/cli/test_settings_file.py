@@ -22,6 +22,8 @@ from lattice.store.protocol import Term
 
 NAMES = ("LATTICE_CONFIG", "LATTICE_AGENT_CONFIG", "LATTICE_PORT", "LATTICE_STORE", "ETCD_HOST", "ETCD_PORT", "LATTICE_SERVER")
 
+HELP = ["-h", "--help"]  # as `lattice` itself has them: a command keeps those that it was first asked with
+
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path, monkeypatch):
@@ -32,7 +34,7 @@ def bare(tmp_path, monkeypatch):
 
 def settings(*flags: str, command: click.Command = server) -> Settings:
     """What the command would run with."""
-    with command.make_context(command.name, list(flags), help_option_names=["-h", "--help"]) as context:
+    with command.make_context(command.name, list(flags), help_option_names=HELP) as context:
         found = Settings(**{name: value for name, value in context.params.items() if name.replace("_", "-") in BY_NAME})
         return with_etcd_host(found)
 
@@ -61,7 +63,7 @@ def test_an_agent_has_a_file_too_with_lists_where_a_flag_can_be_repeated(tmp_pat
     file = tmp_path / "agent.yaml"
     file.write_text("server: https://a:1\ncpu: 500m\nlabel: [rack=7, disk=ssd]\ngrace: 90s\nstop-workloads-on-exit: true\n")
     monkeypatch.setenv("LATTICE_AGENT_CONFIG", str(file))
-    with agent.make_context("agent", ["--cpu", "2"]) as context:
+    with agent.make_context("agent", ["--cpu", "2"], help_option_names=HELP) as context:
         said = context.params
     assert (said["server"], said["cpu"], said["grace"], said["stop_on_exit"]) == ("https://a:1", "2", 90.0, True)
     assert said["labels"] == ("rack=7", "disk=ssd")
@@ -154,12 +156,12 @@ def test_a_port_of_etcd_that_is_none_is_refused(lattice, monkeypatch):
 
 def test_the_address_of_the_control_plane_is_read_by_agents_and_by_commands(lattice, monkeypatch):
     monkeypatch.setenv("CONTROL_PLANE_API_URL", "https://zzz.invalid:1")
-    with agent.make_context("agent", []) as context:
+    with agent.make_context("agent", [], help_option_names=HELP) as context:
         assert context.params["server"] == "https://zzz.invalid:1"
     ran = lattice("get", "pools")
     assert ran.code == 3
     assert "check the address in CONTROL_PLANE_API_URL" in ran.err
     monkeypatch.setenv("LATTICE_SERVER", "https://own:1")
-    with agent.make_context("agent", []) as context:
+    with agent.make_context("agent", [], help_option_names=HELP) as context:
         assert context.params["server"] == "https://own:1"
     assert find_server(None, None, {"CONTROL_PLANE_API_URL": "a:1", "LATTICE_ADDR": "b:1"}).url == "https://b:1"
