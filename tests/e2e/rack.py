@@ -1,8 +1,8 @@
 """Three nodes and a web service on them, and what tests see of them: who lives, and who answers."""
 
 import contextlib
+import http.client
 import threading
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -131,9 +131,11 @@ def answers(site: Site, service: str) -> int:
 
 def answer(port: int) -> int:
     """What a web server on this machine says; 0 if nobody does."""
+    asking = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as found:
-            status: int = found.status
-            return status
-    except OSError:
+        asking.request("GET", "/")
+        return asking.getresponse().status
+    except (OSError, http.client.HTTPException):
         return 0
+    finally:
+        asking.close()

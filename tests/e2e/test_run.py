@@ -171,6 +171,7 @@ def _single(site: Site) -> Iterator[None]:
 
 def test_an_update_and_a_drain_never_leave_too_few(site: Site) -> None:
     """A new revision, replica after replica; then everything off a node, and nothing new onto it."""
+    until(lambda: answers(site, "web") >= LEAST, "those that were started last listen, too")
     with _single(site), answering(site, "web") as counts:
         site.apply(web(site, version="2"))
         until(lambda: "RolloutDone" in site.reasons("web"), "all replicas are replaced")
