@@ -169,6 +169,7 @@ def _single(site: Site) -> Iterator[None]:
     assert {name: most for name, most in site.most.items() if most > 1} == {}
 
 
+@pytest.mark.prove  # asks ports: another site on this machine, whose agents are being killed, may answer there
 def test_an_update_and_a_drain_never_leave_too_few(site: Site) -> None:
     """A new revision, replica after replica; then everything off a node, and nothing new onto it."""
     until(lambda: answers(site, "web") >= LEAST, "those that were started last listen, too")
