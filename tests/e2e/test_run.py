@@ -17,7 +17,8 @@ import pytest
 from rack import LEAST, RACK, a_rack, answering, answers, strict, web, workload
 from running import NODES, SERVICES, TIMES, WORKLOADS, Object, Site, together, until
 
-pytestmark = [pytest.mark.xdist_group("run"), pytest.mark.timeout(300)]
+# A proof by itself: beside another site on the same machine, ports of killed agents are given to that one while they still answer here.
+pytestmark = [pytest.mark.xdist_group("run"), pytest.mark.timeout(300), pytest.mark.prove]
 
 STUBBORN = ["sh", "-c", 'trap "" TERM; while :; do sleep 0.2; done']
 
@@ -169,7 +170,6 @@ def _single(site: Site) -> Iterator[None]:
     assert {name: most for name, most in site.most.items() if most > 1} == {}
 
 
-@pytest.mark.prove  # asks ports: another site on this machine, whose agents are being killed, may answer there
 def test_an_update_and_a_drain_never_leave_too_few(site: Site) -> None:
     """A new revision, replica after replica; then everything off a node, and nothing new onto it."""
     until(lambda: answers(site, "web") >= LEAST, "those that were started last listen, too")
