@@ -55,6 +55,37 @@ def test_a_removed_row_is_empty_and_used_again() -> None:
     assert (table.count, free(table, "new"), alive(table)) == (2, 5, [0, 1])
 
 
+@given(
+    before=st.integers(0, 70),
+    gone=st.sets(st.integers(0, 69), max_size=3),
+    batches=st.lists(st.tuples(st.integers(1, 70), st.dictionaries(st.sampled_from("xyz"), st.integers(0, 1 << 60))), max_size=3),
+)
+def test_many_rows_at_once_are_as_one_after_the_other(before: int, gone: set[int], batches: list[tuple[int, dict[str, int]]]) -> None:
+    once, singly = Table(("x",)), Table(("x",))
+    for table in (once, singly):
+        for number in range(before):
+            table.add(f"b{number}", {"x": 1})
+        for number in sorted(each for each in gone if each < before):
+            table.remove(f"b{number}")
+    for start, (count, totals) in enumerate(batches):
+        names = [f"n{start}-{number}" for number in range(count)]
+        assert once.add_alike(names, totals) == [singly.add(name, totals) for name in names]
+    assert (once.names, once.row_of, once.count, once.in_order) == (singly.names, singly.row_of, singly.count, singly.in_order)
+    assert (once.version, once.fixed_version, once.by_rank().tolist()) == (singly.version, singly.fixed_version, singly.by_rank().tolist())
+    for name in once.index:
+        for read in ("free", "total", "taken", "share", "inverse"):
+            one, other = (getattr(table, read)(table.index[name]) for table in (once, singly))
+            assert np.array_equal(one, other), (name, read)
+
+
+@pytest.mark.parametrize("names", [["r0", "new"], ["new", "new"]], ids=["there", "twice"])
+def test_many_rows_at_once_have_names_of_their_own(names: list[str]) -> None:
+    table = a_table([4])
+    with pytest.raises(KeyError):
+        table.add_alike(names, {"x": 1})
+    assert (table.count, list(table.row_of)) == (1, ["r0"]), "nothing was added"
+
+
 def test_a_name_stands_once() -> None:
     with pytest.raises(KeyError, match="r0"):
         a_table([4]).add("r0", {})

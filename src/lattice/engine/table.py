@@ -1,6 +1,8 @@
 """Candidates as columns: what each has, what is taken of it, and which rows changed since somebody looked."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -229,6 +231,39 @@ class Table:
         self._order.name(row)
         self.resize(name, totals)
         return row
+
+    def add_alike(self, names: Sequence[str], totals: Mapping[str, int]) -> list[int]:
+        """As `add`, many at once that have the same."""
+        if self._holes or len(names) == 1:
+            return [self.add(name, totals) for name in names]
+        first, count = self.count, len(names)
+        rows = range(first, first + count)
+        if known := [name for name, times in Counter(names).items() if times > 1 or name in self.row_of]:
+            raise KeyError(known[0])
+        while self._capacity < first + count:
+            self._grow()
+        self.count += count
+        self.names += names
+        self.row_of.update(zip(names, rows, strict=True))
+        ranks = [tie_rank(self.seed, name) for name in names]
+        self._columns["alive"][first : self.count] = True
+        self._columns["rank"][first : self.count] = ranks
+        before = [int(self._columns["rank"][first - 1])] if first else []
+        self.in_order = self.in_order and all(one <= next_one for one, next_one in pairwise([*before, *ranks]))
+        self._fill(slice(first, self.count), totals)
+        for row in rows:
+            self._order.name(row)
+            self.touch_fixed(row)
+        return list(rows)
+
+    def _fill(self, rows: slice, totals: Mapping[str, int]) -> None:
+        """Fresh rows: nothing is taken of them."""
+        for resource, total in totals.items():
+            number = self.add_resource(resource)
+            if total:
+                line = self._line_of(number)
+                self._total[line, rows] = self._free[line, rows] = total
+                self._inverse[line, rows] = 1.0 / total if total > 0 else 0.0
 
     def _stands_in_order(self, row: int, rank: int) -> bool:
         """Between its neighbours; one that left keeps its rank until the row is used again."""

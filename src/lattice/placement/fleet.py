@@ -1,5 +1,6 @@
 """The fleet as it is or would be: offers with what is taken of them, clusters, machines, replicas and money, all of it undoable."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -74,6 +75,13 @@ class Machines(Table):
         self.cluster: dict[int, Cluster] = {}
         self.kind: dict[int, MachineType] = {}
         self.holds: dict[int, Counter[str]] = {}
+
+    def describe(self, row: int, offer: int, group: int, kind: int) -> None:
+        """Of a new machine: nothing is on it yet."""
+        columns = self._columns
+        columns["offer"][row], columns["group"][row], columns["type"][row] = offer, group, kind
+        columns["open"][row] = columns["closed"][row] = False
+        self.touch(row)
 
 
 class Offers(Table):
@@ -262,41 +270,37 @@ class Fleet:
         self.add_cluster(cluster, 0)
 
     def add_machine(self, cluster: Cluster, kind: MachineType, name: str = "") -> int:
-        machines = self.machines
-        sizes = {resource: min(amount, NO_LIMIT) for resource, amount in kind.size.items()}
-        row = machines.add(name or self._machine_name(cluster, kind), sizes)
-        machines.cluster[row], machines.kind[row], machines.holds[row] = cluster, kind, Counter()
-        for column, value in (
-            ("offer", cluster.row),
-            ("group", self._group(cluster.group)),
-            ("type", self.type_names.setdefault(kind.name, len(self.type_names))),
-        ):
-            machines.set(row, column, value, fixed=False)
-        machines.set(row, "open", False, fixed=False)
-        machines.set(row, "closed", False, fixed=False)
-        cluster.machines.append(row)
-        self.on_row[cluster.row].add(row)
-        self._resize(cluster, kind, 1)
-        self._pay(cluster.row, cluster.overflow, kind.rate)
-        self._note(self._remove_machine, row)
-        return row
+        return self.add_machines(cluster, kind, [name] if name else self.new_names(cluster, kind.name, 1))[0]
 
-    def _machine_name(self, cluster: Cluster, kind: MachineType) -> str:
-        number = len(cluster.machines)
-        while (name := f"{cluster.name}/{kind.name}/{number}") in self.machines.row_of:
-            number += 1
-        return name
+    def add_machines(self, cluster: Cluster, kind: MachineType, names: Sequence[str]) -> list[int]:
+        machines = self.machines
+        rows = machines.add_alike(names, {resource: min(amount, NO_LIMIT) for resource, amount in kind.size.items()})
+        number = self.type_names.setdefault(kind.name, len(self.type_names))
+        for row in rows:
+            machines.cluster[row], machines.kind[row], machines.holds[row] = cluster, kind, Counter()
+            machines.describe(row, cluster.row, self._group(cluster.group), number)
+            self._note(self._remove_machine, row)
+        cluster.machines += rows
+        self.on_row[cluster.row].update(rows)
+        self._resize(cluster, kind, len(rows))
+        self._pay(cluster.row, cluster.overflow, len(rows) * kind.rate)
+        return rows
+
+    def new_names(self, cluster: Cluster, kind: str, count: int) -> list[str]:
+        """For machines that are not made yet."""
+        numbered = (f"{cluster.name}/{kind}/{number}" for number in itertools.count(len(cluster.machines)))
+        return list(itertools.islice((name for name in numbered if name not in self.machines.row_of), count))
 
     def _group(self, group: str) -> int:
         return self.groups.setdefault(group, len(self.groups))
 
-    def _resize(self, cluster: Cluster, kind: MachineType, sign: int) -> None:
+    def _resize(self, cluster: Cluster, kind: MachineType, more: int) -> None:
         index = self.table.index
         amounts = {name: kind.size.get(name, 0) for name in ("cpu", "memory")}
         for name, amount in amounts.items():
-            cluster.size[name] += sign * amount
-        taken = [(index[name], sign * amount) for name, amount in amounts.items() if amount < NO_LIMIT]
-        self.table.take(cluster.row, [(index["nodes"], sign), *taken])
+            cluster.size[name] += more * amount
+        taken = [(index[name], more * amount) for name, amount in amounts.items() if amount < NO_LIMIT]
+        self.table.take(cluster.row, [(index["nodes"], more), *taken])
 
     def drop_machine(self, row: int) -> None:
         """Empty by now."""

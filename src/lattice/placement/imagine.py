@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from lattice.kinds.base import Kind
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
@@ -22,6 +23,8 @@ from lattice.placement.quote import Quotes
 from lattice.placement.size import trim
 from lattice.placement.stand import Supplier
 from lattice.placement.world import World, key
+
+_rate, _is_priced = attrgetter("rate"), attrgetter("is_priced")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class Rehearsal:
     def _bill(self) -> tuple[int, int]:
         """Micro-dollars per hour for all machines, and how many have no known price."""
         kinds = self.fleet.machines.kind.values()
-        return sum(each.rate for each in kinds), sum(not each.is_priced for each in kinds)
+        return sum(map(_rate, kinds)), len(kinds) - sum(map(_is_priced, kinds))
 
     def ahead(self, changes: Iterable[Change]) -> tuple[str, ...]:
         """As in a result, whether it fits or not."""

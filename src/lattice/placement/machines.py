@@ -3,6 +3,9 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
+
+from lattice.kinds.workload import LatticeWorkload
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +14,7 @@ class NodeSeen:
     node_class: str
     has_joined: bool = False
     is_ready: bool = False
-    workloads: int = 0
+    workloads: int = 0  # that are there; of one that is not ready, only those that leave by themselves
     is_leaving: bool = False  # marked for removal
 
 
@@ -31,7 +34,7 @@ class Steps:
     make: tuple[tuple[str, str], ...] = ()  # node, class: neither node nor machine is there
     start: tuple[str, ...] = ()  # the node is there, its machine is not, or has ended
     give_up: tuple[str, ...] = ()  # more than wanted: nothing new goes there, and what is there leaves
-    remove: tuple[str, ...] = ()  # given up and empty
+    remove: tuple[str, ...] = ()  # given up and empty; or its machine is gone, and whatever was there with it
     stray: tuple[str, ...] = ()  # machines without a node
 
     @property
@@ -41,7 +44,8 @@ class Steps:
 
 def steps(cluster: str, found: Machines) -> Steps:
     staying = [each for each in found.nodes if not each.is_leaving]
-    leaving = [each for each in found.nodes if each.is_leaving]
+    gone = {each.name for each in found.nodes if _is_gone(each, found)}
+    remove = {each.name for each in found.nodes if each.is_leaving and not each.workloads} | gone
     names = {each.name for each in found.nodes}
     give_up: list[str] = []
     make: list[tuple[str, str]] = []
@@ -56,11 +60,28 @@ def steps(cluster: str, found: Machines) -> Steps:
             make.append((name, kind))
     return Steps(
         make=tuple(make),
-        start=tuple(sorted(each.name for each in staying if each.name not in found.running and each.name not in give_up)),
-        give_up=tuple(sorted(give_up)),
-        remove=tuple(sorted(each.name for each in leaving if not each.workloads)),
+        start=tuple(sorted(each.name for each in staying if _is_down(each, found) and each.name not in (*give_up, *gone))),
+        give_up=tuple(sorted(set(give_up) - gone)),
+        remove=tuple(sorted(remove)),
         stray=tuple(sorted(set(found.known) - names)),
     )
+
+
+def _is_gone(node: NodeSeen, found: Machines) -> bool:
+    """Its provider has no such machine any more, and its agent, which was heard once, is silent."""
+    return node.has_joined and not node.is_ready and node.name not in found.known and node.name not in found.running
+
+
+def _is_down(node: NodeSeen, found: Machines) -> bool:
+    """Its machine is not up, as its provider says; one that the provider does not know is up as long as its agent is heard."""
+    return node.name not in found.running and (node.name in found.known or not node.is_ready)
+
+
+def leaves_by_itself(workload: LatticeWorkload) -> bool:
+    """From a node that is silent for too long: it is put elsewhere. Others only wait to hear of their node, which may be for ever."""
+    retry, spec = workload.status.retry, workload.spec
+    has_failed = retry is not None and retry.revision == spec.runs and (retry.attempts or 0) >= (retry.max or inf)
+    return spec.desired_state == "Running" and not workload.metadata.deletion_timestamp and not has_failed
 
 
 def _dispensable(node: NodeSeen) -> tuple[bool, bool, int, str]:

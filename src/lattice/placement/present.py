@@ -3,7 +3,8 @@
 import heapq
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from lattice.kinds.base import Kind
 from lattice.kinds.cluster import LatticeCluster
@@ -18,11 +19,13 @@ from lattice.placement.fleet import Cluster, Fleet, Seat
 from lattice.placement.former import Former
 from lattice.placement.offer import NO_LIMIT, MachineType
 from lattice.placement.quote import takes
-from lattice.placement.size import rank, take_seat
+from lattice.placement.seen import is_going, stays
+from lattice.placement.size import ranks, take_seat
 from lattice.placement.supply import Classes
 
 OVERFLOW_LABEL = "lattice.dev/overflow-of"
 BARE = "workload/"  # before the name of a workload that belongs to no service, where services are named
+Said = tuple[str, Mapping[str, int]]  # a class, and the size that nodes of it say they have, if there are any
 _NUMBER = re.compile(r"-(\d{3,})$")
 
 
@@ -47,7 +50,10 @@ BLANK = Layout({}, {})
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """Nodes by cluster, and workloads that are bound, by service; "" has those of no service."""
+    """Nodes by cluster, and workloads that are bound, by service; "" has those of no service.
+
+    Replicas that are going, and nodes that are or have not come yet, take part in nothing: their cluster says what it is to have.
+    """
 
     nodes: Mapping[str, list[LatticeNode]]
     bound: Mapping[str, list[LatticeWorkload]]
@@ -60,9 +66,9 @@ class Present:
         bound: dict[str, list[LatticeWorkload]] = {}
         kept = list(objects)
         for each in kept:
-            if isinstance(each, LatticeNode) and each.spec.cluster:
+            if isinstance(each, LatticeNode) and each.spec.cluster and stays(each):
                 nodes.setdefault(each.spec.cluster, []).append(each)
-            elif isinstance(each, LatticeWorkload) and each.status.binding:
+            elif isinstance(each, LatticeWorkload) and each.status.binding and not is_going(each):
                 owner = f"{each.metadata.namespace or 'default'}/{each.spec.service}" if each.spec.service else ""
                 bound.setdefault(owner, []).append(each)
         return Present(nodes, bound, layout, Former.of(kept, classes))
@@ -102,32 +108,54 @@ def add_cluster(fleet: Fleet, made: LatticeCluster, present: Present) -> None:
     )
     fleet.add_cluster(cluster, made.status.sequence or _number_in(made.metadata.name))
     coming = dict(spec.nodes)
-    for node in sorted(present.nodes.get(made.metadata.name, ()), key=lambda each: each.metadata.name):
-        _add_node(fleet, cluster, node, present.former)
+    nodes = sorted(present.nodes.get(made.metadata.name, ()), key=lambda each: each.metadata.name)
+    _add_nodes(fleet, cluster, nodes, present.former)
+    for node in nodes:
         coming[node.spec.node_class] = coming.get(node.spec.node_class, 0) - 1
     for name, count in sorted(coming.items()):
-        drawn = [machine for machine, kind in present.layout.machines.get(cluster.name, ()) if kind == name]
-        free = [machine for machine in drawn if machine not in fleet.machines.row_of]
-        for number in range(count):
-            kind, is_offered = _kind(fleet, cluster, name, present.former)
-            machine = fleet.add_machine(cluster, kind, free[number] if number < len(free) else "")
-            if not is_offered:
-                fleet.machines.set(machine, "closed", True, fixed=False)
+        if count > 0:
+            _add_coming(fleet, cluster, name, count, present)
 
 
-def _kind(fleet: Fleet, cluster: Cluster, name: str, former: Former) -> tuple[MachineType, bool]:
-    """And whether its offer still has it: if not, nothing new is put on it before a node says what it really is."""
-    offer = fleet.offers[cluster.row]
+def _add_coming(fleet: Fleet, cluster: Cluster, name: str, count: int, present: Present) -> None:
+    """Machines that are not there yet, under the names that they were drawn with, if they were."""
+    drawn = [machine for machine, kind in present.layout.machines.get(cluster.name, ()) if kind == name]
+    free = [machine for machine in drawn if machine not in fleet.machines.row_of][:count]
+    rows, is_offered = _add(fleet, cluster, (name, {}), [*free, *fleet.new_names(cluster, name, count - len(free))], present.former)
+    if not is_offered:
+        _close(fleet, rows)
+
+
+def _add_nodes(fleet: Fleet, cluster: Cluster, nodes: Iterable[LatticeNode], former: Former) -> None:
+    for said, alike in groupby(nodes, lambda each: (each.spec.node_class, each.status.allocatable)):
+        kept = list(alike)
+        rows, is_offered = _add(fleet, cluster, said, [each.metadata.name for each in kept], former)
+        is_known = is_offered or bool(said[1])
+        _close(fleet, (row for row, node in zip(rows, kept, strict=True) if not is_known or not _is_open(node)))
+
+
+def _add(fleet: Fleet, cluster: Cluster, said: Said, machines: Sequence[str], former: Former) -> tuple[list[int], bool]:
+    """Machines of one class. And whether the offer still has that: what others cost may differ from machine to machine, and nothing new
+    is put on them before a node says what it really is."""
+    (name, size), offer = said, fleet.offers[cluster.row]
     found = next((each for each in offer.types if each.name == name), None)
-    return (former.kind(offer, cluster.name, name), False) if found is None else (found, True)
+    if found is not None:
+        return fleet.add_machines(cluster, _sized(found, size), machines), True
+    kinds = [_sized(former.kind(offer, cluster.name, name), size) for _ in machines]
+    return [row for kind, machine in zip(kinds, machines, strict=True) for row in fleet.add_machines(cluster, kind, [machine])], False
 
 
-def _add_node(fleet: Fleet, cluster: Cluster, node: LatticeNode, former: Former) -> None:
-    kind, is_known = _kind(fleet, cluster, node.spec.node_class, former)
-    if node.status.allocatable:
-        kind, is_known = replace(kind, size={**kind.size, **node.status.allocatable}), True
-    row = fleet.add_machine(cluster, kind, node.metadata.name)
-    if not is_known or node.spec.unschedulable or any(each.type == "Ready" and each.status != "True" for each in node.status.conditions):
+def _sized(kind: MachineType, size: Mapping[str, int]) -> MachineType:
+    return replace(kind, size={**kind.size, **size}) if size else kind
+
+
+def _is_open(node: LatticeNode) -> bool:
+    return not node.spec.unschedulable and all(each.type != "Ready" or each.status == "True" for each in node.status.conditions)
+
+
+def _close(fleet: Fleet, rows: Iterable[int]) -> None:
+    """Nothing new is put there."""
+    for row in rows:
         fleet.machines.set(row, "closed", True, fixed=False)
 
 
@@ -136,25 +164,41 @@ def _number_in(name: str) -> int:
     return int(found[1]) if found else 0
 
 
-def add_replicas(fleet: Fleet, service: LatticeService, demand: Demand, present: Present) -> None:
-    """Where they are bound; those that are not yet, where they would be."""
-    known = present.machines_of(key_of(service))
-    rows = [fleet.machines.row_of[name] for name in known if name in fleet.machines.row_of]
-    for placed in service.status.placements:
-        cluster = fleet.clusters.get(placed.cluster)
-        if cluster is None:
-            continue
-        usable = [machine for machine in cluster.machines if placed.node in ("", fleet.machines.kind[machine].name)]
-        among = set(usable)
-        here = [row for row in rows if row in among][: placed.replicas or 0]
-        for machine in here:
-            take_seat(demand, fleet, machine)
-        _guess(fleet, demand, usable, (placed.replicas or 0) - len(here))
+@dataclass
+class Seating:
+    """Puts the replicas of one service after the other into a fleet whose machines are all there."""
+
+    fleet: Fleet
+    present: Present
+    _usable: dict[tuple[str, str], list[int]] = field(default_factory=dict)  # machines by cluster and class, "" for all
+
+    def add(self, service: LatticeService, demand: Demand) -> None:
+        """Where they are bound; those that are not yet, where they would be."""
+        row_of = self.fleet.machines.row_of
+        rows = [row_of[name] for name in self.present.machines_of(key_of(service)) if name in row_of]
+        for placed in service.status.placements:
+            cluster = self.fleet.clusters.get(placed.cluster)
+            if cluster is None:
+                continue
+            usable, wanted = self._machines(cluster, placed.node), placed.replicas or 0
+            among = set(usable) if rows else ()
+            here = [row for row in rows if row in among][:wanted]
+            for machine in here:
+                take_seat(demand, self.fleet, machine)
+            if wanted > len(here):
+                _guess(self.fleet, demand, usable, wanted - len(here))
+
+    def _machines(self, cluster: Cluster, kind: str) -> list[int]:
+        known = self._usable.get((cluster.name, kind))
+        if known is None:
+            kinds = self.fleet.machines.kind
+            known = self._usable[cluster.name, kind] = [each for each in cluster.machines if kind in ("", kinds[each].name)]
+        return known
 
 
 def _guess(fleet: Fleet, demand: Demand, machines: Sequence[int], count: int) -> None:
     """One after the other to the machine that suits best, as `pick_machine` says; when none does, to the least crowded."""
-    suited = _Series(machines, lambda each: rank(demand, fleet, each))
+    suited = _Series(machines, lambda each: ranks(demand, fleet, each))
     for number in range(count):
         machine = suited.first(lambda each: takes(fleet, demand, each))
         if machine is None:
@@ -166,7 +210,7 @@ def _guess(fleet: Fleet, demand: Demand, machines: Sequence[int], count: int) ->
 
 def _crowd(fleet: Fleet, demand: Demand, machines: Sequence[int], count: int) -> None:
     free, names = fleet.machines.free, fleet.machines.names
-    widest = _Series(machines, lambda each: (-int(free(0)[each]), -int(free(1)[each]), names[each]))
+    widest = _Series(machines, lambda some: [(-int(free(0)[each]), -int(free(1)[each]), names[each]) for each in some])
     for _ in range(count):
         machine = widest.first(lambda _: True)
         if machine is None:
@@ -178,9 +222,9 @@ def _crowd(fleet: Fleet, demand: Demand, machines: Sequence[int], count: int) ->
 class _Series:
     """Machines in the order in which equal replicas take them: each taken changes the rank of that one only, and never for the better."""
 
-    def __init__(self, machines: Iterable[int], rank: Callable[[int], tuple[int | str, ...]]) -> None:
-        self._rank = rank
-        self._heap = [(rank(each), each) for each in machines]
+    def __init__(self, machines: Sequence[int], ranks: Callable[[Sequence[int]], Sequence[tuple[int | str, ...]]]) -> None:
+        self._ranks = ranks
+        self._heap = list(zip(ranks(machines), machines, strict=True))
         heapq.heapify(self._heap)
 
     def first(self, takes: Callable[[int], bool]) -> int | None:
@@ -191,7 +235,7 @@ class _Series:
 
     def moved(self) -> None:
         machine = self._heap[0][1]
-        heapq.heapreplace(self._heap, (self._rank(machine), machine))
+        heapq.heapreplace(self._heap, (self._ranks([machine])[0], machine))
 
 
 def add_bare(fleet: Fleet, present: Present) -> None:

@@ -72,6 +72,12 @@ def has_joined(node: LatticeNode) -> bool:
     return bool(reasons) and NOT_JOINED not in reasons and not node.metadata.deletion_timestamp
 
 
+def stays(node: LatticeNode) -> bool:
+    """It is there, as far as anybody says, and is not being removed."""
+    is_awaited = any(each.type == "Ready" and each.reason == NOT_JOINED for each in node.status.conditions)
+    return not node.metadata.deletion_timestamp and not is_awaited
+
+
 def is_stuck(workload: LatticeWorkload, patience: Patience) -> bool:
     """No node has fitted it for longer than it may take."""
     for each in workload.status.conditions:

@@ -82,9 +82,14 @@ def pick_machine(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> int |
 
 
 def rank(demand: Demand, fleet: Fleet, machine: int) -> tuple[int, int, int, str]:
+    return ranks(demand, fleet, [machine])[0]
+
+
+def ranks(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> list[tuple[int, int, int, str]]:
     """The least goes first: few replicas of the service, then little room."""
-    machines = fleet.machines
-    return (machines.holds[machine][demand.name], int(machines.free(0)[machine]), int(machines.free(1)[machine]), machines.names[machine])
+    table, service = fleet.machines, demand.name
+    cpu, memory = table.free(0)[machines].tolist(), table.free(1)[machines].tolist()
+    return [(table.holds[each][service], cpu[at], memory[at], table.names[each]) for at, each in enumerate(machines)]
 
 
 def _new_machine(ask: ReplicaAsk, fleet: Fleet, row: int, kind: MachineType) -> int:
@@ -93,8 +98,8 @@ def _new_machine(ask: ReplicaAsk, fleet: Fleet, row: int, kind: MachineType) -> 
     if grown:
         return fleet.add_machine(fleet.clusters[grown[0]], kind)
     cluster = new_cluster(ask, fleet, row)
-    machines = [fleet.add_machine(cluster, kind) for _ in range(fleet.offers[row].first_nodes(ask.demand.rules.min_nodes))]
-    return machines[0]
+    count = fleet.offers[row].first_nodes(ask.demand.rules.min_nodes)
+    return fleet.add_machines(cluster, kind, fleet.new_names(cluster, kind.name, count))[0]
 
 
 def new_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:

@@ -21,7 +21,7 @@ from lattice.placement.fleet import Fleet
 from lattice.placement.latency import Latencies
 from lattice.placement.money import UNLIMITED, headroom, opened, standing, thirty_days, time_left
 from lattice.placement.offer import NO_LIMIT, Budget, Offer
-from lattice.placement.present import BLANK, Layout, Present, add_bare, add_cluster, add_replicas, count_clusters
+from lattice.placement.present import BLANK, Layout, Present, Seating, add_bare, add_cluster, count_clusters
 from lattice.placement.prices import PriceBook
 from lattice.placement.quote import Quotes
 from lattice.placement.supply import Finding, Supply, compile_supply
@@ -147,8 +147,9 @@ class World:
         packing = {demand.rules.hash: demand.rules.packing for demand in self.demands.values()}
         for each in fleet.clusters.values():
             each.packing = packing.get(each.group.partition("/")[0], DEFAULT_PACKING)
+        seating = Seating(fleet, present)
         for name in sorted(self.services, key=self._largest_first):
-            add_replicas(fleet, self.services[name], self.demands[name], present)
+            seating.add(self.services[name], self.demands[name])
         add_bare(fleet, present)
         return fleet
 
