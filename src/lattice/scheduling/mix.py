@@ -81,23 +81,25 @@ class Mix:
         cpu = sum(kind.cpu * times for kind, times in kinds)
         self._fed = float(self.frequency @ self._size) / cpu if cpu else 0.0  # GPU used along with a milli-core; 0: no cpu is asked
         self.weight = np.zeros(len(kinds))
+        self._weight_on = self._may * self.weight  # model -> weights of the kinds that may use it
 
     def usable(self, states: States) -> Reals:
         """(state, kind): thousandths of GPU there that asks of this kind alone could use."""
-        room = np.zeros((len(states.cpu), len(self._millis)))
-        fitting = np.zeros(room.shape, np.int64)
-        for column in states.gpus.T:
-            enough = column[:, None] >= self._millis
-            fitting += enough
-            room += np.where(enough, column[:, None], 0)
-        room[fitting < self._counts] = 0
-        usable = np.floor(states.cpu[:, None] / self._cpu)
+        usable = self._as_if_any(states)
+        usable *= self._may[states.model]
+        return usable
+
+    def _as_if_any(self, states: States) -> Reals:
+        """The same if every model would do."""
+        enough = states.gpus[:, :, None] >= self._millis
+        room = (states.gpus[:, :, None] * enough).sum(axis=1)
+        room[enough.sum(axis=1) < self._counts] = 0
+        usable: Reals = states.cpu[:, None] / self._cpu
+        np.floor(usable, out=usable)
         usable *= self._size
         if self._without_cpu:
             usable[:, self._without_cpu] = MUCH
-        np.minimum(usable, room[:, self._class], out=usable)
-        usable *= self._may[states.model]
-        return usable
+        return np.minimum(usable, room[:, self._class], out=usable)
 
     def weigh(self, states: States, times: Whole) -> None:
         """Set the weights by what is left in the cluster: each of these states stands there so many times."""
@@ -105,6 +107,7 @@ class Mix:
         wanted = np.where(left > 0, self.frequency / (left + self._size), 0.0)
         total = wanted.sum()
         self.weight = wanted / total if total else wanted
+        self._weight_on = self._may * self.weight
 
     def loss(self, states: States) -> Reals:
         """Thousandths of GPU that are free and yet of no use, as expected over the mix, by three ways of losing them.
@@ -112,7 +115,7 @@ class Mix:
         Free where a typical ask could not use it; free for longer than there is cpu to go with it; left over on a GPU in parts.
         """
         free = states.gpus.sum(axis=1)
-        unused: Reals = free * self.weight.sum() - (self.usable(states) * self.weight).sum(axis=1)
+        unused: Reals = free * self.weight.sum() - (self._as_if_any(states) * self._weight_on[states.model]).sum(axis=1)
         if self._fed:
             unused += STARVED * np.maximum(free - states.cpu * self._fed, 0)
         unused += self._left_over[states.gpus].sum(axis=1)

@@ -92,7 +92,9 @@ class Landscape:
         found = costs[self.code]
         missing = np.isnan(found)
         if missing.any():
-            numbers = np.unique(self.code[missing])
+            is_missing = np.zeros(len(costs), np.bool_)
+            is_missing[self.code[missing]] = True
+            numbers = np.flatnonzero(is_missing)
             costs[numbers] = self._cost(ask, numbers)
             found = costs[self.code]
         return found
