@@ -99,7 +99,8 @@ class Mix:
         usable *= self._size
         if self._without_cpu:
             usable[:, self._without_cpu] = MUCH
-        return np.minimum(usable, room[:, self._class], out=usable)
+        np.minimum(usable, room[:, self._class], out=usable)
+        return usable
 
     def weigh(self, states: States, times: Whole) -> None:
         """Set the weights by what is left in the cluster: each of these states stands there so many times."""
