@@ -4,11 +4,13 @@ UV_VERSION := 0.13.7
 BIN := .venv/bin
 UV := .tools/uv/bin/uv
 DATA_DIR ?= .lattice
+FUZZ_SECONDS ?= 600
+FUZZ_REQUESTS ?= 20000
 export PATH := $(CURDIR)/.tools/etcd/usr/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install up run test check prove bench bench-scheduling bench-openb bench-fleet bench-control docs contract e2e clean
+.PHONY: help install up run test check prove bench bench-scheduling bench-openb bench-fleet bench-control docs contract e2e fuzz clean
 
 help:  ## list the chores
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -54,6 +56,10 @@ bench-control: .venv/.ready-dev tools  ## cost of the control plane at rest with
 bench-openb: .venv/.ready-dev  ## fill a GPU cluster from a public trace, beside published heuristics
 	$(BIN)/python -m bench.openb
 
+fuzz: .tools/fuzz/.ready  ## 20,000 made-up API requests, and each parser for FUZZ_SECONDS (600), guided by what it reaches
+	.tools/fuzz/bin/python tests/fuzz/api.py --requests $(FUZZ_REQUESTS)
+	.tools/fuzz/bin/python tests/fuzz/guided.py --all --seconds $(FUZZ_SECONDS)
+
 docs: .venv/.ready  ## write docs/reference anew from the code
 	$(BIN)/python -m docs.build
 
@@ -74,6 +80,10 @@ $(UV):
 	$(UV) sync -q --frozen --compile-bytecode --python $(PYTHON)
 	@$(BIN)/python -m compileall -q src
 	@touch .venv/.ready $@
+
+.tools/fuzz/.ready: $(UV) pyproject.toml uv.lock
+	UV_PROJECT_ENVIRONMENT=.tools/fuzz $(UV) sync -q --frozen --no-dev --group fuzz --python $(PYTHON)
+	@touch $@
 
 .PHONY: tools
 tools:

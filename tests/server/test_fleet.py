@@ -225,6 +225,7 @@ def test_what_is_wrong_is_told_with_its_place_and_nothing_is_written() -> None:
         pytest.param("why", {"service": "web"}, 422, "service", id="a service without its namespace"),
         pytest.param("fit", {"service": "default/nobody"}, 404, "there is no service default/nobody", id="a service that is not there"),
         pytest.param("cost", {"by": "moon"}, 422, "by", id="by what"),
+        pytest.param("optimise", {"timeLimitSeconds": -1e16}, 422, "timeLimitSeconds", id="a search of less than no time"),
         pytest.param("optimise", {"timeLimitSeconds": 31}, 422, "this server takes up to 30", id="a search longer than the limit"),
         pytest.param("apply", {"manifests": [{}]}, 422, "name the plan", id="an apply without a plan"),
         pytest.param("apply", {"expect": "p-0"}, 422, "give its manifests", id="an apply of nothing"),

@@ -120,7 +120,7 @@ async def _pieces(how: ListForm, chunks: AsyncIterator[list[Entry]]) -> AsyncIte
 def _start(wanted: Selection, options: ReadOptions) -> Token:
     identifier = wanted.served.resource.id
     if options.token:
-        token = _read_token(options.token)
+        token = read_token(options.token)
         if token.resource != f"{identifier}/{wanted.namespace}":
             raise Malformed("continue key is not valid: it belongs to another list", where="continue", fix="start the list again")
         return token
@@ -128,7 +128,7 @@ def _start(wanted: Selection, options: ReadOptions) -> Token:
     return Token(f"{identifier}/{wanted.namespace}", exact, "")
 
 
-def _read_token(text: str) -> Token:
+def read_token(text: str) -> Token:
     try:
         return msgspec.json.decode(urlsafe_b64decode(text.encode()), type=Token)
     except (ValueError, msgspec.DecodeError) as error:

@@ -136,7 +136,7 @@ def _bare(question: Question) -> Question:
 
 
 class _Search(Struct, rename="camel"):
-    time_limit_seconds: float = 0.0
+    time_limit_seconds: Annotated[float, Meta(ge=0)] = 0.0
 
 
 def search_seconds(body: bytes) -> float:
