@@ -58,7 +58,7 @@ def one(name: str, seconds_each: int, folder: Path) -> None:
         (folder / f"example-{number}").write_bytes(example)
     words = folder.with_suffix(".dict")
     words.write_text("".join('"' + "".join(f"\\x{byte:02x}" for byte in word) + '"\n' for word in watched.parser.words))
-    flags = [f"-max_total_time={seconds_each}", f"-dict={words}", "-max_len=8192", "-verbosity=0", f"-artifact_prefix={folder}.found-"]
+    flags = [f"-max_total_time={seconds_each}", f"-dict={words}", "-max_len=8192", f"-artifact_prefix={folder}.found-"]
     atheris.Setup([sys.argv[0], *flags, str(folder)], watched)
     atheris.Fuzz()
 

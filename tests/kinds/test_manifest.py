@@ -81,6 +81,9 @@ def test_decimals_are_kept_digit_by_digit():
         pytest.param("\na: .nan\n", "f.yaml:2", ".nan is not a number we can keep", id="not a number"),
         pytest.param("a: -.inf\n", "f.yaml:1", "-.inf is not a number we can keep", id="infinity"),
         pytest.param("a: 1e999\n", "f.yaml:1", "the number 1e999 is out of range", id="numbers that overflow"),
+        pytest.param(
+            "a: 1e9999999999999999999\n", "f.yaml:1", "the number 1e9999999999999999999 is out of range", id="an exponent that fits nowhere"
+        ),
         pytest.param("a: 0e999999999\n", "f.yaml:1", "the number 0e999999999 is out of range", id="zero with an absurd exponent"),
         pytest.param(
             "a: 9223372036854775808\n", "f.yaml:1", "the integer 9223372036854775808 does not fit in 64 bits", id="65-bit integers"
@@ -113,10 +116,10 @@ def test_refused_with_its_line(text, where, what):
     ],
 )
 def test_absurd_depth_is_refused_at_once(text):
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(Malformed, match="nested deeper than 32"):
         load(text)
-    assert time.perf_counter() - began < 0.1
+    assert time.thread_time() - began < 0.1
 
 
 def test_thirty_two_levels_are_fine_and_one_more_is_not():
@@ -244,6 +247,12 @@ def test_repeated_keys_are_named_by_path():
     [
         pytest.param(b'{"a": NaN}', "line 1, column 7", "NaN is not a number we can keep", id="NaN"),
         pytest.param(b'{"a": -Infinity}', "line 1, column 7", "-Infinity is not a number we can keep", id="infinity"),
+        pytest.param(
+            b'{"a": 1e9999999999999999999}',
+            "line 1, column 7",
+            "the number 1e9999999999999999999 is out of range",
+            id="an exponent that fits nowhere",
+        ),
         pytest.param(b'{"NaN": 1,\n "a": 1e999}', "line 2, column 7", "the number 1e999 is out of range", id="overflow"),
         pytest.param(
             b'{"a": 9223372036854775808}', "line 1, column 7", "the integer 9223372036854775808 does not fit in 64 bits", id="65 bits"
@@ -280,10 +289,10 @@ def test_json_refused_with_its_place(body, where, what):
     ],
 )
 def test_absurd_bodies_are_refused_quickly(body, kind):
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(kind):
         parse_json(body)
-    assert time.perf_counter() - began < 0.5  # 0.1 s alone on a core; room for a busy one
+    assert time.thread_time() - began < 0.5  # 0.1 s alone on a core; room for a busy one
 
 
 @pytest.mark.parametrize("text", ["1E+3", "1.0", "-0", "1E-7", "0E+5", "123456789.000000001"])

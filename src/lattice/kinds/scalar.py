@@ -1,7 +1,7 @@
 """What a bare word in a manifest means: YAML 1.2 core types, with numbers kept exactly as written."""
 
 import re
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 
 from lattice.errors import Malformed
 
@@ -53,8 +53,11 @@ def integer(text: str) -> int:
 def decimal(text: str) -> Decimal:
     if len(text) > _MOST_DIGITS:
         raise Malformed(f"the number {_short(text)} has more than {_MOST_DIGITS} characters", fix="round it, or quote it if it is text")
-    number = Decimal(text)
-    if abs(number.adjusted()) > _MOST_EXPONENT:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:  # an exponent that not even Decimal has room for
+        number = None
+    if number is None or abs(number.adjusted()) > _MOST_EXPONENT:
         raise Malformed(f"the number {_short(text)} is out of range", fix=f"keep the exponent within ±{_MOST_EXPONENT}")
     return number
 
