@@ -154,3 +154,23 @@ def test_lists_of_any_length_are_copied_whole(count: int) -> None:
         await stage.stop()
 
     asyncio.run(scenario())
+
+
+def test_those_who_are_told_of_a_change_can_see_what_was_there_before() -> None:
+    async def script() -> None:
+        clock = VirtualClock()
+        store = MemoryStore(clock)
+        await store.commit([Put(pod("a/x"), b"one")])
+        stage = Stage(store, clock)
+        seen: list[tuple[str, str | None]] = []
+        stage.cache.on_change(lambda change: seen.append((change.key.path, stage.cache.before)))
+        await stage.cache.wait_for()
+        await store.commit([Put(pod("a/x"), b"two"), Put(pod("a/y"), b"new")])
+        await store.commit([Put(pod("a/x"), b"three")])
+        await stage.cache.wait_for(await store.commit([Delete(pod("a/x"))]))
+        await settle()
+        assert seen == [("a/x", None), ("a/x", "one"), ("a/y", None), ("a/x", "two"), ("a/x", "three")]
+        assert stage.cache.before is None
+        await stage.stop()
+
+    asyncio.run(script())

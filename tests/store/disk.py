@@ -1,0 +1,122 @@
+"""A disk that remembers: what was written and synced, in order, so that a power cut can be imagined at any moment.
+
+After a cut a file has everything that was synced, and of what was written since any part, in sectors, in any order.
+"""
+
+import random
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+SECTOR = 512
+BASE = "unix"
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """With `data` it was written to, with `size` it was cut to that; `is_gone`: it was deleted; else it was synced."""
+
+    file: str
+    offset: int = 0
+    data: bytes | None = None
+    size: int | None = None
+    is_gone: bool = False
+
+    @property
+    def is_sync(self) -> bool:
+        return self.data is None and self.size is None
+
+
+@dataclass
+class Disk:
+    """What the files of one folder went through."""
+
+    deeds: list[Deed] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, deed: Deed) -> None:
+        with self.lock:
+            self.deeds.append(deed)
+
+    @property
+    def moment(self) -> int:
+        with self.lock:
+            return len(self.deeds)
+
+    def cut(self, moment: int, folder: Path, rng: random.Random) -> None:
+        """The files as they may be found after the power went at that moment."""
+        past = self.deeds[:moment]
+        for file in dict.fromkeys(deed.file for deed in past):
+            own = [deed for deed in past if deed.file == file]
+            synced = max((at for at, deed in enumerate(own) if deed.is_sync), default=-1)
+            content = _replayed(None, own[: synced + 1])
+            found = _replayed(content, _survivors(own[synced + 1 :], rng))
+            if found is not None:
+                (folder / Path(file).name).write_bytes(found)
+
+
+def _survivors(pending: Iterable[Deed], rng: random.Random) -> list[Deed]:
+    """Some sectors of what was on its way, in no order of their own."""
+    fate = rng.choice((0.0, 0.5, 0.9, 1.0))
+    found = []
+    for deed in pending:
+        if deed.data is None:
+            found += [deed] if rng.random() < fate else []
+            continue
+        for start in range(0, len(deed.data), SECTOR):
+            if rng.random() < fate:
+                found.append(Deed(deed.file, deed.offset + start, deed.data[start : start + SECTOR]))
+    return found
+
+
+def _replayed(content: bytearray | None, deeds: Iterable[Deed]) -> bytearray | None:
+    """None: there is no such file."""
+    for deed in deeds:
+        if deed.is_gone:
+            content = None
+            continue
+        content = bytearray() if content is None else content
+        if deed.size is not None:
+            del content[deed.size :]
+        elif deed.data is not None:
+            content.extend(bytes(max(0, deed.offset - len(content))))
+            content[deed.offset : deed.offset + len(deed.data)] = deed.data
+    return content
+
+
+class Drive(apsw.VFS):
+    """The way to the disk while it is in use: every connection goes through it."""
+
+    def __init__(self, disk: Disk, name: str) -> None:
+        self.disk = disk
+        super().__init__(name, BASE, makedefault=True)
+
+    def xOpen(self, name: Any, flags: Any) -> "_File":
+        return _File(self.disk, name, flags)
+
+    def xDelete(self, name: str, is_durable: bool) -> None:
+        """One that need not last may be undone by a cut; nobody counts on it either way."""
+        super().xDelete(name, is_durable)
+        self.disk.note(Deed(name, is_gone=True))
+
+
+class _File(apsw.VFSFile):
+    def __init__(self, disk: Disk, name: Any, flags: Any) -> None:
+        self.disk, self.file = disk, name.filename() if isinstance(name, apsw.URIFilename) else (name or "")
+        super().__init__(BASE, name, flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:
+        super().xWrite(data, offset)
+        self.disk.note(Deed(self.file, offset, bytes(data)))
+
+    def xTruncate(self, size: int) -> None:
+        super().xTruncate(size)
+        self.disk.note(Deed(self.file, size=size))
+
+    def xSync(self, flags: int) -> None:
+        super().xSync(flags)
+        self.disk.note(Deed(self.file))

@@ -1,0 +1,100 @@
+"""What the writer remembers and writes in bulk is what the file would say, row by row."""
+
+import apsw
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lattice.store import sqlite_rows
+from lattice.store.protocol import ABSENT, Delete, Entry, Key, Put
+from lattice.store.sqlite import _TABLES
+from lattice.store.sqlite_rows import LOG_BITS, Rows
+
+NAMES = st.sampled_from("abcdef")
+STEP = st.tuples(NAMES, st.sampled_from([b"", b"one", b"two", None]))  # None: it is deleted, if it is there
+TRANSACTIONS = st.lists(st.tuples(st.lists(STEP, min_size=1, max_size=8), st.booleans()), max_size=8)
+
+
+def pod(name: str) -> Key:
+    return Key("pods", "a", name)
+
+
+def opened() -> tuple[apsw.Connection, Rows]:
+    db = apsw.Connection(":memory:")
+    db.execute(_TABLES)
+    return db, Rows(db)
+
+
+def stored(db: apsw.Connection) -> dict[str, tuple[int, bytes]]:
+    return {path: (revision, value) for path, revision, value in db.execute("SELECT path, revision, value FROM objects")}
+
+
+@settings(deadline=None)
+@given(TRANSACTIONS, st.sampled_from([0, 1 << 20]))
+def test_the_file_holds_what_was_written_and_nothing_of_what_was_rolled_back(
+    transactions: list[tuple[list[tuple[str, bytes | None]], bool]], remembered: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite_rows, "REMEMBERED", remembered)
+        db, rows = opened()
+        there: dict[str, tuple[int, bytes]] = {}
+        log: list[tuple[int, bytes | None, int | None]] = []
+        revision = 1
+        for steps, is_kept in transactions:
+            before, logged = dict(there), list(log)
+            db.execute("BEGIN")
+            for name, value in steps:
+                rows.look([pod(name)])
+                assert rows.revision(pod(name)) == there.get(f"a/{name}", (ABSENT, b""))[0]
+                if value is None and f"a/{name}" not in there:
+                    continue
+                revision += 1
+                old = there.get(f"a/{name}")
+                change = rows.write(Delete(pod(name)) if value is None else Put(pod(name), value), revision, 0)
+                assert (change.value, change.previous) == (value, Entry(pod(name), old[1], old[0]) if old else None)
+                log.append((revision << LOG_BITS, value, old[0] if old else None))
+                there.pop(f"a/{name}", None)
+                if value is not None:
+                    there[f"a/{name}"] = (revision, value)
+            rows.flush()
+            if is_kept:
+                db.execute("COMMIT")
+                rows.tidy()
+            else:
+                db.execute("ROLLBACK")
+                rows.roll_back()
+                there, log = before, logged
+            assert stored(db) == there
+            assert list(db.execute("SELECT id, value, previous_revision FROM log ORDER BY id")) == log
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100, 255, 256, 257, 1000])
+def test_any_number_of_rows_is_written_and_found(count: int) -> None:
+    db, rows = opened()
+    keys = [pod(f"p{number}") for number in range(count)]
+    rows.look(keys)
+    for number, key in enumerate(keys):
+        rows.write(Put(key, b"%d" % number), 2 + number // 100, number % 100)
+    rows.flush()
+    assert len(stored(db)) == count
+    fresh = Rows(db)
+    fresh.look([*keys, pod("nobody")])
+    assert [fresh.revision(key) for key in keys] == [2 + number // 100 for number in range(count)]
+    assert fresh.revision(pod("nobody")) == ABSENT
+
+
+def test_what_is_remembered_is_not_read_again_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_rows, "REMEMBERED", 1000)
+    db, rows = opened()
+    asked: list[str] = []
+    db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda told: asked.append(told["sql"]))
+    for number in range(100):
+        rows.look([pod(f"p{number}")])
+        rows.write(Put(pod(f"p{number}"), b"x" * 100), number + 2, 0)
+        rows.flush()
+        rows.tidy()
+    asked.clear()
+    rows.look([pod("p99")])
+    assert not asked, "it was written last"
+    rows.look([pod("p0")])
+    assert len(asked) == 1
