@@ -11,9 +11,9 @@ from lattice.errors import Malformed
 _NAME = re.compile(r"(?:\\.|[^\s.\[\]{}()'\"\\@$*,?:=<>!])+")
 _WHOLE = re.compile(r"\.(?=[\s})]|$)")  # a lone dot: the object itself
 _INTEGER = re.compile(r"-?\d+")
-_SLICE = re.compile(r"\s*(-?\d*)\s*:\s*(-?\d*)\s*(?::\s*(-?\d*)\s*)?\]")
+_SLICE = re.compile(r"\s*(-?\d{1,18})?\s*:\s*(-?\d{1,18})?\s*(?::\s*(-?\d{1,18})?\s*)?\]")
 QUOTED = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d{1,3})?")  # an exponent that is longer fits nowhere
 _WORD = re.compile(r"true|false|null|nil")
 _OPERATOR = re.compile(r"==|!=|<=|>=|<|>")
 _MOST_TESTS = 8  # inside one another
