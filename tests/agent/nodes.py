@@ -39,7 +39,7 @@ class Node:
         handle = self.record(one).handle
         return groups.members(handle.pid, handle.start, handle.cgroups, tag_of(self.runtime.folder, one))
 
-    async def ended(self, one: InstanceId, within: float = 10.0) -> Instance:
+    async def ended(self, one: InstanceId, within: float = 60.0) -> Instance:
         async def look() -> Instance | None:
             return next((each for each in await self.runtime.list() if each.id == one and not each.live), None)
 

@@ -39,7 +39,7 @@ def an_instance(workload: str = "default/web", **rest: Any) -> Instance:
     return Instance(workload=workload, **given)
 
 
-async def until(condition: Callable[[], Any], within: float = 10.0) -> Any:
+async def until(condition: Callable[[], Any], within: float = 60.0) -> Any:
     """What the condition says as soon as it is true."""
     end = time.monotonic() + within
     while time.monotonic() < end:

@@ -11,7 +11,6 @@ from server.links import AUTHORITY, a_machine
 from store.virtual import VirtualClock
 
 from lattice.agent.identity import Identity, Place
-from lattice.agent.ports import BLOCK, FIRST, PortBlock
 from lattice.agent.renewal import Renewal
 from lattice.errors import Denied, Invalid
 from lattice.server.signing import read_request, sign
@@ -93,20 +92,3 @@ def test_a_machine_that_slept_asks_by_its_key_when_its_certificate_opens_nothing
         task.cancel()
 
     asyncio.run(story())
-
-
-def test_agents_of_one_machine_have_different_ports_and_keep_theirs(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-    one, two = PortBlock(tmp_path / "a"), PortBlock(tmp_path / "b")
-    try:
-        assert one.range != two.range
-        assert {(each.range[0] - FIRST) % BLOCK for each in (one, two)} == {0}
-        second = two.range
-        two.close()
-        one.close()
-        two = PortBlock(tmp_path / "b")
-        assert two.range == second
-    finally:
-        one.close()
-        two.close()

@@ -47,7 +47,7 @@ IMAGE = f"localhost/lattice-podman-test:{os.getpid()}"
         ),
         pytest.param(
             'Error: runc: exec: "/x": stat /x: no such file or directory: OCI runtime attempted to invoke a command that was not found',
-            "INVALID_SPEC",
+            "COMMAND_NOT_FOUND",
             False,
             id="no such command",
         ),
@@ -162,7 +162,7 @@ def test_a_port_of_a_container_is_reached_from_outside(tmp_path: Path, real: pod
         await until(answers)
         second = await runtime.start(a_spec(container=container, ports={"http": number}, id=which(uid="u2"), workload="default/other"))
         assert second.failure
-        assert second.failure.reason == "PORT_BIND_CONFLICT"
+        assert second.failure.reason == "PORT_TAKEN"
 
     on_containers(tmp_path, real, case)
 
@@ -172,7 +172,7 @@ def test_a_port_of_a_container_is_reached_from_outside(tmp_path: Path, real: pod
     [
         pytest.param(Container(image="no image:::"), "INVALID_IMAGE", id="no name of an image"),
         pytest.param(Container(image=IMAGE, command=("/bin/foreign",)), "INVALID_IMAGE", id="a program for another machine"),
-        pytest.param(Container(image=IMAGE, command=("/bin/nothing",)), "INVALID_SPEC", id="a command that is not in the image"),
+        pytest.param(Container(image=IMAGE, command=("/bin/nothing",)), "COMMAND_NOT_FOUND", id="a command that is not in the image"),
         pytest.param(Container(image=IMAGE, command=("/bin/sh", "-c", "exit 4")), "RUNTIME_ERROR", id="a command that fails"),
     ],
 )

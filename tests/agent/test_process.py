@@ -48,28 +48,34 @@ def test_it_gets_its_ports_its_folder_and_only_its_own_environment(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("command", "says"),
+    ("command", "reason", "says"),
     [
-        pytest.param(("no-such-program",), 'command "no-such-program" was not found on PATH', id="a program that is not installed"),
-        pytest.param(("/no/such/file",), 'command "/no/such/file" does not exist', id="a file that is not there"),
-        pytest.param(("/etc/passwd",), "is not executable", id="a file that is no program"),
-        pytest.param(("/etc",), "is a folder", id="a folder"),
-        pytest.param(("NOISE",), "Exec format error", id="a program for another machine"),
-        pytest.param((), "has no command to run", id="nothing at all"),
-        pytest.param(("sh", "-c", "a\0b"), "null character", id="a word that no program can be given"),
+        pytest.param(
+            ("no-such-program",),
+            "COMMAND_NOT_FOUND",
+            'command "no-such-program" was not found on PATH',
+            id="a program that is not installed",
+        ),
+        pytest.param(("/no/such/file",), "COMMAND_NOT_FOUND", 'command "/no/such/file" does not exist', id="a file that is not there"),
+        pytest.param(("SCRIPT",), "COMMAND_NOT_FOUND", "the program that is to read it", id="a script for a program that is not there"),
+        pytest.param(("/etc/passwd",), "INVALID_SPEC", "is not executable", id="a file that is no program"),
+        pytest.param(("/etc",), "INVALID_SPEC", "is a folder", id="a folder"),
+        pytest.param(("NOISE",), "INVALID_SPEC", "Exec format error", id="a program for another machine"),
+        pytest.param((), "INVALID_SPEC", "has no command to run", id="nothing at all"),
+        pytest.param(("sh", "-c", "a\0b"), "INVALID_SPEC", "null character", id="a word that no program can be given"),
     ],
 )
-def test_what_can_never_run_fails_for_good(tmp_path: Path, command: tuple[str, ...], says: str) -> None:
-    noise = tmp_path / "noise"
-    noise.write_bytes(b"\x7fELF" + bytes(60))
-    noise.chmod(0o755)
-    command = tuple(str(noise) if word == "NOISE" else word for word in command)
+def test_what_can_never_run_fails_for_good(tmp_path: Path, command: tuple[str, ...], reason: str, says: str) -> None:
+    for name, content in (("NOISE", b"\x7fELF" + bytes(60)), ("SCRIPT", b"#!/no/such/shell\n")):
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(0o755)
+    command = tuple(str(tmp_path / word) if word in ("NOISE", "SCRIPT") else word for word in command)
 
     async def case(node: Node) -> None:
         end = await node.runtime.start(a_spec(container=Container(command=command)))
         assert end.failure
         assert says in end.failure.message
-        assert (end.failure.reason, end.failure.retryable, end.state) == ("INVALID_SPEC", False, "Exited")
+        assert (end.failure.reason, end.failure.retryable, end.state) == (reason, False, "Exited")
 
     on_node(tmp_path / "node", case)
 
@@ -94,18 +100,27 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     on_node(tmp_path / "node", case)
 
 
-@pytest.mark.parametrize("protocol", [pytest.param("TCP", id="a TCP port"), pytest.param("UDP", id="a UDP port")])
-def test_a_port_that_is_taken_is_told_before_anything_runs(tmp_path: Path, protocol: str) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "reason", "retryable"),
+    [
+        pytest.param("TCP", "PORT_TAKEN", True, id="a TCP port that was chosen for it"),
+        pytest.param("UDP", "PORT_TAKEN", True, id="a UDP port that was chosen for it"),
+        pytest.param("TCP", "PORT_BIND_CONFLICT", False, id="one that it asks for by number"),
+    ],
+)
+def test_a_port_that_is_taken_is_told_before_anything_runs(tmp_path: Path, protocol: str, reason: str, retryable: bool) -> None:
     async def case(node: Node) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM if protocol == "TCP" else socket.SOCK_DGRAM) as holder:
             holder.bind(("127.0.0.1", 0))
             if protocol == "TCP":
                 holder.listen()
             number = holder.getsockname()[1]
-            container = Container(command=("touch", str(tmp_path / "ran")), ports=(Port(name="http", protocol=protocol),))
+            fixed = None if retryable else number
+            port = Port(name="http", port=fixed, protocol=protocol)  # type: ignore[arg-type]
+            container = Container(command=("touch", str(tmp_path / "ran")), ports=(port,))
             end = await node.runtime.start(a_spec(container=container, ports={"http": number}))
         assert end.failure
-        assert (end.failure.reason, end.failure.retryable) == ("PORT_BIND_CONFLICT", False)
+        assert (end.failure.reason, end.failure.retryable) == (reason, retryable)
         assert end.failure.message == f'port {number}/{protocol} ("http") is taken by another program on this node'
         assert not (tmp_path / "ran").exists()
 

@@ -61,7 +61,7 @@ def failed(work: Work) -> str:
 @pytest.mark.parametrize(
     ("containers", "reason"),
     [
-        pytest.param({"main": {"command": ["no-such-program"]}}, "INVALID_SPEC", id="no such command"),
+        pytest.param({"main": {"command": ["no-such-program"]}}, "COMMAND_NOT_FOUND", id="no such command"),
         pytest.param({"main": {"command": ["sh", "-c", "echo out of cheese; exit 3"]}}, "RUNTIME_ERROR", id="it ends with an error"),
     ],
 )
@@ -80,7 +80,7 @@ def test_a_port_that_somebody_else_has_is_told(tmp_path: Path) -> None:
         taken.listen()
         number = taken.getsockname()[1]
         order = orders(1, {"main": {"command": ["sleep", "60"], "ports": [{"name": "http"}]}}, ports={"http": number})
-        asyncio.run(told(tmp_path, order, lambda work: failed(work) == "PORT_BIND_CONFLICT"))
+        asyncio.run(told(tmp_path, order, lambda work: failed(work) == "PORT_TAKEN"))
 
 
 def test_a_port_that_one_of_ours_has_not_let_go_of_yet_is_waited_for(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import click
 import pytest
 from store.virtual import VirtualClock
 
+from lattice.agent.join import each_of
 from lattice.cli.agent import agent
 from lattice.cli.config import find_server
 from lattice.cli.lead import means
@@ -65,7 +66,7 @@ def test_an_agent_has_a_file_too_with_lists_where_a_flag_can_be_repeated(tmp_pat
     monkeypatch.setenv("LATTICE_AGENT_CONFIG", str(file))
     with agent.make_context("agent", ["--cpu", "2"], help_option_names=HELP) as context:
         said = context.params
-    assert (said["server"], said["cpu"], said["grace"], said["stop_on_exit"]) == ("https://a:1", "2", 90.0, True)
+    assert (said["server"], said["cpu"], said["grace"], said["stop_on_exit"]) == (("https://a:1",), "2", 90.0, True)
     assert said["labels"] == ("rack=7", "disk=ssd")
 
 
@@ -157,11 +158,28 @@ def test_a_port_of_etcd_that_is_none_is_refused(lattice, monkeypatch):
 def test_the_address_of_the_control_plane_is_read_by_agents_and_by_commands(lattice, monkeypatch):
     monkeypatch.setenv("CONTROL_PLANE_API_URL", "https://zzz.invalid:1")
     with agent.make_context("agent", [], help_option_names=HELP) as context:
-        assert context.params["server"] == "https://zzz.invalid:1"
+        assert context.params["server"] == ("https://zzz.invalid:1",)
     ran = lattice("get", "pools")
     assert ran.code == 3
     assert "check the address in CONTROL_PLANE_API_URL" in ran.err
     monkeypatch.setenv("LATTICE_SERVER", "https://own:1")
     with agent.make_context("agent", [], help_option_names=HELP) as context:
-        assert context.params["server"] == "https://own:1"
+        assert context.params["server"] == ("https://own:1",)
     assert find_server(None, None, {"CONTROL_PLANE_API_URL": "a:1", "LATTICE_ADDR": "b:1"}).url == "https://b:1"
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "asked"),
+    [
+        pytest.param(["--server", "https://a:1,https://b:1"], "", ["https://a:1", "https://b:1"], id="separated by commas"),
+        pytest.param(["--server", "https://a:1", "--server", "https://b:1"], "", ["https://a:1", "https://b:1"], id="repeated"),
+        pytest.param([], "https://a:1, https://b:1", ["https://a:1", "https://b:1"], id="by the environment"),
+        pytest.param(["--server", "https://a:1"], "https://b:1", ["https://a:1"], id="a flag wins"),
+        pytest.param([], "", [""], id="none"),
+    ],
+)
+def test_an_agent_can_be_given_several_servers(monkeypatch, flags, environment, asked):
+    if environment:
+        monkeypatch.setenv("LATTICE_SERVER", environment)
+    with agent.make_context("agent", flags, help_option_names=HELP) as context:
+        assert each_of(",".join(context.params["server"])) == asked

@@ -41,7 +41,7 @@ BEHAVIOURS = {
     "ends": Behaviour(exits_after=0.02),
     "is stubborn": Behaviour(stop_takes=1000),
     "prints": Behaviour(prints="".join(f"line {i}\n" for i in range(1, 6))),
-    "cannot start": Behaviour(start_fails=Failure("INVALID_SPEC", "no such command")),
+    "cannot start": Behaviour(start_fails=Failure("COMMAND_NOT_FOUND", "no such command")),
 }
 clock = SystemClock()
 
@@ -209,7 +209,7 @@ def test_a_command_that_cannot_start_is_an_answer(on_node: Case) -> None:
         end = await rig.runtime.start(rig.spec("cannot start"))
         assert not end.live
         assert end.failure
-        assert (end.failure.reason, end.failure.retryable) == ("INVALID_SPEC", False)
+        assert (end.failure.reason, end.failure.retryable) == ("COMMAND_NOT_FOUND", False)
         assert [each.state for each in await rig.runtime.list()] == ["Exited"]
 
     on_node(case)

@@ -47,7 +47,7 @@ def web(site: Site, version: str = "1") -> Object:
 
 def strict(site: Site) -> Object:
     """One that never has two live copies: cut off, its node ends it."""
-    return workload(site, "strict", disconnect={"policy": "stop", "stopAfter": "3s"})
+    return workload(site, "strict", disconnect={"policy": "stop", "stopAfter": "7s"})
 
 
 def workload(site: Site, name: str, *command: str, image: str = "", port: int | None = None, **spec: Any) -> Object:

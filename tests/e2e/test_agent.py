@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import ssl
 import sys
+import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,24 +18,28 @@ from aiohttp import ClientSession, TCPConnector, web
 from server.links import AUTHORITY, Leader, a_joining, a_token, a_workload, applied, store_token
 from servers import running_server
 
-from lattice.agent.identity import Identity
+from lattice.agent.identity import Identity, Place
 from lattice.agent.join import join
+from lattice.agent.state import StateFile
 from lattice.clock import SystemClock
 from lattice.errors import Denied, Invalid, LatticeError, UnknownUser
 from lattice.kinds import KINDS
 from lattice.kinds.container import Container, Disconnect
 from lattice.kinds.core import CustomResourceDefinition
 from lattice.kinds.jointoken import parse_token
+from lattice.kinds.node import LatticeNode
 from lattice.server.agents import AgentsServer, Tls
 from lattice.server.api import Api
 from lattice.server.app import App
 from lattice.server.auth import Tokens
 from lattice.server.catalog import Catalog
-from lattice.server.certificates import open_server_pair
+from lattice.server.certificates import new_authority, open_server_pair
 from lattice.server.documents import Documents
 from lattice.server.joining import Joining
 from lattice.server.nodelogs import LogQuestion
+from lattice.server.signing import read_request, sign
 from lattice.store.memory import MemoryStore
+from lattice.store.protocol import Delete, Key
 
 clock = SystemClock()
 LATTICE = [sys.executable, "-m", "lattice.cli.main"]
@@ -52,11 +58,9 @@ class Site:
         return str(token)
 
     @contextlib.asynccontextmanager
-    async def agent(self, token: str = "", *flags: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    async def agent(self, token: str = "", *flags: str, log: Any = asyncio.subprocess.PIPE) -> AsyncIterator[asyncio.subprocess.Process]:
         words = ["agent", "--server", self.url, "--data-dir", str(self.folder / "agent"), "--grace", "2s", *flags]
-        process = await asyncio.create_subprocess_exec(
-            *LATTICE, *words, env={**os.environ, "LATTICE_JOIN_TOKEN": token}, stderr=asyncio.subprocess.PIPE
-        )
+        process = await asyncio.create_subprocess_exec(*LATTICE, *words, env={**os.environ, "LATTICE_JOIN_TOKEN": token}, stderr=log)
         try:
             yield process
         finally:
@@ -129,12 +133,17 @@ def alive(marker: str) -> list[int]:
     return found
 
 
+def a_marker() -> str:
+    """Seconds that nobody else on this machine sleeps for."""
+    return str(1_000_000 + uuid.uuid4().int % 1_000_000_000)
+
+
 def sleeping(marker: str) -> Any:
     return a_workload(containers={"main": Container(command=("sleep", marker))})
 
 
 def test_an_agent_that_is_killed_finds_what_it_ran(tmp_path: Path) -> None:
-    marker = "77001"
+    marker = a_marker()
 
     async def story() -> None:
         async with a_site(tmp_path) as site:
@@ -157,8 +166,51 @@ def test_an_agent_that_is_killed_finds_what_it_ran(tmp_path: Path) -> None:
     play(story)
 
 
+def test_an_agent_whose_node_was_deleted_while_it_was_away_stops_what_it_kept_and_can_join_anew(tmp_path: Path) -> None:
+    marker = a_marker()
+
+    async def story() -> None:
+        async with a_site(tmp_path) as site:
+            await site.leader.add(sleeping(marker))
+            used = await site.token(node="n1")
+            async with site.agent(used):
+                await until(lambda: site.leader.links.lines)
+                await site.leader.bind("web", applied("n1"))
+                await site.running()
+            assert len(alive(marker)) == 1, "cut off, it is kept"
+            await site.leader.store.commit([Delete(Key(LatticeNode.resource.id, "", "n1"))])
+            async with site.agent(used) as process:
+                _, said = await process.communicate()
+                assert process.returncode == Denied.exit_code
+            assert "there is no node n1" in said.decode()
+            assert "start the agent again with --server and --join" in said.decode()
+            assert alive(marker) == []
+            assert not Identity.load(tmp_path / "agent").has_joined
+            async with site.agent(await site.token(2, node="n1")):
+                await until(lambda: site.leader.links.lines)
+
+    play(story)
+
+
+def test_a_machine_that_joins_another_control_plane_counts_its_terms_anew(tmp_path: Path) -> None:
+    """The former one may have had more leaders than this one ever will."""
+
+    async def story() -> None:
+        async with a_site(tmp_path) as site:
+            identity, (other, _) = Identity.load(tmp_path / "agent"), new_authority()
+            former = sign(other, read_request(identity.signing_request()), "n9", clock.now())
+            identity.joined(former, other.pem, Place("n9", "https://127.0.0.1:1", ("127.0.0.1:1",)))
+            memory = StateFile(tmp_path / "agent")
+            memory.told((), 99)
+            memory.close()
+            async with site.agent(await site.token(node="n1")):
+                await until(lambda: "n1" in site.leader.links.lines)
+
+    play(story)
+
+
 def test_what_may_not_run_without_contact_ends_though_its_agent_was_killed(tmp_path: Path) -> None:
-    strict, lasting = "77003", "77004"
+    strict, lasting = a_marker(), a_marker()
 
     async def story() -> None:
         async with a_site(tmp_path) as site:
@@ -185,7 +237,7 @@ def test_what_may_not_run_without_contact_ends_though_its_agent_was_killed(tmp_p
 
 
 def test_an_agent_can_take_its_workloads_with_it_and_start_them_again(tmp_path: Path) -> None:
-    marker = "77002"
+    marker = a_marker()
 
     async def story() -> None:
         async with a_site(tmp_path) as site:
@@ -202,6 +254,33 @@ def test_an_agent_can_take_its_workloads_with_it_and_start_them_again(tmp_path: 
                 assert len(alive(marker)) == 1
                 process.send_signal(signal.SIGTERM)
                 assert await process.wait() == 0
+
+    play(story)
+
+
+def test_an_agent_that_can_write_nothing_fails_what_it_is_to_start_and_goes_on(tmp_path: Path) -> None:
+    """Neither its state nor its log: its files may not grow, as on a disk that is full."""
+    marker = a_marker()
+
+    async def story() -> None:
+        async with a_site(tmp_path) as site:
+            await site.leader.add(sleeping(marker))
+            with (tmp_path / "log").open("wb") as log:
+                async with site.agent(await site.token(node="n1"), log=log) as process:
+                    await until(lambda: site.leader.links.lines)
+                    _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+                    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, most))
+                    await site.leader.bind("web", applied("n1"))
+                    failed = await until(lambda: (said := site.said()) and said.state == "Failed" and said)
+                    assert failed.failure == "STORAGE_ERROR"
+                    assert alive(marker) == []
+                    heard = site.leader.office.presence.get("n1").at  # type: ignore[union-attr]
+                    await until(lambda: site.leader.office.presence.get("n1").at > heard + 1)  # type: ignore[union-attr]
+                    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
+                    await site.leader.bind("web", applied("n1", run=2))
+                    await site.running(run=2)
+                    assert len(alive(marker)) == 1
+                    assert process.returncode is None
 
     play(story)
 

@@ -17,9 +17,9 @@ import pytest
 from rack import LEAST, RACK, a_rack, answering, answers, strict, web, workload
 from running import NODES, SERVICES, TIMES, WORKLOADS, Object, Site, together, until
 
-# A proof by itself: beside another site on the same machine, ports of killed agents are given to that one while they still answer here.
-pytestmark = [pytest.mark.xdist_group("run"), pytest.mark.timeout(300), pytest.mark.prove]
+pytestmark = [pytest.mark.xdist_group("run"), pytest.mark.timeout(300)]
 
+TRIES = 5  # to be faster than the shortened times allow; other tests may keep the machine busy
 STUBBORN = ["sh", "-c", 'trap "" TERM; while :; do sleep 0.2; done']
 
 
@@ -40,7 +40,7 @@ def test_what_is_applied_runs_and_what_cannot_run_says_why(site: Site) -> None:
         )
         together(
             lambda: _answers(site),
-            lambda: _fails_for_good(site, "no-command", "INVALID_SPEC"),
+            lambda: _fails_for_good(site, "no-command", "COMMAND_NOT_FOUND"),
             lambda: _fails_for_good(site, "no-port", "PORT_BIND_CONFLICT"),
             lambda: _is_tried_five_times(site, "crashing"),
             lambda: _finds_no_node(site, "no-runtime"),
@@ -193,11 +193,14 @@ def test_an_update_and_a_drain_never_leave_too_few(site: Site) -> None:
 
 def test_an_agent_that_is_started_again_takes_over_what_it_finds(site: Site) -> None:
     site.apply(workload(site, "steady"), strict(site))
-    until(lambda: len(site.ready("web")) == LEAST and site.is_running("steady") and site.is_running("strict"), "everything runs")
-    before, agent = site.live(), site.agents[site.node_of("steady")]
-    connections = agent.connections
-    agent.start_again()
-    until(lambda: agent.connections > connections, "the agent is back")
+    for _ in range(TRIES):
+        until(lambda: len(site.ready("web")) == LEAST and site.is_running("steady") and site.is_running("strict"), "everything runs")
+        before, agent = site.live(), site.agents[site.node_of("steady")]
+        began, connections = time.monotonic(), agent.connections
+        agent.start_again()
+        until(lambda agent=agent, connections=connections: agent.connections > connections, "the agent is back")
+        if time.monotonic() < began + float(TIMES["node-lost-after"]):
+            break  # else its node was lost, as it should be on a machine that is so busy
     assert agent.said.count('"event": "adopted"') >= 1
     _is_untouched(site, before, "strict")
 
@@ -214,6 +217,7 @@ def _is_untouched(site: Site, before: dict[str, set[int]], *but: str) -> None:
 def test_a_wall_clock_that_is_set_wrong_changes_nothing(site: Site) -> None:
     """By an hour, forward and back, of the server and of one node: time is measured by another clock."""
     until(lambda: site.is_running("phoenix") or site.apply(workload(site, "phoenix")), "phoenix runs")
+    until(lambda: all(site.is_running(each["metadata"]["name"]) for each in site.get(WORKLOADS)["items"]), "so does everything else")
     before, term = {name: pids for name, pids in site.live().items() if name != "phoenix"}, site.leadership
     for seconds in (3600, -3600, 0):
         site.set_clock(seconds, site.node_of("phoenix"))
@@ -307,6 +311,7 @@ def test_a_full_disk_fails_what_starts_and_nothing_else(site: Site) -> None:
     done = site.lattice("delete", "node", "tiny", "--timeout", "60s")
     assert done.returncode == 0, done.stderr
     assert not site.pids("cramped")
+    assert [*(place / "instances").iterdir()] == [], "nothing of it is left there"
     assert site.node_of("cramped") == ""
     assert site.lattice("delete", "workload", "cramped").returncode == 0
 
@@ -338,8 +343,10 @@ def test_a_deleted_node_is_emptied_first_and_its_machine_can_join_anew(site: Sit
         assert done.returncode == 0, done.stderr
         assert not _left_of_node(site, node), "nothing was left on it when it went"
     assert min(counts) >= LEAST, counts
-    until(lambda: site.get(f"{NODES}/{node}"), "the cluster wants another")
     agent = site.agents[node]
+    assert agent.process.wait(60) != 0, "its agent ends: it is no node any more"
+    assert "start the agent again with --server and --join" in agent.said
+    until(lambda: site.get(f"{NODES}/{node}"), "the cluster wants another")
     agent.command[agent.command.index("--join") + 1] = site.token(node)
     agent.start_again()
     until(lambda: site.condition(node).get("status") == "True", "the machine is a node again")

@@ -71,6 +71,13 @@ class Identity:
             write_whole(self.folder / "place.json", msgspec.json.encode(place))
             self.place = place
 
+    def forget(self) -> None:
+        """It has not joined; the key stays. The place goes first, for it says that the rest is there."""
+        for name in ("place.json", "agent.crt", "ca.crt"):
+            (self.folder / name).unlink(missing_ok=True)
+        self.certificate = self.authority = b""
+        self.place = Place("")
+
     def signing_request(self) -> bytes:
         """Without a name: that is the server's to give."""
         key = serialization.load_pem_private_key(self.key, password=None)

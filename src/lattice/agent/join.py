@@ -10,13 +10,14 @@ from urllib.parse import urlsplit
 import msgspec
 
 from lattice.agent.identity import Identity, Place
-from lattice.errors import Denied, Invalid, LatticeError, TooMany, Unavailable, UnknownUser
+from lattice.errors import Denied, Invalid, LatticeError, NotFound, TooMany, Unavailable, UnknownUser
 from lattice.kinds.jointoken import fingerprint, parse_token
 
 PATH = "/apis/lattice.dev/v1alpha1/join"
 SECONDS = 10.0
 LARGEST = 1 << 20
-REFUSALS: dict[int, type[LatticeError]] = {401: UnknownUser, 403: Denied, 409: Denied, 422: Invalid, 429: TooMany}
+MOST_ASKED = 8  # servers
+REFUSALS: dict[int, type[LatticeError]] = {401: UnknownUser, 403: Denied, 404: NotFound, 409: Denied, 422: Invalid, 429: TooMany}
 
 T = TypeVar("T")
 
@@ -24,6 +25,7 @@ T = TypeVar("T")
 class _Directions(msgspec.Struct):
     authority: str
     agents: str
+    servers: list[str] = []
 
 
 class _Answer(msgspec.Struct):
@@ -65,11 +67,14 @@ def come_back(identity: Identity, servers: str) -> bytes:
 
 
 def look_up(identity: Identity, servers: str) -> list[str]:
-    """Where agents connect just now, as those servers say that answer and that our authority vouches for."""
-    found = []
-    for server in each_of(servers):
+    """Where agents connect just now, as those servers say that answer and that our authority vouches for; then those that they name."""
+    found: list[str] = []
+    asked = each_of(servers)
+    for server in asked:  # grows meanwhile
         with suppress(LatticeError):
-            found.append(_directions(server, _trusting(identity.authority)).agents)
+            told = _directions(server, _trusting(identity.authority))
+            found.append(told.agents)
+            asked += [each for each in told.servers if each not in asked][: MOST_ASKED - len(asked)]
     return found
 
 

@@ -28,9 +28,15 @@ REFUSED_PAUSE = 30.0  # who was refused does not ask again at once
 ASK_EVERY = 3  # so many failures in a row, and we ask where to connect
 LARGE = 512 * 1024  # bytes: a beat that is larger goes without logs; servers take twice as much
 KNOWN = 5  # addresses that are kept in mind
+LOOK_EVERY = 600.0  # seconds between questions who else is there
 DOUBTS = 4  # so often we do not follow who sends us back to one that has just not answered
 HOPS = 5  # from server to server in a row, before we wait
+JOIN_AGAIN = "make a token with `lattice tokens create`, and start the agent again with --server and --join"
 log = structlog.get_logger()
+
+
+class Removed(Denied):
+    """This machine is no node any more: its node was deleted, or another machine is that node now. Only a leader says so."""
 
 
 class _Elsewhere(Exception):
@@ -53,9 +59,10 @@ class Agent:
     is_part: bool = False  # of a machine that others share: what its own workloads use is what it uses
     look_up: Callable[[], Awaitable[list[str]]] | None = None
     connected_to: Callable[[str], None] = lambda address: None
-    rejoin: Callable[[], Awaitable[bool]] | None = None  # when the server knows no such node: whether it does now
+    rejoin: Callable[[], Awaitable[bool]] | None = None  # when the server knows no such node: whether it does now; raises to be asked again
     is_connected: asyncio.Event = field(default_factory=asyncio.Event)
     renewed: asyncio.Event = field(default_factory=asyncio.Event)  # set to connect anew with another certificate
+    removed: Removed | None = None  # set when somebody else was told so
 
     def __post_init__(self) -> None:
         self._failures = 0  # to connect, in a row
@@ -69,18 +76,41 @@ class Agent:
             with suppress(LatticeError):
                 self.addresses = list(dict.fromkeys([*await self.look_up(), *self.addresses]))[:KNOWN]
 
+    async def _keep_looking(self) -> None:
+        """Servers come and go while we are with one of them: once it is gone, it is too late to ask it."""
+        while self.look_up is not None:
+            await self.clock.sleep(LOOK_EVERY * (0.5 + self.rng.random() / 2))
+            with suppress(LatticeError):
+                found, (now, *others) = await self.look_up(), self.addresses
+                self.addresses = list(dict.fromkeys([now, *found, *others]))[:KNOWN]
+
     async def run(self) -> NoReturn:
-        """Until cancelled; what runs is left running."""
+        """Until cancelled; what runs is left running. Raises Removed once nothing runs any more that nobody wants."""
         await self.work.adopt()
         await self.work.look()  # what is said first must be true
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.work.run())
-            tasks.create_task(self._stay_connected())
-        raise AssertionError("unreachable")
+            meanwhile = [tasks.create_task(self.work.run()), tasks.create_task(self._keep_looking())]
+            why = await self._stay_connected()
+            for each in meanwhile:
+                each.cancel()
+        await self._leave(why)
+        raise why
 
-    async def _stay_connected(self) -> None:
-        pause, hops = FIRST_PAUSE, 0
+    async def _leave(self, why: Removed) -> None:
+        """What still runs here is nobody's: whoever wanted it has it elsewhere, or does not want it any more."""
+        left = sorted({each.workload for each in await self.work.runtime.list() if each.live})
+        log.warning("this machine is no node any more: what it runs is stopped", reason=why.what, workloads=left)
         while True:
+            try:
+                return await self.work.leave()
+            except (LatticeError, OSError) as error:
+                log.warning("cannot stop what runs here", reason=str(error))
+                await self.clock.sleep(LONGEST_PAUSE)
+
+    async def _stay_connected(self) -> Removed:
+        """Until we are told that we are no node any more."""
+        pause, hops = FIRST_PAUSE, 0
+        while self.removed is None:
             began = self.clock.monotonic()
             try:
                 await self._converse(self.addresses[0])
@@ -94,7 +124,7 @@ class Agent:
             except (LatticeError, TimeoutError) as error:
                 log.warning("not connected", address=self.addresses[0], reason=str(error) or "no answer in time")
                 if isinstance(error, Denied):
-                    pause = FIRST_PAUSE if await self._rejoined(error) else REFUSED_PAUSE
+                    pause = await self._refused(error)
                 else:
                     self._silent = self.addresses[0]
                 await self._next_address()
@@ -103,11 +133,19 @@ class Agent:
                 pause = FIRST_PAUSE
             await self.clock.sleep(pause * (0.5 + self.rng.random() / 2))
             pause = min(self._longest_pause, pause * 2)
+        return self.removed
 
-    async def _rejoined(self, refusal: Denied) -> bool:
-        if self.rejoin is None or not refusal.what.startswith("UNKNOWN_NODE"):
-            return False
-        return await self.rejoin()
+    async def _refused(self, error: Denied) -> float:
+        """How long to wait before we ask again. The token that we were started with may be for the node as it is now."""
+        if not isinstance(error, Removed):
+            return REFUSED_PAUSE
+        try:
+            is_back = self.rejoin is not None and await self.rejoin()
+        except LatticeError as trouble:  # nobody could be asked: that says nothing
+            log.warning("cannot join again yet", reason=str(trouble))
+            return REFUSED_PAUSE
+        self.removed = None if is_back else error
+        return FIRST_PAUSE
 
     def _doubts(self, address: str) -> bool:
         """Whether that one has just not answered: whoever names it will soon know better, and is asked again."""
@@ -148,6 +186,8 @@ class Agent:
             self.is_connected.set()
             try:
                 await Conversation(self, end, welcome).run()
+            except Removed as error:  # who answers our hello reads the store itself: ask once more
+                log.warning("not connected", address=address, reason=str(error))
             finally:
                 self.is_connected.clear()
 
@@ -180,8 +220,11 @@ def refuse_parting(said: pb.ToAgent) -> None:
     if said.WhichOneof("said") == "elsewhere":
         raise _Elsewhere(said.elsewhere.address)
     if said.WhichOneof("said") == "refusal":
-        kind = Unavailable if said.refusal.reason == "UNAVAILABLE" else Denied
-        raise kind(f"{said.refusal.reason}: {said.refusal.message}")
+        refusal = said.refusal
+        if refusal.reason == "UNKNOWN_NODE":
+            raise Removed(f"{refusal.reason}: {refusal.message.partition(chr(10))[0]}", fix=JOIN_AGAIN)
+        kind = Unavailable if refusal.reason == "UNAVAILABLE" else Denied
+        raise kind(f"{refusal.reason}: {refusal.message}")
 
 
 class Conversation:

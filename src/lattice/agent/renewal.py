@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import structlog
 
 from lattice.agent.identity import Identity
-from lattice.agent.loop import Agent
+from lattice.agent.loop import JOIN_AGAIN, Agent, Removed
 from lattice.clock import Clock
-from lattice.errors import LatticeError
+from lattice.errors import LatticeError, NotFound
 
 LOOK_EVERY = 600.0  # seconds: the wall clock may be set while we wait
 AGAIN = 60.0
@@ -34,8 +34,8 @@ class Renewal:
 
     async def renew(self) -> bool:
         address = self.agent.addresses[0]
+        is_over = self.identity.ends <= self.clock.now()
         try:
-            is_over = self.identity.ends <= self.clock.now()
             if is_over and self.come_back is not None:
                 certificate = await self.come_back()
             else:
@@ -43,6 +43,8 @@ class Renewal:
             self.identity.renewed(certificate)
         except (LatticeError, OSError) as error:
             log.warning("certificate not renewed", address=address, ends=self.identity.ends.isoformat(), reason=str(error))
+            if is_over and isinstance(error, NotFound) and error.what.startswith(f"there is no node {self.identity.name}"):
+                self.agent.removed = Removed(error.what, fix=JOIN_AGAIN)  # without a certificate, nobody else can tell us
             return False
         log.info("certificate renewed", ends=self.identity.ends.isoformat())
         self.agent.renewed.set()

@@ -13,6 +13,7 @@ from lattice.agent.runtimes.protocol import InstanceId, Record
 from lattice.errors import Conflict, Full, Invalid, Unavailable
 
 FORMAT = 1
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # on the disk, or in what this process may write
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +85,7 @@ class StateFile:
         try:
             write_whole(self.path, msgspec.json.encode(state))
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in NO_ROOM:
                 raise Full("no room to write the agent's state", where=str(self.path), fix="free some disk space on this node") from error
             raise Unavailable(f"the agent's state cannot be written: {error.strerror}", where=str(self.path)) from error
         self.state = state

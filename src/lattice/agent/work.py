@@ -247,6 +247,11 @@ class Work:
         live = [each.id for each in await self.runtime.list() if each.live]
         await asyncio.gather(*(self.runtime.stop(which, self.grace) for which in live))
 
+    async def leave(self) -> None:
+        """Everything is asked to end, and nothing of it is left."""
+        await self.stop_all()
+        await self.clear()
+
     async def clear(self) -> None:
         """Nothing is left on this node."""
         self.may_act, self.told, self._is_saved = False, Taken({}, {}), False

@@ -1,6 +1,7 @@
 """`lattice agent`: makes this machine a node and runs what the control plane puts on it."""
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    server: str
+    server: str  # one or several, separated by commas
     token: str
     data_dir: str
     name: str
@@ -47,11 +48,11 @@ class Options:
 @config_flag("LATTICE_AGENT_CONFIG")
 @click.option(
     "--server",
-    default="",
+    multiple=True,
     envvar=["LATTICE_SERVER", "CONTROL_PLANE_API_URL"],
     show_envvar=True,
     metavar="URL[,URL]",
-    help="API server to join: https://HOST:PORT. Name several where there are: any of them will do, while the others are down.",
+    help="API server to join: https://HOST:PORT. Name several where there are: any of them will do, while the others are down. Repeatable.",
 )
 @click.option(
     "--join",
@@ -95,7 +96,7 @@ class Options:
 @click.option("--stop-workloads-on-exit", "stop_on_exit", is_flag=True, help="Stop what runs when the agent is stopped; else it runs on.")
 @click.option("--clear", is_flag=True, help="Stop and remove everything that an earlier agent left in the data folder, and end.")
 @click.option("--verbose", is_flag=True, help="Log more.")
-def agent(verbose: bool, **values: Any) -> None:
+def agent(server: tuple[str, ...], verbose: bool, **values: Any) -> None:
     """Make this machine a node and run what the control plane puts on it.
 
     Stopped, it leaves its workloads running; started again, it takes them over.
@@ -107,7 +108,7 @@ def agent(verbose: bool, **values: Any) -> None:
       lattice agent --data-dir /var/lib/lattice-agent --clear
     """  # fmt: skip
     configure_logging(verbose=verbose)
-    asyncio.run(_run(Options(**values)))
+    asyncio.run(_run(Options(server=",".join(server), **values)))
 
 
 async def _run(options: Options) -> None:
@@ -160,23 +161,29 @@ async def _serve(options: Options, folder: Path, work: "Work", runtimes: tuple[s
     from lattice.agent import join
     from lattice.agent.identity import Identity, Place
     from lattice.agent.link import GrpcLink
-    from lattice.agent.loop import Agent
+    from lattice.agent.loop import KNOWN, Agent, Removed
     from lattice.agent.ports import PortBlock
     from lattice.agent.renewal import Renewal
     from lattice.agent.usage import NodeMeter
 
     identity, rng = Identity.load(folder), random.Random()  # noqa: S311 - jitter
+    former = identity.authority
     await asyncio.to_thread(_join, identity, options)
+    if former and identity.authority != former:
+        work.term = 0  # each control plane counts its own
     server = options.server or identity.place.server
     block = None if options.ports else PortBlock(folder)
     machine = _machine(options, folder, runtimes, _ports(options.ports) if block is None else block.range)
     meter = NodeMeter(work.clock, folder)
 
-    async def look_up() -> list[str]:
-        return await asyncio.to_thread(join.look_up, identity, server)
+    def remember(*addresses: str) -> None:
+        with contextlib.suppress(OSError):  # a full disk is no reason to be cut off
+            identity.found(Place(identity.place.node, server, tuple(dict.fromkeys([*addresses, *identity.place.agents]))[:KNOWN]))
 
-    def connected_to(address: str) -> None:
-        identity.found(Place(identity.place.node, server, tuple(dict.fromkeys([address, *identity.place.agents]))[:5]))
+    async def look_up() -> list[str]:
+        found = await asyncio.to_thread(join.look_up, identity, server)
+        remember(*identity.place.agents[:1], *found)
+        return found
 
     async def rejoin() -> bool:
         return await asyncio.to_thread(_rejoined, identity, options)
@@ -185,10 +192,14 @@ async def _serve(options: Options, folder: Path, work: "Work", runtimes: tuple[s
         return await asyncio.to_thread(join.come_back, identity, server)
 
     agent = Agent(work, GrpcLink(lambda: identity), work.clock, rng, machine.registration, list(identity.place.agents))
-    agent.node_usage, agent.look_up, agent.connected_to, agent.rejoin = meter.usage, look_up, connected_to, rejoin
+    agent.node_usage, agent.look_up, agent.connected_to, agent.rejoin = meter.usage, look_up, remember, rejoin
     agent.is_part = bool(options.cpu or options.memory or options.disk)
     await agent.find_server()
-    await _until_stopped(agent.run(), Renewal(identity, agent, work.clock, rng, come_back).run())
+    try:
+        await _until_stopped(agent.run(), Renewal(identity, agent, work.clock, rng, come_back).run())
+    except Removed:
+        identity.forget()
+        raise
     if options.stop_on_exit:
         await work.stop_all()
 
@@ -224,13 +235,16 @@ def _join(identity: "Identity", options: Options) -> None:
 
 
 def _rejoined(identity: "Identity", options: Options) -> bool:
-    """The node was made anew while we were away: the token that we were started with may be for it."""
+    """The node was made anew while we were away: the token that we were started with may be for it. Raises when nobody could be asked."""
     from lattice.agent.join import join
+    from lattice.errors import TooMany, Unavailable
 
     if not options.token or not options.server:
         return False
     try:
         join(identity, options.server, options.token, options.name or _host_name())
+    except (Unavailable, TooMany):
+        raise
     except LatticeError as error:
         say.warning(f"cannot join again: {error}")
         return False

@@ -40,6 +40,7 @@ from lattice.server.joining import Joining
 from lattice.server.live import Live
 from lattice.server.nodelink import NodeLinks
 from lattice.server.relay import Relay, relay_tls
+from lattice.server.servers import Servers
 from lattice.server.worklogs import WorkLogs
 from lattice.settings import Settings
 from lattice.store.leader import Election
@@ -50,6 +51,7 @@ ROLE = "controllers"
 ADMIN = "lattice-admin"
 SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words
 COMPACT_EVERY = 60.0  # seconds
+SELDOM = 20_000  # new containers between two collections: at Python's 700, one sixth of a busy server's time went there
 MAX_HEAD = 64 * 1024  # bytes of a request line or header: long selectors and continue tokens
 log = structlog.get_logger()
 
@@ -90,7 +92,9 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
         api.fixed = {CustomResourceDefinition.resource.id: await _fixed(documents, clock)}
         instance = settings.instance_id or f"{socket.gethostname()}-{os.getpid()}"
         agents = _AgentsAddress(settings, address)
-        made = providers(settings, folder, clock, lambda: address.url)
+        servers = Servers(store, clock, new_uid, lambda: address.url)
+        stack.push_async_callback(servers.leave)
+        made = providers(settings, folder, clock, lambda: ",".join(servers.known()))
         for provider in made.values():
             stack.push_async_callback(provider.close)
         election = _election(store, clock, settings, instance)
@@ -98,7 +102,8 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
         running = Running("", folder / "kubeconfig", False, settings.store or str(folder / "state.db"), resumed, lead, instance)
         fleet = FleetQuestions(api, _beside(settings, made), settings.fleet_time_limit)
         stack.push_async_callback(fleet.close)
-        joining = Joining(store, authority, clock, new_uid, agents.shown)
+        servers.leases = lead.leases
+        joining = Joining(store, authority, clock, new_uid, agents.shown, servers.known)
         links = NodeLinks(clock, lead.leading, lead.leader, settings.heartbeat, lead.environment)
         lead.changed = links.leadership_changed
         relay = Relay(lead.leader_url, lambda: address.url, relay_tls(authority, folder / "tls"))
@@ -118,8 +123,11 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
             asyncio.create_task(election.run()),
             asyncio.create_task(_compact(running, store, clock, settings.history)),
         }
+        if settings.store:  # which others may share
+            running.tasks.add(asyncio.create_task(servers.enrol()))
         await lead.begun()
         gc.collect()
+        gc.set_threshold(SELDOM)  # nearly all garbage goes without: what comes and goes here has no cycles
         gc.freeze()  # what stays for ever need not be walked through in every collection: those pauses are everybody's
         yield running
 

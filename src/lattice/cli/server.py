@@ -1,10 +1,11 @@
 """`lattice server`: one API server of a production installation; any number of them share an etcd."""
 
 import asyncio
+import contextlib
 import logging
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO, cast
 
 import click
 from click.core import ParameterSource
@@ -72,6 +73,22 @@ def with_etcd_host(settings: Settings) -> Settings:
     return replace(settings, store=f"etcd://{host}:{port}")
 
 
+class _Lasting:
+    """A stream that takes what it can: a disk that is full, or a reader that is gone, keeps nobody from working."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
 def configure_logging(*, verbose: bool) -> None:
     """One JSON line per event, to standard error."""
     import sys
@@ -87,7 +104,7 @@ def configure_logging(*, verbose: bool) -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if verbose else logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Lasting(sys.stderr))),
     )
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)

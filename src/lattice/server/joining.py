@@ -1,7 +1,7 @@
 """How a machine becomes a node: a one-time token and a signing request in, a certificate out, everything in one commit or nothing."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -63,22 +63,24 @@ class Guesses:
 
 @dataclass
 class Joining:
-    """Any server may let a machine in: what decides is one commit against the store. `agents` is where agents connect."""
+    """Any server may let a machine in: what decides is one commit against the store. `agents` is where agents connect, `servers` where
+    the APIs of all servers answer."""
 
     store: Store
     authority: Authority
     clock: Clock
     new_uid: Callable[[], str]
     agents: Callable[[], str]
+    servers: Callable[[], Sequence[str]] = tuple
 
     def __post_init__(self) -> None:
         self._guesses = Guesses(self.clock)
 
-    def directions(self) -> dict[str, str]:
+    def directions(self) -> dict[str, Any]:
         """Open to everybody: whom to trust is in the token, not in this answer."""
-        return {"authority": self.authority.pem.decode(), "agents": self.agents()}
+        return {"authority": self.authority.pem.decode(), "agents": self.agents(), "servers": list(self.servers())}
 
-    async def join(self, body: bytes, address: str) -> dict[str, str]:
+    async def join(self, body: bytes, address: str) -> dict[str, Any]:
         """What the new node needs. Refusals write nothing."""
         try:
             self._guesses.admit(address)
@@ -101,7 +103,7 @@ class Joining:
         refuse_stranger(peer, unpack(entry.value, entry.revision) if entry else None)
         return sign(self.authority, asked, peer.node, self.clock.now())
 
-    async def _come_back(self, wish: JoinRequest) -> dict[str, str]:
+    async def _come_back(self, wish: JoinRequest) -> dict[str, Any]:
         """A machine that slept, or could not reach us: its key is the node's still, and only who holds that has any use for the answer."""
         peer = former_peer(self.authority, wish.certificate.encode())
         if self.clock.now() > peer.until + COME_BACK_WITHIN:
@@ -111,7 +113,7 @@ class Joining:
         certificate = await self.renew(peer, wish.request.encode())
         return {"node": peer.node, "certificate": certificate.decode(), **self.directions()}
 
-    async def _join(self, wish: JoinRequest) -> dict[str, str]:
+    async def _join(self, wish: JoinRequest) -> dict[str, Any]:
         token, asked = parse_token(wish.token), read_request(wish.request.encode())
         for attempt in range(TRIES):
             try:

@@ -81,7 +81,7 @@ class ContainerRuntime:
         env = spec.env | prepare.port_environment(spec) | spec.container.env
         made = await self.podman.call("create", *self._flags(spec, env), env=env, timeout=LONG)
         if made.code != 0:
-            return complaint(made.err)
+            return prepare.of_ports(complaint(made.err), spec)
         limited = {name: "container" for name in ("cpu", "memory") if getattr(spec.limits, name) is not None}
         instance = msgspec.structs.replace(fresh(spec, "Running"), started_at=stamp(self.clock.now()), enforced=limited)
         record = Record(spec, instance, Handle(boot=groups.boot_id(), container=self._name(spec.id)))
@@ -89,7 +89,7 @@ class ContainerRuntime:
         await self._guard(record)
         begun = await self.podman.call("start", self._name(spec.id))
         if begun.code != 0:
-            return complaint(begun.err)
+            return prepare.of_ports(complaint(begun.err), spec)
         self._records[spec.id] = record
         await self._watch(record)
         return None

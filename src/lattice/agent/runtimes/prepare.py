@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lattice.agent.runtimes.groups import MARK
-from lattice.agent.runtimes.protocol import Failure, InstanceId, RunSpec
+from lattice.agent.runtimes.protocol import Failure, InstanceId, Reason, RunSpec
+from lattice.agent.state import NO_ROOM
 from lattice.errors import Full, LatticeError
 
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ")  # of the agent's own environment; the rest may hold secrets
-STORAGE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+STORAGE = NO_ROOM | {errno.EROFS, errno.EIO, errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
 SHORTAGE = frozenset({errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE})
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -76,7 +77,7 @@ def program(spec: RunSpec, path: str, folder: Path) -> str | Failure:
     if "/" in name:
         place = str(folder / name)
         return place if os.path.isfile(place) and os.access(place, os.X_OK) else _unrunnable(place, name)
-    return shutil.which(name, path=path) or Failure("INVALID_SPEC", f'command "{name}" was not found on PATH ({path})')
+    return shutil.which(name, path=path) or Failure("COMMAND_NOT_FOUND", f'command "{name}" was not found on PATH ({path})')
 
 
 def _unrunnable(place: str, name: str) -> Failure:
@@ -84,7 +85,7 @@ def _unrunnable(place: str, name: str) -> Failure:
         return Failure("INVALID_SPEC", f'command "{name}" is a folder')
     if os.path.exists(place):
         return Failure("INVALID_SPEC", f'command "{name}" is not executable')
-    return Failure("INVALID_SPEC", f'command "{name}" does not exist')
+    return Failure("COMMAND_NOT_FOUND", f'command "{name}" does not exist')
 
 
 def port_failure(spec: RunSpec) -> Failure | None:
@@ -92,8 +93,17 @@ def port_failure(spec: RunSpec) -> Failure | None:
     for port in spec.container.ports:
         number = spec.ports.get(port.name)
         if number and not _is_free(number, port.protocol == "UDP"):
-            return Failure("PORT_BIND_CONFLICT", f'port {number}/{port.protocol} ("{port.name}") is taken by another program on this node')
+            reason: Reason = "PORT_TAKEN" if port.port is None else "PORT_BIND_CONFLICT"
+            return Failure(reason, f'port {number}/{port.protocol} ("{port.name}") is taken by another program on this node')
     return None
+
+
+def of_ports(failure: Failure, spec: RunSpec) -> Failure:
+    """What somebody else says of a port that is taken; one that was chosen for the container, unless a fixed one is named."""
+    fixed = (str(port.port) for port in spec.container.ports if port.port is not None)
+    if failure.reason != "PORT_BIND_CONFLICT" or any(re.search(rf"\b{number}\b", failure.message) for number in fixed):
+        return failure
+    return Failure("PORT_TAKEN", failure.message)
 
 
 def _is_free(number: int, udp: bool) -> bool:
@@ -114,6 +124,8 @@ def exec_failure(number: int, name: str) -> Failure:
         return Failure("INSUFFICIENT_RESOURCES", f'command "{name}" could not be started: {text}')
     if number in (errno.ENOSPC, errno.EIO, errno.EROFS):
         return Failure("STORAGE_ERROR", f'command "{name}" could not be started: {text}')
+    if number == errno.ENOENT:
+        return Failure("COMMAND_NOT_FOUND", f'command "{name}" cannot be run here: it, or the program that is to read it, is not there')
     return Failure("INVALID_SPEC", f'command "{name}" cannot be run here: {text}')
 
 

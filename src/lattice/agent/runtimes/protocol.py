@@ -11,8 +11,10 @@ from lattice.kinds.container import Container, Probe
 State = Literal["Starting", "Running", "Exited"]
 Reason = Literal[
     "INVALID_SPEC",  # cannot work however often it is tried
+    "COMMAND_NOT_FOUND",
     "INVALID_IMAGE",
-    "PORT_BIND_CONFLICT",
+    "PORT_BIND_CONFLICT",  # of a port that it asks for by number
+    "PORT_TAKEN",  # of one that was chosen for it: another may be chosen
     "IMAGE_NOT_FOUND",
     "IMAGE_PULL_FAILED",
     "INSUFFICIENT_RESOURCES",  # also: killed at its memory limit
@@ -23,7 +25,7 @@ Reason = Literal[
     "UNHEALTHY",  # its liveness or startup probe failed
     "DISCONNECTED",  # the node was cut off for longer than the workload allows
 ]
-FINAL: frozenset[str] = frozenset({"INVALID_SPEC", "INVALID_IMAGE", "PORT_BIND_CONFLICT"})
+FINAL: frozenset[str] = frozenset({"INVALID_SPEC", "COMMAND_NOT_FOUND", "INVALID_IMAGE", "PORT_BIND_CONFLICT"})
 
 
 class InstanceId(msgspec.Struct, frozen=True, order=True):

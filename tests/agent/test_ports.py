@@ -1,0 +1,106 @@
+"""Agents on one machine and their ports: each has a block of its own, and none gets one where something of a killed agent still listens."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from lattice.agent.ports import BLOCK, FIRST, LAST, PortBlock, heard_ports
+
+STARTS = range(FIRST, LAST, BLOCK)
+AGENT = "import sys, time; from pathlib import Path; from lattice.agent.ports import PortBlock; block = PortBlock(Path(sys.argv[1])); print(*block.range, flush=True); time.sleep(600)"
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+@contextmanager
+def a_block(folder: Path) -> Iterator[tuple[int, int]]:
+    block = PortBlock(folder)
+    try:
+        yield block.range
+    finally:
+        block.close()
+
+
+def killed_agent(folder: Path) -> tuple[int, int]:
+    """The block of an agent that was killed a moment ago."""
+    with subprocess.Popen([sys.executable, "-c", AGENT, str(folder)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        first, last = map(int, process.stdout.readline().split())
+        process.kill()
+    return first, last
+
+
+@contextmanager
+def listening(number: int, kind: int = socket.SOCK_STREAM, host: str = "127.0.0.1") -> Iterator[None]:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind) as taken:
+        taken.bind((host, number))
+        if kind == socket.SOCK_STREAM:
+            taken.listen()
+        yield
+
+
+def test_agents_of_one_machine_have_different_ports_and_keep_theirs(folders: Path) -> None:
+    with a_block(folders / "a") as one, a_block(folders / "b") as two:
+        assert one != two
+        assert {(each[0] - FIRST) % BLOCK for each in (one, two)} == {0}
+    with a_block(folders / "b") as again:
+        assert again == two
+
+
+@pytest.mark.parametrize(
+    ("kind", "host"),
+    [
+        pytest.param(socket.SOCK_STREAM, "127.0.0.1", id="tcp"),
+        pytest.param(socket.SOCK_STREAM, "::1", id="tcp over IPv6"),
+        pytest.param(socket.SOCK_DGRAM, "127.0.0.1", id="udp"),
+    ],
+)
+def test_a_block_where_something_of_a_killed_agent_still_listens_is_given_to_nobody_else(folders: Path, kind: int, host: str) -> None:
+    first, last = killed_agent(folders / "a")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(listening(last, kind, host))
+        except OSError:
+            pytest.skip(f"this machine has no {host}")
+        with a_block(folders / "b") as other:
+            assert other[0] != first
+        with a_block(folders / "a") as again:
+            assert again == (first, last), "what listens there is its own"
+
+
+def test_a_block_of_a_killed_agent_where_nothing_is_left_can_be_had_again(folders: Path) -> None:
+    first, last = killed_agent(folders / "a")
+    (folders / "b" / "ports").write_text(str(first))
+    with a_block(folders / "b") as other:
+        assert other == (first, last)
+        with a_block(folders / "a") as again:
+            assert again != other, "somebody else has it by now"
+
+
+def test_where_something_listens_in_every_block_one_that_no_agent_has_is_taken_all_the_same(folders: Path) -> None:
+    heard = [frozenset(STARTS)]
+    block = PortBlock(folders / "a", lambda: heard[0])
+    other = PortBlock(folders / "b", lambda: heard[0])
+    try:
+        assert block.range[1] - block.range[0] == BLOCK - 1
+        assert other.range != block.range
+    finally:
+        block.close()
+        other.close()
+
+
+def test_what_listens_on_this_machine_is_found() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as caller:
+        found = heard_ports()
+        assert server.getsockname()[1] in found
+        assert caller.getsockname()[1] not in found, "who only calls somebody does not listen"
