@@ -34,9 +34,11 @@ def measured(asked: argparse.Namespace) -> dict[str, float]:
     for number, asks in enumerate(cases.jobs(table, asked.jobs, asked.tasks), 1):
         began = time.process_time()
         assert groupable(asks[0], profile, table)
-        rows = decide_many(asks[0], table, profile, len(asks))
+        picks = decide_many(asks[0], table, profile, len(asks))
+        told = list(picks.counts())
         deciding += time.process_time() - began
-        for ask, row in zip(asks, rows, strict=True):
+        assert len(told) == len(asks)
+        for ask, row in zip(asks, picks.rows, strict=True):
             table.assume(ask, row)
         if number % (asked.jobs // 10) == 0:
             marks.append(time.process_time())

@@ -133,12 +133,14 @@ def an_office(store: Store, clock: Clock, term: Term) -> Office:
 
 
 @asynccontextmanager
-async def acting(store: Store, clock: Clock, profile: ProfileSpec = PRESETS[DEFAULT], role: str = "leader") -> AsyncIterator[Acting]:
+async def acting(
+    store: Store, clock: Clock, profile: ProfileSpec = PRESETS[DEFAULT], role: str = "leader", plain: ProfileSpec | None = None
+) -> AsyncIterator[Acting]:
     """A controller of a new term; rivals have other roles, so that neither fences the other."""
-    term = await store.campaign(role, "server", 15.0)
+    term = await store.campaign(role, f"server-{role}", 15.0)
     assert term is not None
     office = an_office(store, clock, term)
-    made = Acting(SchedulingController(office, profile), office)
+    made = Acting(SchedulingController(office, profile, plain=plain), office)
     copies = [office.copy(LatticeNode), office.copy(LatticeWorkload)]
     made.feeds = [asyncio.create_task(copy.run()) for copy in copies]
     for copy in copies:

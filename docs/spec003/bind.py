@@ -71,7 +71,7 @@ BIND = (
         "event_emission: bind_failure_event",
         "scheduling.bind:Binder.bind",
         f"{BINDS}::test_an_expired_reservation_is_refused_and_gives_the_room_back",
-        ("scheduling/bind.py", "event = self._failed(request, self.mode, problem)", "return self._failed(request, self.mode, problem)"),
+        ("scheduling/bind.py", "event = self._tell(self._failed(", "event = ((self._failed("),
     ),
     Row(
         "rollback_handler",

@@ -69,7 +69,11 @@ FILTER = (
         "pod_affinity",
         "scheduling.plugins.workload_affinity:WorkloadAffinity",
         f"{FILTERS}::test_workload_affinity",
-        ("scheduling/plugins/workload_affinity.py", "return ~occupied(table, key, tally)", "return occupied(table, key, tally)"),
+        (
+            "scheduling/plugins/workload_affinity.py",
+            "return ~occupied(table, key, tally, elsewhere=True)",
+            "return occupied(table, key, tally)",
+        ),
     ),
     Row(
         "pod_anti_affinity",

@@ -11,19 +11,19 @@ CYCLES = "scheduling/test_schedule.py"
 
 MISSING = (
     Row(
-        "1. extended resources: GPU, FPGA, custom",
+        "1. Extended resources (GPU, FPGA, custom)",
         "scheduling.plugins.gpu:Gpu",
-        f"{RESOURCES}::test_gpus_are_counted_one_by_one",
+        f"{RESOURCES}::test_gpus_fpgas_and_whatever_is_named_are_counted",
         ("scheduling/plugins/gpu.py", "    return ~found", "    return found"),
     ),
     Row(
-        "2. ephemeral storage and hugepages",
+        "2. Ephemeral storage and hugepages",
         "scheduling.ask:demands_of",
         f"{RESOURCES}::test_ephemeral_storage_and_hugepages_are_asked_for_together",
         ("scheduling/ask.py", "if name != GPU and amount > 0", 'if name in ("cpu", "memory")'),
     ),
     Row(
-        "3. resources summed over a pod",
+        "3. Pod-level resource aggregation",
         "kinds.container:total_amounts",
         f"{RESOURCES}::test_a_limit_that_one_container_lacks_is_none_for_the_whole",
         (
@@ -33,13 +33,13 @@ MISSING = (
         ),
     ),
     Row(
-        "4. topology spread constraints",
+        "4. Topology spread constraints",
         "scheduling.domains:fewest",
         f"{FILTERS}::test_a_zone_whose_nodes_are_not_ready_is_not_the_emptiest",
         ("scheduling/domains.py", "return int(counts[usable].min())", "return int(counts.min())"),
     ),
     Row(
-        "5. pod affinity and anti-affinity evaluated",
+        "5. Pod affinity/anti-affinity evaluation logic",
         "scheduling.plugins.workload_affinity:WorkloadAffinity",
         f"{FILTERS}::test_the_first_of_a_group_may_start_wherever_the_topology_key_is",
         (
@@ -49,31 +49,31 @@ MISSING = (
         ),
     ),
     Row(
-        "6. volume zone affinity",
+        "6. Volume zone affinity",
         "scheduling.plugins.volume_zone:VolumeZone",
         f"{FILTERS}::test_volume_zone",
         ("scheduling/plugins/volume_zone.py", 'in (("zone", volume.zone), ("region", volume.region)):', 'in (("zone", volume.zone),):'),
     ),
     Row(
-        "7. event emission",
+        "7. Event emission system",
         "scheduling.bind:Binder.bind_together",
         f"{BINDS}::test_a_group_is_bound_all_or_nothing",
         ("scheduling/bind.py", "return [self._tell(each.event or", "return [(each.event or"),
     ),
     Row(
-        "8. rollback handlers",
+        "8. Rollback handlers",
         "scheduling.bind:Binder.rollback",
         f"{BINDS}::test_rolling_back_twice_is_rolling_back_once[optimistic]",
         ("scheduling/bind.py", "if self._claim(_request(reservation)):", "if False:"),
     ),
     Row(
-        "9. atomic scheduling decisions",
+        "9. Atomic scheduling decisions",
         "scheduling.gang:seat_together",
         "scheduling/test_gang.py::test_all_or_nothing",
         ("scheduling/gang.py", "enough = len(seats) >= max(1, least)", "enough = len(seats) >= 1"),
     ),
     Row(
-        "10. concurrent state handled",
+        "10. State concurrency handling",
         "scheduling.bind:Ledger.lock",
         f"{BINDS}::test_success_is_one_event_with_what_changed[pessimistic]",
         ("scheduling/bind.py", "await self.ledger.unlock(request.node, token)", "pass"),
@@ -81,25 +81,25 @@ MISSING = (
 )
 PARTIAL = (
     Row(
-        "1. phases integrated into one scheduler",
+        "1. Integrate filter/score/select/bind modules into a production Scheduler",
         "scheduling.schedule:compose",
         f"{CYCLES}::test_a_profile_composes_its_scheduler",
         ("scheduling/schedule.py", "book = Reservations(table, holder, spec.reservation_timeout)", "book = Reservations(table, holder)"),
     ),
     Row(
-        "2. tie-breakers weighted_random and affinity_based",
+        "2. Additional tiebreaker strategies (weighted_random, affinity_based)",
         "scheduling.select:TieBreaker",
         f"{COMPOSED}::test_weighted_random_without_scores_reaches_everybody",
         ("scheduling/select.py", "weights = [1.0] * len(weights)", "weights[0] = 1.0"),
     ),
     Row(
-        "3. anti-affinity and topology scores",
+        "3. Anti-affinity and topology scoring functions",
         "scheduling.domains:evenness",
         f"{SCORES}::test_a_soft_spread_prefers_domains_that_are_not_ahead",
         ("scheduling/domains.py", "np.maximum(counts - fewest(table, ask, key, counts), 0)", "np.maximum(counts, 0)"),
     ),
     Row(
-        "4. node health checked",
+        "4. Node health status checking",
         "scheduling.plugins.ready:Ready",
         f"{RESOURCES}::test_only_nodes_that_are_well_take_workloads[draining]",
         ("scheduling/facts.py", 'draining=status.phase == "Draining" or', "draining="),
@@ -107,13 +107,13 @@ PARTIAL = (
 )
 NOW = (
     Row(
-        "1. CompositeScheduler over all phases",
+        "1. Create a CompositeScheduler that integrates all phases",
         "scheduling.schedule:CompositeScheduler",
         f"{COMPOSED}::test_preemption_comes_last",
         ("scheduling/schedule.py", "if selection.fits:", "if selection.fits and preemptor is None:"),
     ),
     Row(
-        "2. names re-exported in one place",
+        "2. Add convenience re-exports in lib.rs",
         "scheduling:__getattr__",
         f"{CYCLES}::test_the_useful_names_are_found_in_one_place",
         ("scheduling/__init__.py", '("Selection", "Selector", "TieBreaker"),', '("Selector", "TieBreaker"),'),
@@ -121,25 +121,25 @@ NOW = (
 )
 SOON = (
     Row(
-        "1. topology spread constraints",
+        "1. Implement topology spread constraints",
         "scheduling.plugins.topology_spread:TopologySpread",
         f"{FILTERS}::test_a_topology_key_that_no_node_has_is_said_to_be_unknown",
         ("scheduling/plugins/topology_spread.py", "if not rows.domain_count(key):", "if False:"),
     ),
     Row(
-        "2. pod affinity and anti-affinity evaluated",
+        "2. Add pod affinity/anti-affinity evaluation",
         "scheduling.plugins.workload_anti_affinity:WorkloadAntiAffinity",
         f"{FILTERS}::test_workload_anti_affinity",
         ("scheduling/plugins/workload_anti_affinity.py", "in rows.repulsed_by(ask):", "in ():"),
     ),
     Row(
-        "3. event emission",
+        "3. Implement event emission for observability",
         "scheduling.bind:BindEvent",
         f"{COMPOSED}::test_what_is_placed_is_bound",
         ("scheduling/bind.py", '"bound", now, updates=updates)', '"bound", 0.0, updates=updates)'),
     ),
     Row(
-        "4. rollback handlers",
+        "4. Add rollback handlers for binding failures",
         "scheduling.bind:Ledger.abort_all",
         f"{BINDS}::test_a_reservation_released_while_binding_leaves_no_trace",
         ("scheduling/bind.py", "await self.ledger.abort_all([_request(each) for each in reservations])", "pass"),
@@ -147,31 +147,31 @@ SOON = (
 )
 LONG_TERM = (
     Row(
-        "1. extended resources",
+        "1. Extended resource support",
         "scheduling.resources:is_extended",
         f"{RESOURCES}::test_qos",
         ("scheduling/resources.py", "for name in (*requests, *limits) if is_extended(name)}", "for name in ()}"),
     ),
     Row(
-        "2. state concurrency primitives",
+        "2. State concurrency primitives",
         "scheduling.reserve:Reservations.confirm",
         f"{BINDS}::test_a_reservation_released_while_binding_leaves_no_trace[optimistic]",
         ("scheduling/bind.py", "if isinstance(confirmed, Refused):", "if False:"),
     ),
     Row(
-        "3. atomic scheduling decisions",
+        "3. Atomic scheduling decisions",
         "scheduling.nodes:NodeTable.what_if",
         "scheduling/test_preempt.py::test_who_goes",
         ("scheduling/nodes.py", "if placement is not None and name not in self.placements:", "if False:"),
     ),
     Row(
-        "4. gang scheduling",
+        "4. Gang scheduling support",
         "scheduling.gang:seat_together",
         f"{CYCLES}::test_gangs[not all are here yet]",
         ("scheduling/schedule.py", "if len(members) < least:", "if False:"),
     ),
     Row(
-        "5. preemption",
+        "5. Preemption implementation",
         "scheduling.preempt:Preemptor",
         f"{CYCLES}::test_limits_on_disruption_hold_over_the_whole_cycle",
         ("scheduling/schedule.py", "            self.preemptor.charge(seat.victims)", "            pass"),

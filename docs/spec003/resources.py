@@ -42,7 +42,7 @@ RESOURCES = (
         f"{STATES}[memory]",
         (
             "kinds/workload.py",
-            'return total_amounts(self.containers, "requests") if self._containers_state("requests") else amounts(self.requests)',
+            'return total_amounts(self.containers, "requests") if self.containers_state("requests") else amounts(self.requests)',
             "return amounts(self.requests)",
         ),
     ),
@@ -78,24 +78,24 @@ RESOURCES = (
     ),
     Row(
         "hugepages_capacity",
-        "scheduling.resources:show_amount",
+        "kinds.container:show_amount",
         f"{HAS}[hugepages of any size in bytes]",
-        ("scheduling/resources.py", 'if resource in BYTES or resource.startswith("hugepages-"):', "if resource in BYTES:"),
+        ("kinds/container.py", 'if resource in BYTES or resource.startswith("hugepages-"):', "if resource in BYTES:"),
     ),
     Row(
-        "extended resources",
+        "Extended resources",
         "kinds.container:parse_resource",
-        f"{HAS}[an extended resource by its count]",
+        f"{HAS}[an extended resource such as FPGAs by its count]",
         ("kinds/container.py", "else parse_count", "else parse_cores"),
     ),
     Row(
-        "aggregation over the containers of a pod",
+        "Pod-level aggregation",
         "kinds.container:total_amounts",
         "scheduling/test_spec003_resources.py::test_a_workload_asks_for_what_its_containers_ask_for_together",
         ("kinds/container.py", "sum(found.get(name, 0) for found in each)", "max(found.get(name, 0) for found in each)"),
     ),
     Row(
-        "compressibility of resources",
+        "Resource compressibility markers",
         "scheduling.resources:is_compressible",
         "scheduling/test_spec003_resources.py::test_too_little_of_what_is_compressible_only_slows_down",
         (

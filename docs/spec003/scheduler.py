@@ -37,19 +37,19 @@ SCHEDULER = (
         ("scheduling/schedule.py", "Selector(TieBreaker(spec.tie_breaker), dice)", "Selector()"),
     ),
     Row(
-        "filter phase",
+        "Filter phase",
         "engine.decide:decide",
         f"{COMPOSED}::test_the_filters_of_the_profile_rule_out",
         ("engine/decide.py", "more = refusals_of(ask, table, plan.wide_filters)", "more = {}"),
     ),
     Row(
-        "score phase",
+        "Score phase",
         "engine.decide:weighed",
         f"{COMPOSED}::test_the_scores_of_the_profile_decide",
         ("engine/decide.py", "weighed(ask, rows, scores, reasons)", "weighed(ask, rows, (), reasons)"),
     ),
     Row(
-        "select phase",
+        "Select phase",
         "scheduling.select:Selector.select",
         f"{COMPOSED}::test_the_selected_one_is_taken",
         (
@@ -59,7 +59,7 @@ SCHEDULER = (
         ),
     ),
     Row(
-        "bind phase",
+        "Bind phase",
         "scheduling.schedule:CompositeScheduler.bind",
         f"{COMPOSED}::test_what_is_placed_is_bound",
         ("scheduling/schedule.py", "for each in ready if not each.ask.group]", "for each in ready if each.ask.group]"),

@@ -63,15 +63,15 @@ SCORE = (
     ),
     Row(
         "normalized_value bounds",
-        "scheduling.select:FULL_SCORE",
+        "engine.explain:FULL_SCORE",
         f"{SCORES}::test_a_score_is_shown_as_the_weighted_mean_from_0_to_100",
-        ("scheduling/select.py", "FULL_SCORE = 100.0", "FULL_SCORE = 1.0"),
+        ("engine/explain.py", "FULL_SCORE = 100.0", "FULL_SCORE = 1.0"),
     ),
     Row(
         "calculate_final_score",
         "scheduling.select:score_of",
         f"{SCORES}::test_a_score_is_shown_as_the_weighted_mean_from_0_to_100",
-        ("scheduling/select.py", "float(decision.totals[row]) / weight", "float(decision.totals[row])"),
+        ("scheduling/select.py", "FULL_SCORE * total / weight)", "FULL_SCORE * total)"),
     ),
     Row(
         "Scorer trait",

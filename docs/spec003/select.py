@@ -73,13 +73,13 @@ SELECT = (
         ("scheduling/schedule.py", "selection = self.selector.select(decision)", "selection = Selector().select(decision)"),
     ),
     Row(
-        "strategy: weighted_random",
+        "weighted_random strategy",
         "scheduling.select:TieBreaker.WEIGHTED_RANDOM",
         f"{SELECTS}::test_weighted_random_prefers_the_better_of_the_best_few",
         ("scheduling/select.py", "aim = self.dice.random() * sum(weights)", "aim = 0.0"),
     ),
     Row(
-        "strategy: affinity_based",
+        "affinity_based strategy",
         "scheduling.select:TieBreaker.AFFINITY",
         f"{SELECTS}::test_affinity_based_takes_the_most_liked",
         ("scheduling/select.py", "int(max(rows.tolist(), key=liked))", "int(min(rows.tolist(), key=liked))"),

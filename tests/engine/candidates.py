@@ -1,18 +1,14 @@
 """Toy candidates, asks and plugins: just enough to see the engine work, without any kind."""
 
-import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from hypothesis import settings
 
 from lattice.engine.plugin import Profile, Rejections, Scope, Shortfall
 from lattice.engine.table import Floats, Rows, Table
 
-EXAMPLES = int(os.environ.get("EXAMPLES", "10000" if os.environ.get("LATTICE_LONG") == "1" else "500"))
-many = settings(max_examples=EXAMPLES, deadline=None)
 LEVELS = 9  # of fullness that Whim knows
 
 

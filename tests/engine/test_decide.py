@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from candidates import Fullest, Lacks, Lonely, NotTheFullest, Room, Unmarked, a_profile, a_table, many, wanted
+from candidates import Fullest, Lacks, Lonely, NotTheFullest, Room, Unmarked, a_profile, a_table, wanted
 from hypothesis import given
 from hypothesis import strategies as st
+from proofs import many
 
 from lattice.engine.decide import COLUMNS_OF_A_BASE, COLUMNS_OF_A_STATE, NOWHERE, RULED_OUT, SIGHTINGS, decide
 from lattice.engine.derived import most_columns
@@ -101,7 +102,7 @@ def test_a_frozen_decision_outlives_changes() -> None:
     table = a_table([4, 4])
     ask = wanted(table, x=3)
     decision = decide(ask, table, PACK)
-    kept = decision.freeze()
+    kept = decision.copied()
     table.take(kept.chosen, [(0, 4)])
     decide(ask, table, PACK)
     decide(ask, table, PACK)

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from candidates import NotTheFullest, Room, Unmarked, a_profile, a_table, many, wanted
+from candidates import NotTheFullest, Room, Unmarked, a_profile, a_table, wanted
 from hypothesis import given
 from hypothesis import strategies as st
+from proofs import many
 
 from lattice.engine.decide import RULED_OUT, Decision, decide
-from lattice.engine.explain import as_json, best_rows, counts, ranked, refusals, sentence, why_not
+from lattice.engine.explain import as_json, best_rows, counts, freeze, ranked, refusals, sentence, why_not
 from lattice.engine.plugin import Shortfall
 from lattice.engine.table import Rowids, Table
 
@@ -129,8 +130,20 @@ def test_a_reason_that_can_is_asked_once_about_all_its_rows_and_only_about_these
     decision.table.remove("r2")
     decision.reasons = {counted: np.array([True, False, True, True]), **decision.reasons}
     told = dict(refusals(decision))
-    assert told == {name: [Shortfall(f"row {name[1:]}"), Shortfall("x", "2", "1", "1")] for name in ("r0", "r3")}
+    assert told == {name: (Shortfall(f"row {name[1:]}"), Shortfall("x", "2", "1", "1")) for name in ("r0", "r3")}
     assert counted.asked == 1
+
+
+def test_a_frozen_decision_tells_what_was_so_when_it_was_made() -> None:
+    decision = decided([4, 1, 3], 2, taken=(0, 0, 2))
+    table, told = decision.table, (why_not(decision, "r1"), why_not(decision, "r2"), ranked(decision), as_json(decision, everything=True))
+    kept = freeze(decision)
+    table.take(2, [(0, -2)])
+    table.take(0, [(0, 4)])
+    table.remove("r0")
+    assert (why_not(kept, "r1"), why_not(kept, "r2"), ranked(kept), as_json(kept, everything=True)) == told
+    assert why_not(kept, "r0") == []
+    assert [str(each) for each in why_not(kept, "r2")] == ["x: need 2, have 1, missing 1"]
 
 
 WORLDS = st.tuples(st.lists(st.integers(0, 5), max_size=8), st.lists(st.integers(0, 7), max_size=4), st.integers(1, 4))
@@ -150,7 +163,7 @@ def test_counts_add_up_and_nobody_who_is_out_goes_without_a_reason(world: tuple[
     for name, row in decision.table.row_of.items():
         expected = sum(bool(mask[row]) for mask in decision.reasons.values())
         assert len(why_not(decision, name)) == expected
-        assert refused.get(name, []) == why_not(decision, name)
+        assert list(refused.get(name, ())) == why_not(decision, name)
         for each in why_not(decision, name):
             assert not each.need or int(each.need) - int(each.have) == int(each.missing) > 0
     assert sentence(decision)

@@ -1,30 +1,36 @@
 """Equal asks together get the rows that they would get one after the other, whatever the scores do as rows fill."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from candidates import LEVELS, NotTheFullest, Room, Unmarked, Whim, a_profile, a_table, many, wanted
+from candidates import LEVELS, NotTheFullest, Room, Unmarked, Whim, a_profile, a_table, wanted
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from picked import told, told_together
+from proofs import many
 
-from lattice.engine.decide import decide
+from lattice.engine.decide import Decision, decide
 from lattice.engine.group import MOST_AHEAD, decide_many, groupable
 from lattice.engine.plugin import Profile
 from lattice.engine.table import Table
 
 
-def one_at_a_time(table: Table, profile: Profile, count: int, amount: int) -> list[int]:
+def one_at_a_time(table: Table, profile: Profile, count: int, amount: int, tell: Callable[[Decision], Any] = told) -> list[Any]:
     rows: list[int] = []
+    found: list[Any] = []
     for _ in range(count):
         ask = wanted(table, x=amount)
         decision = decide(ask, table, profile)
         if not decision.fits:
             break
         rows.append(decision.chosen)
+        found.append(tell(decision))
         table.take(decision.chosen, ask.needs)
     for row in rows:
         table.take(row, [(0, -amount)])
-    return rows
+    return found
 
 
 @pytest.mark.parametrize(
@@ -39,7 +45,7 @@ def one_at_a_time(table: Table, profile: Profile, count: int, amount: int) -> li
 )
 def test_decide_many(rooms: list[int], count: int, weights: dict[str, float], names: list[str]) -> None:
     table = a_table(rooms)
-    assert [table.names[row] for row in decide_many(wanted(table, x=1), table, a_profile(Room(), **weights), count)] == names
+    assert [table.names[row] for row in decide_many(wanted(table, x=1), table, a_profile(Room(), **weights), count).rows] == names
     assert not table.taken(0).any(), "the table is as before"
 
 
@@ -90,7 +96,7 @@ def test_together_is_the_same_as_one_at_a_time_even_with_random_scores(
             decide(wanted(table, x=amount), table, profile)
         for row in range(0, len(rooms), 3):
             table.take(row, [(0, min(amount, rooms[row]))])
-    together = decide_many(wanted(table, x=amount), table, profile, count)
+    together = told_together(decide_many(wanted(table, x=amount), table, profile, count))
     assert together == one_at_a_time(table, profile, count, amount)
 
 
@@ -99,4 +105,4 @@ def test_together_is_the_same_as_one_at_a_time_even_with_random_scores(
 def test_many_rows_and_many_levels_come_out_the_same(rooms: list[int], packs: bool) -> None:
     table = a_table(rooms)
     profile = a_profile(Room(), fullest=1.0) if packs else a_profile(Room(), early=1.0)
-    assert decide_many(wanted(table, x=1), table, profile, 400) == one_at_a_time(table, profile, 400, 1)
+    assert decide_many(wanted(table, x=1), table, profile, 400).rows == one_at_a_time(table, profile, 400, 1, lambda each: each.chosen)

@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from candidates import a_table, many
+from candidates import a_table
 from hypothesis import given
 from hypothesis import strategies as st
+from proofs import many
 
 from lattice.engine.derived import CHANGES_KEPT
 from lattice.engine.order import tie_rank
@@ -337,3 +338,16 @@ def test_a_first_row_that_is_used_again_out_of_order_is_noticed() -> None:
     table.remove(first)
     table.add(late, {})
     assert not table.in_order
+
+
+def test_rows_are_in_tie_order_again_once_those_that_came_late_have_left() -> None:
+    table, names = Table(("x",)), sorted((f"n{number}" for number in range(9)), key=lambda name: tie_rank(0, name))
+    for name in (*names[1:4], *names[5:], names[0], names[4]):
+        table.add(name, {"x": 1})
+    assert not table.in_order
+    table.remove(names[0])
+    assert not table.in_order
+    table.remove(names[4])
+    assert table.in_order
+    table.add("other", {"x": 1})
+    assert [table.names[row] for row in table.by_rank() if table.names[row]] == sorted(table.row_of, key=lambda name: tie_rank(0, name))

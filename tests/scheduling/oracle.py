@@ -1,10 +1,11 @@
 """Which nodes can take a workload, found by the slowest and most obvious loops. Shares nothing with the scheduler but the manifest classes."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lattice.kinds.selector import LabelSelector
+from lattice.kinds.constraint import MachineImage, NodeTerm
+from lattice.kinds.selector import LabelSelector, Requirement
 from lattice.scheduling.ask import Demands
 from lattice.scheduling.facts import NodeFacts
 
@@ -73,12 +74,50 @@ def is_allowed(node: NodeFacts, wanted: Demands) -> bool:
         return False
     if any(node.labels.get(key) != value for key, value in wanted.node_selector):
         return False
-    return not wanted.node_terms or any(term.matches(dict(node.labels)) for term in wanted.node_terms)
+    return not wanted.node_terms or any(fulfils(term, node.labels) for term in wanted.node_terms)
+
+
+def fulfils(term: NodeTerm, labels: Mapping[str, str]) -> bool:
+    return all(holds(each, labels) for each in term.match_expressions)
+
+
+def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    """One demand on one label, word by word."""
+    value, values = labels.get(requirement.key), requirement.values
+    if requirement.operator == "In":
+        return value is not None and value in values
+    if requirement.operator == "NotIn":
+        return value is None or value not in values
+    if requirement.operator == "Exists":
+        return value is not None
+    if requirement.operator == "DoesNotExist":
+        return value is None
+    if value is None or not re.fullmatch("-?[0-9]+", value):
+        return False
+    return int(value) > int(values[0]) if requirement.operator == "Gt" else int(value) < int(values[0])
+
+
+def means(selector: LabelSelector, labels: Iterable[tuple[str, str]]) -> bool:
+    """Every label it names, and every demand it makes."""
+    found = dict(labels)
+    for key, value in selector.match_labels.items():
+        if key not in found or found[key] != value:
+            return False
+    return all(holds(each, found) for each in selector.match_expressions)
 
 
 def tolerates(node: NodeFacts, wanted: Demands) -> bool:
     for taint in node.taints:
-        if taint.effect != "PreferNoSchedule" and not any(each.tolerates(taint) for each in wanted.tolerations):
+        if taint.effect == "PreferNoSchedule":
+            continue
+        borne = False
+        for each in wanted.tolerations:
+            same_effect = each.effect is None or each.effect == taint.effect
+            if each.operator == "Exists":
+                borne = borne or (same_effect and (not each.key or each.key == taint.key))
+            else:
+                borne = borne or (same_effect and each.key == taint.key and each.value == taint.value)
+        if not borne:
             return False
     return True
 
@@ -92,7 +131,19 @@ def suits(node: NodeFacts, wanted: Demands) -> bool:
     for volume in wanted.volumes:
         if (volume.zone and node.labels.get("zone") != volume.zone) or (volume.region and node.labels.get("region") != volume.region):
             return False
-    return wanted.image is None or not wanted.image.pattern or bool(re.fullmatch(wanted.image.pattern.replace("*", ".*"), node.image))
+    return wanted.image is None or has_image(node.image, wanted.image)
+
+
+def has_image(image: str, wanted: MachineImage) -> bool:
+    """Images of these tests are called name-1.2: whole numbers compared one by one, those that are not there being 0."""
+    if wanted.pattern and not re.fullmatch(wanted.pattern.replace("*", ".*"), image):
+        return False
+    if not wanted.min_version:
+        return True
+    if not image:
+        return False
+    have, need = ([*map(int, text.split(".")), 0, 0] for text in (image.rpartition("-")[2], wanted.min_version))
+    return have[:3] >= need[:3]
 
 
 def has_room(node: NodeFacts, here: Sequence[Demands], wanted: Demands) -> bool:
@@ -148,14 +199,14 @@ def count_near(node: NodeFacts, key: str, nodes: Sequence[NodeFacts], matching: 
 
 
 def where(placed: Sequence[Placed], namespace: str, selector: LabelSelector) -> list[str]:
-    return [each.node for each in placed if each.demands.namespace == namespace and selector.matches(dict(each.demands.labels))]
+    return [each.node for each in placed if each.demands.namespace == namespace and means(selector, each.demands.labels)]
 
 
 def neighbours_agree(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequence[Placed], wanted: Demands) -> bool:
     for term in wanted.near:
         there = where(placed, wanted.namespace, term.selector)
         anywhere = any(count_near(each, term.topology_key, nodes, there) for each in nodes)
-        alone = not anywhere and term.selector.matches(dict(wanted.labels))
+        alone = not anywhere and means(term.selector, wanted.labels)
         if term.topology_key not in node.labels or not (alone or count_near(node, term.topology_key, nodes, there)):
             return False
     for term in wanted.far:
@@ -165,7 +216,7 @@ def neighbours_agree(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequen
             return False
     for each in placed:
         for term in each.demands.far:
-            meant = each.demands.namespace == wanted.namespace and term.selector.matches(dict(wanted.labels))
+            meant = each.demands.namespace == wanted.namespace and means(term.selector, wanted.labels)
             if meant and count_near(node, term.topology_key, nodes, [each.node]):
                 return False
     return True
@@ -179,7 +230,7 @@ def stays_even(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequence[Pla
             return False
         if spread.selector is not None:
             there = where(placed, wanted.namespace, spread.selector)
-            itself = spread.selector.matches(dict(wanted.labels))
+            itself = means(spread.selector, wanted.labels)
         else:
             mine = (wanted.namespace, wanted.service)
             there = [each.node for each in placed if wanted.service and (each.demands.namespace, each.demands.service) == mine]

@@ -1,14 +1,11 @@
 """Small clusters for tests: nodes and workloads that name only what a case is about."""
 
-import os
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from itertools import product
 from random import Random
 from typing import Any
-
-from hypothesis import settings
 
 from lattice.engine.plugin import Profile
 from lattice.scheduling.ask import Demands, GpuNeed, WorkloadAsk
@@ -21,9 +18,6 @@ from lattice.scheduling.plugins.host_ports import HostPorts
 from lattice.scheduling.plugins.least_taken import LeastTaken
 from lattice.scheduling.plugins.node_selector import NodeSelector
 from lattice.scheduling.plugins.workload_anti_affinity import WorkloadAntiAffinity
-
-EXAMPLES = int(os.environ.get("EXAMPLES", "10000" if os.environ.get("LATTICE_LONG") == "1" else "500"))
-many = settings(max_examples=EXAMPLES, deadline=None)
 
 FILTERS: Any = (NodeSelector(), Fit(), Gpu(), HostPorts(), WorkloadAntiAffinity())
 EMPTIEST: Any = ((LeastTaken(), 1.0),)

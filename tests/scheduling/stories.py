@@ -12,7 +12,8 @@ from oracle import Ledger
 
 from lattice.engine.decide import decide
 from lattice.engine.plugin import Profile
-from lattice.kinds.constraint import MachineImage, PreferredNodes, PreferredWorkloads, Volume
+from lattice.kinds.constraint import MachineImage, PreferredNodes, PreferredWorkloads, Spread, Volume, WorkloadTerm
+from lattice.kinds.selector import LabelSelector
 from lattice.scheduling.ask import Demands, GpuNeed, WorkloadAsk
 from lattice.scheduling.facts import NodeFacts
 from lattice.scheduling.nodes import NodeTable
@@ -32,13 +33,24 @@ REQUIREMENTS = (
     requirement("size", "DoesNotExist"),
     requirement("size", "Gt", "2"),
     requirement("size", "Lt", "3"),
+    requirement("size", "Gt", "1"),
+    requirement("size", "Lt", "4"),
 )
 NODE_TERMS = [node_term(*each) for each in (*pairs(REQUIREMENTS, 2), *((each,) for each in REQUIREMENTS), ())]
 TERMS = [near(key, app=app) for key in KEYS for app in "ab"]
+CHOOSY = [
+    LabelSelector(match_expressions=(requirement("app", "In", "a", "c"),)),
+    LabelSelector(match_expressions=(requirement("app", "NotIn", "b"),)),
+    LabelSelector(match_labels={"app": "b"}, match_expressions=(requirement("tier", "DoesNotExist"),)),
+    LabelSelector(match_expressions=(requirement("app", "Exists"), requirement("tier", "In", "web"))),
+    LabelSelector(match_expressions=(requirement("tier", "Exists"),)),
+]
+TERMS += [WorkloadTerm(selector=selector, topology_key=key) for selector in CHOOSY for key in ("zone", "node", "rack")]
 SPREADS = [
     a_spread(key, skew, soft=soft, labels=labels)
     for key, skew, soft, labels in product(KEYS, (1, 2), (False, False, True), (None, {"app": "a"}))
 ]
+SPREADS += [Spread(topology_key=key, max_skew=1, selector=selector) for selector in CHOOSY for key in ("zone", "node")]
 
 
 def some_of(choices: Sequence[Any], often: int = 3) -> list[tuple[Any, ...]]:
@@ -52,8 +64,10 @@ def mostly(usual: Any, *others: Any) -> list[Any]:
 
 
 PLACES = [
-    {key: value for key, value in zip(("zone", "rack", "size", "cluster"), values, strict=True) if value}
-    for values in product(("x", "x", "y", "y", ""), ("r1", "r1", "r2", ""), ("1", "4", ""), ("c", "c", "d"))
+    {key: value for key, value in zip(("zone", "rack", "size", "cluster", "region"), values, strict=True) if value}
+    for values in product(
+        ("x", "x", "y", "y", ""), ("r1", "r1", "r2", ""), ("1", "2", "3", "4", "big", ""), ("c", "c", "d"), ("n", "s", "")
+    )
 ]
 ROOMS = [
     {"cpu": cpu, "memory": memory, "workloads": slots, "fpga": fpga, **({"ports": ports} if ports else {})}
@@ -63,13 +77,13 @@ RANGES = (None, (80, 81), (80, 80), (79, 82), (80, 83), (443, 443))
 HEALTH: list[dict[str, Any]] = [{}] * 30 + [{"ready": False}, {"cordoned": True}, {"draining": True}]
 ABILITIES = [
     {"runtimes": frozenset(runtimes), "licences": frozenset(licences), "image": image, "price": price}
-    for runtimes, licences, image, price in product(((), (), ("process",)), ((), ("pro",)), ("", "os-1.2", "os-2.0"), (0, 1, 3))
+    for runtimes, licences, image, price in product(((), (), ("process",)), ((), ("pro",)), ("", "os-1.2", "os-1.10", "os-2.0"), (0, 1, 3))
 ]
 GPUS = ((), (), ("v100",), ("v100", "v100"), ("a100",), ("v100", "a100"), ("a100", "v100", "v100"), ("t4", ("v100", 600)))
 REQUESTS = [{"cpu": cpu, "memory": memory, "fpga": fpga} for cpu, memory, fpga in product((0, 1, 1, 2), (0, 1, 1, 2), (0,) * 11 + (1,))]
 WHO = [
-    {"namespace": namespace, "labels": {"app": app}, "service": service}
-    for namespace, app, service in product(("default", "default", "other"), "ab", ("", "s", "t"))
+    {"namespace": namespace, "labels": {"app": app, **({"tier": tier} if tier else {})}, "service": service}
+    for namespace, app, tier, service in product(("default", "default", "other"), "ab", ("", "", "web", "data"), ("", "s", "t"))
 ]
 PORTS = [
     {"ports": ports, "host_ports": host_ports}
@@ -92,6 +106,10 @@ GPU_NEEDS = [
     for (count, milli), models in product(((1, 1000), (2, 1000), (1, 300), (1, 700)), ((), (), ("v100",), ("a100", "v100"), ("h100",)))
 ]
 
+IMAGES = [
+    MachineImage(pattern=pattern, min_version=version)
+    for pattern, version in (("os-*", ""), ("*-2.0", ""), ("os-1.*", "1.2"), ("", "1.3"), ("", "2"), ("", "1.10"), ("os-*", "2.0.1"))
+]
 ABOUT_GPUS = {"gpu": GPU_NEEDS}
 ABOUT_NODES = {
     "gpu": mostly(None, *GPU_NEEDS),
@@ -100,9 +118,9 @@ ABOUT_NODES = {
     "node_selector": mostly({}, {"rack": "r1"}),
     "node_terms": some_of(NODE_TERMS),
     "node_preferences": some_of(LIKED_NODES),
-    "volumes": mostly((), (Volume(name="v", zone="x"),)),
+    "volumes": mostly((), (Volume(name="v", zone="x"),), (Volume(name="v", region="n"),), (Volume(name="v", zone="y", region="s"),)),
     "licences": mostly((), ("pro", "max")),
-    "image": mostly(None, MachineImage(pattern="os-*")),
+    "image": mostly(None, *IMAGES),
 }
 ABOUT_NEIGHBOURS = {
     "near": some_of(TERMS),
@@ -219,8 +237,33 @@ def some_event(choices: Choices, number: int, described: list[dict[str, Any]], k
     return Event(what, node=node["name"], facts=facts_of(node))
 
 
+BYTES = 290  # that a world is made of
+ANYTHING = (a_toleration(operator="Exists"),)
+
+
 def worlds() -> st.SearchStrategy[World]:
-    return st.binary(min_size=290, max_size=290).map(some_world)
+    return st.binary(min_size=BYTES, max_size=BYTES).map(some_world)
+
+
+def a_plain(world: World) -> World:
+    """Its nodes are well and in different places at first, and what is wanted is little; in most worlds no more than room."""
+    apart = ({"zone": "x", "rack": "r1"}, {"zone": "y", "rack": "r2"})
+    places = [{**each.labels, **place} for each, place in zip(world.facts, apart, strict=False)]
+    labels = places + [each.labels for each in world.facts[2:]]
+    well = {"ready": True, "cordoned": False, "draining": False}
+    facts = [
+        replace(each, labels=mine, totals={**each.totals, "workloads": each.totals["workloads"] + 4}, **well)
+        for each, mine in zip(world.facts, labels, strict=True)
+    ]
+    little = tuple((resource, amount // 4) for resource, amount in world.wanted.requests if resource != "fpga")
+    if len(world.events) == 8:
+        return replace(world, facts=facts, wanted=replace(world.wanted, requests=little))
+    plain = Demands(namespace=world.wanted.namespace, labels=world.wanted.labels, requests=little, tolerations=ANYTHING)
+    return replace(world, facts=facts, wanted=plain)
+
+
+def plain_worlds() -> st.SearchStrategy[World]:
+    return worlds().map(a_plain)
 
 
 class Story:
@@ -262,6 +305,17 @@ class Story:
         placement = self.table.assume(ask, decision.chosen)
         assert (placement.gpus, placement.ports) == (self.ledger.placed[ask.name].gpus, self.ledger.placed[ask.name].ports)
         assert_room_was_left(self.table, decision.chosen, ask)
+
+    def crowd(self) -> None:
+        """More of what is wanted, of little importance, until there is no room."""
+        for number in range(200):
+            ask = self.wanted(f"crowd{number}", number % 2)
+            decision = decide(ask, self.table, self.profile)
+            if not decision.fits:
+                return
+            self.table.assume(ask, decision.chosen)
+            self.ledger.comes(ask.name, ask.demands, decision.name)
+        raise AssertionError("there is always room for more")
 
     def told_again(self) -> NodeTable:
         """A table that is told of the outcome only."""

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small import ask, check_capacity, many, nodes, where
+from proofs import many
+from small import ask, check_capacity, nodes, where
 
 from lattice.errors import Unavailable
 from lattice.scheduling.bind import Binder, BindEvent, BindingMode, BindRequest, NodeState, ResourceUpdate
@@ -91,6 +92,7 @@ class BookLedger:
         for request in requests:
             if self.bound.pop(request.reservation, None) or self.prepared.pop(request.reservation, None):
                 self._take(request, -1)
+        self._after("abort_all")
 
     def _write(self, there: dict[str, BindRequest], request: BindRequest, expected: int) -> int | None:
         if self.revisions.get(request.node, 0) != expected:
@@ -229,7 +231,7 @@ def test_pessimistic_verifies_what_the_ledger_says() -> None:
     one = side(BindingMode.PESSIMISTIC, 1000)
     one.ledger.free["n0"]["cpu"] = 200
     event = run(one.binder.bind(one.reserve("w", 300)))
-    assert event.reason == "node n0 has 200 cpu free, 300 needed"
+    assert event.reason == "node n0 has 200m cpu free, 300m needed"
     assert not one.ledger.locks
 
 
@@ -334,6 +336,17 @@ def test_who_is_cancelled_while_binding_undoes_what_was_written(mode: BindingMod
     left = {} if gang else {"b": "n0"}
     assert (where(one.book.table), one.ledger.bound, one.ledger.prepared, one.ledger.locks) == (left, {}, {}, {})
     assert [(each.outcome, each.reason) for each in one.events] == [("failed", "binding was cancelled")] * (2 if gang else 1)
+
+
+@pytest.mark.parametrize(("mode", "step"), BROKEN)
+@pytest.mark.parametrize("gang", [False, True])
+def test_who_is_cancelled_while_undoing_a_failure_is_told_of_once(mode: BindingMode, step: str, gang: bool) -> None:
+    one = side(mode, 1000)
+    held = [one.reserve(name, 300) for name in "ab"]
+    one.ledger.breaks = {step if not gang else "commit_all": OSError("reset"), "abort_all": asyncio.CancelledError()}
+    with pytest.raises(asyncio.CancelledError):
+        run(one.binder.bind_together(held, 1) if gang else one.binder.bind(held[0]))
+    assert [each.reason for each in one.events] == ["OSError: reset"] * (2 if gang else 1)
 
 
 def test_an_attempt_that_nobody_goes_on_with_keeps_the_room_until_it_expires() -> None:

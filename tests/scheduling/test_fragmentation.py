@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from proofs import EXAMPLES, PATIENCE, many
 
 from lattice.engine.decide import decide
 from lattice.engine.explain import ranked
@@ -20,9 +21,8 @@ from lattice.scheduling.plugins.fit import Fit
 from lattice.scheduling.plugins.fragmentation import GpuFragmentation, Landscape
 from lattice.scheduling.plugins.gpu import Gpu
 from lattice.scheduling.preempt import fits_on
-from tests.scheduling.small import EXAMPLES, many
 
-pytestmark = pytest.mark.timeout(3600 if EXAMPLES > 500 else 300)
+pytestmark = pytest.mark.timeout(PATIENCE)
 MODELS = ("T4", "G2")
 FITS = Profile("fits", (Fit(), Gpu()), ())  # type: ignore[arg-type]
 
@@ -247,7 +247,7 @@ def test_who_asks_in_between_changes_no_decision(nodes: list[tuple[int, int, str
         happens(busy, number, step)
         match idle[number % 10]:
             case "decide":
-                first = decide(new, busy, used).freeze()
+                first = decide(new, busy, used).copied()
                 assert decide(new, busy, used).totals.tolist() == first.totals.tolist()
             case "explain":
                 ranked(decide(new, busy, used), 3)

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small import ask, check_capacity, many, nodes, packing, put, where
+from proofs import many
+from small import ask, check_capacity, nodes, packing, put, where
 from test_bind import ledger
 
 from lattice.engine.decide import decide
@@ -129,6 +130,16 @@ def test_members_that_had_to_go_come_back_together() -> None:
     assert [each.ask.name for each in one.cycle([run], 0.0).placed] == [each.name for each in members]
 
 
+@pytest.mark.parametrize("priorities", [(9, 0, 9), (9, 9, 0), (0, 9, 9)])
+def test_a_member_that_may_displace_others_is_not_refused_because_a_weaker_one_was(priorities: tuple[int, ...]) -> None:
+    table = nodes(1000, 1000)
+    put(table, "n1", [ask(table, "there", 1000, 1)])
+    gang = [ask(table, f"g{number}", 1000, priority, group="g", least=2) for number, priority in enumerate(priorities)]
+    cycle = evicting(table).cycle([gang], 0.0)
+    assert sorted(where(table).values()) == ["n0", "n1"]
+    assert [name for name, _ in cycle.evictions] == ["default/there"]
+
+
 def test_a_gang_takes_the_places_of_another() -> None:
     table = nodes(1000, 1000, 1000)
     gang_of(table, 3, least=3)
@@ -150,10 +161,12 @@ MEMBER = st.tuples(st.integers(0, 2), st.integers(100, 600), st.integers(0, 3), 
 @given(
     there=st.lists(MEMBER, min_size=2, max_size=9),
     least=st.integers(1, 3),
-    comes=st.lists(st.tuples(st.integers(200, 900), st.integers(1, 4), st.booleans()), min_size=1, max_size=4),
+    comes=st.lists(
+        st.tuples(st.integers(200, 900), st.tuples(st.integers(1, 4), st.integers(1, 4)), st.booleans()), min_size=1, max_size=4
+    ),
 )
 def test_a_gang_is_whole_or_gone_whoever_comes(
-    there: list[tuple[int, int, int, str]], least: int, comes: list[tuple[int, int, bool]]
+    there: list[tuple[int, int, int, str]], least: int, comes: list[tuple[int, tuple[int, int], bool]]
 ) -> None:
     table = nodes(1000, 800, 1000)
     for number, (node, cpu, priority, gang) in enumerate(there):
@@ -162,8 +175,8 @@ def test_a_gang_is_whole_or_gone_whoever_comes(
     whole = {gang for gang in "gh" if table.members[gang] >= least}
     one, before = evicting(table), set(table.placements)
     batch = [
-        [ask(table, f"new{number}.{twin}", cpu, priority, group=f"new{number}" if together else "", least=2 if together else 0)]
-        for number, (cpu, priority, together) in enumerate(comes)
+        [ask(table, f"new{number}.{twin}", cpu, priorities[twin], group=f"new{number}" if together else "", least=2 if together else 0)]
+        for number, (cpu, priorities, together) in enumerate(comes)
         for twin in range(1 + together)
     ]
     cycle = one.cycle(batch, 0.0)

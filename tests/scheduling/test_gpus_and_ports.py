@@ -178,10 +178,10 @@ def test_a_range_used_up_by_fixed_ports_says_so() -> None:
 @pytest.mark.parametrize(
     ("demands", "why"),
     [
-        pytest.param({"requests": (("cpu", 8001),)}, "node a has 8000 cpu free, 8001 needed", id="too much cpu"),
+        pytest.param({"requests": (("cpu", 8001),)}, "node a has 8 cpu free, 8001m needed", id="too much cpu"),
         pytest.param({"host_ports": ((80, "TCP"),)}, "port 80/TCP of node a is taken", id="a port in use"),
         pytest.param({"ports": 3}, "node a has 2 ports free, 3 needed", id="too many ports"),
-        pytest.param({"gpu": GpuNeed(1, 1000)}, "node a has no 1 GPUs with 1000 thousandths free", id="no GPU"),
+        pytest.param({"gpu": GpuNeed(1, 1000)}, "node a has 0 gpu free, 1 needed", id="no GPU"),
     ],
 )
 def test_what_does_not_fit_is_not_assumed(demands: dict[str, Any], why: str) -> None:

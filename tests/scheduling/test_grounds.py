@@ -1,13 +1,20 @@
 """What is kept of a decision: the best three, counts per reason, what the nearest node lacks, and never more than 2 KB."""
 
+from collections.abc import Sequence
+
+import pytest
 from build import a_node, a_workload, ask, nodes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.engine.decide import decide
+from lattice.engine.decide import Decision, decide
+from lattice.engine.picks import Picks
 from lattice.kinds.body import encode
-from lattice.scheduling.grounds import MOST_BYTES, chosen, digest, refused
+from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.grounds import MOST_BYTES, Grounds, chosen, digest, refused
 from lattice.scheduling.profile import compile_profile, preset
+from lattice.scheduling.reserve import Reservations
+from lattice.scheduling.schedule import CompositeScheduler
 
 PROFILE = preset("balanced")
 COMPILED = compile_profile(PROFILE)
@@ -15,11 +22,37 @@ COMPILED = compile_profile(PROFILE)
 
 def test_of_a_choice_the_best_three_are_kept_with_what_ruled_out_the_others() -> None:
     table = nodes(*(a_node(f"n{number}", {"cpu": number, "memory": "16Gi"}) for number in range(6)))
-    kept = chosen(decide(ask(table, a_workload({"cpu": 2})), table, COMPILED), PROFILE, 7)
+    (kept,) = chosen(decide(ask(table, a_workload({"cpu": 2})), table, COMPILED), PROFILE, 7)
     assert len(kept["best"]) == 3
     assert list(kept["best"].values()) == sorted(kept["best"].values(), reverse=True)
     assert kept["reasons"] == {"without 2 cpu free": 2}
     assert (kept["profile"], kept["revision"]) == ("balanced", 7)
+
+
+def test_of_those_decided_together_each_is_told_as_of_its_own_turn() -> None:
+    kept: dict[str, Grounds] = {}
+
+    def tell(asks: Sequence[WorkloadAsk], found: Decision | Picks) -> None:
+        kept.update(zip((ask.name for ask in asks), chosen(found, PROFILE, 7), strict=False))
+
+    together, alone = (nodes(*(a_node(f"n{number}", {"cpu": 4, "memory": "16Gi"}) for number in range(6))) for _ in range(2))
+    run = [ask(together, a_workload({"cpu": 1}), f"default/w{number}") for number in range(30)]
+    cycle = CompositeScheduler(COMPILED, Reservations(together), tell=tell).cycle([run], 0.0)
+    assert len(cycle.placed) == 24
+    assert len(kept) == 24
+    for placed in cycle.placed:
+        one = ask(alone, a_workload({"cpu": 1}), placed.ask.name)
+        decision = decide(one, alone, COMPILED)
+        (expected,) = chosen(decision, PROFILE, 7)
+        best = dict(list(expected["best"].items())[:2])
+        assert kept[placed.ask.name] == {
+            **expected,
+            "best": pytest.approx(best, abs=0.02),
+            "parts": pytest.approx(expected["parts"], abs=0.2),
+        }
+        assert next(iter(kept[placed.ask.name]["best"])) == placed.node == decision.name
+        assert placed.score == pytest.approx(expected["best"][placed.node], abs=0.02)
+        alone.assume(one, decision.chosen)
 
 
 def test_of_a_refusal_the_node_that_lacks_least_is_named_with_need_have_and_missing() -> None:
@@ -45,5 +78,5 @@ def test_the_digest_is_of_what_was_asked_and_not_of_who_asked() -> None:
 def test_it_is_never_larger_than_allowed(names: list[str]) -> None:
     table = nodes(*(a_node(name) for name in names))
     fits, fails = (decide(ask(table, a_workload({"cpu": cpu})), table, COMPILED) for cpu in (1, 99))
-    assert len(encode(chosen(fits, PROFILE, 1))) <= MOST_BYTES
+    assert len(encode(next(chosen(fits, PROFILE, 1)))) <= MOST_BYTES
     assert len(encode(refused(fails, PROFILE, 1))) <= MOST_BYTES

@@ -90,8 +90,8 @@ def test_mass_silence_halts_replacement(nodes: list[NodeSeen], is_halted: bool) 
 def test_a_halt_says_how_many_are_silent_and_ends_when_enough_are_back() -> None:
     first = release(zone_of(7, 10), Allowance(), 0.0)
     assert first.released == frozenset()
-    assert str(first.halted["z"]) == "7 of 10 nodes of zone z are silent at once: nothing is moved until some are back"
-    assert first.held["z00"] == str(first.halted["z"])
+    assert str(first.halted["z"]) == "7 of 10 nodes: most nodes of zone z are silent at once, and nothing is moved until some are back"
+    assert first.held["z00"] == "most nodes of zone z are silent at once, and nothing is moved until some are back"
     back = release(zone_of(4, 10), first.allowance, 1.0)
     assert back.released == {"z00"}
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 from lives import NOW, REV, ago, counted, says
+from msgspec.structs import replace
 
 from lattice.kinds.base import Condition, Metadata
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
-from lattice.scheduling.lifecycle import Action, Decision
-from lattice.scheduling.observed import Sight, after, is_settled, reported, situation
+from lattice.scheduling.lifecycle import Action, Decision, decide
+from lattice.scheduling.observed import Sight, after, awaits_node, is_settled, reported, situation
 from lattice.scheduling.retry import read, written
 
 NOTHING = Decision(Action.NO_ACTION, "")
@@ -93,6 +94,20 @@ def test_what_was_done_an_hour_ahead_of_us_is_timed_from_when_the_node_was_told_
     assert situation(skewed, Sight("Ready", told_for=40), NOW).last.at == read(written(ago(-2))), "two servers' clocks may differ a little"
 
 
+@pytest.mark.parametrize(
+    ("stored", "told", "acted", "age"),
+    [
+        pytest.param(3700, 500, 100, 100, id="the clock was set forward: only what was seen counts"),
+        pytest.param(-3500, 500, 100, 100, id="the clock was set back"),
+        pytest.param(3700, 5, 100, 5, id="and nobody is late before they were told"),
+        pytest.param(100, 500, None, 100, id="whoever saw nothing goes by what is stored"),
+    ],
+)
+def test_what_was_seen_to_happen_is_as_long_ago_as_it_was_seen(stored: float, told: float, acted: float | None, age: float) -> None:
+    workload = a_workload(**BOUND, last_action_at=written(ago(stored)))
+    assert situation(workload, Sight("Ready", told_for=told, acted_for=acted), NOW).last.at == NOW - timedelta(seconds=age)
+
+
 def test_a_word_that_nobody_knows_is_unknown() -> None:
     assert (reported("Running"), reported("Dancing")) == ("Running", "Unknown")
 
@@ -109,3 +124,24 @@ def test_a_word_that_nobody_knows_is_unknown() -> None:
 )
 def test_who_needs_no_look_when_others_on_its_node_change(workload: LatticeWorkload, settled: bool) -> None:
     assert is_settled(workload) == settled
+
+
+@pytest.mark.parametrize(
+    ("workload", "waits"),
+    [
+        pytest.param(a_workload(), True, id="new"),
+        pytest.param(a_workload("Stopped"), False, id="to be stopped"),
+        pytest.param(a_workload(**BOUND), False, id="bound"),
+        pytest.param(a_workload(retry=counted(1, 2)), False, id="failed before"),
+        pytest.param(
+            replace(a_workload(), metadata=Metadata(name="w", deletion_timestamp="2026-01-01T00:00:00Z")), False, id="to be deleted"
+        ),
+        pytest.param(replace(a_workload(), metadata=Metadata(name="w", annotations={"a": "b"})), False, id="somebody may ask for a retry"),
+    ],
+)
+def test_only_what_waits_for_its_first_node_needs_nothing_else(workload: LatticeWorkload, waits: bool) -> None:
+    assert awaits_node(workload) is waits
+    if waits:
+        decision = decide(situation(workload, Sight("None"), NOW))
+        assert decision.action is Action.ASSIGN
+        assert after(workload, Sight("None"), decision, NOW) == workload.status, "a look would change nothing"

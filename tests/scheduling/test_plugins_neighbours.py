@@ -178,7 +178,7 @@ def test_spread_tells_the_counts() -> None:
     (reason,) = [reason for reason, mask in TopologySpread().filter(ask(table, wanted), table).items() if mask.any()]
     assert reason.summary() == "in a zone that is 1 or more ahead of the emptiest"
     assert str(reason.detail(table, table.row_of["a1"])) == (
-        "skew over zone: need at most 1, have 2 (2 in zone a with this one, 0 in zone b)"
+        "skew over zone: need at most 1, have 2 (2 in zone a with this one, 0 in zone b), missing 1 fewer"
     )
 
 

@@ -1,4 +1,4 @@
-"""Every no says what was needed and what is there instead, whichever filter says it."""
+"""Every no says what was needed, what is there instead and what is missing, whichever filter says it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -151,7 +151,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         crowd(WEB, "b1", "b1"),
         a_workload(near=(near("zone", app="web"),)),
         "a1",
-        ["workloads app=web in zone a: need 1 or more, have none, 2 elsewhere"],
+        ["workloads app=web in zone a: need 1 or more, have none, 2 elsewhere, missing 1"],
     ),
     (
         "WorkloadAffinity",
@@ -159,7 +159,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         crowd(WEB),
         a_workload(near=(near("zone", app="web"),)),
         "a1",
-        ["workloads app=web in zone a: need 1 or more, have none anywhere"],
+        ["workloads app=web in zone a: need 1 or more, have none anywhere, missing 1"],
     ),
     (
         "WorkloadAffinity",
@@ -183,7 +183,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         crowd(WEB, "b1"),
         a_workload(far=(near("zone", app="web"),)),
         "b1",
-        ["workloads app=web in zone b: need none, have 1: default/placed-0"],
+        ["workloads app=web in zone b: need none, have 1: default/placed-0, missing 1 fewer"],
     ),
     (
         "WorkloadAntiAffinity",
@@ -191,7 +191,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         crowd(WEB, "a1", "a1", "b1", "a2", "a2"),
         a_workload(far=(near("zone", app="web"),)),
         "a2",
-        ["workloads app=web in zone a: need none, have 4: default/placed-0, default/placed-1, default/placed-3, …"],
+        ["workloads app=web in zone a: need none, have 4: default/placed-0, default/placed-1, default/placed-3, …, missing 4 fewer"],
     ),
     (
         "WorkloadAntiAffinity",
@@ -199,7 +199,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         crowd(REPELS_WEB, "a1"),
         WEB,
         "a2",
-        ["workloads that keep app=web away in zone a: need none, have 1: default/placed-0"],
+        ["workloads that keep app=web away in zone a: need none, have 1: default/placed-0, missing 1 fewer"],
     ),
     (
         "TopologySpread",
@@ -207,7 +207,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         crowd(SPREAD, "a1", "a2", "a2", "b1"),
         SPREAD,
         "a1",
-        ["skew over zone: need at most 1, have 3 (4 in zone a with this one, 1 in zone b)"],
+        ["skew over zone: need at most 1, have 3 (4 in zone a with this one, 1 in zone b), missing 2 fewer"],
     ),
     (
         "TopologySpread",
@@ -237,13 +237,13 @@ def test_no_filter_is_forgotten() -> None:
     ("plugin", "table", "demands", "node", "words"),
     [pytest.param(FILTERS[name], *rest, id=f"{name}: {about}") for name, about, *rest in CASES],
 )
-def test_a_no_says_need_and_have(plugin: Any, table: Any, demands: Demands, node: str, words: list[str]) -> None:
+def test_a_no_says_need_have_and_missing(plugin: Any, table: Any, demands: Demands, node: str, words: list[str]) -> None:
     made = table()
     row = made.row_of[node]
     found = [reason for reason, mask in plugin.filter(ask(made, demands), made).items() if mask[row]]
     told: list[Shortfall] = [reason.detail(made, row) for reason in found]
     assert [str(each) for each in told] == words
-    assert all(each.what and each.need and each.have for each in told)
+    assert all(each.what and each.need and each.have and each.missing for each in told)
     assert all(reason.plugin == plugin.name and reason.summary() for reason in found)
 
 

@@ -1,17 +1,20 @@
 """What holds in every small world: the scheduler agrees with the obvious loops, says why, and is not swayed by how it got there."""
 
-import os
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
+from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 from build import a_spread, nodes
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from oracle import is_allowed, is_usable, where
+from oracle import can_take, fulfils, is_allowed, is_usable, where
+from proofs import PATIENCE, large
 from small import recounted
-from stories import Story, World, assert_room_was_left, worlds
+from stories import BYTES, Story, World, a_plain, assert_room_was_left, plain_worlds, some_world, worlds
 
 from lattice.engine.decide import RULED_OUT, Decision, decide
 from lattice.engine.explain import counts, refusals, sentence
@@ -20,18 +23,13 @@ from lattice.engine.plugin import Profile
 from lattice.engine.table import Some
 from lattice.kinds.selector import LabelSelector
 from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.plugins.topology_spread import Uneven
 from lattice.scheduling.preempt import Preemptor
 from lattice.scheduling.profile import FILTERS, PRESETS, SCORES, ProfileSpec, compile_preset, compile_profile
 from lattice.scheduling.reserve import Reservations
 from lattice.scheduling.schedule import CompositeScheduler
 
-settings.register_profile(
-    "short", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
-settings.register_profile("long", settings.get_profile("short"), max_examples=10_000)
-LONG = os.environ.get("LATTICE_LONG") == "1"
-pytestmark = pytest.mark.timeout(3600 if LONG else 300)
-proved = settings(settings.get_profile("long" if LONG else "short"))
+pytestmark = pytest.mark.timeout(PATIENCE)
 
 EVERYTHING = compile_profile(ProfileSpec("everything", dict.fromkeys(SCORES, 1.0)))
 ROW_SCORES = [name for name, each in SCORES.items() if each.scope in ("fixed", "row")]
@@ -57,7 +55,7 @@ def told(decision: Decision) -> tuple[object, ...]:
     return decision.name, runner_up, totals, {reason: names for reason, names in reasons.items() if names}
 
 
-@proved
+@large
 @given(worlds())
 def test_the_same_nodes_fit_as_by_the_obvious_loops_and_every_other_has_a_reason(world: World) -> None:
     story = lived(world)
@@ -70,15 +68,17 @@ def test_the_same_nodes_fit_as_by_the_obvious_loops_and_every_other_has_a_reason
     assert sum(count for _, count in counts(decision)) == len(refused)
     assert all(str(shortfall) for found in refused.values() for shortfall in found)
     assert sentence(decision)
+    for term in (*world.wanted.node_terms, *(each.term for each in world.wanted.node_preferences)):
+        assert all(term.matches(dict(each.labels)) == fulfils(term, each.labels) for each in story.ledger.nodes.values())
 
 
-@proved
+@large
 @given(worlds())
 def test_what_is_taken_is_what_those_who_are_there_need(world: World) -> None:
     recounted(lived(world).table)
 
 
-@proved
+@large
 @given(worlds())
 def test_the_order_of_rows_does_not_matter(world: World) -> None:
     stories = lived(world, EVERYTHING), Story(world, EVERYTHING, backwards=True)
@@ -88,7 +88,7 @@ def test_the_order_of_rows_does_not_matter(world: World) -> None:
     )
 
 
-@proved
+@large
 @given(worlds())
 def test_deciding_again_and_deciding_afresh_agree(world: World) -> None:
     story = lived(world, EVERYTHING)
@@ -100,7 +100,7 @@ def test_deciding_again_and_deciding_afresh_agree(world: World) -> None:
     assert told(decide(fresh.asked("default/new", world.wanted), fresh, EVERYTHING)) == first
 
 
-@proved
+@large
 @given(worlds())
 def test_what_was_only_tried_leaves_no_trace(world: World) -> None:
     story = lived(world, EVERYTHING)
@@ -119,7 +119,7 @@ def test_what_was_only_tried_leaves_no_trace(world: World) -> None:
     assert told(decide(story.wanted(), story.table, EVERYTHING)) == first
 
 
-@proved
+@large
 @given(worlds(), st.lists(st.integers(0, 5), min_size=1, max_size=8))
 def test_a_few_rows_are_answered_like_all_of_them(world: World, some: list[int]) -> None:
     story = lived(world)
@@ -136,7 +136,7 @@ def test_a_few_rows_are_answered_like_all_of_them(world: World, some: list[int])
             assert np.array_equal(each.score(asked, table)[picked], each.score(asked, Some(table, picked)))
 
 
-@proved
+@large
 @given(worlds(), st.sampled_from(sorted(PRESETS)))
 def test_scores_of_nodes_that_fit_are_between_nothing_and_one_and_presets_choose_among_them(world: World, preset: str) -> None:
     story = lived(world)
@@ -149,7 +149,7 @@ def test_scores_of_nodes_that_fit_are_between_nothing_and_one_and_presets_choose
     assert decision.name in able if able else not decision.fits
 
 
-@proved
+@large
 @given(worlds())
 def test_fixed_answers_do_not_move_with_what_is_placed(world: World) -> None:
     story = lived(world)
@@ -166,7 +166,7 @@ def test_fixed_answers_do_not_move_with_what_is_placed(world: World) -> None:
             assert answers[0] == answers[1]
 
 
-@proved
+@large
 @given(worlds(), st.integers(1, 12))
 def test_equals_decided_together_get_what_they_get_one_at_a_time(world: World, count: int) -> None:
     wanted = replace(world.wanted, gpu=None, host_ports=(), near=(), far=(), spread=())
@@ -174,7 +174,7 @@ def test_equals_decided_together_get_what_they_get_one_at_a_time(world: World, c
     asks = [story.wanted(f"new{number}") for number in range(count)]
     if not groupable(asks[0], ROW_BY_ROW, story.table):
         return
-    together = decide_many(asks[0], story.table, ROW_BY_ROW, count)
+    together = decide_many(asks[0], story.table, ROW_BY_ROW, count).rows
     alone = []
     for ask in asks:
         decision = decide(ask, story.table, ROW_BY_ROW)
@@ -193,7 +193,7 @@ GROUPED = (
 )
 
 
-@proved
+@large
 @given(worlds(), st.sampled_from(GROUPED), st.integers(2, 12))
 def test_a_run_of_equals_gets_what_its_members_get_in_runs_of_their_own(world: World, profile: Profile, count: int) -> None:
     outcomes = []
@@ -206,39 +206,57 @@ def test_a_run_of_equals_gets_what_its_members_get_in_runs_of_their_own(world: W
     assert outcomes[0] == outcomes[1]
 
 
-@proved
-@given(worlds(), st.integers(1, 5), st.integers(1, 5))
-def test_a_gang_is_placed_as_far_as_it_must_be_or_not_at_all(world: World, size: int, least: int) -> None:
+def placed_as_a_gang(world: World, least: int, priorities: Sequence[int]) -> int:
+    """How many were; those whom they displace are less important than whoever they make way for."""
     story = lived(world)
     before = dict(story.table.placements)
-    gang = [replace(story.wanted(f"new{number}"), group="default/gang", min_member=least) for number in range(size)]
-    cycle = CompositeScheduler(BALANCED, Reservations(story.table)).cycle([gang], 0.0)
+    gang = [
+        replace(story.wanted(f"new{number}", priority), group="default/gang", min_member=least)
+        for number, priority in enumerate(priorities)
+    ]
+    cycle = CompositeScheduler(BALANCED, Reservations(story.table), preemptor=Preemptor(story.table, BALANCED)).cycle([gang], 0.0)
     assert not cycle.placed or len(cycle.placed) >= least
-    assert len(cycle.placed) + len(cycle.unplaced) == size
+    assert len(cycle.placed) + len(cycle.unplaced) == len(gang)
     assert all(each.why for each in cycle.unplaced)
-    assert {name: each for name, each in story.table.placements.items() if each.ask.group != "default/gang"} == before
+    victims = {victim for victim, _ in cycle.evictions}
+    assert {name: each for name, each in story.table.placements.items() if each.ask.group != "default/gang"} == {
+        name: each for name, each in before.items() if name not in victims
+    }
+    importance = {ask.name: ask.priority for ask in gang}
+    assert all(before[victim].ask.priority < importance[whom] for victim, whom in cycle.evictions)
     for each in cycle.placed:
         assert_room_was_left(story.table, story.table.row_of[each.node], each.ask)
     recounted(story.table)
+    return len(cycle.placed)
+
+
+PRIORITIES = st.lists(st.sampled_from((0, 1, 2)), min_size=2, max_size=5)
+
+
+@large
+@given(plain_worlds(), st.integers(1, 5), PRIORITIES)
+def test_a_gang_is_placed_as_far_as_it_must_be_or_not_at_all(world: World, least: int, priorities: list[int]) -> None:
+    placed_as_a_gang(world, least, priorities)
 
 
 def makes_room(story: Story, table: NodeTable, row: int, gone: set[str]) -> bool:
     """By the ledger, without those."""
     kept = story.ledger.placed
     story.ledger.placed = {name: each for name, each in kept.items() if name not in gone}
-    found = table.names[row] in story.ledger.feasible(story.world.wanted)
+    found = can_take(
+        story.ledger.nodes[table.names[row]], list(story.ledger.nodes.values()), list(story.ledger.placed.values()), story.world.wanted
+    )
     story.ledger.placed = kept
     return found
 
 
-@proved
-@given(worlds(), st.sampled_from((1, 2)))
-def test_those_who_make_way_are_less_important_and_no_more_than_needed(world: World, priority: int) -> None:
+def made_to_leave(world: World, priority: int) -> int:
+    """How many were, for one that is wanted where no room is left."""
     story = lived(world)
+    story.crowd()
     table, newcomer = story.table, story.wanted("new", priority)
     decision = decide(newcomer, table, BALANCED)
-    if decision.fits:
-        return
+    assert not decision.fits
     before = dict(table.placements)
     found = Preemptor(table, BALANCED).find(newcomer, decision)
     assert table.placements == before
@@ -246,29 +264,59 @@ def test_those_who_make_way_are_less_important_and_no_more_than_needed(world: Wo
         for row in table.row_of.values():
             lower = {name for name, each in table.on_row[row].items() if each.ask.priority < priority}
             assert not (lower and makes_room(story, table, row, lower)), (table.names[row], lower)
-        return
+        return 0
     assert all(victim.ask.priority < priority and victim.row == found.row for victim in found.victims)
     assert makes_room(story, table, found.row, set(found.names))
     for fewer in range(len(found.names)):
         for spared in combinations(found.names, fewer):
             assert not makes_room(story, table, found.row, set(spared)), "one too many"
+    return len(found.names)
 
 
-@proved
-@given(worlds(), st.sampled_from(("zone", "node", "rack")), st.sampled_from((1, 2)), st.integers(2, 8))
-def test_spread_replicas_stay_as_even_as_they_must(world: World, key: str, skew: int, count: int) -> None:
+@large
+@given(worlds(), st.sampled_from((1, 2)))
+def test_those_who_make_way_are_less_important_and_no_more_than_needed(world: World, priority: int) -> None:
+    made_to_leave(world, priority)
+
+
+def spread_out(world: World, key: str, skew: int, count: int) -> bool:
+    """Did the rule keep one of them away from a node?"""
     spread = a_spread(key, skew, labels={"app": "a"})
     wanted = replace(world.wanted, labels=(("app", "a"),), near=(), far=(), spread=(spread,))
     story = Story(replace(world, wanted=wanted), BALANCED)
-    table = story.table
+    table, refused = story.table, False
     for number in range(count):
         ask = story.wanted(f"new{number}")
         decision = decide(ask, table, BALANCED)
         if not decision.fits:
-            return
+            break
+        refused = refused or any(isinstance(reason, Uneven) and mask.any() for reason, mask in decision.reasons.items())
         table.assume(ask, decision.chosen)
         story.ledger.comes(ask.name, wanted, decision.name)
         domain = {name: facts.labels.get(key) for name, facts in story.ledger.nodes.items()}
         taken = [domain[name] for name in where(list(story.ledger.placed.values()), wanted.namespace, LabelSelector({"app": "a"}))]
         open_to_it = [facts.name for facts in story.ledger.nodes.values() if is_usable(facts) and is_allowed(facts, wanted)]
         assert taken.count(domain[decision.name]) - min(taken.count(domain[name]) for name in open_to_it if domain[name]) <= skew
+    return refused
+
+
+@large
+@given(plain_worlds(), st.sampled_from(("zone", "node", "rack")), st.sampled_from((1, 2)), st.integers(4, 8))
+def test_spread_replicas_stay_as_even_as_they_must(world: World, key: str, skew: int, count: int) -> None:
+    spread_out(world, key, skew, count)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        pytest.param(lambda world, one: made_to_leave(world(BYTES), one((1, 2))) > 0, id="somebody makes way"),
+        pytest.param(
+            lambda world, one: spread_out(a_plain(world(BYTES)), one(("zone", "node", "rack")), one((1, 2)), 6), id="spread refuses"
+        ),
+        pytest.param(lambda world, one: placed_as_a_gang(a_plain(world(BYTES)), 2, [one((0, 1, 2))] * 3) >= 2, id="a gang is placed"),
+    ],
+)
+def test_at_least_half_of_the_worlds_show_what_they_are_for(counts: Any) -> None:
+    dice = Random(7)  # noqa: S311 - the same every time is the point
+    found = [counts(lambda size: some_world(dice.randbytes(size)), dice.choice) for _ in range(60)]
+    assert sum(found) >= 30, f"{sum(found)} of {len(found)}"

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small import ask, many, nodes
+from proofs import many
+from small import ask, nodes
 
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.queue import Queue

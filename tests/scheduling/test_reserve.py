@@ -3,7 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small import ask, check_capacity, many, nodes, where
+from proofs import many
+from small import ask, check_capacity, nodes, where
 
 from lattice.scheduling.reserve import Refused, Reservation, Reservations
 
@@ -71,8 +72,8 @@ def test_releasing_twice_is_releasing_once() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "why"),
     [
-        pytest.param({"cpu": 900}, {"cpu": 200}, "node n0 has 100 cpu free, 200 needed", id="too little cpu"),
-        pytest.param({"gpu": 1000}, {"gpu": 500}, "node n0 has no 1 GPUs with 500 thousandths free", id="no part of a GPU"),
+        pytest.param({"cpu": 900}, {"cpu": 200}, "node n0 has 100m cpu free, 200m needed", id="too little cpu"),
+        pytest.param({"gpu": 1000}, {"gpu": 500}, "node n0 has 0 of one gpu free, 500m needed", id="no part of a GPU"),
         pytest.param({"host_ports": ((80, "TCP"),)}, {"host_ports": ((80, "TCP"),)}, "port 80/TCP of node n0 is taken", id="port taken"),
     ],
 )

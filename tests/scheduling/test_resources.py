@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lattice.kinds.container import Container, ContainerResources, total_amounts
+from lattice.kinds.container import Container, ContainerResources, show_amount, total_amounts
 from lattice.kinds.workload import WorkloadSpec
 from lattice.scheduling.resources import (
     Qos,
@@ -13,7 +13,6 @@ from lattice.scheduling.resources import (
     is_compressible,
     is_extended,
     qos_of,
-    show_amount,
     utilisation,
 )
 

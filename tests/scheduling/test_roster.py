@@ -147,6 +147,14 @@ def test_a_node_that_cannot_be_counted_is_left_out_and_said_so() -> None:
     assert free(roster) == 4000
 
 
+def test_a_node_that_gives_more_than_it_has_is_counted_for_what_it_has_and_said_so() -> None:
+    roster = a_roster(a_node("n1", status={"capacity": {"cpu": 1000}, "allocatable": {"cpu": 64_000}}))
+    assert free(roster) == 1000
+    assert "gives workloads 64 cpu, more than the 1 it has for them" in roster.odd["node n1"]
+    roster.node("n1", a_node("n1"), NOW.seconds)
+    assert roster.odd == {}
+
+
 def test_gpus_are_those_that_were_written_down() -> None:
     roster = a_roster(a_node("n1", status={"gpus": [{"model": "T4"}, {"model": "T4"}]}))
     workload = a_workload("w", requests={"gpu": "500m"})

@@ -9,7 +9,9 @@ from build import a_node, a_spread, a_taint, a_workload, near, node_term, requir
 from build import nodes as table_of
 from hypothesis import given
 from hypothesis import strategies as st
-from small import many
+from picked import told as told_alone
+from picked import told_together
+from proofs import many
 
 from lattice.engine.decide import RULED_OUT, decide
 from lattice.engine.derived import MOST_KEPT
@@ -188,17 +190,17 @@ def zoned(number: int, kibibytes: int, zones: int) -> NodeFacts:
 REPLICAS = st.tuples(st.integers(0, NODES - 1), st.sampled_from(["s", "t"]))
 
 
-def together_and_apart(table: NodeTable, demands: Demands, count: int, profile: Profile = BALANCED) -> tuple[list[int], list[int]]:
+def together_and_apart(table: NodeTable, demands: Demands, count: int, profile: Profile = BALANCED) -> tuple[list[Any], list[Any]]:
     asks = [table.asked(f"default/new-{number}", demands) for number in range(count)]
     assert groupable(asks[0], profile, table)
-    together = decide_many(asks[0], table, profile, count)
+    together = told_together(decide_many(asks[0], table, profile, count))
     apart = []
     for ask in asks:
         decision = decide(ask, table, profile)
         if not decision.fits:
             break
+        apart.append(told_alone(decision))
         table.assume(ask, decision.chosen)
-        apart.append(decision.chosen)
     return together, apart
 
 
@@ -257,10 +259,14 @@ def test_nearly_equal_nodes_that_a_zone_makes_equal_go_by_the_fixed_order(
 
 
 def test_many_replicas_over_many_zones_too() -> None:
-    facts = [a_node(f"n{number}", {"cpu": 3 + number % 5, "memory": 40}, zone=f"z{number % 17}") for number in range(300)]
-    together, apart = together_and_apart(table_of(*facts), a_workload({"cpu": "300m", "memory": 1}, service="s"), 900)
-    assert together == apart
-    assert len(together) == 900
+    table = table_of(*(a_node(f"n{number}", {"cpu": 3 + number % 5, "memory": 40}, zone=f"z{number % 17}") for number in range(300)))
+    asks = [table.asked(f"default/new-{number}", a_workload({"cpu": "300m", "memory": 1}, service="s")) for number in range(900)]
+    picks, apart = decide_many(asks[0], table, BALANCED, len(asks)), []
+    for ask in asks:
+        decision = decide(ask, table, BALANCED)
+        apart.append((decision.chosen, decision.runner_up))
+        table.assume(ask, decision.chosen)
+    assert [(pick.row, pick.runner_up) for pick in picks.each] == apart
 
 
 @pytest.mark.parametrize("zone", [{}, {"zone": "x"}], ids=["without zones", "with zones"])

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small import ask, check_capacity, dice, many, nodes, packing, put, spreading, where
+from proofs import many
+from small import ask, check_capacity, dice, nodes, packing, put, spreading, where
 from test_bind import BookLedger, ledger
 
 from lattice import scheduling
@@ -72,7 +73,7 @@ def test_one_that_has_its_place_already_is_not_placed_again() -> None:
 def test_a_profile_that_lets_through_what_does_not_fit_is_stopped_by_number() -> None:
     table = nodes(100)
     cycle = scheduler(table, Profile("careless", (), ())).cycle([[ask(table, "a", 500)]], 0.0)
-    assert reasons(cycle) == {"a": "node n0 has 100 cpu free, 500 needed"}
+    assert reasons(cycle) == {"a": "node n0 has 100m cpu free, 500m needed"}
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_a_gang_that_a_profile_lets_through_is_stopped_by_number_as_a_whole() ->
     table = nodes(1000)
     members = [ask(table, f"m{number}", 600, group="g", least=2) for number in range(2)]
     cycle = scheduler(table, Profile("careless", (), ())).cycle([members], 0.0)
-    why = "1 of 2 would fit, minMember is 2; the next: node n0 has 400 cpu free, 600 needed"
+    why = "1 of 2 would fit, minMember is 2; the next: node n0 has 400m cpu free, 600m needed"
     assert (placed(cycle), reasons(cycle), where(table)) == ({}, {"m0": why, "m1": why}, {})
 
 
@@ -312,8 +313,10 @@ def test_capacity_is_never_exceeded_whatever_the_sequence(
 def test_the_useful_names_are_found_in_one_place() -> None:
     wanted = "Filter Score Profile Reason Decision decide Selector TieBreaker Selection Reservation Reservations Binder BindingMode"
     wanted += " BindRequest BindEvent Ledger CompositeScheduler Cycle Queue Preemptor NodeTable WorkloadAsk"
+    wanted += " ProfileSpec compile_preset parse_profile compose sentence as_json"
     for name in wanted.split():
         assert getattr(scheduling, name).__name__ == name
-    assert dir(scheduling) == sorted(wanted.split())
+    assert "balanced" in scheduling.PRESETS
+    assert dir(scheduling) == sorted([*wanted.split(), "PRESETS"])
     with pytest.raises(AttributeError, match="has no Rescheduler"):
         _ = scheduling.Rescheduler

@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small import ask, dice, indifferent, many, nodes, packing, put, spreading
+from proofs import many
+from small import ask, dice, indifferent, nodes, packing, put, spreading
 
 from lattice.engine.decide import NOWHERE, decide
 from lattice.kinds.constraint import NodeTerm, PreferredNodes, PreferredWorkloads, WorkloadTerm

@@ -335,6 +335,10 @@ def test_nodes_without_any_gpu_are_told_apart_from_those_whose_gpus_are_busy():
         pytest.param(
             {"requests": {"gpu": 2}, "constraints": {"gpuModels": ["a100"]}}, "2 gpu of model a100 of at most 0", id="of another model"
         ),
+        pytest.param(
+            {"requests": {"ports": 2, "workloads": 3}, "constraints": {"nodeSelector": {"x": "y"}}}, "", id="no more than there is"
+        ),
+        pytest.param({"requests": {"ports": 3}}, "3 ports of at most 2", id="ports asked for by name"),
         pytest.param({"ports": 3}, "3 ports of at most 2", id="more ports than any range has"),
         pytest.param({"requests": {"gpu": 2}, "ports": 2}, "no node has 1 cpu and 1Gi memory and 2 gpu and 2 ports together", id="both"),
         pytest.param({"requests": {"gpu": "500m"}}, "", id="a part of one will do when it is free"),
@@ -361,8 +365,15 @@ def test_who_would_not_even_find_gpus_or_ports_on_an_empty_node_is_told(asked, t
         ),
         pytest.param(
             {"allocatable": {"cpu": 4000, "memory": 64 * GIB}},
-            "gives workloads 64Gi memory, more than the 32Gi it has: status.allocatable must be at most status.capacity",
+            "gives workloads 64Gi memory, more than the 32Gi it has for them: only these count; "
+            "status.allocatable must be at most status.capacity less status.reserved",
             id="more given than there is",
+        ),
+        pytest.param(
+            {"allocatable": {"cpu": 4000}, "reserved": {"cpu": 500}},
+            "gives workloads 4 cpu, more than the 3500m it has for them: only these count; "
+            "status.allocatable must be at most status.capacity less status.reserved",
+            id="more given than is left",
         ),
         pytest.param(
             {"capacity": {"cpu": 4000, "gpu": 1000}, "gpus": [{"model": "t4"}] * 2},

@@ -46,7 +46,7 @@ def decided(node: LatticeNode, workload: LatticeWorkload) -> Decision:
         pytest.param("disk", 4 * GIB, "4Gi", "5Gi", "without 5Gi disk free", id="disk in bytes"),
         pytest.param("ephemeral-storage", GIB, "1Gi", "2Gi", "without 2Gi ephemeral-storage free", id="ephemeral storage in bytes"),
         pytest.param("hugepages-2Mi", 4 << 20, "4Mi", "6Mi", "without 6Mi hugepages-2Mi free", id="hugepages of any size in bytes"),
-        pytest.param("example.com/fpga", 2, 2, 3, "without 3 example.com/fpga free", id="an extended resource by its count"),
+        pytest.param("example.com/fpga", 2, 2, 3, "without 3 example.com/fpga free", id="an extended resource such as FPGAs by its count"),
     ],
 )
 def test_a_node_has_as_much_as_it_says_and_no_more(resource: str, capacity: int, fitting: Any, more: Any, why: str) -> None:
@@ -71,6 +71,21 @@ def test_gpus_are_counted_one_by_one(gpu: Any, models: list[str], why: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("resource", "models", "why"),
+    [
+        pytest.param("gpu", [], "without 3 gpu free", id="GPU"),
+        pytest.param("gpu", ["t4"], "without 3 gpu free", id="GPU of a model"),
+        pytest.param("fpga", [], "without 3 fpga free", id="FPGA"),
+        pytest.param("example.com/quantum", [], "without 3 example.com/quantum free", id="custom"),
+    ],
+)
+def test_gpus_fpgas_and_whatever_is_named_are_counted(resource: str, models: list[str], why: str) -> None:
+    node = a_node({"fpga": 2, "example.com/quantum": 2}, gpus=[{"model": "t4"}] * 2)
+    told = [sentence(decided(node, a_workload(({resource: count}, {}), constraints={"gpuModels": models}))) for count in (2, 3)]
+    assert told == ["n: best of 1 that fit, of 1 node", f"0 of 1 node: 1 {why}"]
+
+
+@pytest.mark.parametrize(
     ("requests", "limits"),
     [
         pytest.param({"cpu": "250m"}, {"cpu": 1}, id="cpu"),
@@ -87,11 +102,16 @@ def test_a_container_states_request_and_limit(requests: Quantities, limits: Quan
     [
         pytest.param({"reserved": {"cpu": 500}}, 7500, id="capacity less what is reserved"),
         pytest.param({"reserved": {"cpu": 9000}}, 0, id="never below nothing"),
-        pytest.param({"reserved": {"cpu": 500}, "allocatable": {"cpu": 6000}}, 6000, id="what the node itself says wins"),
+        pytest.param({"reserved": {"cpu": 500}, "allocatable": {"cpu": 6000}}, 6000, id="what the node itself says, if it is less"),
+        pytest.param({"reserved": {"cpu": 500}, "allocatable": {"cpu": 8000}}, 7500, id="never more than capacity less what is reserved"),
     ],
 )
 def test_allocatable(status: Quantities, left: int) -> None:
     assert allocatable(a_node({}, **status))["cpu"] == left
+
+
+def test_what_a_node_gives_without_saying_that_it_has_it_is_believed() -> None:
+    assert allocatable(a_node({}, allocatable={"x.io/fpga": 7})) == {"x.io/fpga": 7}
 
 
 BOTH = {"cpu": 1, "memory": "1Gi"}
@@ -181,6 +201,37 @@ def test_ephemeral_storage_and_hugepages_are_asked_for_together() -> None:
 def test_requests_are_bounded_by_limits(requests: Quantities, limits: Quantities, problem: str) -> None:
     found = [cause.message for cause in a_workload((requests, limits)).problems()]
     assert problem in found[0] if problem else not found
+
+
+@pytest.mark.parametrize(
+    ("containers", "spec", "path", "problem"),
+    [
+        pytest.param(
+            [({"cpu": 2}, {}), ({"cpu": 1}, {})],
+            {"limits": {"cpu": 2}},
+            "spec.containers",
+            "ask for 3 cpu in all: must be at most the limit in all (2)",
+            id="its containers ask for more than its own limit",
+        ),
+        pytest.param(
+            [({}, {"memory": "1Gi"})],
+            {"requests": {"memory": "4Gi"}},
+            "spec.requests",
+            "ask for 4Gi memory in all: must be at most the limit in all (1Gi)",
+            id="it asks for more than its containers may use",
+        ),
+        pytest.param([({"cpu": 2}, {})], {"limits": {"cpu": 2}}, "", "", id="just the limit"),
+        pytest.param([({"cpu": 2}, {}), ({}, {"cpu": 1})], {}, "", "", id="a limit that one container lacks is none"),
+        pytest.param(
+            [({"cpu": 2}, {"cpu": 3})], {"requests": {"cpu": 1}, "limits": {"cpu": 1}}, "", "", id="what does not count is not compared"
+        ),
+    ],
+)
+def test_requests_are_bounded_by_limits_wherever_each_stands(
+    containers: list[tuple[Quantities, Quantities]], spec: Any, path: str, problem: str
+) -> None:
+    found = [(cause.field, cause.message) for cause in a_workload(*containers, **spec).problems()]
+    assert found == ([(path, problem)] if problem else [])
 
 
 @pytest.mark.parametrize(

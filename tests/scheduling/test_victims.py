@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from small import ask, dice, many, nodes, packing, put
+from proofs import many
+from small import ask, dice, nodes, packing, put
 
 from lattice.engine.decide import decide
 from lattice.engine.plugin import Profile

@@ -8,7 +8,7 @@ import pytest
 from build import a_node, a_spread, a_taint, a_workload, ask, near, node_term, nodes, place, requirement, ruled_out
 from hypothesis import given
 from hypothesis import strategies as st
-from small import many
+from proofs import many
 
 from lattice.engine.decide import decide
 from lattice.kinds.constraint import MachineImage, Volume

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from lattice.engine.derived import keep_last, lengthened, most_columns
-from lattice.engine.plugin import Ask, Filter, Profile, Reason, Tiered, Weighted
+from lattice.engine.plugin import Ask, Filter, Profile, Reason, Shortfall, Tiered, Weighted
 from lattice.engine.table import Flags, Floats, Rows, Table
 
 NOWHERE = -1
@@ -17,9 +17,18 @@ RULED_OUT = np.float32(-np.inf)
 SIGHTINGS = 4096  # shapes remembered as seen once, which earns a place among those whose answers are kept up to date
 
 
+class Told(NamedTuple):
+    """What a decision says, in words, and of which candidates there were."""
+
+    name: str  # of the chosen one
+    alive: Flags
+    refused: Mapping[str, Sequence[Shortfall]]  # by name
+    ranked: Sequence[Any]  # the best few, as explain.py has them
+
+
 @dataclass(slots=True)
 class Decision:
-    """What was decided, valid until the table changes; `freeze` to keep it longer."""
+    """What was decided, valid until the table changes; to keep it longer, see `copied`, and `freeze` in explain.py."""
 
     ask: Ask
     table: Table
@@ -28,6 +37,7 @@ class Decision:
     runner_up: int
     totals: Floats  # summed weighted scores; -inf where ruled out
     reasons: dict[Reason, Flags]
+    told: "Told | None" = None  # once it is frozen: else its words are made when somebody asks, of the table as it is then
 
     @property
     def fits(self) -> bool:
@@ -35,9 +45,17 @@ class Decision:
 
     @property
     def name(self) -> str:
+        if self.told:
+            return self.told.name
         return self.table.names[self.chosen] if self.fits else ""
 
-    def freeze(self) -> "Decision":
+    @property
+    def alive(self) -> Flags:
+        """Rows that hold a candidate."""
+        return self.told.alive if self.told else self.table.column("alive")
+
+    def copied(self) -> "Decision":
+        """Totals and reasons stay as they are; what is said about them is of the table as it is when that is asked."""
         kept = {reason: mask.copy() for reason, mask in self.reasons.items()}
         return Decision(self.ask, self.table, self.profile, self.chosen, self.runner_up, self.totals.copy(), kept)
 
@@ -238,10 +256,13 @@ def decide(ask: Ask, table: Table, profile: Profile) -> Decision:
         tiers = score.tiers(ask, table)
         wide = (tiers.values() * weight).take(tiers.codes, mode="wrap")  # as below, with less to multiply; -1 is the last one
         totals = np.add(wide, totals, out=wide)
-    elif more or plan.wide_scores:
+    elif plan.wide_scores:
         wide = weighed(ask, table, plan.wide_scores, more)
         totals = np.add(wide, totals, out=wide)
-        reasons = {**reasons, **more}
+    elif more:
+        totals = totals.copy()
+        np.copyto(totals, RULED_OUT, where=_either(list(more.values())))
+    reasons = {**reasons, **more} if more else reasons
     chosen, runner_up = best_two(table, totals)
     return Decision(ask, table, profile, chosen, runner_up, totals, reasons)
 
@@ -253,7 +274,7 @@ def best_two(table: Table, totals: Floats) -> tuple[int, int]:
     if table.in_order:
         return _first_two(totals)
     order = table.by_rank()
-    first, second = _first_two(totals.take(order, mode="clip"))  # clip: the fastest, and no number is out of bounds
+    first, second = _first_two(np.take(totals, order, mode="clip", out=table.floats()))  # clip: the fastest, and no number is out of bounds
     return (int(order[first]) if first != NOWHERE else NOWHERE), (int(order[second]) if second != NOWHERE else NOWHERE)
 
 

@@ -1,16 +1,18 @@
 """Decision -> sentences and JSON: what was chosen, by how much, and why not each of the others."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 
-from lattice.engine.decide import RULED_OUT, Decision, best
+from lattice.engine.decide import RULED_OUT, Decision, Told, best
 from lattice.engine.plugin import Plural, Reason, Score, Shortfall
 from lattice.engine.table import Rowids, Some, Table
 
-SHOWN = 100.0  # scores are 0..1 inside, 0..100 to people
+TOP = 3  # candidates that are told of
+CODED = 60  # reasons that one number tells apart
+FULL_SCORE = 100.0  # scores are 0..1 inside, 0..100 to people
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,10 @@ class Ranked:
         return max(self.parts, key=lambda part: part.weight * part.score - lead.get(part.plugin, 0.0))
 
 
-def ranked(decision: Decision, top: int = 3) -> list[Ranked]:
-    """The best few, best first. Only while the table is as it was when deciding."""
+def ranked(decision: Decision, top: int = TOP) -> list[Ranked]:
+    """The best few, best first. Only while the table is as it was when deciding, or of a frozen one."""
+    if decision.told:
+        return list(decision.told.ranked[:top])
     rows = best_rows(decision, top)
     if not rows:
         return []
@@ -45,7 +49,7 @@ def ranked(decision: Decision, top: int = 3) -> list[Ranked]:
     whole = sum(weight for _, weight, _ in columns)
     found = []
     for position, row in enumerate(rows):
-        parts = tuple(Part(name, SHOWN * values[position], weight) for name, weight, values in columns)
+        parts = tuple(Part(name, FULL_SCORE * values[position], weight) for name, weight, values in columns)
         mean = sum(part.score * part.weight for part in parts) / whole if whole else 0.0
         found.append(Ranked(decision.table.names[row], mean, parts))
     return found
@@ -71,19 +75,24 @@ def best_rows(decision: Decision, top: int) -> list[int]:
 
 def counts(decision: Decision) -> list[tuple[Reason, int]]:
     """How many candidates each reason ruled out, counting each candidate once, by the first reason that did."""
-    left = decision.table.column("alive").copy()
+    left = decision.alive.copy()
     found = []
     for reason, mask in decision.reasons.items():
         hit = left & mask
         if count := int(np.count_nonzero(hit)):
             found.append((reason, count))
             left &= ~mask
-    return sorted(found, key=lambda pair: -pair[1])
+    return most_first(dict(found))
+
+
+def most_first(found: Mapping[Reason, int]) -> list[tuple[Reason, int]]:
+    """Equals stay in the order in which reasons are looked at."""
+    return sorted(found.items(), key=lambda pair: -pair[1])
 
 
 def sentence(decision: Decision, noun: str = "node") -> str:
     """`chose n1 of 40 nodes`, or `0 of 2 nodes: 1 without 2 cpu free; 1 without 1 gpu free`."""
-    total = int(np.count_nonzero(decision.table.column("alive")))
+    total = int(np.count_nonzero(decision.alive))
     fitting = int(np.count_nonzero(decision.totals > RULED_OUT))
     nouns = f"{noun}s" if total != 1 else noun
     refused = "; ".join(f"{count:,} {reason.summary()}" for reason, count in counts(decision))
@@ -95,24 +104,47 @@ def sentence(decision: Decision, noun: str = "node") -> str:
 
 def why_not(decision: Decision, name: str) -> list[Shortfall]:
     """Everything that rules one candidate out; nothing: it would do."""
+    if decision.told:
+        return list(decision.told.refused.get(name, ()))
     row = decision.table.row_of[name]
     return [reason.detail(decision.table, row) for reason, mask in decision.reasons.items() if mask[row]]
 
 
-def refusals(decision: Decision) -> Iterator[tuple[str, list[Shortfall]]]:
+def freeze(decision: Decision, top: int = TOP) -> Decision:
+    """What can be said of it is said now, and stays true of that moment whatever becomes of the table."""
+    told = Told(decision.name, decision.alive.copy(), dict(refusals(decision)), ranked(decision, top))
+    return replace(decision.copied(), told=told)
+
+
+def refusals(decision: Decision) -> Iterator[tuple[str, Sequence[Shortfall]]]:
     """Every candidate that is ruled out, with all its reasons, by name."""
-    table, alive, names = decision.table, decision.table.column("alive"), decision.table.names
-    found: dict[str, list[Shortfall]] = {}
-    for reason, mask in decision.reasons.items():
-        rows = np.flatnonzero(mask & alive)
-        for row, short in zip(rows.tolist(), details(reason, table, rows), strict=True):
-            name = names[row]
-            if name in found:
-                found[name].append(short)
-            else:
-                found[name] = [short]
-    for name in sorted(found):
-        yield name, found[name]
+    if decision.told:
+        return iter(decision.told.refused.items())
+    names, found = decision.table.names, dict[str, Sequence[Shortfall]]()
+    for rows, reasons in _ruled_out_alike(decision):
+        found.update(zip(map(names.__getitem__, rows.tolist()), zip(*reasons, strict=True), strict=True))
+    return ((name, found[name]) for name in sorted(found))
+
+
+def _ruled_out_alike(decision: Decision) -> Iterator[tuple[Rowids, Sequence[Iterable[Shortfall]]]]:
+    """Rows that the same reasons rule out, together with what each of these says of each row."""
+    count, alike = decision.table.count, np.zeros(decision.table.count, np.int64)
+    said: list[tuple[Rowids, Sequence[Shortfall]]] = []  # of each row, where in the words of the reason it comes; -1: nowhere
+    for number, (reason, mask) in enumerate(decision.reasons.items()):
+        rows = np.flatnonzero(mask & decision.alive)
+        if len(rows):
+            places = np.full(count, -1, np.intp)
+            places[rows] = np.arange(len(rows))
+            said.append((places, details(reason, decision.table, rows)))
+            alike *= 2
+            alike[rows] += 1
+        if number % CODED == CODED - 1:
+            alike = np.unique(alike, return_inverse=True)[1]
+    for code in np.unique(alike).tolist():
+        rows = np.flatnonzero(alike == code)
+        reasons = [map(words.__getitem__, places[rows].tolist()) for places, words in said if places[rows[0]] >= 0]
+        if reasons:
+            yield rows, reasons
 
 
 def details(reason: Reason, table: Table, rows: Rowids) -> Sequence[Shortfall]:
@@ -122,7 +154,7 @@ def details(reason: Reason, table: Table, rows: Rowids) -> Sequence[Shortfall]:
     return [reason.detail(table, row) for row in rows.tolist()]
 
 
-def as_json(decision: Decision, top: int = 3, *, everything: bool = False) -> dict[str, Any]:
+def as_json(decision: Decision, top: int = TOP, *, everything: bool = False) -> dict[str, Any]:
     """For machines, and for keeping: the best few with their parts, counts per reason, on request every refusal."""
     best_few = ranked(decision, top)
     document: dict[str, Any] = {
@@ -141,8 +173,17 @@ def as_json(decision: Decision, top: int = 3, *, everything: bool = False) -> di
         "reasons": [{"plugin": reason.plugin, "reason": reason.summary(), "count": count} for reason, count in counts(decision)],
     }
     if everything:
-        document["refused"] = {
-            name: [{"what": what, "need": need, "have": have, "missing": missing} for what, need, have, missing in found]
-            for name, found in refusals(decision)
-        }
+        document["refused"] = _written_out(refusals(decision))
+    return document
+
+
+def _written_out(found: Iterable[tuple[str, Sequence[Shortfall]]]) -> dict[str, list[dict[str, str]]]:
+    """By name; those that are told the same share it."""
+    written: dict[Sequence[Shortfall], list[dict[str, str]]] = {}
+    document: dict[str, list[dict[str, str]]] = {}
+    for name, reasons in found:
+        told = written.get(reasons)
+        if told is None:
+            told = written[reasons] = [each._asdict() for each in reasons]
+        document[name] = told
     return document

@@ -6,7 +6,8 @@ from itertools import groupby
 
 import numpy as np
 
-from lattice.engine.decide import RULED_OUT, Plan, State, evaluate
+from lattice.engine.decide import NOWHERE, RULED_OUT, Plan, State, evaluate
+from lattice.engine.picks import Pick, Picks
 from lattice.engine.plugin import Ask, Profile, Tiers
 from lattice.engine.table import Floats, Rowids, Some, Table
 
@@ -14,6 +15,7 @@ FIRST_LEVELS = 2  # how many more placements on a row are looked at together, th
 MOST_LEVELS = 64
 AHEAD = 32  # rows looked at together, the first time; then more and more
 MOST_AHEAD = 512
+NOBODY = (-float(RULED_OUT), 0, NOWHERE)  # no next best: (−total, rank, row)
 NARROW = 2.0**-20  # totals that differ by less, as a share of the highest, may be equal once a domain's part is added: 32-bit floats
 
 
@@ -29,20 +31,22 @@ def groupable(ask: Ask, profile: Profile, table: Table | None = None) -> bool:
     return not plan.wide_filters or (table is not None and not any(each.filter(ask, table) for each in plan.wide_filters))
 
 
-def decide_many(ask: Ask, table: Table, profile: Profile, count: int) -> list[int]:
-    """The rows that `count` asks of this shape would get, one after the other, each placed before the next is decided.
+def decide_many(ask: Ask, table: Table, profile: Profile, count: int) -> Picks:
+    """What `count` asks of this shape would get, one after the other, each placed before the next is decided, and who is next best.
 
-    Fewer rows than asked: the rest fits nowhere. The table is not changed. Only for groupable asks.
+    Fewer than asked: the rest fits nowhere. The table is not changed. Only for groupable asks.
     """
     state = table.states.get((profile, ask.shape)) or State(Plan(ask, profile))
     state.refresh(ask, table)
-    if count <= 0:
-        return []
     futures = _Futures(ask, table, state)
-    if state.plan.tiered is None:
-        return _merge(futures, count)
-    score, weight = state.plan.tiered
-    return _Domains(futures, score.tiers(ask, table), weight).run(count)
+    if count <= 0:
+        found = []
+    elif state.plan.tiered is None:
+        found = _merge(futures, count)
+    else:
+        score, weight = state.plan.tiered
+        found = _Domains(futures, score.tiers(ask, table), weight).run(count)
+    return Picks(ask, table, state, found)
 
 
 class _Futures:
@@ -94,15 +98,19 @@ class _Futures:
         return rows[np.lexsort((self.ranks[rows], -self.totals[rows]))]
 
 
-def _merge(futures: _Futures, count: int) -> list[int]:
-    """A heap of (−total, rank, row): the top is what decide() would choose. A chosen row comes back with its next total."""
-    rows = futures.best_first(_foremost(futures, np.flatnonzero(futures.totals > RULED_OUT), count, 0.0))
+def _merge(futures: _Futures, count: int) -> list[Pick]:
+    """A heap of (−total, rank, row): the top is what decide() would choose, and the next best is the better of the two below it.
+
+    A chosen row comes back with its next total.
+    """
+    rows = futures.best_first(_foremost(futures, np.flatnonzero(futures.totals > RULED_OUT), count + 1, 0.0))
     futures.expect(rows)
     heap = list(zip((-futures.totals[rows]).tolist(), futures.ranks[rows].tolist(), rows.tolist(), strict=True))  # sorted: a heap
-    chosen: list[int] = []
+    chosen: list[Pick] = []
     while heap and len(chosen) < count:
-        _, rank, row = heap[0]
-        chosen.append(row)
+        best, rank, row = heap[0]
+        second, _, runner_up = min(heap[1:3], default=NOBODY)
+        chosen.append(Pick(row, -best, runner_up, -second))
         total = futures.place(row)
         if total == RULED_OUT:
             heappop(heap)
@@ -154,6 +162,11 @@ class _Domain:
             self._next = min(tied, key=lambda each: self._ranked[each][0])
         return -float(total), self._ranked[self._next][0][0]
 
+    @property
+    def best_row(self) -> int:
+        """The one that `best` was about."""
+        return self._ranked[self._next][0][1]
+
     def take(self) -> tuple[int, int]:
         """(rank, row)."""
         level = self._next
@@ -185,21 +198,34 @@ class _Domains:
         self._heap: list[tuple[float, int, int, int]] = []  # −total, rank, domain, which offer of it: older ones do not count
         self._offers: dict[int, int] = {}
 
-    def run(self, count: int) -> list[int]:
-        self._begin(count)
-        chosen: list[int] = []
-        while self._heap and len(chosen) < count:
-            _, _, code, offer = heappop(self._heap)
-            if offer != self._offers[code]:
-                continue
+    def run(self, count: int) -> list[Pick]:
+        self._begin(count + 1)
+        chosen: list[Pick] = []
+        while self._is_open() and len(chosen) < count:
+            best, _, code, _ = heappop(self._heap)
             domain = self._domains[code]
             rank, row = domain.take()
-            chosen.append(row)
+            runner_up, second = self._next_best(domain)
+            chosen.append(Pick(row, -best, runner_up, second, float(domain.part)))
             total = self._futures.place(row)
             if total != RULED_OUT:
                 domain.put(total, rank, row)
             self._follow(code)
         return chosen
+
+    def _is_open(self) -> bool:
+        """Is anything on offer? If so it is on top."""
+        heap, offers = self._heap, self._offers
+        while heap and heap[0][3] != offers[heap[0][2]]:
+            heappop(heap)
+        return bool(heap)
+
+    def _next_best(self, domain: _Domain) -> tuple[int, float]:
+        """Row and total of who would be next: what is left in the same domain, or what another one offers."""
+        here, there = domain.best(), self._heap[0] if self._is_open() else None
+        if here and (there is None or here < there[:2]):
+            return domain.best_row, -here[0]
+        return (self._domains[there[2]].best_row, -there[0]) if there else (NOWHERE, float(RULED_OUT))
 
     def _follow(self, code: int) -> None:
         """One was placed there: what other domains offer is as before, unless their part changed."""

@@ -15,7 +15,7 @@ def tie_rank(seed: int, name: str) -> int:
 
 
 class TieOrder:
-    """Rows that left keep their place until another name takes the row: nobody chooses them meanwhile."""
+    """Rows that left are among them: nobody chooses those."""
 
     def __init__(self) -> None:
         self._rows: Rowids = np.empty(0, np.intp)
@@ -26,9 +26,11 @@ class TieOrder:
 
     def rows(self, ranks: Ranks) -> Rowids:
         """All of them, best rank first."""
+        if not self._late:
+            return self._rows
         if len(self._late) * 8 > len(ranks):
             self._rows = np.argsort(ranks, kind="stable")
-        elif self._late:
+        else:
             self._rows = self._with_late(ranks)
         self._late.clear()
         return self._rows

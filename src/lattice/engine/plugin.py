@@ -58,12 +58,12 @@ class Plural(Reason, Protocol):
     """A reason that can be told of many rows at once, for less than of one after the other."""
 
     def details(self, table: Table, rows: Rowids) -> "Sequence[Shortfall]":
-        """What `detail` says of each of them."""
+        """What `detail` says of each of them; if they are very many, it may name fewer examples."""
         ...
 
 
 class Shortfall(NamedTuple):
-    """Need, have, missing, as people read them; "" where a reason has no numbers. A tuple: thousands are made for one explanation."""
+    """Need, have, missing, as people read them. A tuple: thousands are made for one explanation."""
 
     what: str
     need: str = ""
@@ -71,10 +71,11 @@ class Shortfall(NamedTuple):
     missing: str = ""
 
     def __str__(self) -> str:
+        """Where all that is needed is missing it is not said twice."""
         if not self.need:
             return self.what
         numbers = f"need {self.need}, have {self.have}"
-        return f"{self.what}: {numbers}, missing {self.missing}" if self.missing else f"{self.what}: {numbers}"
+        return f"{self.what}: {numbers}, missing {self.missing}" if self.missing not in ("", self.need) else f"{self.what}: {numbers}"
 
 
 Rejections = Mapping[Reason, Flags]  # reason -> which rows; for one ask always the same reasons, whichever rows are looked at

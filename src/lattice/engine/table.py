@@ -169,6 +169,11 @@ class Table:
         """All rows in tie order."""
         return self._order.rows(self.column("rank"))
 
+    def _may_be_in_order(self) -> bool:
+        """Now that one left which stood out of order."""
+        ranks = self.column("rank")
+        return bool((ranks[1:] >= ranks[:-1]).all())
+
     def some(self, rows: Sequence[int]) -> "Some":
         return Some(self, np.array(rows, np.intp))
 
@@ -266,7 +271,7 @@ class Table:
                 self._inverse[line, rows] = 1.0 / total if total > 0 else 0.0
 
     def _stands_in_order(self, row: int, rank: int) -> bool:
-        """Between its neighbours; one that left keeps its rank until the row is used again."""
+        """Between its neighbours; one that left has the rank of the one before."""
         ranks = self._columns["rank"]
         return (row == 0 or ranks[row - 1] <= rank) and (row == self.count - 1 or rank <= ranks[row + 1])
 
@@ -292,6 +297,9 @@ class Table:
         for kind in (self._total, self._taken, self._free, self._inverse, self._share):
             kind[:, row] = 0
         self._holes.append(row)
+        self._columns["rank"][row] = self._columns["rank"][row - 1] if row else 0  # nobody chooses it: it may stand anywhere
+        self._order.name(row)
+        self.in_order = self.in_order or self._may_be_in_order()
         self.touch_fixed(row)
         return row
 

@@ -4,7 +4,7 @@ Pure: what was measured comes in, what has crossed goes out. Which objects are b
 status, so that another server does not act on the same crossing once more.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -31,11 +31,12 @@ class Firing:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Which to act on now, which are beyond the mark after that, and in how many seconds time alone could change it."""
+    """Which to act on now, which are beyond the mark after that, which are left alone until when, and when time alone could change it."""
 
     fire: tuple[Firing, ...]
     crossed: Mapping[str, str]
-    again: float | None = None
+    quiet: Mapping[str, str]
+    again: float | None = None  # in seconds
 
 
 def mark(rule: AutomationRule) -> tuple[int, float]:
@@ -50,11 +51,13 @@ def mark(rule: AutomationRule) -> tuple[int, float]:
     return (when.capacity.above_millionths if when.capacity else MILLION), 0.0
 
 
-def judge(rule: AutomationRule, measures: Iterable[Measure], now: datetime, written: str) -> Verdict:
-    """`written` is the present time as status has it."""
+def judge(rule: AutomationRule, measures: Iterable[Measure], now: datetime, written: str, unmeasured: Container[str] = ()) -> Verdict:
+    """`written` is the present time as status has it; `unmeasured` is what is there though nobody can say how far: what was known of
+    it stands."""
     least, lasting = mark(rule)
     cooldown = timedelta(milliseconds=rule.spec.cooldown_ms)
-    crossed: dict[str, str] = {}
+    crossed = {name: since for name, since in rule.status.crossed.items() if name in unmeasured}
+    quiet = {name: last for name, last in rule.status.quiet.items() if _left(last, cooldown, now) > 0}
     fire: list[Firing] = []
     waits: list[float] = []
     for each in sorted(measures, key=lambda measure: measure.object):
@@ -64,17 +67,31 @@ def judge(rule: AutomationRule, measures: Iterable[Measure], now: datetime, writ
             crossed[each.object] = known
         elif each.since < lasting:
             waits.append(lasting - each.since)
-        elif (left := _quiet(rule, each.object, cooldown, now)) > 0:
-            waits.append(left)
+        elif each.object in quiet:
+            waits.append(_left(quiet[each.object], cooldown, now))
         else:
             crossed[each.object] = written
             fire.append(Firing(each.object, each.words))
-    return Verdict(() if rule.spec.suspend else tuple(fire), crossed, min(waits, default=None))
+    if rule.spec.suspend:
+        return Verdict((), crossed, quiet, min(waits, default=None))
+    if cooldown:
+        quiet |= {each.object: written for each in fire}
+    return Verdict(tuple(fire), crossed, quiet, min(waits, default=None))
 
 
-def _quiet(rule: AutomationRule, name: str, cooldown: timedelta, now: datetime) -> float:
-    """Seconds left of the quiet time after it acted on this object."""
-    last = rule.status.last_fired
-    if not cooldown or last is None or rule.status.last_object != name:
-        return 0.0
+def _left(last: str, cooldown: timedelta, now: datetime) -> float:
+    """Seconds of the quiet time after it acted."""
     return (datetime.fromisoformat(last) + cooldown - now).total_seconds()
+
+
+def parts(verdict: Verdict, most: int) -> list[Verdict]:
+    """So many firings at a time, each with as much of what is remembered as belongs to it and to those before it."""
+    fires = [verdict.fire[index : index + most] for index in range(0, len(verdict.fire), most)] or [()]
+    later = {each.object for each in verdict.fire}
+    found = []
+    for fire in fires:
+        later -= {each.object for each in fire}
+        crossed = {name: since for name, since in verdict.crossed.items() if name not in later}
+        quiet = {name: last for name, last in verdict.quiet.items() if name not in later}
+        found.append(Verdict(fire, crossed, quiet, verdict.again))
+    return found

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, Literal, Protocol
 
 from lattice.errors import LatticeError
+from lattice.kinds.container import show_amount
 from lattice.scheduling.ask import GPU
 from lattice.scheduling.nodes import NodeTable
 from lattice.scheduling.reserve import Refused, Reservation, Reservations
@@ -137,19 +138,23 @@ class Binder:
             await self._steps()(request)
             event = self._bound(request, self.mode, self.now())
         except Exception as problem:  # noqa: BLE001 - whatever a ledger raises, it may have written before
-            await self._undo([reservation])
-            event = self._failed(request, self.mode, problem)
+            return await self._give_up(reservation, problem)
         except GeneratorExit:
             raise  # nothing can be awaited any more: the room stays held until it expires
         except BaseException:
-            try:
-                await self._undo([reservation])
-            finally:
-                self._tell(self._failed(request, self.mode, _cancelled()))
+            await self._give_up(reservation, _cancelled())
             raise
         finally:
             self._under_way.discard(request.reservation)
         return self._tell(event)
+
+    async def _give_up(self, reservation: Reservation, problem: Exception) -> BindEvent:
+        """Undone, if nobody cancels that; told of either way."""
+        try:
+            await self._undo([reservation])
+        finally:
+            event = self._tell(self._failed(_request(reservation), self.mode, problem))
+        return event
 
     async def bind_together(self, reservations: Sequence[Reservation], least: int) -> list[BindEvent]:
         """All or nothing: every one is prepared, then all are committed in one write. Fewer than `least`, and none leaves a trace."""
@@ -379,4 +384,5 @@ def _verify_room(request: BindRequest, state: NodeState) -> None:
     for resource, amount in request.needs:
         have = state.free.get(resource, 0)
         if amount > have:
-            raise _Failed(f"node {request.node} has {have} {resource} free, {amount} needed", again=True)
+            left, need = show_amount(resource, have), show_amount(resource, amount)
+            raise _Failed(f"node {request.node} has {left} {resource} free, {need} needed", again=True)

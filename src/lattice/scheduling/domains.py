@@ -26,11 +26,11 @@ def over_nodes(table: NodeTable, key: str, values: NDArray[Any], elsewhere: Any)
     return found
 
 
-def occupied(table: NodeTable, key: str, tally: Tally) -> Flags:
-    """Nodes in whose domain something was counted."""
+def occupied(table: NodeTable, key: str, tally: Tally, elsewhere: bool = False) -> Flags:
+    """Nodes in whose domain something was counted; `elsewhere` for nodes that are in none."""
     if table.domain_count(key) == len(table.row_of):  # every node is a domain of its own
         return tally.per_node(table) > 0
-    return over_nodes(table, key, tally.domains(table, key) > 0, False)
+    return over_nodes(table, key, tally.domains(table, key) > 0, elsewhere)
 
 
 def rows_by_domain(table: NodeTable, key: str, tally: Tally, codes: Collection[int]) -> dict[int, list[int]]:
@@ -47,8 +47,7 @@ def rows_by_domain(table: NodeTable, key: str, tally: Tally, codes: Collection[i
 
 def outside(table: NodeTable, key: str) -> Flags:
     """Nodes that do not have the topology key."""
-    without: Flags = table.codes(key) < 0
-    return without
+    return table.memo(("outside", key), lambda _: table.codes(key) < 0)
 
 
 def spread_tally(table: NodeTable, ask: WorkloadAsk, spread: Spread) -> Tally | None:

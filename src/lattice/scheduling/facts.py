@@ -27,6 +27,7 @@ class NodeFacts:
     licences: frozenset[str] = frozenset()
     image: str = ""
     ports: tuple[int, int] | None = None  # first and last that may be given out
+    taken: frozenset[int] = frozenset()  # ports that another program was found to have
     price: int = 0  # micro-dollars an hour
 
 
@@ -47,13 +48,15 @@ def facts_of(node: LatticeNode) -> NodeFacts:
         licences=frozenset(spec.licences),
         image=spec.machine_image,
         ports=(status.port_range.first, status.port_range.last) if status.port_range else None,
+        taken=frozenset(map(int, status.taken_ports)),
         price=micros(Decimal(node.metadata.labels[PRICE_LABEL])) if PRICE_LABEL in node.metadata.labels else 0,
     )
 
 
 def allocatable(node: LatticeNode) -> dict[str, int]:
-    """What it says it gives, else capacity less reserved, never below nothing."""
+    """Capacity less reserved; less than that if it says so, and what it says of anything that it tells no capacity of."""
     status = node.status
-    if status.allocatable:
-        return {name: max(0, amount) for name, amount in status.allocatable.items()}
-    return {name: max(0, amount - status.reserved.get(name, 0)) for name, amount in status.capacity.items()}
+    left = {name: max(0, amount - status.reserved.get(name, 0)) for name, amount in status.capacity.items()}
+    if not status.allocatable:
+        return left
+    return {name: max(0, min(amount, left.get(name, amount))) for name, amount in status.allocatable.items()}

@@ -15,7 +15,7 @@ class Seat:
 
     ask: WorkloadAsk
     row: int
-    score: float | None = None  # 0..100; None: decided together with its equals
+    score: float | None = None  # 0..100; None: others have to make way first
     victims: tuple[Placement, ...] = ()
 
 
@@ -45,7 +45,7 @@ def seat_together(members: Sequence[WorkloadAsk], least: int, table: NodeTable, 
     with table.what_if():
         for ask in members:
             last = refused[-1] if refused else None
-            answer = replace(last, ask=ask) if last and last.ask.shape == ask.shape else find(ask)
+            answer = replace(last, ask=ask) if last and _is_like(last.ask, ask) else find(ask)
             if isinstance(answer, NoSeat):
                 refused.append(answer)
             elif no_room := take(answer, table):
@@ -54,6 +54,11 @@ def seat_together(members: Sequence[WorkloadAsk], least: int, table: NodeTable, 
                 seats.append(answer)
     enough = len(seats) >= max(1, least)
     return Together(tuple(seats) if enough else (), len(seats), tuple(refused))
+
+
+def _is_like(one: WorkloadAsk, other: WorkloadAsk) -> bool:
+    """Who may be made to leave for it depends on its priority, too."""
+    return (one.shape, one.priority) == (other.shape, other.priority)
 
 
 def take(seat: Seat, table: NodeTable) -> NoSeat | None:

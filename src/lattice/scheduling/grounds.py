@@ -1,14 +1,15 @@
 """Why this node, or why none? What is kept of a decision with its workload: at most 2 KB."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from lattice.engine.decide import Decision
-from lattice.engine.explain import counts, ranked
-from lattice.engine.plugin import Shortfall
+from lattice.engine.explain import Ranked, counts, ranked
+from lattice.engine.picks import Picks
+from lattice.engine.plugin import Ask, Reason, Shortfall
 from lattice.kinds.body import encode
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.profile import ProfileSpec
@@ -21,22 +22,31 @@ LONGEST = 120  # characters of one reason
 Grounds = dict[str, Any]
 
 
-def chosen(decision: Decision, profile: ProfileSpec, revision: int) -> Grounds:
-    """Of a decision that found nodes: the best three, what the best one's score is made of, and how many each reason ruled out."""
-    best = ranked(decision, BEST)
-    found: Grounds = {"profile": profile.name, "best": {each.name: round(each.score, 2) for each in best}}
-    if best:
-        found["parts"] = {part.plugin: round(part.score, 1) for part in best[0].parts}
-    return _kept({**found, **_ruled_out(decision), **_input(decision, profile, revision)})
+def chosen(found: Decision | Picks, profile: ProfileSpec, revision: int) -> Iterator[Grounds]:
+    """Of what found nodes: the best ones, what the score of the first is made of, and how many each reason ruled out.
+
+    Of those that were decided together each as of its own turn, the node that it got beside the next best.
+    """
+    shared = {"profile": profile.name, **_input(found.ask, profile, revision)}
+    if isinstance(found, Decision):
+        yield _kept({**shared, **_best(ranked(found, BEST)), **_ruled_out(counts(found))})
+        return
+    for best, ruled_out in zip(found.ranked(), found.counts(), strict=True):
+        yield _kept({**shared, **_best(best), **_ruled_out(ruled_out)})
+
+
+def _best(found: Sequence[Ranked]) -> Grounds:
+    best = {each.name: round(each.score, 2) for each in found}
+    return {"best": best, "parts": {part.plugin: round(part.score, 1) for part in found[0].parts}} if found else {}
 
 
 def refused(decision: Decision, profile: ProfileSpec, revision: int) -> Grounds:
     """Of one that found none: how many each reason ruled out, and what the nearest node lacks, with need, have and missing."""
-    found: Grounds = {"profile": profile.name, **_ruled_out(decision)}
+    found: Grounds = {"profile": profile.name, **_ruled_out(counts(decision))}
     if (row := _nearest(decision)) is not None:
         short = [reason.detail(decision.table, row) for reason, mask in decision.reasons.items() if mask[row]]
         found["nearest"] = {"node": decision.table.names[row], "short": list(_told(short))}
-    return _kept({**found, **_input(decision, profile, revision)})
+    return _kept({**found, **_input(decision.ask, profile, revision)})
 
 
 def _told(short: Iterable[Shortfall]) -> Iterable[Mapping[str, str]]:
@@ -44,9 +54,8 @@ def _told(short: Iterable[Shortfall]) -> Iterable[Mapping[str, str]]:
         yield {name: value[:LONGEST] for name, value in each._asdict().items() if value}
 
 
-def _ruled_out(decision: Decision) -> Grounds:
-    found = counts(decision)[:REASONS]
-    return {"reasons": {reason.summary()[:LONGEST]: count for reason, count in found}} if found else {}
+def _ruled_out(found: Sequence[tuple[Reason, int]]) -> Grounds:
+    return {"reasons": {reason.summary()[:LONGEST]: count for reason, count in found[:REASONS]}} if found else {}
 
 
 def _nearest(decision: Decision) -> int | None:
@@ -59,8 +68,8 @@ def _nearest(decision: Decision) -> int | None:
     return int(alive[order[0]])
 
 
-def _input(decision: Decision, profile: ProfileSpec, revision: int) -> Grounds:
-    return {"input": digest(decision.ask, profile), "revision": revision}  # type: ignore[arg-type]
+def _input(ask: Ask, profile: ProfileSpec, revision: int) -> Grounds:
+    return {"input": digest(cast("WorkloadAsk", ask), profile), "revision": revision}
 
 
 def digest(ask: WorkloadAsk, profile: ProfileSpec) -> str:

@@ -95,7 +95,7 @@ def standing(
     available = leaving = live = 0
     for each in replicas:
         live += desired(each) != "Deleted"
-        if is_leaving(each) or path_of(each) in told:
+        if is_leaving(each) or path_of(each) in told or preempted(each):
             leaving += each.status.binding is not None
         else:
             available += is_available(each)

@@ -19,7 +19,8 @@ ReportedState = ActualState | Literal["Missing"]
 FINAL = frozenset(
     {"INVALID_IMAGE", "INVALID_SPEC", "INVALID_SPECIFICATION", "INVALID_CONFIGURATION", "PORT_BIND_CONFLICT", "COMMAND_NOT_FOUND"}
 )
-NODE_FAULTS = frozenset({"RUNTIME_UNAVAILABLE"})  # another node may do better
+PORT_TAKEN = "PORT_TAKEN"  # one that was chosen for it: a port that it asks for by number is PORT_BIND_CONFLICT
+NODE_FAULTS = {"RUNTIME_UNAVAILABLE": "another node may do better", PORT_TAKEN: "others are chosen for it"}  # what a new binding may mend
 BLAMELESS = frozenset({"DISCONNECTED"})  # its node was cut off and ended it, as it was told to: no attempt is lost
 
 
@@ -42,6 +43,7 @@ class Action(StrEnum):
 
 
 UNDER_WAY = frozenset({Action.APPLY, Action.RECREATE, Action.FORGIVE})  # after these the node has been told to start the run
+AWAITS = frozenset({Action.AWAIT_FAILOVER, Action.AWAIT_NODE})  # what they wait for is shown, also when it becomes something else
 WAITS = frozenset({Action.ASSIGN, Action.BACKOFF_WAIT, Action.AWAIT_FAILOVER, Action.AWAIT_NODE, Action.NO_ACTION})
 LIVE = frozenset({"Pending", "Starting", "Running", "Unknown"})
 EVENTS = {
@@ -99,6 +101,7 @@ class Situation:
     last: Last = Last()
     since: datetime | None = None  # when it reached the reported state
     leaving: str = ""  # why it must leave its node: a drain, a taint
+    why: str = ""  # its node counts as it does: what a silent one is waited for, or why it was given up
 
     def age(self, when: datetime | None) -> float:
         """Seconds since; never less than none, should the clock have been set back."""
@@ -188,9 +191,10 @@ def _running(found: Situation, graces: Graces) -> Decision:
         case "Gone":
             return Decision(Action.RESCHEDULE, "its node is gone", begun(retry, found.revision, graces.retry))
         case "Abandoned" if not spent:
-            return Decision(Action.RESCHEDULE, "its node has been silent for too long", begun(retry, found.revision, graces.retry))
+            words = found.why or "its node has been silent for too long"
+            return Decision(Action.RESCHEDULE, words, begun(retry, found.revision, graces.retry))
         case "Silent" | "Abandoned":
-            return Decision(Action.AWAIT_FAILOVER, "its node is silent; it may be back before the time is up")
+            return Decision(Action.AWAIT_FAILOVER, f"its node is silent; {found.why or 'it may be back before the time is up'}")
     if found.leaving:
         return _leaving(found, retry, graces)
     if spent:
@@ -284,7 +288,7 @@ def _failure(found: Situation, retry: Retry, why: str, graces: Graces) -> Decisi
         return Decision(Action.MARK_FAILED, f"{why}: it failed {_times(after)}, which was the last attempt", after, failure=why)
     wait = remaining(after, found.now, graces.retry)
     if why in NODE_FAULTS:
-        return Decision(Action.RESCHEDULE, f"{why}: another node may do better", after, wait, why)
+        return Decision(Action.RESCHEDULE, f"{why}: {NODE_FAULTS[why]}", after, wait, why)
     return Decision(Action.BACKOFF_WAIT, f"{why}: it failed {_times(after)}", after, wait, why)
 
 

@@ -52,11 +52,13 @@ class NodeSeen:
     is_ready: bool  # as stored
     has_joined: bool = True  # an agent has ever spoken for it
     is_heard: bool = True  # by this leader
+    quarantine: str = ""  # why nothing it says is believed
+    is_told: bool = False  # that it is quarantined
 
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """`event` only when the state changes: NodeLost, NodeReady. `again`: seconds until time alone could change it."""
+    """`event` only when the state changes: NodeLost, NodeReady, NodeQuarantined. `again`: seconds until time alone could change it."""
 
     state: Literal["Ready", "NotReady", "Joining"]
     reason: str
@@ -66,6 +68,8 @@ class NodeVerdict:
 
 
 def judge(node: NodeSeen, times: NodeTimes = TIMES) -> NodeVerdict:
+    if node.quarantine:
+        return NodeVerdict("NotReady", "Quarantined", node.quarantine, "" if node.is_told else "NodeQuarantined")
     if not node.has_joined:
         return NodeVerdict("Joining", "NotJoined", "no agent has joined for this node yet")
     was_lost = not node.is_heard and not node.is_ready  # a new leader knows no better yet
@@ -85,9 +89,12 @@ class Halt:
     nodes: int
 
     def __str__(self) -> str:
-        return (
-            f"{self.silent} of {self.nodes} nodes of zone {self.zone or 'unnamed'} are silent at once: nothing is moved until some are back"
-        )
+        return f"{self.silent} of {self.nodes} nodes: {self.words}"
+
+    @property
+    def words(self) -> str:
+        """Without the counts: what is said of each workload is not written anew with every node that comes or goes."""
+        return f"most nodes of zone {self.zone or 'unnamed'} are silent at once, and nothing is moved until some are back"
 
 
 def halts(nodes: Iterable[NodeSeen], times: NodeTimes = TIMES) -> dict[str, Halt]:
@@ -128,7 +135,7 @@ def release(nodes: Sequence[NodeSeen], before: Allowance, now: float, times: Nod
     """At most so many nodes of a zone per second, the longest silent first; none where most are silent; a node that is back is not."""
     halted = halts(nodes, times)
     overdue = {node.name: node for node in nodes if node.has_joined and node.silence >= times.replace_after}
-    held = {name: str(halted[node.zone]) for name, node in overdue.items() if node.zone in halted}
+    held = {name: halted[node.zone].words for name, node in overdue.items() if node.zone in halted}
     released = {name for name in before.released if name in overdue and name not in held}
     next_at = dict(before.next_at)
     waits = [times.replace_after - node.silence for node in nodes if node.has_joined and node.silence < times.replace_after]

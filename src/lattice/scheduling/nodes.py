@@ -22,7 +22,7 @@ from lattice.scheduling.codes import Coded, Codes
 from lattice.scheduling.facts import NodeFacts
 from lattice.scheduling.gpus import Gpus
 from lattice.scheduling.lesson import Lessons
-from lattice.scheduling.ports import Ports, range_of
+from lattice.scheduling.ports import Ports, free_in_range
 from lattice.scheduling.room import lacks, refuse_absurd, uncountable
 from lattice.scheduling.tally import Tally
 
@@ -48,6 +48,11 @@ def with_ports(ask: WorkloadAsk, ports: int, more: int) -> tuple[tuple[int, int]
         return ask.needs
     needs = dict(ask.needs)
     return tuple({**needs, ports: needs.get(ports, 0) + more}.items())
+
+
+def _has_the_same(one: NodeFacts, other: NodeFacts) -> bool:
+    """Of everything that workloads take a part of."""
+    return (one.totals, one.gpus, one.ports, one.taken) == (other.totals, other.gpus, other.ports, other.taken)
 
 
 class NodeTable(Table):
@@ -87,28 +92,35 @@ class NodeTable(Table):
     def put(self, facts: NodeFacts) -> int:
         """Add a node, or change it; what is on it stays."""
         known = self.row_of.get(facts.name)
-        if known is not None and self.facts[known] == facts:
+        before = self.facts[known] if known is not None else None
+        if known is not None and before == facts:
             return known
         self._refuse_in_what_if(facts.name)
-        refuse_absurd(f"node {facts.name}", facts.totals.items())
-        row = self._row_for(facts)
+        row = known if known is not None and before and _has_the_same(before, facts) else self._give_room(facts)
         self._know(row, facts)
-        if moved := self.ports.put(row, facts):
-            self.take(row, [(self.index[PORTS], moved)])
         for column, value in (
             ("unready", not facts.ready),
             ("cordoned", facts.cordoned),
             ("draining", facts.draining),
             ("price", facts.price),
         ):
-            self.set(row, column, value)
-        self.gpus.put(row, facts.gpus)
+            self._columns[column][row] = value
+        self.touch_fixed(row)
         self.lessons.changed()
+        return row
+
+    def _give_room(self, facts: NodeFacts) -> int:
+        """Its row, with as much of everything as the node has."""
+        refuse_absurd(f"node {facts.name}", facts.totals.items())
+        row = self._row_for(facts)
+        if moved := self.ports.put(row, facts):
+            self.take(row, [(self.index[PORTS], moved)])
+        self.gpus.put(row, facts.gpus)
         return row
 
     def _row_for(self, facts: NodeFacts) -> int:
         """No more ports can be given out than the range has, whatever the node says."""
-        ports = len(range_of(facts))
+        ports = free_in_range(facts)
         totals = {SLOTS: NO_LIMIT, **facts.totals, PORTS: min(ports, facts.totals.get(PORTS, ports))}
         row = self.row_of.get(facts.name)
         if row is not None:

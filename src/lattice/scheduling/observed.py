@@ -14,6 +14,7 @@ from lattice.scheduling.roster import LEAVING
 LONGEST_LOG = 2048  # characters of the last lines
 MENDED = frozenset({Action.APPLY, Action.FORGIVE, Action.RETRY})  # after these the last failure is history
 MISSING = Report()
+UNTOUCHED = WorkloadStatus()
 STATES: tuple[ActualState, ...] = get_args(ActualState)
 HOMELESS = frozenset({Action.RESCHEDULE, Action.RELEASE, Action.FINALIZE_DELETE})  # after these it has no node
 
@@ -29,6 +30,9 @@ class Sight:
     log: str = ""
     told_for: float | None = None  # seconds that its node could have been told anything: since it connected
     leaving: str = ""
+    why: str = ""  # its node is not Ready
+    acted_for: float | None = None  # seconds since its last action, timed by whoever looks; None: only the stored time tells
+    state_for: float | None = None  # seconds that it has been in its present state, likewise
 
 
 def reported(state: str) -> ActualState:
@@ -43,8 +47,10 @@ def desired(workload: LatticeWorkload) -> DesiredState:
 
 def situation(workload: LatticeWorkload, sight: Sight, now: datetime) -> Situation:
     status = workload.status
-    at = read(status.last_action_at)
-    if at is not None and sight.told_for is not None:
+    at, since = read(status.last_action_at), read(status.state_since)
+    if at is not None and sight.acted_for is not None:
+        at = now - timedelta(seconds=min(sight.acted_for, sight.acted_for if sight.told_for is None else sight.told_for))
+    elif at is not None and sight.told_for is not None:
         told = now - timedelta(seconds=sight.told_for)
         at = told if at > now + timedelta(seconds=SKEW) else max(at, told)  # the clock was set back: it says nothing any more
     return Situation(
@@ -55,8 +61,11 @@ def situation(workload: LatticeWorkload, sight: Sight, now: datetime) -> Situati
         report=sight.report,
         retry=status.retry,
         last=Last(status.last_action, at),
-        since=read(status.state_since) if _state(workload, sight) == status.actual_state else now,
+        since=(since if sight.state_for is None else now - timedelta(seconds=sight.state_for))
+        if _state(workload, sight) == status.actual_state
+        else now,
         leaving=sight.leaving,
+        why=sight.why,
     )
 
 
@@ -119,6 +128,11 @@ def _homeless(workload: LatticeWorkload) -> ActualState:
         return "Stopped"
     has_failed = retry is not None and retry.max is not None and (retry.attempts or 0) >= retry.max
     return "Failed" if has_failed and retry is not None and retry.revision == workload.spec.runs else "Pending"
+
+
+def awaits_node(workload: LatticeWorkload) -> bool:
+    """Was nothing done about it yet, and is there nothing to do but to find it a node?"""
+    return workload.status == UNTOUCHED and not workload.metadata.annotations and desired(workload) == "Running"
 
 
 def is_settled(workload: LatticeWorkload) -> bool:

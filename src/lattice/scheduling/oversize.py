@@ -3,11 +3,11 @@
 from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 
-from lattice.scheduling.ask import GPU, PORTS, WHOLE_GPU, Demands, GpuNeed, WorkloadAsk
+from lattice.kinds.container import show_amount
+from lattice.scheduling.ask import GPU, PORTS, SLOTS, WHOLE_GPU, Demands, GpuNeed, WorkloadAsk
 from lattice.scheduling.facts import NodeFacts
 from lattice.scheduling.nodes import NodeTable
 from lattice.scheduling.ports import range_of
-from lattice.scheduling.resources import show_amount
 from lattice.scheduling.sanity import Odd
 
 
@@ -27,7 +27,8 @@ class Amount(NamedTuple):
         return show_amount(self.resource, self.need - missing)
 
     def missing(self, facts: NodeFacts) -> int:
-        return self.need - facts.totals.get(self.resource, 0)
+        """A node that does not say how many workloads it takes takes any number."""
+        return self.need - facts.totals.get(self.resource, self.need if self.resource == SLOTS else 0)
 
 
 class Gpus(NamedTuple):
@@ -120,8 +121,11 @@ class _Empty:
 
 
 def _things(demands: Demands) -> Iterator[Thing]:
-    yield from (Amount(resource, amount) for resource, amount in demands.requests)
+    """It needs a slot of its own besides those that it asks for by name, and ports by name are ports like any others."""
+    asked = dict(demands.requests)
+    ports = demands.ports + asked.pop(PORTS, 0)
+    yield from (Amount(resource, amount + (resource == SLOTS)) for resource, amount in asked.items())
     if demands.gpu:
         yield Gpus(demands.gpu)
-    if demands.ports or demands.host_ports:
-        yield Ports(demands.ports, frozenset(number for number, _ in demands.host_ports))
+    if ports or demands.host_ports:
+        yield Ports(ports, frozenset(number for number, _ in demands.host_ports))

@@ -40,9 +40,7 @@ class Asking:
         return known
 
     def _may_all_go(self, members: Iterable[Placement]) -> bool:
-        return all(each.ask.priority < self.ask.priority for each in members) and all(
-            sum(service_of(each) == service for each in members) <= left for service, left in self.may_disrupt.items()
-        )
+        return all(each.ask.priority < self.ask.priority for each in members) and not over_limits(members, self.may_disrupt)
 
     def worth(self, placement: Placement) -> tuple[int, float]:
         return (placement.ask.priority, max(0.0, self.age(placement.ask.name)))
@@ -154,3 +152,9 @@ def _seen(placement: Placement) -> Hashable:
 def service_of(placement: Placement) -> str:
     demands = placement.ask.demands
     return f"{demands.namespace}/{demands.service}" if demands.service else ""
+
+
+def over_limits(members: Iterable[Placement], may_disrupt: Mapping[str, int]) -> dict[str, int]:
+    """Of which services more would go than may, and how many may."""
+    gone = Counter(map(service_of, members))
+    return {each: may_disrupt[each] for each in sorted(gone) if each in may_disrupt and gone[each] > may_disrupt[each]}

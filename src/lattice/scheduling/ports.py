@@ -1,7 +1,8 @@
 """Which ports of a node are in use, and which ones a workload gets?"""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,12 +10,15 @@ import numpy as np
 from lattice.kinds.container import Container
 from lattice.scheduling.ask import Demands
 from lattice.scheduling.facts import NodeFacts
+from lattice.scheduling.retry import SKEW, read, written
 
 if TYPE_CHECKING:
     from lattice.scheduling.nodes import NodeTable, Placement
 
 ALL_PORTS = (30000, 32767)  # given out where a node names no range
 PROTOCOLS = ("TCP", "UDP")
+TAKEN_FOR = timedelta(minutes=10)  # that a port which another program has is not given out; then it is tried again
+MOST_TAKEN = 64  # that are remembered of a node
 FIRST, LAST = "port_first", "port_last"  # columns: the range of each node
 
 Port = tuple[int, str]  # number and protocol
@@ -35,6 +39,12 @@ def range_of(facts: NodeFacts) -> range:
     return range(first, last + 1)
 
 
+def free_in_range(facts: NodeFacts) -> int:
+    """How many of its ports nobody else was found to have."""
+    ports = range_of(facts)
+    return len(ports) - sum(number in ports for number in facts.taken)
+
+
 class Ports:
     """Fixed ports are told apart by protocol; a chosen one is kept for both.
 
@@ -44,6 +54,7 @@ class Ports:
     def __init__(self, table: "NodeTable") -> None:
         self._table = table
         self._in_use: list[dict[Port, int]] = []
+        self._taken: list[frozenset[int]] = []  # of each row: by programs that are none of ours
         self._fixed: list[Counter[int]] = []  # of each row: the numbers that are fixed there, and for how many
         for column in (FIRST, LAST):
             table.add_column(column, np.int32)
@@ -56,6 +67,8 @@ class Ports:
         if row == len(self._in_use):
             self._in_use.append({})
             self._fixed.append(Counter())
+            self._taken.append(facts.taken)
+        self._taken[row] = facts.taken
         before, ports = self.inside(row, self._fixed[row]), range_of(facts)
         self._table.set(row, FIRST, ports.start)
         self._table.set(row, LAST, ports.stop - 1)
@@ -80,7 +93,7 @@ class Ports:
         """The lowest free ones, beside its own fixed ones; fewer if there are not so many."""
         if not demands.ports:
             return ()
-        busy = {number for number, _ in (*self._in_use[row], *demands.host_ports)}
+        busy = {number for number, _ in (*self._in_use[row], *demands.host_ports)} | self._taken[row]
         first, last = (int(self._table.column(column)[row]) for column in (FIRST, LAST))
         free = (number for number in range(first, last + 1) if number not in busy)
         return tuple(number for number, _ in zip(free, range(demands.ports), strict=False))
@@ -139,6 +152,8 @@ def _ports_of(placement: "Placement") -> Iterator[Port]:
 def port_names(containers: Mapping[str, Container]) -> list[tuple[str, int | None]]:
     """Every port with its fixed number, None where one is chosen; named `container.port` where two containers name one alike."""
     ports = [(name, port) for name, container in containers.items() for port in container.ports]
+    if len(ports) == 1:
+        return [(ports[0][1].name, ports[0][1].port)]
     times = Counter(port.name for _, port in ports)
     return [(port.name if times[port.name] == 1 else f"{name}.{port.name}", port.port) for name, port in ports]
 
@@ -153,3 +168,17 @@ def allocated(containers: Mapping[str, Container], chosen: Sequence[int]) -> dic
 def chosen_of(containers: Mapping[str, Container], numbers: Mapping[str, int]) -> tuple[int, ...]:
     """The other way round: of the numbers that it has, those that were chosen."""
     return tuple(numbers[name] for name, fixed in port_names(containers) if fixed is None and name in numbers)
+
+
+def with_taken(known: Mapping[str, str], ports: Iterable[int], now: datetime) -> dict[str, str]:
+    """These were found to be another program's, too; the oldest are forgotten when there are too many."""
+    until = written(now + TAKEN_FOR)
+    found = {**known, **{str(number): until for number in ports}}
+    latest = sorted(found, key=lambda number: (found[number], int(number)))[-MOST_TAKEN:]
+    return {number: found[number] for number in sorted(latest, key=int)}
+
+
+def still_taken(known: Mapping[str, str], now: datetime) -> dict[str, str]:
+    """Without those whose time is over, or further ahead than any could be: our clock was set back."""
+    latest = now + TAKEN_FOR + timedelta(seconds=SKEW)
+    return {number: until for number, until in known.items() if now < (read(until) or now) <= latest}

@@ -1,6 +1,5 @@
 """Who must make room? The fewest and cheapest of lower priority, on the node where that costs least."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
@@ -16,7 +15,7 @@ from lattice.scheduling.apart import Apart, kept_apart
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import Change
 from lattice.scheduling.nodes import NodeTable, Placement
-from lattice.scheduling.parties import Asking, Scene, service_of
+from lattice.scheduling.parties import Asking, Scene, over_limits, service_of
 from lattice.scheduling.plugins.workload_affinity import WorkloadAffinity
 from lattice.scheduling.plugins.workload_anti_affinity import WorkloadAntiAffinity
 from lattice.scheduling.reclaim import Reclaimables
@@ -52,7 +51,7 @@ class Preemptor:
 
     Victims are of lower priority and on the node that is freed. A gang is never left with fewer members than it needs: if it has
     none to spare all of it goes, on all nodes, and counts. `may_disrupt`: how many of a service (namespace/service) may still be
-    stopped; absent ones are not limited. `age` of a workload in seconds.
+    stopped; absent ones are not limited (see Allowance for one that is asked for). `age` of a workload in seconds.
 
     Every node that could be helped is looked at unless it cannot be cheaper than what is known. The answer is exact for amounts, GPUs,
     ports and required anti-affinity, and for any other filter that never minds a workload's leaving, as long as the search takes no
@@ -74,21 +73,20 @@ class Preemptor:
 
     def held_back(self, ask: WorkloadAsk, decision: Decision) -> str:
         """Who could make way if limits on disruption let them; "" if none is the reason that nobody is found."""
-        found = replace(self, may_disrupt={}).find(ask, decision) if self.may_disrupt else None
-        if found is None:
+        found = replace(self, may_disrupt={}).find(ask, decision) if self.may_disrupt != {} else None
+        over = over_limits(found.victims, self.may_disrupt) if found else {}
+        if found is None or not over:
             return ""
-        gone = Counter(map(service_of, found.victims))
-        over = [(service, left) for service, left in sorted(self.may_disrupt.items()) if gone[service] > left]
-        limits = " and ".join(f"{max(0, left)} more of service {service}" for service, left in over)
+        limits = " and ".join(f"{max(0, left)} more of service {service}" for service, left in over.items())
         return (
             f"{len(found.victims)} of lower priority on node {self.table.names[found.row]} could make way, but only {limits} may be stopped"
         )
 
-    def charge(self, victims: Iterable[Placement]) -> None:
-        """They are stopped: of their services fewer may be from now on."""
+    def charge(self, victims: Iterable[Placement], each: int = 1) -> None:
+        """They are stopped: of their services fewer may be from now on. With -1 that is taken back."""
         for victim in victims:
             if (service := service_of(victim)) in self.may_disrupt:
-                self.may_disrupt[service] -= 1
+                self.may_disrupt[service] -= each
 
     def _promising(self, ask: WorkloadAsk, decision: Decision, apart: Apart) -> Iterator[Bound]:
         """Rows with the least that they could cost, cheapest first."""

@@ -295,6 +295,7 @@ PRESETS: Mapping[str, ProfileSpec] = {
     )
 }
 DEFAULT = "balanced"
+PLAIN = "lowest-utilisation"  # of workloads that belong to no service, where nobody names a profile
 
 
 def preset(name: str) -> ProfileSpec:

@@ -138,6 +138,10 @@ class Queue:
             self._wait(entry, max(now, entry.not_before))
         return len(names)
 
+    def is_awaited(self, change: Hashable) -> bool:
+        """Does anybody sleep until that happens?"""
+        return bool(self._sleepers.get(change))
+
     def next_at(self) -> float | None:
         """When somebody is next ready: 0 at once, None never."""
         while self._ready and not self._is_current(self._ready[0][3], self._ready[0][2]):

@@ -26,6 +26,18 @@ def each_once(values: Sequence[Value], tell: Callable[[Value], Shortfall]) -> li
     return [told[value] for value in values]
 
 
+def each_value(table: Table, key: str, rows: Rowids, tell: Callable[[str | None], Shortfall]) -> list[Shortfall]:
+    """By what nodes have under a label or topology key; None: they do not have it."""
+    coded = cast("NodeTable", table).coded(key)
+    return each_once(coded.codes[rows].tolist(), lambda code: tell(coded.names[code] if code >= 0 else None))
+
+
+def each_fact(table: Table, rows: Rowids, fact: Callable[[NodeFacts], Value], tell: Callable[[Value], Shortfall]) -> list[Shortfall]:
+    """By what is known of nodes."""
+    facts = cast("NodeTable", table).facts
+    return each_once([fact(found) for row in rows.tolist() if (found := facts[row]) is not None], tell)
+
+
 def facts_at(table: Table, row: int) -> NodeFacts:
     facts = cast("NodeTable", table).facts[row]
     if facts is None:
@@ -55,7 +67,7 @@ def named(table: Table, rows: Iterable[int], is_meant: Callable[[Placement], boo
 
 @dataclass(frozen=True, slots=True)
 class Because:
-    """`words` stand after a count; for one node, `what` it is about with need and have, the same for every node."""
+    """`words` stand after a count; for one node, `what` it is about with need, which is missing, and have, the same for every node."""
 
     plugin: str
     words: str
@@ -67,10 +79,10 @@ class Because:
         return self.words
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return Shortfall(self.what or self.words, self.need, self.have)
+        return self.details(table, only(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        return [Shortfall(self.what or self.words, self.need, self.have)] * len(rows)
+        return [Shortfall(self.what or self.words, self.need, self.have, self.need)] * len(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +99,14 @@ class OtherLabel:
         return self.words
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return self.of(facts_at(table, row).labels.get(self.key))
+        return self.details(table, only(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        return each_once([facts_at(table, row).labels.get(self.key) for row in rows.tolist()], self.of)
+        return each_value(table, self.key, rows, self.of)
 
     def of(self, value: str | None) -> Shortfall:
         """For nodes with this value under the key; None: without it."""
-        return Shortfall(self.what, self.need, written(self.key, value))
+        return Shortfall(self.what, self.need, written(self.key, value), self.need)
 
 
 def no_such_key(plugin: str, key: str) -> Because:

@@ -1,10 +1,9 @@
-"""Resources of a workload and a node: class of service, who is evicted first, whether it fits, how full, and how amounts are written."""
+"""Resources of a workload and a node: class of service, who is evicted first, whether it fits and how full."""
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
 from lattice.kinds.container import BYTES, ContainerResources, amounts
-from lattice.kinds.quantity import approximate_bytes, format_bytes, format_cores
 from lattice.kinds.workload import WorkloadSpec
 
 COMPRESSIBLE = frozenset({"cpu", "ephemeral-storage"})  # too little of it slows down; too little of anything else kills
@@ -68,13 +67,3 @@ def utilisation(used: Mapping[str, int], total: Mapping[str, int]) -> float:
     """The fullest of its resources, 0 to 1."""
     shares = (used.get(name, 0) / amount for name, amount in total.items() if amount > 0)
     return min(1.0, max(0.0, max(shares, default=0.0)))
-
-
-def show_amount(resource: str, amount: int) -> str:
-    """As people write it: 1500 of cpu is 1500m, 4294967296 of memory 4Gi."""
-    if resource in ("cpu", "gpu"):
-        return format_cores(amount)
-    if resource in BYTES or resource.startswith("hugepages-"):
-        exact = format_bytes(amount)
-        return exact if len(exact) <= 7 else approximate_bytes(amount)
-    return str(amount)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lattice.errors import Invalid
-from lattice.scheduling.ask import WHOLE_GPU, GpuNeed, WorkloadAsk
+from lattice.kinds.container import show_amount
+from lattice.scheduling.ask import GPU, WHOLE_GPU, GpuNeed, WorkloadAsk
 
 if TYPE_CHECKING:
     from lattice.scheduling.nodes import NodeTable
@@ -22,17 +23,24 @@ def lacks(ask: WorkloadAsk, table: "NodeTable", row: int) -> str:
     for resource, amount in table.needs_on(ask, row):
         free = int(table.free(resource)[row])
         if amount > free:
-            return f"node {table.names[row]} has {free} {table.resources[resource]} free, {amount} needed"
+            name = table.resources[resource]
+            return f"node {table.names[row]} has {show_amount(name, free)} {name} free, {show_amount(name, amount)} needed"
     if ask.demands.gpu and not has_gpus(ask.demands.gpu, table, row):
-        return f"node {table.names[row]} has no {ask.demands.gpu.count} GPUs with {ask.demands.gpu.milli} thousandths free"
+        return f"node {table.names[row]} has {_short_of_gpus(ask.demands.gpu, table, row)} needed"
     in_use = table.ports.in_use(row) if ask.demands.host_ports else ()
     taken = next((port for port in ask.demands.host_ports if port in in_use), None)
     return f"port {taken[0]}/{taken[1]} of node {table.names[row]} is taken" if taken else ""
 
 
 def has_gpus(need: GpuNeed, table: "NodeTable", row: int) -> bool:
-    least = WHOLE_GPU if need.milli == WHOLE_GPU else need.milli
-    return int(np.count_nonzero(table.gpus.free(row, need.models) >= least)) >= need.count
+    return int(np.count_nonzero(table.gpus.free(row, need.models) >= need.milli)) >= need.count
+
+
+def _short_of_gpus(need: GpuNeed, table: "NodeTable", row: int) -> str:
+    free = table.gpus.free(row, need.models)
+    if need.milli == WHOLE_GPU:
+        return f"{np.count_nonzero(free >= WHOLE_GPU)} gpu free, {need.count}"
+    return f"{show_amount(GPU, max(0, int(free.max(initial=0))))} of one gpu free, {show_amount(GPU, need.milli)}"
 
 
 def uncountable(ask: WorkloadAsk, table: "NodeTable", row: int) -> str:

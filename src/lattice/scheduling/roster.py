@@ -21,6 +21,7 @@ from lattice.scheduling.ports import chosen_of
 from lattice.scheduling.prepared import Prepared, prepared
 from lattice.scheduling.queue import Queue
 from lattice.scheduling.room import has_gpus, uncountable
+from lattice.scheduling.sanity import contradictions
 from lattice.scheduling.schedule import CompositeScheduler
 
 LEAVING = "Leaving"  # the condition of a workload that was told to make room for another
@@ -41,7 +42,8 @@ class Roster:
     queue: Queue = field(default_factory=Queue)
     uids: dict[str, str] = field(default_factory=dict)  # of the nodes in the table
     prepared: dict[str, Prepared] = field(default_factory=dict)  # workloads whose room is taken and whose binding is not made yet
-    odd: dict[str, str] = field(default_factory=dict)  # what cannot be counted, and why
+    odd: dict[str, str] = field(default_factory=dict)  # what cannot be counted, or not as it says, and why
+    read: dict[str, tuple[LatticeWorkload, WorkloadAsk]] = field(default_factory=dict)  # those that wait for a node, as they were read
     _alike: dict[tuple[object, ...], WorkloadAsk] = field(default_factory=dict)
     _strays: dict[str, dict[str, None]] = field(default_factory=dict)  # workloads by a node that is not there
     _later: list[tuple[float, str]] = field(default_factory=list)
@@ -63,11 +65,22 @@ class Roster:
         except (LatticeError, ArithmeticError) as problem:
             self.odd[f"node {name}"] = str(problem)
             return self._drop_node(name, now)
-        self.odd.pop(f"node {name}", None)
+        self._note_odd(f"node {name}", "; ".join(contradictions(found.status)))
         self.uids[name] = found.metadata.uid
         for change in _changes(before, facts) if facts != before else ():
             self.queue.wake(change, now)
         return again if before else [*again, *self._strays.pop(name, ())]
+
+    def _note_odd(self, what: str, why: str) -> None:
+        if why:
+            self.odd[what] = why
+        else:
+            self.odd.pop(what, None)
+
+    def knows(self, node: LatticeNode) -> bool:
+        """Is the node as those are told of it who choose nodes?"""
+        row = self.table.row_of.get(node.metadata.name)
+        return row is not None and self.uids.get(node.metadata.name) == node.metadata.uid and self.table.facts[row] == _usable(node)
 
     def _drop_node(self, name: str, now: float) -> list[str]:
         self.uids.pop(name, None)
@@ -117,6 +130,15 @@ class Roster:
         known = [when for when in (self.queue.next_at(), self._later[0][0] if self._later else None) if when is not None]
         return min(known, default=None)
 
+    def asks_as_before(self, workload: LatticeWorkload, ask: WorkloadAsk) -> bool:
+        """Does it still ask for this? One that was not changed since it was read does."""
+        known = self.read.get(f"{workload.metadata.namespace}/{workload.metadata.name}")
+        return (known is not None and known[0] is workload and known[1] is ask) or self.ask_of(workload) == ask
+
+    def done(self, path: str) -> None:
+        """It has its node."""
+        self.read.pop(path, None)
+
     def ask_of(self, workload: LatticeWorkload) -> WorkloadAsk:
         """Most of many workloads ask for what others ask for: those are read once."""
         metadata = workload.metadata
@@ -130,6 +152,7 @@ class Roster:
 
     def _bound(self, found: LatticeWorkload, binding: Binding, now: Moment) -> None:
         path = f"{found.metadata.namespace}/{found.metadata.name}"
+        self.done(path)
         self.queue.remove(path)
         if self.uids.get(binding.node) != binding.uid:
             self._forget_bound(path)
@@ -180,6 +203,7 @@ class Roster:
 
     def _gone(self, path: str, now: Moment) -> None:
         """It is on no node. What is only assumed is in the hand of an attempt, which will find out."""
+        self.read.pop(path, None)
         self.scheduler.departed(path)
         self.odd.pop(f"workload {path}", None)
         if self._forget_bound(path):
@@ -202,20 +226,23 @@ class Roster:
         return self.scheduler.reservations.get(held.reservation) is not None
 
     def _wait_or_queue(self, path: str, found: LatticeWorkload, now: Moment) -> None:
-        decision = None
-        if found.spec.desired_state == "Running" and not found.metadata.deletion_timestamp:
-            revision = found.spec.runs if found.status.retry else ""
-            decision = decide(Situation("Running", revision, now.date, node="None", retry=found.status.retry))
-        if decision is None or decision.action is not Action.ASSIGN:
+        is_wanted = found.spec.desired_state == "Running" and not found.metadata.deletion_timestamp
+        if not is_wanted or (found.status.retry is not None and not self._may_start(path, found, now)):
             self.queue.remove(path)
-            if decision and decision.action is Action.BACKOFF_WAIT:
-                heappush(self._later, (now.seconds + (decision.again or 0.0), path))
             return
         ask = self.ask_of(found)
         if self.queue.asked(path) != ask:
             self.queue.add(ask)
+            self.read[path] = (found, ask)
             if ask.group:
                 self.queue.wake(Change.WORKLOAD_ADDED, now.seconds)
+
+    def _may_start(self, path: str, found: LatticeWorkload, now: Moment) -> bool:
+        """One that was tried before may have to wait, or has failed for good."""
+        decision = decide(Situation("Running", found.spec.runs, now.date, node="None", retry=found.status.retry))
+        if decision.action is Action.BACKOFF_WAIT:
+            heappush(self._later, (now.seconds + (decision.again or 0.0), path))
+        return decision.action is Action.ASSIGN
 
 
 def _usable(node: LatticeNode) -> NodeFacts:
@@ -234,7 +261,7 @@ def _changes(before: NodeFacts | None, after: NodeFacts) -> Iterable[Change]:
         yield Change.NODE_ADDED
         return
     has_more = any(amount > before.totals.get(name, 0) for name, amount in after.totals.items())
-    if has_more or (before.gpus, before.ports) != (after.gpus, after.ports):
+    if has_more or (before.gpus, before.ports, before.taken) != (after.gpus, after.ports, after.taken):
         yield Change.NODE_GREW
     was, now = (each.ready and not each.cordoned and not each.draining for each in (before, after))
     if was != now:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lattice.errors import Cause, Invalid
-from lattice.kinds.container import BYTES, parse_resource
+from lattice.kinds.container import BYTES, parse_resource, show_amount
 from lattice.kinds.node import LatticeNode, NodeStatus
 from lattice.kinds.quantity import parse_bytes
 from lattice.kinds.structural import join
@@ -17,7 +17,7 @@ from lattice.scheduling.ask import GPU, PORTS, SLOTS, WHOLE_GPU, GpuNeed, Worklo
 from lattice.scheduling.facts import PRICE_LABEL, allocatable
 from lattice.scheduling.nodes import NodeTable
 from lattice.scheduling.plugins.taints import evicted_by
-from lattice.scheduling.resources import Qos, eviction_order, is_compressible, show_amount
+from lattice.scheduling.resources import Qos, eviction_order, is_compressible
 from lattice.scheduling.room import MOST
 
 FIRST = 3  # of those who go, named
@@ -61,7 +61,7 @@ def workload_problems(workload: LatticeWorkload) -> Iterator[Cause]:
 
 def node_oddities(node: LatticeNode) -> Iterator[Odd]:
     """What it says of itself that does not go together, or is hardly meant."""
-    for what in (*_gpu_oddities(node), *_contradictions(node.status), *_slips(node.status)):
+    for what in (*_gpu_oddities(node), *contradictions(node.status), *_slips(node.status)):
         yield Odd("node", node.metadata.name, what)
 
 
@@ -74,12 +74,17 @@ def _gpu_oddities(node: LatticeNode) -> Iterator[str]:
         yield f"says {show_amount(GPU, said)} gpu, but lists {listed}: the list counts; of {listed}, capacity.gpu is {listed * WHOLE_GPU}"
 
 
-def _contradictions(status: NodeStatus) -> Iterator[str]:
-    for part, does in (("reserved", "keeps"), ("allocatable", "gives workloads")):
-        for name, amount in getattr(status, part).items():
-            if name in status.capacity and amount > status.capacity[name]:
-                more, all_of_it = (show_amount(name, each) for each in (amount, status.capacity[name]))
-                yield f"{does} {more} {name}, more than the {all_of_it} it has: status.{part} must be at most status.capacity"
+def contradictions(status: NodeStatus) -> Iterator[str]:
+    """Where it keeps, or gives, more than it has."""
+    for name, has in status.capacity.items():
+        kept = status.reserved.get(name, 0)
+        left, given = max(0, has - kept), status.allocatable.get(name, 0)
+        if kept > has:
+            more, all_of_it = show_amount(name, kept), show_amount(name, has)
+            yield f"keeps {more} {name}, more than the {all_of_it} it has: status.reserved must be at most status.capacity"
+        if given > left:
+            words = f"gives workloads {show_amount(name, given)} {name}, more than the {show_amount(name, left)} it has for them"
+            yield f"{words}: only these count; status.allocatable must be at most status.capacity less status.reserved"
 
 
 def _slips(status: NodeStatus) -> Iterator[str]:

@@ -1,23 +1,24 @@
 """One scheduling cycle: a batch of workloads and the nodes in, who goes where and who does not, with reasons, out."""
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from lattice.engine.decide import Decision, decide
 from lattice.engine.explain import best_rows
 from lattice.engine.group import decide_many, groupable
+from lattice.engine.picks import Picks
 from lattice.engine.plugin import Profile
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.bind import Binder, BindEvent
 from lattice.scheduling.change import ANYTHING, Change
 from lattice.scheduling.circle import Finding, leans, seat_in_circle
 from lattice.scheduling.gang import NoSeat, Seat, Together, make_way, seat_together
-from lattice.scheduling.nodes import NodeTable
+from lattice.scheduling.nodes import NodeTable, Placement
 from lattice.scheduling.preempt import Preemptor
 from lattice.scheduling.profile import ProfileSpec, compile_profile
 from lattice.scheduling.refusal import refusal
 from lattice.scheduling.reserve import Refused, Reservation, Reservations
-from lattice.scheduling.select import Dice, Selector, TieBreaker
+from lattice.scheduling.select import Dice, Selector, TieBreaker, shown, weight_of
 
 GROUP_WAITS = "its group waits for more"  # the kind of reason that is none of the nodes': there are too few members yet
 
@@ -29,7 +30,7 @@ class Placed:
     ask: WorkloadAsk
     node: str
     reservation: Reservation
-    score: float | None = None  # 0..100; None: decided together with its equals
+    score: float | None = None  # 0..100; None: others have to make way first
     victims: tuple[str, ...] = ()
     waits_for: tuple[str, ...] = ()
 
@@ -61,8 +62,10 @@ class Cycle:
 class CompositeScheduler:
     """Four exchangeable phases: the profile filters and scores, the selector selects, the binder binds. No preemptor: nobody is evicted.
 
+    `plain`: the profile of workloads that belong to no service, if that is another one, with the same filters.
+
     Who is evicted is leaving until `departed` says that it is gone; whatever is placed on its node until then waits for it, in this
-    cycle and in later ones.
+    cycle and in later ones. `tell` hears by what each was given a node, while that is as it was decided.
     """
 
     profile: Profile
@@ -70,10 +73,15 @@ class CompositeScheduler:
     selector: Selector = field(default_factory=Selector)
     preemptor: Preemptor | None = None
     binder: Binder | None = None
+    plain: Profile | None = None
+    tell: Callable[[Sequence[WorkloadAsk], Decision | Picks], None] = lambda asks, found: None
 
     @property
     def table(self) -> NodeTable:
         return self.reservations.table
+
+    def profile_of(self, ask: WorkloadAsk) -> Profile:
+        return self.profile if self.plain is None or ask.demands.service else self.plain
 
     def cycle(self, batch: Iterable[Sequence[WorkloadAsk]], now: float) -> Cycle:
         """The batch comes in order, in runs of equal priority and shape, as Queue.pop_batch makes them. Placed ones hold reservations."""
@@ -140,12 +148,15 @@ class CompositeScheduler:
 
     def _place_grouped(self, run: Sequence[WorkloadAsk], now: float, cycle: Cycle) -> Sequence[WorkloadAsk]:
         """Equals decided together, with the same rows as one by one; who is left over fits nowhere as things are."""
-        if len(run) < 2 or self.selector.tie_breaker is not TieBreaker.FIXED or not groupable(run[0], self.profile, self.table):
+        profile = self.profile_of(run[0])
+        if len(run) < 2 or self.selector.tie_breaker is not TieBreaker.FIXED or not groupable(run[0], profile, self.table):
             return run
-        rows = decide_many(run[0], self.table, self.profile, len(run))
-        for ask, row in zip(run, rows, strict=False):
-            self._settle(Seat(ask, row), now, cycle)
-        return run[len(rows) :]
+        picks = decide_many(run[0], self.table, profile, len(run))
+        self.tell(run, picks)
+        weight = weight_of(run[0], profile)
+        for ask, pick in zip(run, picks.each, strict=False):
+            self._settle(Seat(ask, pick.row, shown(pick.total, weight)), now, cycle)
+        return run[len(picks) :]
 
     def _place_gang(self, members: Sequence[WorkloadAsk], now: float, cycle: Cycle) -> None:
         members = self._not_yet_placed(members, cycle)
@@ -167,20 +178,22 @@ class CompositeScheduler:
         return together if together.seats else seat_in_circle(members, least, self.table, finding) or together
 
     def _best_rows(self, ask: WorkloadAsk, most: int) -> list[int]:
-        return best_rows(decide(ask, self.table, self.profile), most)
+        return best_rows(decide(ask, self.table, self.profile_of(ask)), most)
 
     def _seat_by_evicting(self, members: Sequence[WorkloadAsk], least: int, preemptor: Preemptor) -> Together:
         """Limits on disruption are spent while trying, and given back afterwards: who really goes is charged when seats are taken."""
+
+        charged: list[Placement] = []
 
         def find(ask: WorkloadAsk) -> Seat | NoSeat:
             answer = self._seat(ask, preemptor)
             if isinstance(answer, Seat):
                 preemptor.charge(answer.victims)
+                charged.extend(answer.victims)
             return answer
 
-        before = dict(preemptor.may_disrupt)
         together = seat_together(members, least, self.table, find)
-        preemptor.may_disrupt.update(before)
+        preemptor.charge(charged, -1)
         return together
 
     def _refuse_gang(self, members: Sequence[WorkloadAsk], together: Together, cycle: Cycle) -> None:
@@ -208,9 +221,10 @@ class CompositeScheduler:
 
     def _seat(self, ask: WorkloadAsk, preemptor: Preemptor | None) -> Seat | NoSeat:
         """Decide and select; if it fits nowhere, see whether others of lower priority can make way."""
-        decision = decide(ask, self.table, self.profile)
+        decision = decide(ask, self.table, self.profile_of(ask))
         selection = self.selector.select(decision)
         if selection.fits:
+            self.tell([ask], decision)
             return Seat(ask, selection.row, selection.score)
         evicting = preemptor.find(ask, decision) if preemptor else None
         if evicting:
@@ -243,11 +257,17 @@ def _no_seat(ask: WorkloadAsk, decision: Decision, held_back: str) -> NoSeat:
     return NoSeat(ask, f"{told.why}; {held_back}", wakes | {Change.LIMITS_EASED}, (*told.kinds, "held back by a limit on disruption"))
 
 
-def compose(spec: ProfileSpec, table: NodeTable, dice: Dice | None = None, holder: str = "scheduler") -> CompositeScheduler:
-    """The scheduler that a profile describes, without binder and preemptor; `dice` are seeded by whoever throws them."""
+def compose(
+    spec: ProfileSpec, table: NodeTable, dice: Dice | None = None, holder: str = "scheduler", plain: ProfileSpec | None = None
+) -> CompositeScheduler:
+    """The scheduler that a profile describes, without binder and preemptor; `dice` are seeded by whoever throws them.
+
+    Of `plain` only the scores count: who is let in, how ties are broken and what is bound how is for all alike.
+    """
     book = Reservations(table, holder, spec.reservation_timeout)
     selector = Selector(TieBreaker(spec.tie_breaker), dice) if dice else Selector(TieBreaker(spec.tie_breaker))
-    return CompositeScheduler(compile_profile(spec), book, selector)
+    other = compile_profile(replace(plain, disabled=spec.disabled)) if plain else None
+    return CompositeScheduler(compile_profile(spec), book, selector, plain=other)
 
 
 def wakes_on(decision: Decision) -> frozenset[Hashable]:

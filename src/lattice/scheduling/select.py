@@ -8,13 +8,13 @@ from typing import Protocol
 import numpy as np
 
 from lattice.engine.decide import NOWHERE, RULED_OUT, Decision
+from lattice.engine.explain import FULL_SCORE
 from lattice.engine.plugin import Ask, Profile
 from lattice.engine.table import Floats, Rowids, Table
 from lattice.kinds.constraint import WorkloadTerm
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.nodes import NodeTable
 
-FULL_SCORE = 100.0
 TOP = 3  # rows that weighted-random draws from
 
 
@@ -120,10 +120,11 @@ class Selector:
 
 def score_of(decision: Decision, row: int) -> float:
     """0..100: the weighted mean of the scores that had something to say; 0 where none had."""
-    weight = weight_of(decision.ask, decision.profile)
-    if not weight:
-        return 0.0
-    return min(FULL_SCORE, max(0.0, FULL_SCORE * float(decision.totals[row]) / weight))
+    return shown(float(decision.totals[row]), weight_of(decision.ask, decision.profile))
+
+
+def shown(total: float, weight: float) -> float:
+    return min(FULL_SCORE, max(0.0, FULL_SCORE * total / weight)) if weight else 0.0
 
 
 def weight_of(ask: Ask, profile: Profile) -> float:

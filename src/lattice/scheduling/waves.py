@@ -57,8 +57,9 @@ def waves(units: Iterable[Unit], limits: Limits) -> list[list[list[Unit]]]:
     free: list[tuple[int, int]] = []  # of the last commit of each wave, operations and bytes left
     turn: dict[str, int] = {}  # the wave in which a node may be written next
     for unit in units:
-        wave = max((turn.get(node, 0) for node in unit.nodes), default=0)
-        turn.update(dict.fromkeys(unit.nodes, wave + 1))
+        wave = max([turn.get(node, 0) for node in unit.nodes], default=0)
+        for node in unit.nodes:
+            turn[node] = wave + 1
         if wave == len(made):
             made.append([])
             free.append((0, 0))

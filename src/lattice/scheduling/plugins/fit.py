@@ -8,10 +8,10 @@ import numpy as np
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Rowids, Rows, Table
+from lattice.kinds.container import show_amount
 from lattice.scheduling.ask import PORTS, SLOTS, WorkloadAsk
 from lattice.scheduling.change import Change
 from lattice.scheduling.reason import each_once, only
-from lattice.scheduling.resources import show_amount
 
 
 class _Short(NamedTuple):

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rowids, Rows, Some, Table
+from lattice.kinds.container import show_amount
 from lattice.scheduling.ask import WHOLE_GPU, GpuNeed, WorkloadAsk
 from lattice.scheduling.change import Change
 from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.reason import each_once, facts_at, only
-from lattice.scheduling.resources import show_amount
+from lattice.scheduling.reason import each_fact, each_once, only
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class OtherModel:
         return self.details(table, only(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        return each_once([facts_at(table, row).gpus for row in rows.tolist()], self._with)
+        return each_fact(table, rows, lambda facts: facts.gpus, self._with)
 
     def _with(self, gpus: tuple[tuple[str, int], ...]) -> Shortfall:
         have = sorted({model for model, _ in gpus})
-        return Shortfall("gpu model", " or ".join(self.models), ", ".join(have) or "none")
+        return Shortfall("gpu model", " or ".join(self.models), ", ".join(have) or "none", " or ".join(self.models))
 
 
 @dataclass(frozen=True, slots=True)

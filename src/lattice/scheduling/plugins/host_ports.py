@@ -27,7 +27,8 @@ class PortInUse:
     def detail(self, table: Table, row: int) -> Shortfall:
         port = (self.number, self.protocol)
         who = named(table, [row], lambda each: port in each.ask.demands.host_ports or self.number in each.ports)
-        return Shortfall("host port", f"{self.number}/{self.protocol} free", f"in use by {who}" if who else "in use")
+        need = f"{self.number}/{self.protocol} free"
+        return Shortfall("host port", need, f"in use by {who}" if who else "in use", need)
 
 
 @dataclass(frozen=True, slots=True)

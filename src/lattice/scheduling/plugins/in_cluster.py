@@ -1,14 +1,15 @@
 """InCluster: a workload of a cluster runs on nodes of that cluster."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
-from lattice.engine.table import Rows, Table
+from lattice.engine.table import Rowids, Rows, Table
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import NEW_NODES, Change
 from lattice.scheduling.labels import having
-from lattice.scheduling.reason import facts_at
+from lattice.scheduling.reason import each_value, only
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,10 @@ class OtherCluster:
         return f"outside cluster {self.cluster}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return Shortfall("cluster", self.cluster, facts_at(table, row).labels.get("cluster", "none"))
+        return self.details(table, only(row))[0]
+
+    def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
+        return each_value(table, "cluster", rows, lambda other: Shortfall("cluster", self.cluster, other or "none", self.cluster))
 
 
 @dataclass(frozen=True, slots=True)

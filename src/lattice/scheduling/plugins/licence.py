@@ -1,16 +1,17 @@
 """Licence: the node must hold at least one of the licences that will do."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
-from lattice.engine.table import Flags, Rows, Table
+from lattice.engine.table import Flags, Rowids, Rows, Table
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import NEW_NODES, Change
 from lattice.scheduling.labels import facts_on
-from lattice.scheduling.reason import facts_at
+from lattice.scheduling.reason import each_fact, only
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,15 @@ class Unlicensed:
         return f"without licence {' or '.join(self.licences)}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        have = ", ".join(sorted(facts_at(table, row).licences))
-        return Shortfall("licence", " or ".join(self.licences), have or "none")
+        return self.details(table, only(row))[0]
+
+    def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
+        need = " or ".join(self.licences)
+
+        def tell(have: frozenset[str]) -> Shortfall:
+            return Shortfall("licence", need, ", ".join(sorted(have)) or "none", need)
+
+        return each_fact(table, rows, lambda facts: facts.licences, tell)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from lattice.kinds.constraint import MachineImage as Wanted
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import NEW_NODES, Change
 from lattice.scheduling.labels import facts_on
-from lattice.scheduling.reason import each_once, facts_at, only
+from lattice.scheduling.reason import each_fact, only
 
 _DOTTED = re.compile(r"[0-9]+(?:\.[0-9]+)+")
 _NUMBER = re.compile(r"[0-9]+")
@@ -33,8 +33,10 @@ class OtherImage:
         return self.details(table, only(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        images = [facts_at(table, row).image for row in rows.tolist()]
-        return each_once(images, lambda image: Shortfall("machine image", self.pattern, image or "unknown"))
+        return each_fact(table, rows, lambda facts: facts.image, self._with)
+
+    def _with(self, image: str) -> Shortfall:
+        return Shortfall("machine image", self.pattern, image or "unknown", self.pattern)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,11 @@ class OldImage:
         return self.details(table, only(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        return each_once([facts_at(table, row).image for row in rows.tolist()], self._with)
+        return each_fact(table, rows, lambda facts: facts.image, self._with)
 
     def _with(self, image: str) -> Shortfall:
-        version = ".".join(map(str, version_in(image))) or "none"
-        return Shortfall("machine image version", f"{self.version} or later", f"{version} ({image})" if image else "unknown")
+        version, need = ".".join(map(str, version_in(image))) or "none", f"{self.version} or later"
+        return Shortfall("machine image version", need, f"{version} ({image})" if image else "unknown", need)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """NodeAffinity: the node's labels must satisfy at least one required term, of it every expression."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from lattice.kinds.constraint import NodeTerm
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import NEW_NODES, Change
 from lattice.scheduling.labels import matching_any
-from lattice.scheduling.reason import each_once, facts_at, only, written
+from lattice.scheduling.reason import each_fact, only, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,17 @@ class NoTerm:
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
         keys, wanted = tuple(dict.fromkeys(each.key for term in self.terms for each in term.match_expressions)), self.wanted
-        labels = [facts_at(table, row).labels for row in rows.tolist()]
-        values = [tuple(map(each.get, keys)) for each in labels]
-        return each_once(values, lambda have: Shortfall("labels", wanted, ", ".join(map(written, keys, have))))
+
+        def tell(have: tuple[str | None, ...]) -> Shortfall:
+            labels = {key: value for key, value in zip(keys, have, strict=True) if value is not None}
+            return Shortfall("labels", wanted, ", ".join(map(written, keys, have)), self._missing(labels))
+
+        return each_fact(table, rows, lambda facts: tuple(map(facts.labels.get, keys)), tell)
+
+    def _missing(self, labels: Mapping[str, str]) -> str:
+        """Of each term, what does not hold."""
+        failing = ([str(each) for each in term.match_expressions if not each.matches(labels)] for term in self.terms)
+        return " or ".join(" and ".join(each) for each in failing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,17 @@
 """Runtime: the node must be able to run this kind of workload, process or container; one that does not say takes any."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
-from lattice.engine.table import Flags, Rows, Table
+from lattice.engine.table import Flags, Rowids, Rows, Table
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import NEW_NODES, Change
 from lattice.scheduling.labels import facts_on
-from lattice.scheduling.reason import facts_at
+from lattice.scheduling.reason import each_fact, only
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,13 @@ class NoRuntime:
         return f"without a {self.runtime} runtime"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return Shortfall("runtime", self.runtime, ", ".join(sorted(facts_at(table, row).runtimes)))
+        return self.details(table, only(row))[0]
+
+    def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
+        def tell(have: frozenset[str]) -> Shortfall:
+            return Shortfall("runtime", self.runtime, ", ".join(sorted(have)), self.runtime)
+
+        return each_fact(table, rows, lambda facts: facts.runtimes, tell)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Untolerated:
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
         nearly = ", ".join(_written(each) for each in self.tolerations if each.key in ("", self.taint.key))
-        return [Shortfall("toleration", _written(self.taint), nearly or "none")] * len(rows)
+        return [Shortfall("toleration", _written(self.taint), nearly or "none", _written(self.taint))] * len(rows)
 
 
 def _written(mark: Taint | Toleration) -> str:

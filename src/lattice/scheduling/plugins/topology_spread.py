@@ -15,6 +15,8 @@ from lattice.scheduling.domains import counts_itself, fewest, outside, over_node
 from lattice.scheduling.nodes import NodeTable
 from lattice.scheduling.reason import each_once, no_such_key, only, without_key
 
+MOST_NAMED = 100  # domains that are told apart by name; more of them only by how many are there
+
 
 @dataclass(frozen=True, slots=True)
 class Uneven:
@@ -43,17 +45,22 @@ class Uneven:
             return nowhere.details(table, rows)
         names, counts = nodes.domain_names(key), tally.domains(nodes, key)
         least, itself = fewest(nodes, self.ask, key, counts), counts_itself(tally, self.ask)
-        emptiest, there = np.flatnonzero(counts == least), counts.tolist()
+        emptiest, there, most = np.flatnonzero(counts == least), counts.tolist(), self.spread.max_skew
         other = f"{key} {names[emptiest[0]]}" if len(emptiest) == 1 else f"the emptiest {key}"
 
         def tell(code: int) -> Shortfall:
             if code < 0:
                 return nowhere.of(None)
-            here = there[code] + itself
-            have = f"{here - least} ({here} in {key} {names[code]}{' with this one' if itself else ''}, {least} in {other})"
-            return Shortfall(f"skew over {key}", f"at most {self.spread.max_skew}", have)
+            return skewed(there[code] + itself, f"in {key} {names[code]}")
 
-        return each_once(nodes.codes(key)[rows].tolist(), tell)
+        def skewed(here: int, where: str) -> Shortfall:
+            have = f"{here - least} ({here} {where}{' with this one' if itself else ''}, {least} in {other})"
+            return Shortfall(f"skew over {key}", f"at most {most}", have, f"{here - least - most} fewer")
+
+        codes = nodes.codes(key)[rows].tolist()
+        if len(set(codes)) > MOST_NAMED:
+            return each_once([there[code] + itself if code >= 0 else -1 for code in codes], lambda here: skewed(here, "there"))
+        return each_once(codes, tell)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import NEIGHBOURS, Change
 from lattice.scheduling.domains import occupied, outside
 from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.reason import each_once, facts_at, no_such_key, only, without_key
+from lattice.scheduling.reason import each_value, no_such_key, only, without_key
 from lattice.scheduling.tally import Tally
 
 
@@ -36,10 +36,10 @@ class NotNear:
         elsewhere = int(self.tally.per_node(cast("NodeTable", table)).sum())
         have = f"none, {elsewhere:,} elsewhere" if elsewhere else "none anywhere"
 
-        def tell(value: str) -> Shortfall:
-            return Shortfall(f"workloads {who} in {key} {value}", "1 or more", have)
+        def tell(value: str | None) -> Shortfall:
+            return Shortfall(f"workloads {who} in {key} {value}", "1 or more", have, "1")
 
-        return each_once([facts_at(table, row).labels[key] for row in rows.tolist()], tell)
+        return each_value(table, key, rows, tell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +56,16 @@ class WorkloadAffinity:
         for term in ask.demands.near:
             if rows.domain_count(term.topology_key):
                 tally = rows.tally(ask.demands.namespace, term.selector)
-                found[without_key(self.name, term.topology_key)] = nowhere = outside(rows, term.topology_key)
-                found[NotNear(term, tally)] = _away(ask, rows, term, tally) & ~nowhere
+                found[without_key(self.name, term.topology_key)] = outside(rows, term.topology_key)
+                found[NotNear(term, tally)] = _away(ask, rows, term, tally)
             else:
                 found[no_such_key(self.name, term.topology_key)] = np.ones(rows.count, np.bool_)
         return found
 
 
 def _away(ask: WorkloadAsk, table: NodeTable, term: WorkloadTerm, tally: Tally) -> Flags:
-    """The first of a group, which nobody is there for but itself, may start wherever the topology key exists."""
+    """In a domain, and nobody there. The first of a group, for whom only it could be there, may start wherever the topology key exists."""
     key = term.topology_key
     if term.selector.matches(ask.labels) and not tally.domains(table, key).any():
         return np.zeros(table.count, np.bool_)
-    return ~occupied(table, key, tally)
+    return ~occupied(table, key, tally, elsewhere=True)

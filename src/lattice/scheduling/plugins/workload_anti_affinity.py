@@ -19,6 +19,8 @@ from lattice.scheduling.nodes import NodeTable, Placement
 from lattice.scheduling.reason import each_once, named, no_such_key, only, without_key
 from lattice.scheduling.tally import Tally
 
+MOST_NAMED = 100  # domains of which it is told who is there; in more of them they are only counted
+
 
 @dataclass(frozen=True, slots=True)
 class TooNear:
@@ -42,10 +44,13 @@ class TooNear:
         codes, names, counts = nodes.codes(key)[rows].tolist(), nodes.domain_names(key), self.tally.domains(nodes, key).tolist()
         who = str(self.term.selector) or "of any kind"
         what = f"workloads {who if self.mine else f'that keep {who} away'} in {key}"
+        if len(set(codes)) > MOST_NAMED:
+            return each_once([counts[code] for code in codes], lambda count: Shortfall(what, "none", f"{count:,}", f"{count:,} fewer"))
         culprits, is_meant = rows_by_domain(nodes, key, self.tally, codes), self._is_meant()
 
         def tell(code: int) -> Shortfall:
-            return Shortfall(f"{what} {names[code]}", "none", f"{counts[code]:,}: {named(table, culprits.get(code, ()), is_meant)}")
+            who = named(table, culprits.get(code, ()), is_meant)
+            return Shortfall(f"{what} {names[code]}", "none", f"{counts[code]:,}: {who}", f"{counts[code]:,} fewer")
 
         return each_once(codes, tell)
 
