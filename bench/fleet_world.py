@@ -5,6 +5,8 @@ import random
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
+
 from bench.instances import DATA, Instance
 from bench.instances import Service as Arriving
 from lattice.kinds.base import Kind, Metadata
@@ -123,6 +125,24 @@ def large_service(name: str, rng: random.Random) -> Kind:
     )
     placement = Placement(resources=resources, compliance=(rng.choice(CERTIFICATES),))
     spec = ServiceSpec(containers={"main": Container(image="app")}, placement=placement, replicas=Replicas(min=rng.randint(1, 4)))
+    return made(LatticeService, name, spec)
+
+
+def tight_world(pools: int, nodes: int = 200, dollars: int = 20_000) -> list[Kind]:
+    """The same pools, empty, each with so many nodes and so much money a month."""
+    found = []
+    for each in large_world(pools, 0):
+        if isinstance(each, LatticePool):
+            capacity, budget = PoolCapacity(max_nodes=nodes), PoolBudget(max_monthly_cost=Decimal(dollars))
+            each = msgspec.structs.replace(each, spec=msgspec.structs.replace(each.spec, capacity=capacity, budget=budget))
+        found.append(each)
+    return found
+
+
+def hungry_service(name: str, replicas: int) -> Kind:
+    """Half a large machine for each replica."""
+    placement = Placement(resources=PlacementResources(cores=Decimal(8), memory_gi=Decimal(16)), compliance=("soc2",))
+    spec = ServiceSpec(containers={"main": Container(image="app")}, placement=placement, replicas=Replicas(min=replicas))
     return made(LatticeService, name, spec)
 
 

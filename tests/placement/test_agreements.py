@@ -134,6 +134,19 @@ def test_addresses_are_those_of_ready_replicas_and_are_handed_over() -> None:
     assert environment([agreement(Pair(WEB, API), _active(()))]) == {}
 
 
+def test_services_of_the_same_name_have_variables_of_their_own() -> None:
+    def at(address: str) -> Any:
+        return _active((Endpoint(address=address, port=80),))
+
+    callees = [Name("default", "api"), Name("shop", "api"), Name("bank", "api"), Name("default", "api-shop")]
+    made = [agreement(Pair(WEB, callee), at(f"10.0.0.{number}")) for number, callee in enumerate(callees)]
+    for order in (made, made[::-1]):
+        told = environment(order)
+        hosts = {name: address for name, address in told.items() if name.endswith("_HOST")}
+        assert (hosts["API_HOST"], hosts["API_BANK_HOST"], hosts["API_SHOP_HOST"]) == ("10.0.0.0", "10.0.0.2", "10.0.0.3")
+        assert sorted(hosts.values()) == ["10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.3"], "nobody's is lost"
+
+
 def _with(obj: Any, status: dict[str, Any]) -> Any:
     return msgspec.structs.replace(obj, status=msgspec.convert(status, type(obj.status)))
 

@@ -15,8 +15,9 @@ from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_wo
 from lattice.kinds.base import Kind
 from lattice.placement.answer import answer
 from lattice.placement.change import Change, changed
-from lattice.placement.fit import Suggestion, fit
+from lattice.placement.fit import MOST_PARTS, Suggestion, fit
 from lattice.placement.plan import plan, settle
+from lattice.placement.verdict import judge
 from lattice.placement.world import World
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
@@ -210,6 +211,20 @@ def test_prices_are_what_is_paid_more() -> None:
     assert (found.rate, found.monthly) == (200_000, 144_000_000)
 
 
+@pytest.mark.parametrize(("pools", "first"), [
+    pytest.param([a_pool("p1", budget=0), a_pool("p2", budget=0), a_pool("p3", budget=143)],
+                 "raise the budget of p3 by $1 a month to $144", id="a dollar is missing"),
+    pytest.param([a_pool(f"p{each}", capacity={"maxCores": 0 if each < 3 else 3}) for each in (1, 2, 3)],
+                 "raise maxCores of p3 by 1 to 4", id="a core is missing"),
+    pytest.param([a_pool(f"p{each}", budget=0, capacity={"maxCores": 0 if each < 3 else 3}) for each in (1, 2, 3)],
+                 "raise maxCores of p3 by 1 to 4; and raise the budget of p3 by $144 a month to $144", id="money everywhere, and a core"),
+    pytest.param([a_class("m", 2, 4), a_class("n", 2.9, 4), a_pool("p1"), a_pool("p2"), a_pool("p3", classes=["n"])],
+                 "lower cpu of one replica from 3 to 2900m", id="a tenth of a core on one machine"),
+])  # fmt: skip
+def test_of_many_pools_the_one_that_lacks_least_comes_first(pools: list[Kind], first: str) -> None:
+    assert next(each for each in told(settled(*pools, a_service(cores=3))) if each[:5] == first[:5]) == first
+
+
 # --- among others that wait, too ---
 
 
@@ -291,7 +306,10 @@ def test_who_comes_first_is_told_in_the_document() -> None:
 def test_every_suggestion_applied_to_the_whole_world_and_planned_places_the_service(world: World) -> None:
     before = settle(world)
     applied = before.applied()
-    for name in before.unplaced:
-        for each in fit(applied, name):
+    for name, placement in before.unplaced.items():
+        found, verdict = fit(applied, name), judge(placement, before.fleet, world.services)
+        least = min(map(len, verdict.conflicts), default=0)
+        assert found or not 1 <= least <= MOST_PARTS, f"{name}: {verdict.reason}"
+        for each in found:
             note(f"{name}: {each.sentence} {each.ahead} {each.is_enough}")
             check(applied, name, each)

@@ -2,11 +2,14 @@
 
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.placement.machines import Machines, NodeSeen, Steps, releasable, steps
+from lattice.kinds.base import Metadata
+from lattice.kinds.workload import LatticeWorkload, Retry, WorkloadSpec, WorkloadStatus
+from lattice.placement.machines import Machines, NodeSeen, Steps, leaves_by_itself, releasable, steps
 
 
 def seen(name: str, kind: str = "nano", **said: object) -> NodeSeen:
@@ -40,6 +43,19 @@ CASES = {
     "a class that is not wanted at all": (Machines({}, [seen("a", **JOINED)], {"a"}), Steps(give_up=("a",))),
     "given up, with work on it: waits": (Machines({}, [seen("a", is_leaving=True, workloads=1)], {"a"}), Steps()),
     "given up and empty": (Machines({}, [seen("a", is_leaving=True)], {"a"}, {"a"}), Steps(remove=("a",))),
+    "a machine that its provider has no more, and whose agent is silent: another takes its place": (
+        Machines({"nano": 1}, [seen("a", has_joined=True, workloads=2)], paid={"nano": 1}),
+        Steps(remove=("a",)),
+    ),
+    "one whose agent is heard is there, whatever its provider says": (Machines({"nano": 1}, [seen("a", workloads=2, **JOINED)]), Steps()),
+    "given up, silent, and its provider has it no more: nothing on it can leave": (
+        Machines({}, [seen("a", is_leaving=True, has_joined=True, workloads=1)]),
+        Steps(remove=("a",)),
+    ),
+    "given up, silent, and its machine has ended: nothing on it can leave": (
+        Machines({}, [seen("a", is_leaving=True, has_joined=True, workloads=1)], known={"a"}),
+        Steps(remove=("a",)),
+    ),
     "a machine without a node": (Machines({}, [], {"x"}, {"x"}), Steps(stray=("x",))),
     "one that goes is paid for until it is gone: its place waits": (
         Machines({"nano": 1}, [seen("a", is_leaving=True, workloads=1)], {"a"}, {"a"}, paid={"nano": 1}),
@@ -56,6 +72,28 @@ CASES = {
 def test_steps(case: str) -> None:
     found, expected = CASES[case]
     assert steps("c", found) == expected
+
+
+def a_workload(desired: str = "Running", *, going: bool = False, attempts: int = 0) -> LatticeWorkload:
+    metadata = Metadata(name="w", deletion_timestamp="2026-01-01T00:00:00Z" if going else None)
+    spec = msgspec.convert({"containers": {"main": {"command": ["run"]}}, "desiredState": desired}, WorkloadSpec)
+    status = WorkloadStatus(retry=Retry(attempts=attempts, max=5, revision=spec.runs))
+    return LatticeWorkload(api_version="lattice.dev/v1alpha1", kind="LatticeWorkload", metadata=metadata, spec=spec, status=status)
+
+
+@pytest.mark.parametrize(
+    ("workload", "answer"),
+    [
+        pytest.param(a_workload(), True, id="one that runs is put elsewhere in time"),
+        pytest.param(a_workload(attempts=4), True, id="one that failed is tried again elsewhere"),
+        pytest.param(a_workload(attempts=5), False, id="one that failed for good waits for its node alone"),
+        pytest.param(a_workload("Stopped"), False, id="so does one that is stopped"),
+        pytest.param(a_workload("Deleted"), False, id="and one that is to be deleted"),
+        pytest.param(a_workload(going=True), False, id="or is being deleted"),
+    ],
+)
+def test_who_leaves_a_silent_node_by_itself(workload: LatticeWorkload, answer: bool) -> None:
+    assert leaves_by_itself(workload) is answer
 
 
 @pytest.mark.parametrize(
@@ -84,7 +122,8 @@ def test_carried_out_until_nothing_is_left_to_do_it_ends_with_exactly_what_is_wa
     machines = {name for index, name in enumerate(nodes) if index in up} | {f"stray-{index}" for index in up if index > 5}
     for _ in range(4):
         todo = steps("c", Machines(wanted, list(nodes.values()), machines, machines))
-        assert not set(todo.remove) & {name for name, node in nodes.items() if node.workloads}, "nothing is removed with work on it"
+        with_work = {name for name, node in nodes.items() if node.workloads and (name in machines or not node.has_joined)}
+        assert not set(todo.remove) & with_work, "nothing is removed with work on it"
         machines |= {name for name, _ in todo.make} | set(todo.start)
         machines -= {*todo.remove, *todo.stray}
         nodes |= {name: seen(name, kind, has_joined=True) for name, kind in todo.make}

@@ -129,3 +129,45 @@ def test_the_bound_counts_classes_that_leave_more_of_a_limited_resource() -> Non
     before = settle(a_world(*classes, a_pool("p2", classes=["dear"]), *services)).applied()
     settled = settle(before.having([a_pool("p1", classes=["small", "wide"], capacity={"maxMemoryGi": 32})]))
     assert optimise(settled, Effort(time_limit=QUICK)).bound <= 400_000
+
+
+# --- within a time ---
+
+
+class Ticking:
+    """Every look at it takes a second."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def __call__(self) -> float:
+        self.looks += 1
+        return float(self.looks)
+
+
+def lonely() -> Settled:
+    """Twelve services, each alone on a machine of a pool that was the only one then."""
+    world = a_world(
+        a_class("s", 1, 4, 0.1), a_class("l", 16, 64, 0.4), a_pool("p1", classes=["s"]), *(a_service(f"s{n:02}") for n in range(12))
+    )
+    return settle(settle(world).applied().having([a_pool("p2", classes=["l"])]))
+
+
+@pytest.mark.parametrize("seconds", [0, 1, 3, 6, 10])
+def test_one_deadline_holds_for_solving_carrying_out_and_all_rounds(seconds: int) -> None:
+    clock = Ticking()
+    found = optimise(lonely(), Effort(time_limit=seconds, move_cost=0, gap=0.0), clock)
+    assert clock.looks <= seconds + 8, "looked at the clock again and again after the time was over"
+    assert found.after <= found.before
+    assert found.status in ("optimal", "time limit")
+
+
+def test_without_time_nothing_moves_and_it_says_so() -> None:
+    found = optimise(lonely(), Effort(time_limit=0, move_cost=0, gap=0.0), Ticking())
+    assert (found.moves, found.status) == (0, "time limit")
+
+
+def test_with_time_enough_a_clock_changes_nothing() -> None:
+    with_clock, without = (optimise(lonely(), Effort(move_cost=0, time_limit=1000), clock) for clock in (Ticking(), lambda: 0.0))
+    assert (with_clock.after, with_clock.moves, with_clock.status) == (without.after, without.moves, without.status)
+    assert without.after < without.before

@@ -7,7 +7,7 @@ from worlds import a_class, a_cloud, a_pool, a_service, a_static, a_world
 
 from lattice.kinds.base import Kind
 from lattice.kinds.cluster import LatticeCluster
-from lattice.placement.plan import Settled, settle
+from lattice.placement.plan import Settled, plan, settle
 from lattice.placement.plugins.overflow import utilisation
 
 API = "default/api"
@@ -134,5 +134,16 @@ def test_alternatives_of_who_finds_no_place_say_what_the_target_lacked() -> None
     decision = world.services[API].status.scheduler_decision
     assert decision is not None
     told = {each.pool: each.rejected for each in decision.alternatives}
-    assert told["aws/r1"] == "clusters: need a new cluster, have as many as the overflow may have"
-    assert told["gcp/r3"] == "overflow of dc: need its target aws, have gcp"
+    assert told["aws/r1"] == "clusters: need a new cluster, have as many as the overflow may have, missing 1"
+    assert told["gcp/r3"] == "overflow of dc: need its target aws, have gcp, missing target: gcp"
+
+
+def test_a_data_center_that_is_full_in_pieces_is_told_as_a_risk() -> None:
+    """Three cores of each of four machines are taken: the fourth of each is of no use to who asks for three."""
+    rule = a_static(nodes=4, cores=16, memory="64Gi", overflow={"enabled": True, "target": "cloud"})
+    made = plan(a_world(rule, a_cloud()), [a_service(cores=3, replicas=6)])
+    assert made.unplaced == (API,)
+    assert made.risks[-1] == (
+        "dc has no room for default/api and does not overflow: 75 % is in use, in pieces that are too small, and it overflows from 90 %"
+    )
+    assert plan(a_world(rule, a_cloud()), [a_service(cores=4, replicas=6)]).risks == ("dc is 100 % full",)

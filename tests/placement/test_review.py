@@ -80,7 +80,9 @@ def test_a_price_that_nobody_knows_any_more_blocks_where_a_budget_applies() -> N
     assert (found.kind, done.unplaced) == ("NoPrice", ("default/b",))
     need, have = "a known price, since the budget of latticepool/p1 applies", "unknown of 2 that run already"
     fix = "set costPerHour.aws of the class, or give a price file"
-    assert [str(each) for _, reasons in found.refusals for each in reasons] == [f"price of m: need {need}, have {have}; {fix}"]
+    assert [str(each) for _, reasons in found.refusals for each in reasons] == [
+        f"price of m: need {need}, have {have}, missing a price: {fix}"
+    ]
     assert plan(RUNNING, [a_pool(classes=["n"]), NEW], [key(M)]).unplaced == (), "without a budget nothing needs to know"
 
 

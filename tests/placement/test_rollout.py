@@ -47,6 +47,13 @@ def a_replica(slot: int, revision: str = NEW, cell: Cell = A, *, ready: bool = T
         ),
         pytest.param(
             {A: 2},
+            [a_replica(0, OLD), a_replica(1, OLD), a_replica(2, ready=False, no_room="0 of 1 node")],
+            Steps(is_rolling=True, no_room="0 of 1 node"),
+            id="however long it finds no node, and says so: none of the others goes first",
+        ),
+        pytest.param({A: 2}, [a_replica(0), a_replica(1, ready=False, no_room="0 of 1 node")], Steps(), id="no update waits for room"),
+        pytest.param(
+            {A: 2},
             [a_replica(0, OLD), a_replica(1, OLD), a_replica(2)],
             Steps(stop=("api-1",), is_rolling=True),
             id="and only then one of the others goes",

@@ -32,7 +32,7 @@ def one_by_one(demand: Demand, fleet: Fleet, keep: int, *, roomy: bool = False) 
     placement, profile = Placement(demand), profile_of(demand.preferences)
     for ask in missing_replicas(demand, fleet, roomy=roomy):
         asked, decision = decide_with_overflow(ask, fleet, profile)
-        placement.decisions.append(decision.freeze())
+        placement.decisions.append(decision.copied())
         if not decision.fits:
             placement.missing = demand.replicas - len(fleet.seats.get(demand.name, ()))
             break
@@ -116,6 +116,8 @@ CASES = [
     pytest.param([a_pool("p1"), a_pool("p2"), a_policy(minRegions=2), a_service(replicas=31)], id="two regions first"),
     pytest.param([a_pool("p1"), a_pool("p2"), a_service(replicas=31, dependencies={"api": {"type": "service", "direction": "outbound"}})],
                  id="a service that talks to itself"),
+    pytest.param([a_pool(), a_policy(clusters={"maxNodes": 3}), a_service("aaa", replicas=9), a_service("aab", replicas=9), a_service(
+                  replicas=31, dependencies={"aab": {"type": "service", "direction": "outbound"}})], id="the cluster of a neighbour first"),
     pytest.param([a_pool(), a_service(replicas=12, spread=[{"topologyKey": "node", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule"}])],
                  id="two to a machine"),
 ]  # fmt: skip

@@ -208,3 +208,12 @@ def test_an_even_spread_over_three_stays_even_when_two_go() -> None:
     world = settle(a_world(*pools, a_service(cores=4, replicas=6, **even))).applied()
     found = settle(world.having([a_service(cores=4, replicas=4, **even)]))
     assert sorted(found.where["default/api"].values()) == [1, 1, 2]
+
+
+def test_a_pool_that_is_deleted_and_made_again_counts_on() -> None:
+    first = settle(a_world(a_pool("p1"), a_service())).applied()
+    gone = plan(first, [], [("LatticePool", "", "p1"), ("LatticeService", "default", "api")]).after
+    assert gone is not None
+    again = plan(gone.applied(), [a_pool("p1"), a_service()]).after
+    assert again is not None
+    assert list(again.clusters) == ["p1-002"]

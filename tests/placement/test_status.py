@@ -10,8 +10,10 @@ from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_wo
 from lattice.kinds.base import Condition, Kind
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.pool import LatticePool
+from lattice.kinds.service import LatticeService
 from lattice.placement.conditions import budget_exceeded, capacity_pressure, conditions
 from lattice.placement.plan import Settled, settle
+from lattice.placement.stale import resolved
 from lattice.placement.status import dollars, placed_because, spending, state_of
 
 
@@ -146,6 +148,11 @@ def test_budget_exceeded(projected: int, limit: int, hard: bool, status_: str, r
     assert (found.status, found.reason, found.message) == (status_, reason, f"${projected} projected of ${limit}")
 
 
+def test_what_is_said_of_a_budget_changes_by_cents_only() -> None:
+    said_now, said_later = (budget_exceeded(each, 900_000_000, is_hard=True).message for each in (148_183_910, 148_183_752))
+    assert said_now == said_later == "$148.18 projected of $900"
+
+
 def test_a_pool_that_is_as_it_should_be() -> None:
     found = said(settled(a_pool(budget=1000, capacity={"maxNodes": 5}), a_service()), "LatticePool", "p1")
     assert {name: each.status for name, each in found.items()} == {
@@ -185,3 +192,16 @@ def test_one_name_for_a_pool_and_a_data_center_is_two_things() -> None:
     found = settled(a_pool("same", classes=["huge"]), a_cloud("same"))
     assert said(found, "LatticePool", "same")["Ready"].status == "False"
     assert said(found, "CloudInfrastructure", "same")["Ready"].status == "True"
+
+
+@pytest.mark.parametrize(("service", "said"), [
+    pytest.param(a_service(latency={"ghost": {"maxMs": 5}}), ("False", "no LatticeService default/ghost"), id="a limit to what is not there"),
+    pytest.param(a_service(latency={"db": {"maxMs": 5}}), ("True", ""), id="a limit to what is there"),
+    pytest.param(a_service(dependencies={"ghost": {"type": "service", "direction": "outbound"}}, latency={"ghost": {"maxMs": 5}}),
+                 ("False", "no LatticeService default/ghost"), id="named twice, told once"),
+    pytest.param(a_service(latency={"api": {"maxMs": 5}}), ("True", ""), id="a limit to itself"),
+])  # fmt: skip
+def test_services_that_are_named_and_not_there_are_told(service: LatticeService, said: tuple[str, str]) -> None:
+    world = a_world(a_pool(), a_service("db"), service)
+    found = resolved(service, world.demands["default/api"], world.services)
+    assert (found.status, found.message) == said

@@ -124,7 +124,7 @@ def test_a_verdict_says_which_class_has_no_price_and_how_to_give_it_one() -> Non
     found = verdict(a_class(price=None), a_pool(budget=100), a_service())
     assert found.waits == ("a price of class m (costPerHour.aws, or a price file)",)
     assert [str(each) for _, why in found.refusals for each in why] == [
-        "price of m: need a known price, since a budget applies, have unknown; set costPerHour.aws of the class, or give a price file"
+        "price of m: need a known price, since a budget applies, have unknown, missing a price: set costPerHour.aws of the class, or give a price file"
     ]
     assert judged(a_class(price=0.1), a_pool(budget=100), a_service()) is None
 

@@ -111,16 +111,23 @@ def endpoints(replicas: Iterable[LatticeWorkload], nodes: Callable[[str], Lattic
 
 def environment(agreements: Sequence[LatticeAgreement]) -> dict[str, str]:
     """What the caller's replicas are told of those that they may call: API_ENDPOINTS=10.0.0.4:31000,10.0.0.5:31000."""
-    told = {}
-    for each in sorted(agreements, key=lambda found: found.metadata.name):
-        if each.status.active and each.status.endpoints:
-            word = _NOT_IN_A_VARIABLE.sub("_", each.spec.callee.name.upper())
-            first = each.status.endpoints[0]
-            told[f"{word}_ENDPOINTS"] = ",".join(_written(end) for end in each.status.endpoints)
-            told[f"{word}_HOST"] = first.address
-            if first.port is not None:
-                told[f"{word}_PORT"] = str(first.port)
+    told: dict[str, str] = {}
+    active = [each for each in agreements if each.status.active and each.status.endpoints]
+    for each in sorted(active, key=lambda found: (bool(found.spec.callee.namespace), found.metadata.name)):
+        word = _variable(each.spec.callee)
+        if f"{word}_HOST" in told:  # such as of order-api and order.api: the later gets a name that nobody else has
+            word += f"_{sha256(repr(pair_of(each)).encode()).hexdigest()[:6].upper()}"
+        first = each.status.endpoints[0]
+        told[f"{word}_ENDPOINTS"] = ",".join(_written(end) for end in each.status.endpoints)
+        told[f"{word}_HOST"] = first.address
+        if first.port is not None:
+            told[f"{word}_PORT"] = str(first.port)
     return told
+
+
+def _variable(callee: Side) -> str:
+    """ORDER_API; of another namespace with its name behind: ORDER_API_SHOP."""
+    return _NOT_IN_A_VARIABLE.sub("_", f"{callee.name} {callee.namespace}".strip().upper())
 
 
 def _written(end: Endpoint) -> str:

@@ -2,35 +2,48 @@
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from lattice.errors import Malformed, NotFound
 from lattice.kinds.base import Kind
+from lattice.placement.deadline import Clock, stopped
 from lattice.placement.fit import fit
+from lattice.placement.lack import lack
 from lattice.placement.optimise import MOVE_COST, PAYBACK_HOURS, Effort, optimise
-from lattice.placement.plan import Plan, Settled, compare, plan, settle
+from lattice.placement.plan import Plan, Settled, compare, plan, settle, settle_both
 from lattice.placement.report import Document, cost_document, plan_document
 from lattice.placement.told import drill_document, event_document, fit_document, optimum_document, why_document
 from lattice.placement.verdict import judge
-from lattice.placement.whatif import Event, after, losses, whatif
+from lattice.placement.whatif import Event, after, happening, losses
 from lattice.placement.why import why
-from lattice.placement.world import Key, World
+from lattice.placement.world import Key, World, placed_counts
 
 Question = Mapping[str, Any]
 SOME = 10  # names listed where none is near
 
 
-def answer(question: Question, world: World, changes: Sequence[Kind] = (), gone: Sequence[Key] = ()) -> Document:
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a question is about: everything settled, the world as it is, and a clock for those that may take time."""
+
+    settled: Settled
+    world: World
+    clock: Clock
+
+
+def answer(question: Question, world: World, changes: Sequence[Kind] = (), gone: Sequence[Key] = (), clock: Clock = stopped) -> Document:
     """`changes` and `gone`: manifests to be applied and objects to be deleted. A plan is about them; other questions are asked
-    as if that had happened."""
+    of the world that such a plan leads to. `clock`: for questions that look for the best within a time."""
     if question["ask"] == "plan":
         return _planned(_plan(world, changes, gone))
-    if question["ask"] == "fit" and (changes or gone):
-        return _fit(question, settle(world).applied().having(changes, gone))
     asked = ASKS.get(question["ask"])
     if asked is None:
         raise Malformed(f"there is no question {question['ask']!r}", fix=f"ask one of plan, {', '.join(ASKS)}")
-    return asked(question, world.having(changes, gone) if changes or gone else world)
+    if "service" in question:
+        _known(question["service"], world.having(changes, gone) if changes or gone else world)
+    settled = settle_both(world, changes, gone)[1] if changes or gone else settle(world)
+    return asked(question, Subject(settled, world, clock))
 
 
 def _plan(world: World, changes: Sequence[Kind], gone: Sequence[Key]) -> Plan:
@@ -44,33 +57,34 @@ def _planned(made: Plan) -> Document:
     return plan_document(made, cast("Settled", made.before), cast("Settled", made.after))
 
 
-def _why(question: Question, world: World) -> Document:
-    service, pool = _service(question["service"], world), question.get("pool", "")
-    settled = settle(world)
+def _why(question: Question, about: Subject) -> Document:
+    settled = about.settled
+    service, pool = question["service"], question.get("pool", "")
     if pool and pool not in settled.fleet.table.row_of:
         raise NotFound(f"there is no pool {pool}", fix=_nearest(pool, settled.fleet.table.row_of, "pools"))
-    return {**why_document(why(world, settled.fleet, service), settled, pool), "placed": len(settled.fleet.seats.get(service, ()))}
+    now = dict(placed_counts(about.world.fleet(), service))
+    return {**why_document(why(settled, service, now), settled, pool), "placed": len(settled.fleet.seats.get(service, ()))}
 
 
-def _fit(question: Question, world: World) -> Document:
+def _fit(question: Question, about: Subject) -> Document:
     """Where something happens, too: what would make it fit then."""
-    service, event = _service(question["service"], world), _event(question)
-    settled = settle(world) if event == Event() else after(settle(world), event)
-    placement = settled.unplaced.get(service)
+    service, event = question["service"], _event(question)
+    settled = about.settled if event == Event() else after(about.settled, event)
     has: Document = {"replicas": settled.world.demands[service].replicas, "placed": len(settled.fleet.seats.get(service, ()))}
     has |= {"event": event_document(event)} if event != Event() else {}
-    if placement is None:
-        return {**fit_document(service, (), None), **has}
-    verdict = judge(placement, settled.fleet, settled.world.services)
-    return {**fit_document(service, fit(settled.world, service, settled.fleet), verdict), **has}
+    with lack(settled, service) as missing:
+        if missing is None:
+            return {**fit_document(service, (), None), **has}
+        verdict = judge(missing.placement, settled.fleet, settled.world.services)
+        found = [replace(each, rate=each.rate - missing.freed) for each in fit(settled.world, service, settled.fleet)]
+    return {**fit_document(service, found, verdict), **has}
 
 
-def _whatif(question: Question, world: World) -> Document:
+def _whatif(question: Question, about: Subject) -> Document:
     if question.get("loseEach"):
-        settled = settle(world)
-        return drill_document(losses(settled), settled)
+        return drill_document(losses(about.settled), about.settled)
     event = _event(question)
-    return {**_planned(whatif(world, event)), "ask": "whatif", "event": event_document(event)}
+    return {**_planned(happening(about.settled, event)), "ask": "whatif", "event": event_document(event)}
 
 
 def _event(question: Question) -> Event:
@@ -79,25 +93,24 @@ def _event(question: Question) -> Event:
     return Event(tuple(dict.fromkeys(question.get("lose", ()))), tuple(drop.values()), question.get("priceMillionths", 1_000_000))
 
 
-def _cost(question: Question, world: World) -> Document:
-    return cost_document(settle(world), question.get("by", "pool"), question.get("inNamespace", ""))
+def _cost(question: Question, about: Subject) -> Document:
+    return cost_document(about.settled, question.get("by", "pool"), question.get("inNamespace", ""))
 
 
-def _optimise(question: Question, world: World) -> Document:
+def _optimise(question: Question, about: Subject) -> Document:
     effort = Effort(
         question.get("maxMoves"),
         question.get("paybackHours", PAYBACK_HOURS),
         question.get("moveCostMicros", MOVE_COST),
         question.get("timeLimitSeconds", 10.0),
     )
-    found = optimise(settle(world), effort)
+    found = optimise(about.settled, effort, about.clock)
     return {**_planned(found.plan), "ask": "optimise", **optimum_document(found, effort)}
 
 
-def _service(name: str, world: World) -> str:
+def _known(name: str, world: World) -> None:
     if name not in world.services:
         raise NotFound(f"there is no service {name}", fix=_nearest(name, world.services, "services"))
-    return name
 
 
 def _nearest(name: str, known: Mapping[str, object], nouns: str) -> str:
@@ -111,7 +124,7 @@ def _nearest(name: str, known: Mapping[str, object], nouns: str) -> str:
     return f"there are {', '.join(sorted(known)[:SOME])}" if known else f"there are no {nouns} here"
 
 
-ASKS: Mapping[str, Callable[[Question, World], Document]] = {
+ASKS: Mapping[str, Callable[[Question, Subject], Document]] = {
     "why": _why,
     "fit": _fit,
     "whatif": _whatif,

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from lattice.placement.arrange import misplaced
+from lattice.placement.deadline import Deadline
 from lattice.placement.demand import Demand, ReplicaAsk
 from lattice.placement.eligible import eligible
 from lattice.placement.fleet import Fleet, Seat
@@ -27,7 +28,7 @@ def targets(shares: Iterable[Share], *, by_class: bool) -> dict[str, Counter[Spo
     return found
 
 
-def carried_out(settled: Settled, target: Targets) -> Settled:
+def carried_out(settled: Settled, target: Targets, deadline: Deadline) -> Settled:
     """On a fleet of its own. Whoever would break a rule that the numbers do not know stays, and so does what it has to be near."""
     world, wanted = settled.applied(), dict(target)
     demands = world.demands
@@ -37,7 +38,7 @@ def carried_out(settled: Settled, target: Targets) -> Settled:
         if not broken:
             return Settled(world, fleet, settled.placements)
         staying = broken | {near for name in broken for _, near in demands[name].latency_to}
-        if not staying & wanted.keys():
+        if deadline.is_over or not staying & wanted.keys():
             return settled
         wanted = {name: counts for name, counts in wanted.items() if name not in staying}
 

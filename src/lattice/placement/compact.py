@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from lattice.placement.deadline import Deadline
 from lattice.placement.demand import Demand
 from lattice.placement.fleet import Cluster, Fleet, Seat
 from lattice.placement.plan import Settled
@@ -21,12 +22,14 @@ class Allowance:
         return 0 < moves <= self.moves and moves * self.price < saving
 
 
-def compacted(settled: Settled, allowance: Allowance) -> Settled:
-    """On a fleet of its own."""
+def compacted(settled: Settled, allowance: Allowance, deadline: Deadline) -> Settled:
+    """On a fleet of its own; offers for which there is no time stay as they are."""
     world = settled.applied()
     fleet = world.fleet()
     for row in range(fleet.table.count):
         for group in sorted({each.group for each in fleet.in_offer[row].values()}):
+            if deadline.is_over:
+                break
             together = [each for each in fleet.in_offer[row].values() if each.group == group]
             _Compaction(fleet, together, world.demands, allowance).run()
     return Settled(world, fleet, settled.placements)

@@ -12,6 +12,7 @@ from lattice.placement.supply import Finding, cloud_account, pool_account
 from lattice.placement.world import World
 
 PRESSURE = 80  # percent in use from which a place is under pressure
+CENT = 10_000  # micro-dollars
 
 
 def conditions(supplier: LatticePool | CloudInfrastructure | StaticInfrastructure, fleet: Fleet, world: World) -> tuple[Condition, ...]:
@@ -82,7 +83,8 @@ def _exceeded(ledger: str, fleet: Fleet, world: World) -> Iterator[Condition]:
 
 def budget_exceeded(projected: int, limit: int, *, is_hard: bool) -> Condition:
     """From 100 percent on, whether that stops anything or not. Micro-dollars."""
-    money = f"${dollars(projected)} projected of ${dollars(limit)}"
+    cents = (projected + CENT // 2) // CENT * CENT  # finer words would be other words every second, and each of them would be written
+    money = f"${dollars(cents)} projected of ${dollars(limit)}"
     if projected < limit:
         return _condition("BudgetExceeded", False, "WithinBudget", money)
     return _condition("BudgetExceeded", True, "HardLimit" if is_hard else "SoftLimit", money)

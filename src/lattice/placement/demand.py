@@ -225,11 +225,11 @@ def resolve(
     service: LatticeService, policies: Iterable[LatticePlacementPolicy], neighbours: Sequence[str] = (), admitted: Iterable[str] = ()
 ) -> Demand:
     """Hard rules of all matching policies hold, all their preferences count. `neighbours`: services that call this one."""
-    spec, name = service.spec, service.metadata.name
+    spec = service.spec
     matching = sorted(
         (each for each in policies if each.spec.applies_to(service.metadata.labels or {})), key=lambda each: each.metadata.name
     )
-    own = f"service/{name}"
+    own = own_source(service.metadata.name)
     requests = spec.requests
     requirements = list(_own_requirements(service, own, requests))
     for policy in matching:
@@ -338,6 +338,11 @@ def _latency_targets(service: LatticeService) -> dict[str, str]:
         name: f"{each.namespace or own}/{each.id or name}" for name, each in service.spec.resources.items() if name != "*"
     }
     return {name: named.get(name, f"{own}/{name}") for name in service.spec.placement.latency}
+
+
+def own_source(name: str) -> str:
+    """Who states what a service itself requires; its namespace may be with its name."""
+    return f"service/{name.rpartition('/')[2]}"
 
 
 def callers(services: Iterable[LatticeService]) -> dict[str, list[str]]:

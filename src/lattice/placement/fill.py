@@ -7,7 +7,7 @@ from lattice.placement.demand import ReplicaAsk
 from lattice.placement.fleet import Cluster, Fleet, Seat
 from lattice.placement.offer import MachineType
 from lattice.placement.quote import takes
-from lattice.placement.size import new_cluster, take_seat
+from lattice.placement.size import nearest_first, neighbours_in, new_cluster, take_seat
 
 Entry = tuple[int, int, int, str, int]  # replicas of the service there, free milli-cores and bytes, name and row of a machine
 
@@ -20,14 +20,18 @@ class Filling:
 
     def __init__(self, ask: ReplicaAsk, fleet: Fleet, row: int) -> None:
         self.ask, self.fleet, self.row = ask, fleet, row
+        self._near = neighbours_in(ask.demand, fleet)
         group = fleet.group_of(ask.demand, ask.overflow)
         clusters = [each for each in fleet.in_offer[row].values() if each.group == group]
         self._machines: dict[str, list[Entry]] = {}  # heaps by cluster, best first; a cluster that is not here was not looked at yet
         self._growing = [each for each in clusters if len(each.machines) < each.max_nodes]
-        self._filling = sorted((each for each in clusters if each.is_filling), key=_fullest_first)
+        self._filling = sorted((each for each in clusters if each.is_filling), key=self._rank)
         self._others = clusters  # all that may have room
         self._is_sorted = False
         self._checked: tuple[str, Entry] | None = None  # the cluster and machine that were found to have room since the last replica came
+
+    def _rank(self, cluster: Cluster) -> tuple[int, int, str]:
+        return nearest_first(cluster, self._near)
 
     @property
     def may_grow(self) -> bool:
@@ -42,7 +46,7 @@ class Filling:
         return False
 
     def seat(self, *, filling: bool) -> Seat | None:
-        """In the fullest cluster that has room, of those below their packing threshold or of all. None: there is no room."""
+        """In the nearest and fullest cluster that has room, of those below their packing threshold or of all. None: there is no room."""
         cluster = self._below_threshold() if filling else self._fullest()
         if cluster is None:
             return None
@@ -50,9 +54,9 @@ class Filling:
         return None if best is None else self._taken(cluster, best)
 
     def buy(self, kind: MachineType) -> Seat:
-        """On one more machine of the fullest cluster that may grow, else in a new one."""
+        """On one more machine of the nearest and fullest cluster that may grow, else in a new one."""
         if self._growing:
-            cluster = min(self._growing, key=_fullest_first)
+            cluster = min(self._growing, key=self._rank)
             added = [self.fleet.add_machine(cluster, kind)]
         else:
             cluster = new_cluster(self.ask, self.fleet, self.row)
@@ -84,12 +88,12 @@ class Filling:
 
     def _sort(self) -> None:
         """Only the first of those that are filled gets fuller, so they stay in order until one grows."""
-        self._filling = sorted((each for each in self._filling if each.is_filling), key=_fullest_first)
+        self._filling = sorted((each for each in self._filling if each.is_filling), key=self._rank)
         self._is_sorted = True
 
     def _fullest(self) -> Cluster | None:
         self._others = [each for each in self._others if self._best(each)]
-        return min(self._others, key=_fullest_first, default=None)
+        return min(self._others, key=self._rank, default=None)
 
     def _best(self, cluster: Cluster) -> Entry | None:
         if self._checked and self._checked[0] == cluster.name:
@@ -126,7 +130,3 @@ class Filling:
             self._machines[cluster.name] = [each if each[-1] != machine else self._entry(machine) for each in known]
             heapify(self._machines[cluster.name])
         return seat
-
-
-def _fullest_first(cluster: Cluster) -> tuple[int, str]:
-    return (-cluster.fullness, cluster.name)

@@ -4,25 +4,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-import numpy as np
-
 from lattice.engine.plugin import Reason
 from lattice.placement.change import Change, Option, Who
 from lattice.placement.demand import ReplicaAsk, Requirement
 from lattice.placement.extend import extensions
 from lattice.placement.fleet import Fleet
-from lattice.placement.imagine import Rehearsal, Scene, Shown
+from lattice.placement.imagine import Rehearsal, Result, Scene, Shown
 from lattice.placement.money import thirty_days
-from lattice.placement.obstacle import Failure, Obstacle, curing, is_feasible
-from lattice.placement.reason import fleet_of
+from lattice.placement.nearness import nearest_rows
+from lattice.placement.obstacle import Failure, Obstacle, curing, first_failure, is_feasible
 from lattice.placement.relax import relaxations, relaxed
 from lattice.placement.stand import Stand, supplier
+from lattice.placement.verdict import Trial, conflicts
 from lattice.placement.world import World, key
 
 LIMIT = 8  # suggestions
 MOST_PARTS = 4
 ROUNDS = 4
-ALIKE = 2  # offers tried of those that are ruled out by the same reasons
 TRIED = 40  # candidates tried in one round
 TUNED = 100  # services that wait: with more it is only said who comes first
 FOLLOWED = 6  # candidates that are not enough but may be with more
@@ -39,6 +37,7 @@ class Suggestion:
     is_priced: bool = True  # False: for some machine nobody knows the price
     ahead: tuple[str, ...] = ()  # services that wait, too, come first, and get replicas then
     is_enough: bool = True  # False: they take what the service would need
+    extent: int = 0  # how far its limits are raised or its wishes lowered, in steps: the smaller of two that cost the same comes first
 
     @property
     def who(self) -> tuple[Who, ...]:
@@ -53,10 +52,10 @@ class Suggestion:
         return "; and ".join(each.sentence for each in self.changes)
 
     @property
-    def rank(self) -> tuple[bool, int, bool, bool, int, str]:
-        """What is enough, and fewer; then what leaves the service's wishes whole and buys nothing; then what is known to cost less."""
+    def rank(self) -> tuple[bool, int, bool, bool, int, int, str]:
+        """What is enough, and fewer; what leaves the service's wishes whole and buys nothing; what is known to cost less; less."""
         adds = all(each.adds_property for each in self.changes) and len({each.object for each in self.changes}) == 1
-        return (not self.is_enough, len(self.changes), not adds, not self.is_priced, self.rate, self.sentence)
+        return (not self.is_enough, len(self.changes), not adds, not self.is_priced, self.rate, self.extent, self.sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +104,37 @@ def fit(world: World, name: str, fleet: Fleet | None = None, limit: int = LIMIT)
     alone = Rehearsal(world, world.fleet() if fleet is None else fleet, name)
     if alone.run(()) is not None:
         return tuple(_waiting(alone))
-    found: Found = {}
-    begun: list[Candidate] = [()]
-    for _ in range(ROUNDS):
-        begun = _round(alone, begun, found)
-        if found or not begun:
-            break
+    found = _searched(alone, [()]) or _searched(alone, _conflicting(alone))
     best = sorted(found.values(), key=lambda each: each.suggestion.rank)[:limit]
     return tuple(sorted(_among_others(alone, best), key=lambda each: each.rank)[:limit])
+
+
+def _searched(rehearsal: Rehearsal, begun: Sequence[Candidate]) -> Found:
+    """Beginning with these, and with one more in each round, until something is enough."""
+    found: Found = {}
+    for base in begun:
+        tuned = _tuned(rehearsal, base) if base else None
+        if tuned is not None:
+            found.setdefault(frozenset(tuned.suggestion.changes), replace(tuned, candidate=base))
+    for _ in range(ROUNDS):
+        if found or not begun:
+            break
+        begun = _round(rehearsal, begun, found)
+    return found
+
+
+def _conflicting(rehearsal: Rehearsal) -> list[Candidate]:
+    """What of a verdict's conflicts is the service's own, or a policy's; limits of the platform come round by round."""
+    world, fleet, name = rehearsal.world, rehearsal.fleet, rehearsal.name
+    demand, service = world.demands[name], world.services[name]
+    policies = [each for each in world.policies if each.spec.applies_to(service.metadata.labels or {})]
+    failure = first_failure(demand, fleet, details=False)
+    found = []
+    for parts in conflicts(Trial(demand, fleet), failure):
+        options = [relaxed(each, demand, service, policies, fleet) for each in parts if isinstance(each, Requirement)]
+        if options and all(options) and len(parts) <= MOST_PARTS:
+            found.append(tuple(dict.fromkeys(each for each in options if each)))
+    return found
 
 
 def _waiting(rehearsal: Rehearsal) -> Iterator[Suggestion]:
@@ -199,7 +221,7 @@ def _tuned(rehearsal: Rehearsal, candidate: Candidate) -> Tuned | None:
     """None: not even at their strongest are these enough. Else each as weak as will do, and without those that need not be."""
     way = _strongest(candidate)
     gauged = [position for position, option in enumerate(candidate) if option.measure]
-    result = rehearsal.measure(way.changes, [candidate[each].measure for each in gauged])
+    result = rehearsal.measure(way.changes, [candidate[each].measure for each in gauged]) if gauged else rehearsal.run(way.changes)
     if result is None:
         return None
     for position, option in enumerate(candidate):
@@ -251,7 +273,11 @@ def _irreducible(rehearsal: Rehearsal, way: Way) -> Tuned | None:
         if rehearsal.run(some.changes) is not None:
             return _tuned(rehearsal, some.options)
     result = rehearsal.run(way.changes)
-    return Tuned(Suggestion(way.changes, result.rate, result.is_priced), way, way.options) if result else None
+    return Tuned(_suggestion(way, result), way, way.options) if result else None
+
+
+def _suggestion(way: Way, result: Result) -> Suggestion:
+    return Suggestion(way.changes, result.rate, result.is_priced, extent=sum(way.strengths))
 
 
 # --- what to try ---
@@ -263,20 +289,8 @@ def _next(rehearsal: Rehearsal, base: Candidate) -> Iterator[Candidate]:
     for scene, shown in rehearsal.failing(_strongest(base).changes):
         found += [(option,) for option in relaxations(shown.demand, shown.service, shown.policies, scene.fleet)]
         if shown.failure is not None:
-            found += [way for row in _rows(shown.failure) for way in _openings(scene, shown, shown.failure, row)]
+            found += [way for row in nearest_rows(shown.failure) for way in _openings(scene, shown, shown.failure, row)]
     yield from found
-
-
-def _rows(failure: Failure) -> Iterator[int]:
-    """Of offers that are ruled out by the same reasons the cheapest few, those with the fewest reasons first."""
-    decision, names = failure.decision, failure.decision.table.names
-    unit = fleet_of(decision.table).table.quotes.of(failure.ask).unit
-    signs = np.stack(list(decision.reasons.values()), axis=1)
-    alike: dict[bytes, list[int]] = {}
-    for row in sorted(decision.table.row_of.values(), key=lambda row: (int(unit[row]), names[row])):
-        alike.setdefault(signs[row].tobytes(), []).append(row)
-    for rows in sorted(alike.values(), key=lambda rows: (int(signs[rows[0]].sum()), names[rows[0]])):
-        yield from rows[:ALIKE]
 
 
 def _openings(scene: Scene, shown: Shown, failure: Failure, row: int) -> Iterator[Candidate]:

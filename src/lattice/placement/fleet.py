@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 OFFER_RESOURCES = ("nodes", "cpu", "memory", "clusters")
 MICROS = 1_000_000
 _NOWHERE: Counter[int] = Counter()
+K = TypeVar("K", int, str)
 
 
 @dataclass(slots=True, eq=False)
@@ -110,6 +111,7 @@ class Fleet:
         self.on_row: list[set[int]] = []  # machines of each offer
         self.seats: dict[str, list[Seat]] = {}  # by service
         self._counts: dict[str, Counter[int]] = {}
+        self._clusters: dict[str, Counter[str]] = {}
         self.next_number: dict[int, int] = {}  # by row: clusters are counted up, never down
         self.overflow_clusters: Counter[str] = Counter()
         self.dependants: Mapping[str, Sequence[tuple[str, int]]] = {}  # of a service: who has to be near it, within how many milliseconds
@@ -328,7 +330,9 @@ class Fleet:
     def seat(self, seat: Seat) -> None:
         self._occupy(seat, 1)
         self.seats.setdefault(seat.service, []).append(seat)
-        self._counts.setdefault(seat.service, Counter())[self.machines.cluster[seat.machine].row] += 1
+        cluster = self.machines.cluster[seat.machine]
+        self._counts.setdefault(seat.service, Counter())[cluster.row] += 1
+        self._clusters.setdefault(seat.service, Counter())[cluster.name] += 1
         self._note(self._unseat, seat)
 
     def unseat(self, seat: Seat) -> None:
@@ -343,12 +347,11 @@ class Fleet:
             seats.reverse()
             seats.remove(seat)  # the latest of equal ones
             seats.reverse()
-        counts, row = self._counts[seat.service], self.machines.cluster[seat.machine].row
-        counts[row] -= 1
-        if not counts[row]:
-            del counts[row]
+        cluster = self.machines.cluster[seat.machine]
+        _count_down(self._counts[seat.service], cluster.row)
+        _count_down(self._clusters[seat.service], cluster.name)
         if not seats:
-            del self.seats[seat.service], self._counts[seat.service]
+            del self.seats[seat.service], self._counts[seat.service], self._clusters[seat.service]
         self._occupy(seat, -1)
 
     def _occupy(self, seat: Seat, sign: int) -> None:
@@ -393,6 +396,10 @@ class Fleet:
         """Its replicas by offer."""
         return self._counts.get(service, _NOWHERE)
 
+    def clusters_of(self, service: str) -> Iterable[str]:
+        """The clusters that its replicas are in, each once."""
+        return self._clusters.get(service, ())
+
     # --- undo ---
 
     def _note(self, undo: Callable[..., None], *arguments: object) -> None:
@@ -436,6 +443,12 @@ class Fleet:
             undo, arguments = self._journal.pop()
             undo(*arguments)
         self._depth = depth
+
+
+def _count_down(counts: Counter[K], key: K) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
 
 
 def _totals(offer: Offer) -> dict[str, int]:

@@ -13,11 +13,18 @@ from lattice.placement.status import total_cost
 
 def with_health(service: LatticeService, replicas: Sequence[LatticeWorkload]) -> ServiceStatus:
     """The status with what its replicas say; where they are and why is somebody else's to write. `last_transition_time` too."""
-    living = [each for each in replicas if not each.metadata.deletion_timestamp]
-    available = sum(each.status.actual_state == "Running" for each in living)
-    ready = sum(each.status.actual_state == "Running" and bool(each.status.ready) for each in living)
+    available = ready = 0
+    failed: list[LatticeWorkload] = []
+    for each in replicas:
+        status = each.status
+        if status.actual_state == "Pending" or each.metadata.deletion_timestamp:
+            continue
+        if status.actual_state == "Running":
+            available += 1
+            ready += bool(status.ready)
+        elif status.actual_state == "Failed":
+            failed.append(each)
     wanted = sum(each.replicas or 0 for each in service.status.placements)
-    failed = [each for each in living if each.status.actual_state == "Failed"]
     phase = _phase(service, wanted, ready, len(failed))
     return msgspec.structs.replace(
         service.status,

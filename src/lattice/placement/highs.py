@@ -31,23 +31,16 @@ class Solved:
     finished: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    seconds: float
-    gap: float = 0.0
-    start: Mapping[Column, int] | None = None
-
-
 def relaxed(matrix: Matrix, seconds: float) -> Solved:
     """Fractions allowed: quick, and a true bound."""
-    return _run(matrix, Effort(seconds), whole=False)
+    return _run(matrix, {"time_limit": seconds}, None, whole=False)
 
 
-def whole(matrix: Matrix, effort: Effort) -> Solved:
-    return _run(matrix, effort, whole=True)
+def whole(matrix: Matrix, seconds: float, gap: float = 0.0, start: Mapping[Column, int] | None = None) -> Solved:
+    return _run(matrix, {"time_limit": seconds, "mip_rel_gap": gap}, start, whole=True)
 
 
-def _run(matrix: Matrix, effort: Effort, whole: bool) -> Solved:
+def _run(matrix: Matrix, limits: dict[str, float], start: Mapping[Column, int] | None, *, whole: bool) -> Solved:
     columns = list(matrix.most)
     if not columns:
         possible = all(lower <= 0 <= upper for lower, _, upper in matrix.rows)
@@ -57,13 +50,12 @@ def _run(matrix: Matrix, effort: Effort, whole: bool) -> Solved:
     except ImportError as missing:
         raise NoSolver("highspy is not installed") from missing
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
-    options = OPTIONS | {"time_limit": effort.seconds, "mip_rel_gap": effort.gap}
-    for option, value in options.items():
+    for option, value in (OPTIONS | limits).items():
         solver.setOptionValue(option, value)
     solver.passModel(_model(matrix, columns, whole))
-    if effort.start is not None:
+    if start is not None:
         solution = highspy.HighsSolution()
-        solution.col_value = [float(effort.start.get(column, 0)) for column in columns]
+        solution.col_value = [float(start.get(column, 0)) for column in columns]
         solver.setSolution(solution)
     solver.run()
     return _read(solver, matrix, columns, whole)

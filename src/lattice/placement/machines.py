@@ -34,7 +34,7 @@ class Steps:
     make: tuple[tuple[str, str], ...] = ()  # node, class: neither node nor machine is there
     start: tuple[str, ...] = ()  # the node is there, its machine is not, or has ended
     give_up: tuple[str, ...] = ()  # more than wanted: nothing new goes there, and what is there leaves
-    remove: tuple[str, ...] = ()  # given up and empty; or its machine is gone, and whatever was there with it
+    remove: tuple[str, ...] = ()  # given up and empty; or its machine is gone or has ended, and whatever was there with it
     stray: tuple[str, ...] = ()  # machines without a node
 
     @property
@@ -45,7 +45,7 @@ class Steps:
 def steps(cluster: str, found: Machines) -> Steps:
     staying = [each for each in found.nodes if not each.is_leaving]
     gone = {each.name for each in found.nodes if _is_gone(each, found)}
-    remove = {each.name for each in found.nodes if each.is_leaving and not each.workloads} | gone
+    remove = {each.name for each in found.nodes if each.is_leaving and (not each.workloads or _has_ended(each, found))} | gone
     names = {each.name for each in found.nodes}
     give_up: list[str] = []
     make: list[tuple[str, str]] = []
@@ -65,6 +65,11 @@ def steps(cluster: str, found: Machines) -> Steps:
         remove=tuple(sorted(remove)),
         stray=tuple(sorted(set(found.known) - names)),
     )
+
+
+def _has_ended(node: NodeSeen, found: Machines) -> bool:
+    """Its machine is down for good, since it is not started again: whatever is bound there waits in vain for its agent to say so."""
+    return node.has_joined and not node.is_ready and node.name in found.known and node.name not in found.running
 
 
 def _is_gone(node: NodeSeen, found: Machines) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 
 from lattice.errors import Invalid
 from lattice.kinds.base import Metadata
-from lattice.kinds.ledger import HOUR, Account, LatticeLedger, LedgerSpec, LedgerStatus, Lot
+from lattice.kinds.ledger import HOUR, Account, LatticeLedger, LedgerSpec, LedgerStatus, Lot, number_in
 from lattice.kinds.quantity import MICRO
 
 HOURS = 720  # a budget's month is 30 days
@@ -157,7 +157,8 @@ def _moved(ledger: LatticeLedger, cluster: str, lot: Lot, by: int) -> LatticeLed
     if after:
         machines[cluster] = tuple(sorted(after, key=lambda each: (each.node_class, each.micros)))
     committed = ledger.status.committed_micros + by * lot.micros
-    return _with(ledger, machines=dict(sorted(machines.items())), committed_micros=committed)
+    last = max(ledger.status.last_cluster, number_in(cluster))
+    return _with(ledger, machines=dict(sorted(machines.items())), committed_micros=committed, last_cluster=last)
 
 
 def _same_price(one: Lot, other: Lot) -> bool:

@@ -8,7 +8,7 @@ from typing import Literal, cast, get_args
 import numpy as np
 
 from lattice.engine.decide import Decision, decide
-from lattice.engine.explain import refusals, sentence
+from lattice.engine.explain import sentence
 from lattice.engine.plugin import Reason, Shortfall
 from lattice.engine.table import Flags
 from lattice.kinds.constraint import Toleration
@@ -24,6 +24,7 @@ from lattice.placement.plugins.overflow import Gated, NotTheTarget, sources
 from lattice.placement.plugins.region import Elsewhere, Known
 from lattice.placement.plugins.spread import Ahead
 from lattice.placement.reason import Because, Lacks, fleet_of
+from lattice.placement.refused import refused
 from lattice.placement.size import take_seat
 
 LimitKind = Literal[Ignored, "clusterSize", "nodeSelector", "gpuModel", "taints", "perNode"]
@@ -165,8 +166,15 @@ def at_failure(demand: Demand, fleet: Fleet, *, details: bool = False) -> Iterat
             yield None
             return
         decision = _with_overflow(attempt.decisions[-1], fleet)
-        why = tuple((name, tuple(found)) for name, found in refusals(decision)) if details else ()
+        why = tuple(_refusals(decision)) if details else ()
         yield Failure(decision, len(fleet.seats.get(demand.name, ())) + 1, sentence(decision, "pool"), why)
+
+
+def _refusals(decision: Decision) -> Iterator[tuple[str, tuple[Shortfall, ...]]]:
+    """Every offer that is ruled out, by name, with everything that is missing there."""
+    for name, row in sorted(decision.table.row_of.items()):
+        if found := refused(decision, row):
+            yield name, tuple(short for _, short in found)
 
 
 def first_failure(demand: Demand, fleet: Fleet, *, details: bool = True) -> Failure | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Literal
 
 from lattice.kinds.constraint import Taint
@@ -53,6 +54,7 @@ class Budget:
     alert: int = DEFAULT_ALERT  # millionths
     cap: int = NO_LIMIT  # micro-dollars per hour that may be committed in all; NO_LIMIT where nothing is refused
     spent: int = 0  # micro-dollars this calendar month
+    left: timedelta | None = None  # of that month, after what is counted as spent; None: from now on
 
     @property
     def name(self) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from lattice.placement.carry import carried_out, moved, targets, unpriced
 from lattice.placement.compact import Allowance, compacted
+from lattice.placement.deadline import SOLVER_SHARE, Clock, Deadline, stopped
 from lattice.placement.fleet_program import question_of
 from lattice.placement.offer import NO_LIMIT
 from lattice.placement.plan import Plan, Settled, compare
@@ -13,7 +14,7 @@ from lattice.placement.solve import relax, solve
 
 MOVE_COST = 50_000  # micro-dollars for one replica that moves: some minutes of running twice
 PAYBACK_HOURS = 720
-OPTIMAL, PACKED = "optimal", "packed"
+OPTIMAL, PACKED, LATE = "optimal", "packed", "time limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Effort:
     max_moves: int | None = None
     payback_hours: int = PAYBACK_HOURS
     move_cost: int = MOVE_COST
-    time_limit: float = 10.0  # seconds for the solver
+    time_limit: float = 10.0  # seconds for all of it
     gap: float = 0.0005  # what is near enough to the best, as a share of the cost
 
     @property
@@ -68,15 +69,18 @@ class FleetPlan:
         return (self.after - self.bound) / self.after if self.after > self.bound else 0.0
 
 
-def optimise(settled: Settled, effort: Effort = Effort()) -> FleetPlan:  # noqa: B008
+def optimise(settled: Settled, effort: Effort = Effort(), clock: Clock = stopped) -> FleetPlan:  # noqa: B008
     """Again from where it got to while that saves more: a better start may show the solver a way that it did not see."""
-    first = found = _improved(settled, settled, effort)
+    deadline = Deadline.within(effort.time_limit, clock)
+    first = found = _improved(settled, settled, effort, deadline)
     while found.moves and found.plan.after is not None and not _is_enough(found.total, first.least, effort):
-        more = _improved(settled, found.plan.after, effort)
+        if deadline.is_over:
+            break
+        more = _improved(settled, found.plan.after, effort, deadline)
         if more.total >= found.total:
             break
         found = replace(more, least=first.least)
-    return _with_status(found, first.status, effort)
+    return _with_status(found, LATE if deadline.is_over and not _is_enough(found.total, first.least, effort) else first.status, effort)
 
 
 def _is_enough(total: int, least: int, effort: Effort) -> bool:
@@ -90,16 +94,16 @@ def _with_status(found: FleetPlan, solved: str, effort: Effort) -> FleetPlan:
     return replace(found, status=OPTIMAL if _is_enough(found.total, found.least, effort) else PACKED)
 
 
-def _improved(settled: Settled, start: Settled, effort: Effort) -> FleetPlan:
+def _improved(settled: Settled, start: Settled, effort: Effort, deadline: Deadline) -> FleetPlan:
     """Solved as numbers, then carried out on a copy of the fleet by the same functions that place; only what really saves is kept."""
     question = question_of(start, effort.move_cost)
     left = None if effort.max_moves is None else effort.max_moves - moved(settled, start)
     program = replace(question.program, payback_hours=effort.payback_hours, most_moves=left)
-    outcome = solve(program, time_limit=effort.time_limit, gap=effort.gap)
-    bound = (relax(program, effort.time_limit) or 0) if outcome.left_out else outcome.bound
+    outcome = solve(program, time_limit=deadline.part(SOLVER_SHARE), gap=effort.gap)
+    bound = (relax(program, deadline.left) or 0) if outcome.left_out else outcome.bound
     before = sum(settled.rates.values())
     best, moves, cost = start, moved(settled, start), sum(start.rates.values())
-    for after in _candidates(settled, start, (outcome, effort)):
+    for after in _candidates(settled, start, outcome, (effort, deadline)):
         found, price = moved(settled, after), sum(after.rates.values())
         is_allowed = found <= effort.most_moves and unpriced(after) <= unpriced(start)
         if is_allowed and price + found * effort.move_price < cost + moves * effort.move_price:
@@ -108,10 +112,13 @@ def _improved(settled: Settled, start: Settled, effort: Effort) -> FleetPlan:
     return FleetPlan(compare(settled, best), moves, weight, before, cost, bound + question.staying, outcome.status, outcome.note)
 
 
-def _candidates(settled: Settled, start: Settled, solved: tuple[Outcome, Effort]) -> Iterator[Settled]:
+def _candidates(settled: Settled, start: Settled, outcome: Outcome, work: tuple[Effort, Deadline]) -> Iterator[Settled]:
     """As the numbers say, and without changes of class, which may come dearer than the numbers think; each with fewer machines, too."""
-    outcome, effort = solved
+    effort, deadline = work
     for by_class in (True, False):
-        after = carried_out(start, targets(outcome.shares, by_class=by_class))
+        if deadline.is_over:
+            return
+        after = carried_out(start, targets(outcome.shares, by_class=by_class), deadline)
         yield after
-        yield compacted(after, Allowance(effort.move_price, effort.most_moves - moved(settled, after)))
+        if not deadline.is_over:
+            yield compacted(after, Allowance(effort.move_price, effort.most_moves - moved(settled, after)), deadline)

@@ -95,7 +95,7 @@ def place_each(demand: Demand, fleet: Fleet, keep: int, *, roomy: bool = False) 
     for ask in missing_replicas(demand, fleet, roomy=roomy):
         decision = series.decide(ask)
         if not decision.fits or len(placement.decisions) < keep:
-            placement.decisions.append(decision.freeze())
+            placement.decisions.append(decision.copied())  # who asks why goes through them once more: see why.py
         if not decision.fits:
             placement.missing = demand.replicas - len(fleet.seats.get(demand.name, ()))
             placement.last_ask = ask
@@ -107,8 +107,8 @@ def place_each(demand: Demand, fleet: Fleet, keep: int, *, roomy: bool = False) 
 def missing_replicas(demand: Demand, fleet: Fleet, *, roomy: bool = False) -> Iterator[ReplicaAsk]:
     """One ask after the other, each given where the ones before it went: required regions first, then new regions, then anywhere."""
     while missing := max(0, demand.replicas - len(fleet.seats.get(demand.name, ()))):
-        room_for = missing if roomy else 0
-        here = [fleet.offers[row] for row in fleet.rows_of(demand.name)]
+        room_for = _rounded(missing) if roomy else 0
+        here = [fleet.offers[row] for row in fleet.rows_of(demand.name)] if demand.regions or demand.min_regions else []
         regions = {offer.region for offer in here}
         lacking = next((each.value for each in demand.regions if not any(offer.is_in(each.value) for offer in here)), "")
         if lacking:
@@ -117,6 +117,12 @@ def missing_replicas(demand: Demand, fleet: Fleet, *, roomy: bool = False) -> It
             yield ReplicaAsk(demand, avoid=frozenset(regions), room_for=room_for)
         else:
             yield ReplicaAsk(demand, room_for=room_for)
+
+
+def _rounded(missing: int) -> int:
+    """Up to a number with few digits, so that what holds for it is looked at once for many replicas, not for each anew."""
+    coarse = 1 << max(0, missing.bit_length() - 4)
+    return -(-missing // coarse) * coarse
 
 
 def surplus(demand: Demand, fleet: Fleet) -> list[Seat]:

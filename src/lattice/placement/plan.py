@@ -14,6 +14,8 @@ from lattice.placement.arrange import Stale, arrange_all, outgrown, stale
 from lattice.placement.costs import cost_of, run_rate
 from lattice.placement.fleet import Fleet
 from lattice.placement.place import Placement, place, withdraw
+from lattice.placement.plugins.capacity import Full
+from lattice.placement.plugins.overflow import Gated, utilisation
 from lattice.placement.present import Layout
 from lattice.placement.size import class_counts
 from lattice.placement.status import PLACED, Answer, settled_objects, state_of
@@ -62,7 +64,7 @@ class Settled:
         state = state_of(self.fleet)
         answers = {name: Answer(each, PLACED if each.is_complete else "Pending", state=state) for name, each in self.placements.items()}
         written = self.world.having(settled_objects(self.world, self.fleet, answers), gone, with_status=True)
-        return written.laid_out(Layout.of(self.fleet))
+        return written.laid_out(Layout.of(self.fleet, self.world.layout))
 
 
 def settle(world: World, *, keep: int = 0, updated: Iterable[str] = ()) -> Settled:
@@ -160,12 +162,17 @@ class Plan:
 
 
 def plan(before: World, changes: Iterable[Kind], gone: Iterable[Key] = (), *, keep: int = 1) -> Plan:
-    """What applying these would do. Before is taken as settled: what Lattice had already to do is not the change's."""
+    """What applying these would do."""
+    changed, removed = list(changes), list(gone)
+    return compare(*settle_both(before, changed, removed, keep=keep), changed, removed)
+
+
+def settle_both(before: World, changes: Iterable[Kind], gone: Iterable[Key], *, keep: int = 0) -> tuple[Settled, Settled]:
+    """Without the change and with it. Before is taken as settled: what Lattice had already to do is not the change's."""
     settled = settle(before)
     start = settled.applied()
-    changed, removed = list(changes), list(gone)
-    wanted = start.having(changed, removed)
-    return compare(settled, settle(wanted, keep=keep, updated=_updated(start, wanted)), changed, removed)
+    wanted = start.having(changes, gone)
+    return settled, settle(wanted, keep=keep, updated=_updated(start, wanted))
 
 
 def _updated(before: World, after: World) -> list[str]:
@@ -282,8 +289,26 @@ def _risks(before: Settled, after: Settled) -> Iterable[str]:
     for offer, share in _pressures(after):
         if share >= PRESSURE > dict(_pressures(before)).get(offer, 0):
             yield f"{offer} is {share // 10_000} % full"
+    known = set(_in_pieces(before))
+    yield from (each for each in _in_pieces(after) if each not in known)
     yield from _over_limits(before, after)
     yield from _lone_regions(before, after)
+
+
+def _in_pieces(settled: Settled) -> Iterable[str]:
+    """Data centers without room for a service that waits, though they are not full enough to overflow."""
+    fleet = settled.fleet
+    for name, placement in sorted(settled.unplaced.items()):
+        for decision in placement.decisions[-1:]:
+            for gate in (each for each in decision.reasons if isinstance(each, Gated) and not each.is_past):
+                row = fleet.row(gate.static)
+                overflow = fleet.offers[row].overflow
+                if overflow and overflow.enabled and any(mask[row] for each, mask in decision.reasons.items() if isinstance(each, Full)):
+                    used = utilisation(fleet, row, with_reserve=gate.with_reserve)
+                    yield (
+                        f"{gate.static} has no room for {name} and does not overflow: {used / 10_000:g} % is in use, in pieces that are "
+                        f"too small, and it overflows from {overflow.trigger_millionths / 10_000:g} %"
+                    )
 
 
 def _over_limits(before: Settled, after: Settled) -> Iterable[str]:

@@ -1,7 +1,6 @@
 """What is there already: clusters, their machines, and the replicas on them, put into a fleet."""
 
 import heapq
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -9,6 +8,7 @@ from itertools import groupby
 from lattice.kinds.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
+from lattice.kinds.ledger import LatticeLedger, number_in
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.policy import DEFAULT_PACKING
 from lattice.kinds.pool import LatticePool
@@ -26,7 +26,6 @@ from lattice.placement.supply import Classes
 OVERFLOW_LABEL = "lattice.dev/overflow-of"
 BARE = "workload/"  # before the name of a workload that belongs to no service, where services are named
 Said = tuple[str, Mapping[str, int]]  # a class, and the size that nodes of it say they have, if there are any
-_NUMBER = re.compile(r"-(\d{3,})$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +34,15 @@ class Layout:
 
     machines: Mapping[str, tuple[tuple[str, str], ...]]  # by cluster: names of machines and their classes
     replicas: Mapping[str, tuple[str, ...]]  # by service: the machine of each
+    numbers: Mapping[str, int] = field(default_factory=dict)  # by offer, those that are gone included: of its next cluster
 
     @staticmethod
-    def of(fleet: Fleet) -> "Layout":
+    def of(fleet: Fleet, before: "Layout") -> "Layout":
         names, kind = fleet.machines.names, fleet.machines.kind
         return Layout(
             {each.name: tuple(sorted((names[row], kind[row].name) for row in each.machines)) for each in fleet.clusters.values()},
             {service: tuple(sorted(names[seat.machine] for seat in seats)) for service, seats in fleet.seats.items()},
+            {**before.numbers, **{fleet.offers[row].name: number for row, number in fleet.next_number.items()}},
         )
 
 
@@ -79,8 +80,14 @@ class Present:
         return list(drawn) if drawn is not None else sorted(e.status.binding.node for e in self.bound.get(service, ()) if e.status.binding)
 
 
-def count_clusters(fleet: Fleet, objects: Iterable[Kind]) -> None:
-    """Numbers that were given to clusters before are not given again, though these may be gone."""
+def count_clusters(fleet: Fleet, objects: Iterable[Kind], layout: Layout) -> None:
+    """Numbers that were given to clusters before are not given again, though these, and the pool itself, may have been gone meanwhile.
+
+    The ledger of a pool or region outlives it. One that was written before ledgers counted knows less than the pool's status.
+    """
+    counted = {offer.budgets[-1]: offer.name for offer in fleet.offers if offer.budgets}
+    for offer, number in layout.numbers.items():
+        fleet.count_from(offer, number)
     for each in objects:
         match each:
             case LatticePool() | StaticInfrastructure():
@@ -88,6 +95,9 @@ def count_clusters(fleet: Fleet, objects: Iterable[Kind]) -> None:
             case CloudInfrastructure():
                 for region, number in each.status.next_cluster_sequence.items():
                     fleet.count_from(f"{each.metadata.name}/{region}", number)
+            case LatticeLedger() if each.metadata.name in counted:
+                last = max((number_in(cluster) for cluster in each.status.machines), default=0)
+                fleet.count_from(counted[each.metadata.name], max(last, each.status.last_cluster) + 1)
 
 
 def add_cluster(fleet: Fleet, made: LatticeCluster, present: Present) -> None:
@@ -106,7 +116,7 @@ def add_cluster(fleet: Fleet, made: LatticeCluster, present: Present) -> None:
         packing=DEFAULT_PACKING,
         overflow=overflow,
     )
-    fleet.add_cluster(cluster, made.status.sequence or _number_in(made.metadata.name))
+    fleet.add_cluster(cluster, made.status.sequence or number_in(made.metadata.name))
     coming = dict(spec.nodes)
     nodes = sorted(present.nodes.get(made.metadata.name, ()), key=lambda each: each.metadata.name)
     _add_nodes(fleet, cluster, nodes, present.former)
@@ -157,11 +167,6 @@ def _close(fleet: Fleet, rows: Iterable[int]) -> None:
     """Nothing new is put there."""
     for row in rows:
         fleet.machines.set(row, "closed", True, fixed=False)
-
-
-def _number_in(name: str) -> int:
-    found = _NUMBER.search(name)
-    return int(found[1]) if found else 0
 
 
 @dataclass

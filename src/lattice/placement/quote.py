@@ -113,6 +113,25 @@ class Quotes:
         _, _, paid = self._openable(ask, np.array([row], np.intp))
         return bool(paid[self.fleet.type_names[kind], 0]) if kind in self.catalogue.types[row] else False
 
+    def short_of(self, ask: ReplicaAsk, replicas: int) -> dict[str, Integers]:
+        """By offer, what is missing of each limit for so many replicas on new machines of the class that is cheapest for them.
+
+        `price`: what those cost, micro-dollars per hour. NO_LIMIT where no class would do.
+        """
+        fleet, catalogue, serving = self.fleet, self.catalogue, self.serving(ask.demand)
+        rows = np.arange(fleet.table.count)
+        if not len(catalogue.names):
+            return {"price": np.full(len(rows), NO_LIMIT, np.int64)}
+        machines = np.maximum(self._openable(ask, rows)[0], -(-replicas // serving.per))
+        prices = np.where(serving.serves, np.where(catalogue.is_priced, catalogue.rate * machines, UNPRICED), NO_LIMIT)
+        at = (prices.argmin(axis=0), rows)
+        short = {"money": prices[at] - self._money_left(ask, rows), "nodes": machines[at] - self._nodes_left(ask.demand, rows)}
+        for name in ("cpu", "memory"):
+            size = catalogue.size(name)[at]
+            short[name] = np.where(size < NO_LIMIT, size, 0) * machines[at] - fleet.table.free(fleet.table.index[name])
+        found = {name: np.maximum(0, each) for name, each in short.items()} | {"price": prices[at]}
+        return {name: np.where(serving.serves[at], each, NO_LIMIT) for name, each in found.items()}
+
     def _growable(self, ask: ReplicaAsk, rows: Rowids) -> Flags:
         """Where a cluster of the right group may have one more machine."""
         group = self.fleet.group_of(ask.demand, ask.overflow)

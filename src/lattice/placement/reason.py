@@ -68,7 +68,7 @@ class Lacks:
 
     def detail(self, table: Table, row: int) -> Shortfall:
         required = self.requirement
-        return Shortfall(required.kind, required.value, _has(offer_at(table, row), required))
+        return Shortfall(required.kind, required.value, _has(offer_at(table, row), required), required.value)
 
 
 def _has(offer: Offer, required: Requirement) -> str:
@@ -92,9 +92,10 @@ class Because:
     what: str
     need: str
     have: str
+    missing: str
 
     def summary(self) -> str:
         return self.words
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return Shortfall(self.what, self.need, self.have)
+        return Shortfall(self.what, self.need, self.have, self.missing)

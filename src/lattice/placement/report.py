@@ -5,22 +5,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lattice.engine.explain import sentence
 from lattice.engine.plugin import Shortfall
 from lattice.kinds.quantity import format_micros
 from lattice.placement.arrange import in_order
 from lattice.placement.contradiction import Contradiction
 from lattice.placement.costs import cost_of, placed_costs
+from lattice.placement.demand import Demand, own_source
 from lattice.placement.fleet import Fleet
 from lattice.placement.money import thirty_days
 from lattice.placement.obstacle import Obstacle
 from lattice.placement.offer import MachineType
-from lattice.placement.place import Placement
 from lattice.placement.plan import BudgetChange, ClusterChange, Moving, Plan, ServiceChange, Settled, Where
 from lattice.placement.verdict import Verdict, judge
 
 Document = dict[str, Any]
-JUDGED = 50  # unplaced services whose verdict a plan finds out; the others say what refused them
+JUDGED = 50  # unplaced services that are judged one by one; of more, those that ask for the same are judged together
 DECLARED = "costPerHour of class "
 ESTIMATED = "estimated"
 
@@ -146,19 +145,32 @@ def _moving(each: Moving) -> Document:
 
 
 def unplaced(names: Sequence[str], before: Settled, after: Settled) -> list[Document]:
-    """Each with its verdict; of very many, the rest says in one sentence what refused it."""
+    """Each with its verdict. Of very many, those that ask for the same get the verdict of the first of them, in their own name."""
+    known: dict[object, tuple[str, Document]] = {}
     found = []
     for number, name in enumerate(names):
         placement = after.placements[name]
-        told = verdict(judge(placement, after.fleet, after.world.services)) if number < JUDGED else _refused(placement)
+        asked = (_asked(placement.demand), len(after.fleet.seats.get(name, ())))
+        first, told = known.get(asked, ("", {})) if number >= JUDGED else ("", {})
+        told = _in_the_name_of(placement.demand, first, told) if first else verdict(judge(placement, after.fleet, after.world.services))
+        if not told["contradictions"]:
+            known.setdefault(asked, (own_source(placement.demand.name), told))
         is_new = name not in before.unplaced
         found.append({"name": name, "isNew": is_new, "replicas": placement.demand.replicas, "missing": placement.missing, **told})
     return found
 
 
-def _refused(placement: Placement) -> Document:
-    reason = sentence(placement.decisions[-1], "pool") if placement.decisions else placement.demand.problem
-    return {"verdict": "Unplaced", "reason": reason, "conflicts": [], "contradictions": [], "waits": [], "required": None}
+def _asked(demand: Demand) -> object:
+    """Equal for services that differ in their name only."""
+    own = own_source(demand.name)
+    requirements = tuple((each.kind, each.value, each.amount, each.source != own and each.source) for each in demand.requirements)
+    return (requirements, demand.machine_shape, demand.latency_to, demand.problem)
+
+
+def _in_the_name_of(demand: Demand, first: str, told: Document) -> Document:
+    own = own_source(demand.name)
+    conflicts = [[{**part, "source": own if part["source"] == first else part["source"]} for part in parts] for parts in told["conflicts"]]
+    return {**told, "conflicts": conflicts}
 
 
 def verdict(found: Verdict) -> Document:

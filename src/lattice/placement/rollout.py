@@ -19,6 +19,7 @@ class Replica:
     is_going: bool = False  # marked for removal, and still there
     node: str = ""
     failure: str = ""  # why it failed last, while it is down
+    no_room: str = ""  # why no node takes it, with what is missing
 
     @property
     def is_failing(self) -> bool:
@@ -33,6 +34,7 @@ class Steps:
     stop: tuple[str, ...] = ()
     is_rolling: bool = False  # replicas of another revision, or where they are not placed any more, are still there
     failure: str = ""  # why the new revision does not come up: nothing more is replaced until it does
+    no_room: str = ""  # why the replica beyond those that are wanted finds no node: nothing is replaced until it does
 
     @property
     def is_none(self) -> bool:
@@ -45,15 +47,17 @@ class _Sorted(NamedTuple):
     missing: Counter[Cell]
 
 
-def next_steps(wanted: Mapping[Cell, int], revision: str, replicas: Sequence[Replica]) -> Steps:
+def next_steps(wanted: Mapping[Cell, int], revision: str, replicas: Sequence[Replica], least: int = 0) -> Steps:
+    """`least`: so many stay ready as long as they can, also where fewer could be placed anew."""
     live = [each for each in replicas if not each.is_going]
     found = _sort(wanted, revision, live)
     total, failure = sum(wanted.values()), _failure(revision, live)
     unwanted = _leaving_order([*found.outdated, *found.surplus], live)
-    stop = _spare(unwanted, total, live)
+    stop = _spare(unwanted, max(total, least), live)
     start = _lacking(found.missing, total, [each for each in live if each.name not in stop], replicas)
-    is_rolling = bool(found.outdated)
-    return Steps(start, stop, is_rolling, failure if is_rolling else "")
+    if not found.outdated:
+        return Steps(start, stop)
+    return Steps(start, stop, True, failure, next((each.no_room for each in live if each.revision == revision and each.no_room), ""))
 
 
 def _sort(wanted: Mapping[Cell, int], revision: str, live: Sequence[Replica]) -> _Sorted:

@@ -87,6 +87,20 @@ def is_stuck(workload: LatticeWorkload, patience: Patience) -> bool:
     return False
 
 
+def no_room(workload: LatticeWorkload) -> str:
+    """Why no node takes it, with what the nearest lacks; empty while it has one, or nobody has looked."""
+    said = next((each for each in workload.status.conditions if each.type == "Scheduled" and each.status == "False"), None)
+    if said is None or said.reason != NO_NODE_FITS or workload.status.binding is not None:
+        return ""
+    nearest = workload.status.decision.get("nearest") or {}
+    short = [f"{each['what']} {_numbers(each)}" for each in nearest.get("short", ()) if each.get("missing")]
+    return f"{said.message}; nearest is {nearest['node']}: {'; '.join(short)}" if short else said.message
+
+
+def _numbers(short: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {short[name]}" for name in ("need", "have", "missing") if name in short)
+
+
 def _whose(service: LatticeService, found: Iterable[LatticeWorkload]) -> tuple[list[LatticeWorkload], list[LatticeWorkload]]:
     """Its own, and those of an earlier service of the same name."""
     mine: list[LatticeWorkload] = []

@@ -50,7 +50,7 @@ class Series:
         if at not in self._fillings:
             self._fillings[at] = Filling(asked, self.fleet, decision.chosen)
         if not asked.region and not asked.avoid and not asked.room_for and self._is_steady(decision):
-            self._known[self._fillings[at].has_room] = decision.freeze()
+            self._known[self._fillings[at].has_room] = decision.copied()
 
     def _is_steady(self, decision: Decision) -> bool:
         """Does it not matter how many replicas are there already, but for the room that they leave?"""

@@ -53,15 +53,26 @@ def take_seat(demand: Demand, fleet: Fleet, machine: int) -> Seat:
 
 
 def _machine_with_room(ask: ReplicaAsk, fleet: Fleet, row: int, *, filling: bool, kind: str = "") -> int | None:
-    """In the fullest cluster that has one: the machine with the fewest replicas of the service, of those the one with least room."""
-    roomy = _roomy(ask, fleet, row)
+    """In the cluster with most neighbours that has one, of those the fullest: the machine with the fewest replicas of the service,
+    of those the one with least room."""
+    roomy, near = _roomy(ask, fleet, row), neighbours_in(ask.demand, fleet)
     clusters = [each for each in map(fleet.clusters.__getitem__, roomy) if each.is_filling or not filling]
-    for cluster in sorted(clusters, key=lambda each: (-each.fullness, each.name)):
+    for cluster in sorted(clusters, key=lambda each: nearest_first(each, near)):
         machines = [each for each in roomy[cluster.name] if kind in ("", fleet.machines.kind[each].name)]
         found = pick_machine(ask.demand, fleet, machines)
         if found is not None:
             return found
     return None
+
+
+def neighbours_in(demand: Demand, fleet: Fleet) -> Counter[str]:
+    """By cluster, how many of the services that it talks to, or that talk to it, are there."""
+    others = (each for each in demand.neighbours if each != demand.name)
+    return Counter(name for each in others for name in fleet.clusters_of(each))
+
+
+def nearest_first(cluster: Cluster, near: Counter[str]) -> tuple[int, int, str]:
+    return (-near[cluster.name], -cluster.fullness, cluster.name)
 
 
 def _roomy(ask: ReplicaAsk, fleet: Fleet, row: int) -> dict[str, list[int]]:
@@ -96,7 +107,8 @@ def _new_machine(ask: ReplicaAsk, fleet: Fleet, row: int, kind: MachineType) -> 
     """One more for a cluster that may grow, else as many as a new cluster begins with."""
     grown = growing(fleet, row, fleet.group_of(ask.demand, ask.overflow))
     if grown:
-        return fleet.add_machine(fleet.clusters[grown[0]], kind)
+        near = neighbours_in(ask.demand, fleet)
+        return fleet.add_machine(min((fleet.clusters[each] for each in grown), key=lambda each: nearest_first(each, near)), kind)
     cluster = new_cluster(ask, fleet, row)
     count = fleet.offers[row].first_nodes(ask.demand.rules.min_nodes)
     return fleet.add_machines(cluster, kind, fleet.new_names(cluster, kind.name, count))[0]

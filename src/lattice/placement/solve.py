@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from lattice.placement.deadline import Deadline, stopped
 from lattice.placement.guess import Wish, guess, wish_to_stay
-from lattice.placement.highs import Effort, NoSolver, Solved, relaxed, whole
+from lattice.placement.highs import NoSolver, Solved, relaxed, whole
 from lattice.placement.layout import (
     Counts,
     Index,
@@ -40,18 +41,19 @@ class _Answer:
     total: int
 
 
-def solve(program: Program, start: Wish | None = None, *, time_limit: float = 10.0, gap: float = 1e-4) -> Outcome:
+def solve(program: Program, start: Wish | None = None, *, time_limit: float | Deadline = 10.0, gap: float = 1e-4) -> Outcome:
     """`start`: where replicas might go, by load and (source, model); a hint. `gap`: what is good enough, as a share of the total."""
+    deadline = time_limit if isinstance(time_limit, Deadline) else Deadline.within(time_limit, stopped)
     everything = index(program)
     merged = merge(everything)
     world = index(merged.program)
-    best = min(_first_answers(world, start), key=_rank)
+    best = min(_first_answers(world, start, deadline), key=_rank)
     bound, finished, note = 0, False, ""
     try:
         if best.missing:
-            best = _leave_out_fewest(world, best, time_limit)
+            best = _leave_out_fewest(world, best, deadline.left)
         world = _asking_for(world, best.counts)
-        best, bound, finished = _improve(world, replace(best, missing=0), Effort(time_limit, gap))
+        best, bound, finished = _improve(world, replace(best, missing=0), deadline, gap)
     except NoSolver as why:
         world, note = _asking_for(world, best.counts), str(why)
     counts = split(merged, best.counts)
@@ -75,11 +77,13 @@ def relax(program: Program, seconds: float = 10.0) -> int | None:
     return None if bound is None else max(bound, _simple_bound(world))
 
 
-def _first_answers(world: Index, start: Wish | None) -> Iterator[_Answer]:
-    """At worst, nothing is placed."""
+def _first_answers(world: Index, start: Wish | None, deadline: Deadline) -> Iterator[_Answer]:
+    """At worst, nothing is placed; staying is looked at in any case."""
     yield _Answer({name: {} for name in world.loads}, {}, sum(load.replicas for load in world.loads.values()), 0)
-    for wish in (wish_to_stay(world), start or {}, {}):
-        yield from _answer(world, wish)
+    yield from _answer(world, wish_to_stay(world))
+    for wish in (start or {}, {}):
+        if not deadline.is_over:
+            yield from _answer(world, wish)
 
 
 def _answer(world: Index, wish: Wish) -> Iterator[_Answer]:
@@ -97,7 +101,7 @@ def _rank(answer: _Answer) -> tuple[object, ...]:
 
 
 def _leave_out_fewest(world: Index, best: _Answer, seconds: float) -> _Answer:
-    solved = whole(build(world, leave_out=True), Effort(seconds))
+    solved = whole(build(world, leave_out=True), seconds)
     return min([best, *_answer(world, _wish(solved))], key=_rank)
 
 
@@ -107,14 +111,16 @@ def _asking_for(world: Index, counts: Counts) -> Index:
     return index(replace(world.program, loads=loads))
 
 
-def _improve(world: Index, best: _Answer, effort: Effort) -> tuple[_Answer, int, bool]:
+def _improve(world: Index, best: _Answer, deadline: Deadline, gap: float) -> tuple[_Answer, int, bool]:
+    if deadline.is_over:
+        return best, 0, False
     matrix = build(world)
-    solved = relaxed(matrix, effort.seconds)
+    solved = relaxed(matrix, deadline.left)
     bound = solved.bound or 0
     best = min([best, *_complete(world, solved)], key=_rank)
-    if best.total - bound <= effort.gap * best.total:
+    if best.total - bound <= gap * best.total:
         return best, bound, True
-    solved = whole(matrix, replace(effort, start=_columns(world, matrix, best)))
+    solved = whole(matrix, deadline.left, gap, _columns(world, matrix, best))
     return min([best, *_complete(world, solved)], key=_rank), max(bound, solved.bound or 0), solved.finished
 
 

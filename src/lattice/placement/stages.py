@@ -73,7 +73,7 @@ def decide_stages(world: World, seen: Seen, *, keep: int = 1, but: Collection[st
             for seat in outgrowing:
                 fleet.unseat(seat)
     for name in sorted(seen.stuck.keys() & world.demands.keys()):
-        if found := relieve(world.demands[name], fleet, seen.stuck[name], seen.joined):
+        if name not in but and (found := relieve(world.demands[name], fleet, seen.stuck[name], seen.joined)):
             decided.reliefs[name] = found
             decided.note([name])
             decided.unsettled.update(each.cell[0] for each in found)

@@ -48,7 +48,7 @@ def said(service: LatticeService, decided: Decided, decision: SchedulerDecision 
         scheduler_decision=before.scheduler_decision if decision is None else decision,
     )
     reasons = [*(f"{each.pool}: is not offered any more" for each in stranded), *_reasons(demand, fleet)]
-    found = [_placed(demand, placed, status.scheduler_decision), _resolved(service, known), *_stale(service, reasons, bool(placed))]
+    found = [_placed(demand, placed, status.scheduler_decision), resolved(service, demand, known), *_stale(service, reasons, bool(placed))]
     generation = service.metadata.generation
     return Said(status, tuple(msgspec.structs.replace(each, observed_generation=generation) for each in found))
 
@@ -63,7 +63,7 @@ def _placed(demand: Demand, placed: Iterable[PlacedIn], decision: SchedulerDecis
     return Condition(type=PLACED_CONDITION, status="False", reason=verdict, message=words)
 
 
-def _resolved(service: LatticeService, known: Collection[str]) -> Condition:
+def resolved(service: LatticeService, demand: Demand, known: Collection[str]) -> Condition:
     """References are not checked when it is applied: what they name may come later."""
     own = service.metadata.namespace or "default"
     named = [
@@ -71,7 +71,8 @@ def _resolved(service: LatticeService, known: Collection[str]) -> Condition:
         for name, each in sorted(service.spec.resources.items())
         if name != "*" and each.is_service
     ]
-    absent = sorted({each for each in named if each not in known and each != key_of(service)})
+    near = [target for _, target in demand.latency_to]
+    absent = sorted({each for each in (*named, *near) if each not in known and each != key_of(service)})
     if not absent:
         return Condition(type=RESOLVED_CONDITION, status="True", reason="Resolved")
     return Condition(type=RESOLVED_CONDITION, status="False", reason="ServiceNotFound", message=f"no LatticeService {', '.join(absent)}")

@@ -31,7 +31,10 @@ class Event:
 
 def whatif(world: World, event: Event) -> Plan:
     """As a fresh plan of the world without what is lost, in which services go from where they may not be any more."""
-    before = settle(world)
+    return happening(settle(world), event)
+
+
+def happening(before: Settled, event: Event) -> Plan:
     return compare(before, after(before, event))
 
 

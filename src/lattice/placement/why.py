@@ -10,14 +10,16 @@ from lattice.engine.explain import Ranked, ranked, sentence
 from lattice.engine.plugin import Reason, Shortfall
 from lattice.placement.demand import Demand, ReplicaAsk
 from lattice.placement.fleet import Fleet
+from lattice.placement.lack import lack
 from lattice.placement.obstacle import at_failure
 from lattice.placement.place import Placement, place, withdraw
-from lattice.placement.plan import Where
+from lattice.placement.plan import Settled, Where
 from lattice.placement.plugins.overflow import NotTheTarget
-from lattice.placement.reason import offer_at
+from lattice.placement.reason import fleet_of, offer_at
+from lattice.placement.refused import told
 from lattice.placement.size import settle
 from lattice.placement.verdict import Verdict, judge
-from lattice.placement.world import World, placed_counts
+from lattice.placement.world import placed_counts
 
 LOOKS = 50_000  # refusals that are looked at one by one; of more, those of the first and the last of replicas decided alike
 PASSING = ("Region", "Spread")  # filters that speak of one replica: a pool that they refuse may take the next one
@@ -91,16 +93,23 @@ class Why:
     verdict: Verdict | None  # None: it is placed, or could be
 
 
-def why(world: World, fleet: Fleet, service: str) -> Why:
-    """As of now: its replicas are withdrawn, and placed again among everything else. `fleet`: the world's, settled; it stays as it is."""
-    demand = world.demands[service]
-    now = dict(placed_counts(world.fleet(), service))
+def why(settled: Settled, service: str, now: dict[Where, int]) -> Why:
+    """As of now: its replicas are withdrawn, and placed again among everything else. The fleet stays as it is.
+
+    One that lacks replicas, and would not if all of it were placed anew, is asked about those that it lacks.
+    """
+    fleet, demand = settled.fleet, settled.world.demands[service]
+    there = dict(placed_counts(fleet, service))
+    with lack(settled, service) as missing:
+        verdict = judge(missing.placement, fleet, settled.world.services) if missing else None
     with fleet.what_if():
         withdraw(fleet, list(fleet.seats.get(service, ())))
         placement, would = _placed_again(demand, fleet)
-        steps, refusals = _replayed(placement, fleet)
-        verdict = None if placement.is_complete else judge(placement, fleet, world.services)
-    return Why(demand, now, would, steps, refusals, verdict)
+        if verdict is None or not placement.is_complete:
+            stays = verdict is None and not placement.is_complete  # on machines that it would not get again
+            return Why(demand, now, there if stays else would, *_replayed(placement, fleet), verdict)
+    placement, would = _placed_again(demand, fleet)
+    return Why(demand, now, would, *_replayed(placement, fleet), verdict)
 
 
 def _placed_again(demand: Demand, fleet: Fleet) -> tuple[Placement, dict[Where, int]]:
@@ -174,10 +183,9 @@ def _refuse(decision: Decision, number: int, refusals: dict[str, Refusal]) -> No
             refusal.fits = True
             continue
         refusal.fits = refusal.fits and decision.fits
-        for reason in _reasons(decision, row):
-            kept = refusal.passing if decision.fits and reason.plugin in PASSING else refusal.lasting
-            short = reason.detail(table, row)
-            ground = kept.setdefault((reason.plugin, short.what, short.need), Ground(short))
+        for plugin, short in told(_reasons(decision, row), _ask(decision), fleet_of(table), row):
+            kept = refusal.passing if decision.fits and plugin in PASSING else refusal.lasting
+            ground = kept.setdefault((plugin, short.what, short.need), Ground(short))
             ground.short = short
             ground.replicas.append(number)
 

@@ -19,7 +19,7 @@ from lattice.kinds.service import LatticeService
 from lattice.placement.demand import Demand, callers, key_of, resolve
 from lattice.placement.fleet import Fleet
 from lattice.placement.latency import Latencies
-from lattice.placement.money import UNLIMITED, headroom, opened, standing, thirty_days, time_left
+from lattice.placement.money import UNLIMITED, accrue, headroom, instant, opened, standing, thirty_days, time_left
 from lattice.placement.offer import NO_LIMIT, Budget, Offer
 from lattice.placement.present import BLANK, Layout, Present, Seating, add_bare, add_cluster, count_clusters
 from lattice.placement.prices import PriceBook
@@ -143,7 +143,7 @@ class World:
         for cluster in sorted(made, key=lambda each: each.metadata.name):
             add_cluster(fleet, cluster, present)
         fleet.table.quotes = Quotes(fleet)
-        count_clusters(fleet, self.objects.values())
+        count_clusters(fleet, self.objects.values(), self.layout)
         packing = {demand.rules.hash: demand.rules.packing for demand in self.demands.values()}
         for each in fleet.clusters.values():
             each.packing = packing.get(each.group.partition("/")[0], DEFAULT_PACKING)
@@ -163,7 +163,7 @@ class World:
         budget = self.supply.budgets[ledger]
         if self.now is None:
             return thirty_days(committed)
-        left = time_left(self.now) // timedelta(microseconds=1)
+        left = (budget.left or time_left(self.now)) // timedelta(microseconds=1)
         return budget.spent + committed * left // HOUR
 
     @cached_property
@@ -189,7 +189,8 @@ def _with_spending(budget: Budget, ledger: LatticeLedger | None, now: datetime) 
     counted = opened(stated, ledger, now)
     room = headroom(counted, now)
     cap = NO_LIMIT if room >= UNLIMITED else room + counted.status.committed_micros
-    return replace(budget, cap=cap, spent=standing(counted, now).spent)
+    until = instant(accrue(counted, now).status.as_of)  # later than now, if the clock was set back
+    return replace(budget, cap=cap, spent=standing(counted, now).spent, left=time_left(until))
 
 
 def placed_counts(fleet: Fleet, service: str) -> Counter[tuple[str, str, str]]:

@@ -22,7 +22,7 @@ class Closed:
         return "closed"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return Shortfall("open", "an open offer", offer_at(table, row).closed or "lost")
+        return Shortfall("open", "an open offer", offer_at(table, row).closed or "lost", "an open offer")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,19 +43,29 @@ class TooBig:
 
     def detail(self, table: Table, row: int) -> Shortfall:
         """The first resource that no class has enough of; else all that keeps the replica off the class that comes nearest."""
+        short = list(_small(self.demand, offer_at(table, row)))
+        return short[0] if short else _joined(self.shortfalls(table, row))
+
+    def shortfalls(self, table: Table, row: int) -> list[Shortfall]:
+        """Every resource that no class has enough of, and what else keeps the replica off the class that comes nearest."""
         offer, needs = offer_at(table, row), self.demand.effective_needs
         types = offer.types
         if not types:
-            return Shortfall("machines", "a class of machines", "none")
-        for resource, amount in needs.items():
-            most = max(each.size.get(resource, 0) for each in types)
-            if most < amount:
-                return Shortfall(f"{resource} on one machine", show(resource, amount), show(resource, most), show(resource, amount - most))
+            return [Shortfall("machines", "a class of machines", "none", "a class of machines")]
+        short = list(_small(self.demand, offer))
         large = [each for each in types if all(each.size.get(resource, 0) >= amount for resource, amount in needs.items())]
-        if large:
-            return _joined(min((list(_bars(self.demand, each, offer)) for each in large), key=len))
+        bars = min((list(_bars(self.demand, each, offer)) for each in large or types), key=len)
+        if short or bars:
+            return [*short, *bars]
         wanted = " and ".join(f"{show(name, amount)} {name}" for name, amount in needs.items())
-        return Shortfall("machines", f"one class with {wanted}", f"none of {', '.join(each.name for each in types)}")
+        return [Shortfall("machines", f"one class with {wanted}", f"none of {', '.join(each.name for each in types)}", "such a class")]
+
+
+def _small(demand: Demand, offer: Offer) -> Iterator[Shortfall]:
+    for resource, amount in demand.effective_needs.items():
+        most = max((each.size.get(resource, 0) for each in offer.types), default=amount)
+        if most < amount:
+            yield Shortfall(f"{resource} on one machine", show(resource, amount), show(resource, most), show(resource, amount - most))
 
 
 def _bars(demand: Demand, kind: MachineType, offer: Offer) -> Iterator[Shortfall]:
@@ -63,20 +73,19 @@ def _bars(demand: Demand, kind: MachineType, offer: Offer) -> Iterator[Shortfall
     for key, value in demand.node_selector:
         if kind.labels.get(key) != value:
             have = f"{key}={kind.labels[key]}" if key in kind.labels else f"no label {key}"
-            yield Shortfall(f"label of class {kind.name}", f"{key}={value}", have)
+            yield Shortfall(f"label of class {kind.name}", f"{key}={value}", have, f"{key}={value}")
     if not has_model(demand, frozenset(offer.limits.gpus)):
-        yield Shortfall("gpu model", demand.gpu_model, listed(offer.limits.gpus))
+        yield Shortfall("gpu model", demand.gpu_model, listed(offer.limits.gpus), demand.gpu_model)
     elif not has_wanted_gpu(demand, kind):
         models = {each.gpu_model for each in offer.types if each.gpu_model}
-        yield Shortfall("gpu model", demand.gpu_model, listed(models) if models else "none named")
+        yield Shortfall("gpu model", demand.gpu_model, listed(models) if models else "none named", demand.gpu_model)
     for taint in barring(demand, kind):
         tolerated = listed(map(_toleration, demand.tolerations)) if demand.tolerations else "no toleration"
-        yield Shortfall(f"taint of class {kind.name}", f"toleration of {_taint(taint)}", tolerated)
+        yield Shortfall(f"taint of class {kind.name}", f"toleration of {_taint(taint)}", tolerated, f"toleration of {_taint(taint)}")
 
 
 def _joined(parts: list[Shortfall]) -> Shortfall:
-    what, need, have = (list(dict.fromkeys(words)) for words in zip(*(each[:3] for each in parts), strict=True))
-    return Shortfall(" and ".join(what), " and ".join(need), " and ".join(have))
+    return Shortfall(*(" and ".join(dict.fromkeys(words)) for words in zip(*parts, strict=True)))
 
 
 def _taint(taint: Taint) -> str:

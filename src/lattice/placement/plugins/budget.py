@@ -27,20 +27,40 @@ class OverBudget:
         return "over budget"
 
     def detail(self, table: Table, row: int) -> Shortfall:
+        """Of the budget that has least left."""
         fleet, ask = fleet_of(table), self.ask
-        need = min(_known_rates(ask, fleet, row), default=0)
-        if not growing(fleet, row, fleet.group_of(ask.demand, ask.overflow)):
-            need *= fleet.offers[row].first_nodes(ask.demand.rules.min_nodes)
         ledger = min(fleet.ledgers(row, ask.overflow), key=lambda each: fleet.cap(each) - fleet.committed[each])
-        have = fleet.cap(ledger) - fleet.committed[ledger]
-        what = f"budget of {fleet.budgets[ledger].account}"
-        return Shortfall(what, per_hour(need), per_hour(max(0, have)), per_hour(need - max(0, have)))
+        return _short(fleet, ledger, cheapest(ask, fleet, row))
+
+    def shortfalls(self, table: Table, row: int) -> list[Shortfall]:
+        return overdrawn(self.ask, fleet_of(table), row) or [self.detail(table, row)]
+
+
+def overdrawn(ask: ReplicaAsk, fleet: Fleet, row: int) -> list[Shortfall]:
+    """Every budget that the next machine would pass."""
+    need = cheapest(ask, fleet, row)
+    return [
+        _short(fleet, each, need) for each in fleet.ledgers(row, ask.overflow) if need and fleet.cap(each) - fleet.committed[each] < need
+    ]
+
+
+def _short(fleet: Fleet, ledger: str, need: int) -> Shortfall:
+    have = max(0, fleet.cap(ledger) - fleet.committed[ledger])
+    return Shortfall(f"budget of {fleet.budgets[ledger].account}", per_hour(need), per_hour(have), per_hour(need - have))
+
+
+def cheapest(ask: ReplicaAsk, fleet: Fleet, row: int) -> int:
+    """What has to be bought at least; where no class would do, of any class. 0: nobody knows."""
+    need = min(_known_rates(ask, fleet, row), default=0)
+    grows = growing(fleet, row, fleet.group_of(ask.demand, ask.overflow))
+    return need * (1 if grows else fleet.offers[row].first_nodes(ask.demand.rules.min_nodes))
 
 
 def _known_rates(ask: ReplicaAsk, fleet: Fleet, row: int) -> list[int]:
     quotes = fleet.table.quotes
-    serving, priced = quotes.serving(ask.demand).serves[:, row], quotes.catalogue.is_priced[:, row]
-    return [int(rate) for rate, known in zip(quotes.catalogue.rate[:, row], serving & priced, strict=True) if known]
+    serving, catalogue = quotes.serving(ask.demand).serves[:, row], quotes.catalogue
+    known = (serving if serving.any() else catalogue.is_there[:, row]) & catalogue.is_priced[:, row]
+    return [int(rate) for rate in catalogue.rate[known, row]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +87,8 @@ class Unpriced:
         classes = running_unpriced(fleet, blind) if blind else unpriced_classes(ask, fleet, row)
         whose = f"the budget of {fleet.budgets[blind].account}" if blind else "a budget"
         unknown = f"unknown of {quotes.unknown[blind]} that run already" if blind else "unknown"
-        fix = f"set costPerHour.{fleet.offers[row].place.provider} of the class, or give a price file"
-        return Shortfall(f"price of {' and '.join(classes)}", f"a known price, since {whose} applies", f"{unknown}; {fix}")
+        missing = f"a price: set costPerHour.{fleet.offers[row].place.provider} of the class, or give a price file"
+        return Shortfall(f"price of {' and '.join(classes)}", f"a known price, since {whose} applies", unknown, missing)
 
 
 def unpriced_classes(ask: ReplicaAsk, fleet: Fleet, row: int) -> list[str]:

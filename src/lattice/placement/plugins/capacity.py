@@ -1,11 +1,14 @@
 """Capacity: there must be room on a machine that is there, or for a new one within the offer's limits."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Rows, Table
+from lattice.placement.catalogue import has_model
 from lattice.placement.demand import ReplicaAsk
+from lattice.placement.fleet import Fleet
 from lattice.placement.offer import NO_LIMIT
 from lattice.placement.quote import gpu_limit, growing
 from lattice.placement.reason import fleet_of, of_rows, show
@@ -27,36 +30,48 @@ class Full:
 
     def detail(self, table: Table, row: int) -> Shortfall:
         """The limit that is in the way first."""
-        fleet, demand = fleet_of(table), self.ask.demand
-        offer = fleet.offers[row]
-        grows = bool(growing(fleet, row, fleet.group_of(demand, self.ask.overflow)))
-        count = 1 if grows else offer.first_nodes(demand.rules.min_nodes)
-        left = {name: int(table.free(table.index[name])[row]) for name in ("nodes", "clusters", "cpu", "memory")}
-        if not grows and left["clusters"] < 1:
-            return Shortfall("clusters", "1 more", f"{offer.limits.clusters} of {offer.limits.clusters} in use", "1")
-        if offer.limits.gpus and demand.needs.get("gpu") and not gpu_limit(fleet, demand, row):
-            return _gpus(self.ask, table, row)
-        if left["nodes"] < count:
-            return _short("nodes", count, left["nodes"], f" of {offer.limits.nodes:,}")
-        kept = offer.limits.nodes - offer.reserved_nodes - fleet.open_nodes[row]
-        if offer.reserved_nodes and offer.name not in demand.admitted and kept < count:
-            return _short("nodes", count, max(0, kept), f" of {offer.limits.nodes:,}, {offer.reserved_nodes} reserved")
-        serving = fleet.table.quotes.serving(demand).serves[:, row]
-        sizes = fleet.table.quotes.catalogue
-        for name in ("cpu", "memory"):
-            needed = [
-                int(size) * count for size, serves in zip(sizes.size(name)[:, row], serving, strict=True) if serves and size < NO_LIMIT
-            ]
-            if needed and min(needed) > left[name]:
-                have, need = show(name, left[name]), show(name, min(needed))
-                return Shortfall(
-                    f"{name} for {count} more machine{'s' if count > 1 else ''}", need, have, show(name, min(needed) - left[name])
-                )
-        return (
-            Shortfall("clusters", "a new cluster", "as many as the overflow may have")
-            if self.ask.overflow
-            else Shortfall("room", "1 more machine", "none")
-        )
+        return self.shortfalls(table, row)[0]
+
+    def shortfalls(self, table: Table, row: int) -> list[Shortfall]:
+        found = list(reached(self.ask, fleet_of(table), row))
+        if found:
+            return found
+        if self.ask.overflow:
+            return [Shortfall("clusters", "a new cluster", "as many as the overflow may have", "1")]
+        return [Shortfall("room", "1 more machine", "none", "1")]
+
+
+def reached(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
+    """Every limit that one more machine would pass, or as many as a new cluster begins with."""
+    offer, demand, table = fleet.offers[row], ask.demand, fleet.table
+    grows = bool(growing(fleet, row, fleet.group_of(demand, ask.overflow)))
+    count = 1 if grows else offer.first_nodes(demand.rules.min_nodes)
+    left = {name: max(0, int(table.free(table.index[name])[row])) for name in ("nodes", "clusters", "cpu", "memory")}
+    if not grows and left["clusters"] < 1:
+        yield Shortfall("clusters", "1 more", f"{offer.limits.clusters} of {offer.limits.clusters} in use", "1")
+    counted = frozenset(offer.limits.gpus)
+    if counted and demand.needs.get("gpu") and has_model(demand, counted) and not gpu_limit(fleet, demand, row):
+        yield _gpus(ask, table, row)
+    kept = offer.limits.nodes - offer.reserved_nodes - fleet.open_nodes[row]
+    if left["nodes"] < count:
+        yield _short("nodes", count, left["nodes"], f" of {offer.limits.nodes:,}")
+    elif offer.reserved_nodes and offer.name not in demand.admitted and kept < count:
+        yield _short("nodes", count, max(0, kept), f" of {offer.limits.nodes:,}, {offer.reserved_nodes} reserved")
+    if offer.is_static and left["nodes"] < count:  # cores and memory come with its machines
+        return
+    for name in ("cpu", "memory"):
+        need = count * _smallest(ask, fleet, row, name)
+        if need > left[name]:
+            what = f"{name} for {count} more machine{'s' if count > 1 else ''}"
+            yield Shortfall(what, show(name, need), show(name, left[name]), show(name, need - left[name]))
+
+
+def _smallest(ask: ReplicaAsk, fleet: Fleet, row: int, resource: str) -> int:
+    """Of the classes that would do; where none does, of all that are there. 0: without a size."""
+    quotes = fleet.table.quotes
+    serving = quotes.serving(ask.demand).serves[:, row]
+    sizes = quotes.catalogue.size(resource)[serving if serving.any() else quotes.catalogue.is_there[:, row], row]
+    return min((int(size) for size in sizes if size < NO_LIMIT), default=0)
 
 
 def _short(what: str, need: int, have: int, of: str) -> Shortfall:

@@ -28,7 +28,7 @@ class TooFar:
         known = [(rtt.ms, rtt.source, place.name) for place in places if (rtt := fleet.latencies.between(here, place))]
         what, need = f"latency to {self.requirement.value}", f"{self.requirement.amount} ms"
         if not known:
-            return Shortfall(what, need, "unknown; declare latencyTo, or give a latency file")
+            return Shortfall(what, need, "unknown", "a figure: declare latencyTo, or give a latency file")
         ms, source, place_name = min(known)
         return Shortfall(what, need, f"{ms} ms to {place_name} ({source})", f"{ms - self.requirement.amount} ms")
 
@@ -51,7 +51,8 @@ class Latency:
                 found[TooFar(each, service)] = fleet.nearest(near) > each.amount
             elif "dependencies" not in ask.demand.ignoring and service != ask.demand.name:  # the first one is near itself
                 words = f"waiting for {each.value}, which is not placed"
-                found[Because(self.name, words, f"latency to {each.value}", f"{each.amount} ms", "not placed")] = np.ones(
-                    rows.count, np.bool_
+                waiting = Because(
+                    self.name, words, f"latency to {each.value}", f"{each.amount} ms", "not placed", f"a replica of {each.value}"
                 )
+                found[waiting] = np.ones(rows.count, np.bool_)
         return found

@@ -30,12 +30,14 @@ class Gated:
         at = fleet.row(self.static)
         overflow, used = fleet.offers[at].overflow, utilisation(fleet, at, with_reserve=self.with_reserve)
         if overflow is None or not overflow.enabled:
-            return Shortfall(f"overflow of {self.static}", "enabled", "not enabled")
+            return Shortfall(f"overflow of {self.static}", "enabled", "not enabled", "enabled: true")
         trigger = overflow.trigger_millionths
         if used >= trigger and fleet.offers[row].owner == overflow.target:
-            return Shortfall(f"overflow of {self.static}", "no room in data centers", "room in one of them")
+            return Shortfall(f"overflow of {self.static}", "no room in data centers", "room in one of them", "a full data center")
         if used >= trigger:
-            return Shortfall(f"overflow of {self.static}", f"its target {overflow.target}", fleet.offers[row].owner)
+            return Shortfall(
+                f"overflow of {self.static}", f"its target {overflow.target}", fleet.offers[row].owner, f"target: {fleet.offers[row].owner}"
+            )
         return Shortfall(f"overflow of {self.static}", _percent(trigger), f"{_percent(used)} in use", _percent(trigger - used))
 
 
@@ -49,7 +51,8 @@ class NotTheTarget:
         return f"not where {self.static} overflows to"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return Shortfall(f"overflow of {self.static}", f"its target {self.target}", fleet_of(table).offers[row].owner)
+        owner = fleet_of(table).offers[row].owner
+        return Shortfall(f"overflow of {self.static}", f"its target {self.target}", owner, f"target: {owner}")
 
 
 def _percent(millionths: int) -> str:

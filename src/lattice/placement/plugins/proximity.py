@@ -1,4 +1,4 @@
-"""Proximity: prefer offers near the services that this one talks to: the same offer, then zone, then region."""
+"""Proximity: prefer offers near the services that this one talks to: where it may share their cluster, then the offer, zone, region."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +12,7 @@ from lattice.placement.fleet import Fleet
 from lattice.placement.offer import Offer
 from lattice.placement.reason import fleet_of
 
-SAME_OFFER, SAME_ZONE, SAME_REGION, SAME_PROVIDER = 1.0, 0.75, 0.5, 0.125
+SAME_CLUSTER, SAME_OFFER, SAME_ZONE, SAME_REGION, SAME_PROVIDER = 1.0, 0.875, 0.75, 0.5, 0.125
 
 
 def nearness(one: Offer, other: Offer) -> float:
@@ -38,17 +38,25 @@ class Proximity:
         for service in ask.demand.neighbours:
             places = frozenset(fleet.rows_of(service))
             if places:
-                total += _to_nearest(fleet, places)
+                total += _to_nearest(fleet, places, places if service == ask.demand.name else _shared(ask, fleet, service))
                 counted += 1
         if counted:
             total /= np.float32(counted)
         return total
 
 
-def _to_nearest(fleet: Fleet, places: frozenset[int]) -> Floats:
-    key = ("near", places)
+def _shared(ask: ReplicaAsk, fleet: Fleet, service: str) -> frozenset[int]:
+    """Where it would be put into clusters that the other one is in: services share clusters under equal rules only."""
+    group = fleet.group_of(ask.demand, ask.overflow)
+    clusters = (fleet.clusters[name] for name in fleet.clusters_of(service))
+    return frozenset(each.row for each in clusters if each.group == group)
+
+
+def _to_nearest(fleet: Fleet, places: frozenset[int], shared: frozenset[int]) -> Floats:
+    key = ("near", places, shared)
     found = fleet.table.scores.get(key)
     if found is None:
         best = [max(nearness(offer, fleet.offers[row]) for row in places) for offer in fleet.offers]
         found = fleet.table.scores[key] = np.array(best, np.float32)
+        found[list(shared)] = SAME_CLUSTER
     return found

@@ -18,7 +18,7 @@ class Elsewhere:
         return f"not in {self.region}, where a replica is required"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return Shortfall("region", self.region, offer_at(table, row).region)
+        return Shortfall("region", self.region, offer_at(table, row).region, self.region)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Known:
         return "in regions that have a replica already"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return Shortfall("region", f"another than {', '.join(sorted(self.regions))}", offer_at(table, row).region)
+        return Shortfall("region", f"another than {', '.join(sorted(self.regions))}", offer_at(table, row).region, "another region")
 
 
 @dataclass(frozen=True, slots=True)
