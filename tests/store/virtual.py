@@ -13,9 +13,10 @@ class VirtualClock:
         self._now = 0.0
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
+        self.wrong = 0.0  # seconds by which the wall clock is ahead, as somebody has set it
 
     def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self._now)
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self._now + self.wrong)
 
     def monotonic(self) -> float:
         return self._now

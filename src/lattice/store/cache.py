@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -17,7 +17,7 @@ GLANCE = 0.02  # seconds between looks at a progress that moves without a change
 
 T = TypeVar("T")
 Told = Callable[[Change], None]
-Index = Callable[[T], Iterable[str]]
+Index = Callable[[T], Collection[str]]  # the words by which it is found
 
 
 @dataclass
@@ -31,6 +31,7 @@ class Cache(Generic[T]):
     rng: random.Random
     indexes: Mapping[str, Index[T]] = field(default_factory=dict)
     freeze: bool = True  # long-lived copies are not worth walking through in every garbage collection
+    has_bytes: bool = True  # False: entries tell revisions only, for those who read nothing but what was decoded
 
     def __post_init__(self) -> None:
         self._entries: dict[str, Entry] = {}
@@ -38,6 +39,7 @@ class Cache(Generic[T]):
         self._namespaces: dict[str, dict[str, None]] = {}
         self._indexed: dict[str, dict[str, dict[str, None]]] = {name: {} for name in self.indexes}
         self._told: list[Told] = []
+        self.before: T | None = None  # what the copy held in the place of the change that is being told
         self._listed = 0
         self._pause = FIRST_PAUSE
         self._watch: Watch | None = None
@@ -123,11 +125,10 @@ class Cache(Generic[T]):
             known = self._entries.get(path)
             if known is None or known.revision != entry.revision:
                 changes.append(Change(entry.revision, entry.key, entry.value, known))
-        for change in changes:
-            self._apply(change)
+        replaced = [self._apply(change) for change in changes]
         self._listed = revision
         self._moved.set()
-        self._tell(changes)
+        self._tell(changes, replaced)
 
     async def _follow(self) -> None:
         self._watch = await self.store.watch(self.resource, self._listed)
@@ -136,44 +137,50 @@ class Cache(Generic[T]):
             while True:
                 batches = await self._watch.next()
                 changes = [change for batch in batches for change in batch.changes]
-                for change in changes:
-                    self._apply(change)
+                replaced = [self._apply(change) for change in changes]
                 self._moved.set()
-                self._tell(changes)
+                self._tell(changes, replaced)
         finally:
             self._listed = self.revision
             self._watch.close()
             self._watch = None
 
-    def _tell(self, changes: Iterable[Change]) -> None:
-        for change in changes:
+    def _tell(self, changes: Sequence[Change], replaced: Sequence[T | None]) -> None:
+        for change, self.before in zip(changes, replaced, strict=True):
             for told in tuple(self._told):
                 told(change)
+        self.before = None
 
-    def _apply(self, change: Change) -> None:
+    def _apply(self, change: Change) -> T | None:
+        """What was there before."""
         path, namespace = change.key.path, change.key.namespace
-        self._unindex(path)
+        old = self._values.get(path)
         if change.value is None:
             self._entries.pop(path, None)
             self._values.pop(path, None)
             self._namespaces.get(namespace, {}).pop(path, None)
-            return
+            self._index(path, old, None)
+            return old
         entry = Entry(change.key, change.value, change.revision)
         value = self.decode(entry)
-        self._entries[path] = entry
+        self._entries[path] = entry if self.has_bytes else Entry(change.key, b"", change.revision)
         self._values[path] = value
-        self._namespaces.setdefault(namespace, {})[path] = None
-        for name, words_of in self.indexes.items():
-            for word in words_of(value):
-                self._indexed[name].setdefault(word, {})[path] = None
-
-    def _unindex(self, path: str) -> None:
-        old = self._values.get(path)
         if old is None:
-            return
+            self._namespaces.setdefault(namespace, {})[path] = None
+        self._index(path, old, value)
+        return old
+
+    def _index(self, path: str, old: T | None, new: T | None) -> None:
         for name, words_of in self.indexes.items():
-            for word in words_of(old):
-                paths = self._indexed[name].get(word, {})
+            before = () if old is None else words_of(old)
+            after = () if new is None else words_of(new)
+            if before == after:
+                continue
+            by_word = self._indexed[name]
+            for word in before:
+                paths = by_word.get(word, {})
                 paths.pop(path, None)
                 if not paths:
-                    self._indexed[name].pop(word, None)
+                    by_word.pop(word, None)
+            for word in after:
+                by_word.setdefault(word, {})[path] = None

@@ -203,11 +203,13 @@ class EtcdStore:
 
     def _add_write(self, ask: Any, write: Write) -> None:
         key = self._keys.object(write.key)
-        ask.failure.append(read_op(key, keys_only=True))
+        read = ask.failure.add().request_range  # filled in place: what is appended is copied
+        read.key, read.keys_only = key, True
         if isinstance(write, Put):
-            ask.success.append(_put(key, write.value))
+            put = ask.success.add().request_put
+            put.key, put.value = key, write.value
             if write.expect is not None:
-                ask.compare.append(_C(key=key, target=_C.MOD, result=_C.EQUAL, mod_revision=write.expect))
+                ask.compare.add(key=key, target=_C.MOD, result=_C.EQUAL, mod_revision=write.expect)
             return
         ask.success.append(pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key)))
         if write.expect is None:

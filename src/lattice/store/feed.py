@@ -205,8 +205,11 @@ class Feeds:
         if len(changes) == 1:
             self.of(changes[0].key.resource).publish(Batch(revision, (changes[0],)))
         elif changes:
-            for resource in dict.fromkeys(change.key.resource for change in changes):
-                self.of(resource).publish(Batch(revision, tuple(c for c in changes if c.key.resource == resource)))
+            by_resource: dict[str, list[Change]] = {}
+            for change in changes:
+                by_resource.setdefault(change.key[0], []).append(change)
+            for resource, some in by_resource.items():
+                self.of(resource).publish(Batch(revision, tuple(some)))
         self.head = revision
         for feed in self._feeds.values():
             feed.head = revision

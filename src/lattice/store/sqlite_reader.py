@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 import apsw
 
 from lattice.store.protocol import Batch, Change, Entry, Key, Page, ahead, compacted
-from lattice.store.sqlite_writer import LOG_BITS
+from lattice.store.sqlite_rows import LOG_BITS
 
 NEARBY = 100  # rows read on the event loop itself (well under a millisecond); more go to a reader thread
 LOG_ROWS = 1_000  # log rows read at once

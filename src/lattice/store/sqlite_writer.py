@@ -14,22 +14,15 @@ import apsw
 
 from lattice.clock import Clock
 from lattice.errors import Full, LatticeError, Unavailable
-from lattice.store.protocol import ABSENT, REQUEST_TTL, Change, Check, Entry, Key, Put, Term, Write, fenced, refuse_clash
+from lattice.store.protocol import REQUEST_TTL, Change, Check, Term, Write, fenced, refuse_clash
+from lattice.store.sqlite_rows import LOG_BITS, Rows
 
 GROUP = 512  # commits that share one transaction at most: bounds how long the first of them waits
-LOG_BITS = 7  # a log row's id is revision << 7 | position in the commit; a commit has at most 100 operations
 CHECKPOINT_PAGES = 1_000  # 4 MiB of write-ahead log before it is folded into the file: 16 MiB at once made commits wait 30 ms
 FORGET_AT_ONCE = 500  # outdated request ids removed per transaction
 ENDED_BY_DISK = 70  # exit code: EX_SOFTWARE
 
-_FIND = "SELECT id, value, revision FROM objects WHERE resource = ? AND path = ?"
-_INSERT = "INSERT INTO objects (resource, path, revision, value) VALUES (?, ?, ?, ?)"
-_UPDATE = "UPDATE objects SET revision = ?, value = ? WHERE id = ?"
-_DELETE = "DELETE FROM objects WHERE id = ?"
-_LOG = "INSERT INTO log (id, resource, path, previous_revision, value, previous_value) VALUES (?, ?, ?, ?, ?, ?)"
 _META = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
-
-Row = tuple[int, bytes, int]
 
 
 def end_process(reason: str) -> None:
@@ -58,6 +51,9 @@ class Desk:
     revision: int
     terms: dict[str, int]
 
+    def __post_init__(self) -> None:
+        self.rows = Rows(self.db)
+
     def now(self) -> float:
         return self.clock.now().timestamp()
 
@@ -80,32 +76,15 @@ class CommitJob:
                 return int(seen[0])
         if self.fence is not None and desk.terms.get(self.fence.role, 0) != self.fence.number:
             raise fenced(self.fence, desk.terms.get(self.fence.role, 0))
-        rows = {write.key: execute(_FIND, (write.key.resource, write.key.path)).fetchone() for write in self.writes}
-        self._refuse(desk, rows)
+        rows = desk.rows
+        rows.look([each.key for each in (*self.checks, *self.writes)])
+        refuse_clash(self.writes, self.checks, rows.revision)
         self.revision = desk.revision = desk.revision + 1
-        self.changes = [self._write(desk, number, write, rows[write.key]) for number, write in enumerate(self.writes)]
+        self.changes = [rows.write(write, self.revision, number) for number, write in enumerate(self.writes)]
         if self.request_id is not None:
             expires = (desk.clock.now() + timedelta(seconds=REQUEST_TTL)).timestamp()
             execute("INSERT OR REPLACE INTO requests (id, revision, expires) VALUES (?, ?, ?)", (self.request_id, self.revision, expires))
         return self.revision
-
-    def _refuse(self, desk: Desk, rows: dict[Key, Row | None]) -> None:
-        for check in self.checks:
-            rows[check.key] = desk.db.execute(_FIND, (check.key.resource, check.key.path)).fetchone()
-        refuse_clash(self.writes, self.checks, lambda key: ABSENT if (row := rows[key]) is None else row[2])
-
-    def _write(self, desk: Desk, number: int, write: Write, row: Row | None) -> Change:
-        key, revision, execute = write.key, self.revision, desk.db.execute
-        value = write.value if isinstance(write, Put) else None
-        if row is None:
-            execute(_INSERT, (key.resource, key.path, revision, value))
-        elif value is None:
-            execute(_DELETE, (row[0],))
-        else:
-            execute(_UPDATE, (revision, value, row[0]))
-        old_value, old_revision = (None, None) if row is None else (row[1], row[2])
-        execute(_LOG, (revision << LOG_BITS | number, key.resource, key.path, old_revision, value, old_value))
-        return Change(revision, key, value, None if row is None else Entry(key, row[1], row[2]))
 
 
 @dataclass(eq=False, slots=True)
@@ -210,16 +189,19 @@ class Writer:
         try:
             desk.db.execute("BEGIN IMMEDIATE")
             outcomes = [_attempt(job, desk) for job in group]
+            desk.rows.flush()
             if desk.revision != before[0]:
                 desk.db.execute(_META, ("revision", desk.revision))
             self._forget_requests()
             desk.db.execute("COMMIT")
         except (apsw.Error, ValueError, TypeError, OverflowError) as error:
             desk.revision, desk.terms = before
+            desk.rows.roll_back()
             self._roll_back()
             if len(group) > 1 and not isinstance(error, apsw.Error):  # one of them cannot be written: the others can
                 return [outcome for job in group for outcome in self._transact([job])]
             return [self._judge(error)] * len(group)
+        desk.rows.tidy()
         return outcomes
 
     def _judge(self, error: Exception) -> Exception:

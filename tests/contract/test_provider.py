@@ -1,0 +1,270 @@
+"""What every provider promises, on each of them: machines by the name of their node, made once, found again, gone for good."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lattice.clock import SystemClock
+from lattice.errors import Unavailable
+from lattice.kinds.nodeclass import Size
+from lattice.providers.fake import FakeProvider
+from lattice.providers.local import LocalProvider
+from lattice.providers.protocol import Machine, Provider, Refused
+
+AGENT = Path(__file__).parents[1] / "providers" / "paper_agent.py"
+SOON = 0.02  # seconds
+clock = SystemClock()
+
+
+def a_machine(node: str, cluster: str = "rack-001") -> Machine:
+    return Machine(node, cluster, "here", "a", "small", Size(1000, 1 << 30, 0, 0, {}))
+
+
+async def until(found: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if found():
+            return
+        await asyncio.sleep(SOON)
+    raise AssertionError("waited in vain")
+
+
+class Rig:
+    """Machines, and a server that asks for them and can be replaced by a new one."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind, self.folder = kind, folder
+        self.made: list[str] = []
+        self.provider = self.begun()
+
+    def begun(self) -> Provider:
+        """As a server has it that has just started."""
+        if self.kind == "fake":
+            return FakeProvider(clock, note=self.folder / "note.json", made=lambda machine: self.made.append(machine.node))
+        return LocalProvider(self.folder, lambda: "https://nowhere.invalid", clock, command=(sys.executable, str(AGENT)), stop_within=2.0)
+
+    async def create(self, node: str) -> str:
+        name = await self.provider.create(a_machine(node))
+        await until(lambda: self.kind == "fake" or (self.home(node) / "state.json").exists())
+        return name
+
+    async def starts(self, node: str) -> int:
+        """How often this machine was started, or something that tells two starts apart."""
+        return self.made.count(node) if self.kind == "fake" else self.agent(node)
+
+    def home(self, node: str) -> Path:
+        return self.folder / node / "agent"
+
+    def agent(self, node: str) -> int:
+        return int((self.folder / node / "agent.pid").read_text())
+
+    def work(self, node: str) -> int:
+        pid: int = json.loads((self.home(node) / "state.json").read_text())["pid"]
+        return pid
+
+    async def lose(self, node: str) -> None:
+        """It ends without anybody having asked for it."""
+        if isinstance(self.provider, FakeProvider):
+            return self.provider.lose(node)
+        os.kill(self.agent(node), signal.SIGKILL)
+        while [each.state for each in await self.provider.list() if each.node == node] == ["Running"]:
+            await asyncio.sleep(SOON)
+        return None
+
+    async def states(self) -> list[tuple[str, str, str]]:
+        return [(each.node, each.cluster, each.state) for each in await self.provider.list()]
+
+    def sweep(self) -> None:
+        for path in self.folder.glob("*/agent.pid"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(path.read_text()), signal.SIGKILL)
+        for path in self.folder.glob("*/agent/state.json"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(json.loads(path.read_text())["pid"], signal.SIGKILL)
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@asynccontextmanager
+async def rig(kind: str, folder: Path) -> AsyncIterator[Rig]:
+    found = Rig(kind, folder)
+    try:
+        yield found
+    finally:
+        found.sweep()
+
+
+def play(kind: str, folder: Path, story: Callable[[Rig], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with rig(kind, folder) as found:
+            await story(found)
+
+    asyncio.run(run())
+
+
+each_provider = pytest.mark.parametrize("kind", ["fake", "local"])
+
+
+@each_provider
+def test_a_machine_that_is_asked_for_twice_is_made_once(kind: str, tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        name = await rig.create("n1")
+        before = await rig.starts("n1")
+        assert await rig.create("n1") == name
+        assert await asyncio.gather(rig.create("n1"), rig.create("n1")) == [name, name]
+        assert await rig.starts("n1") == before
+        assert await rig.states() == [("n1", "rack-001", "Running")]
+
+    play(kind, tmp_path, story)
+
+
+@each_provider
+def test_machines_are_listed_in_the_order_of_their_names(kind: str, tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        assert await rig.states() == []
+        for node in ("n2", "n1", "n10"):
+            await rig.create(node)
+        assert [node for node, _, _ in await rig.states()] == ["n1", "n10", "n2"]
+
+    play(kind, tmp_path, story)
+
+
+@each_provider
+def test_what_is_deleted_is_gone_and_may_be_deleted_again(kind: str, tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        await rig.create("n1")
+        await rig.create("n2")
+        await asyncio.gather(rig.provider.delete("n1"), rig.provider.delete("n1"))
+        await rig.provider.delete("n1")
+        await rig.provider.delete("never-was")
+        assert await rig.states() == [("n2", "rack-001", "Running")]
+        await rig.create("n1")
+        assert [node for node, _, _ in await rig.states()] == ["n1", "n2"]
+
+    play(kind, tmp_path, story)
+
+
+@each_provider
+def test_a_new_server_finds_the_machines_of_the_one_before(kind: str, tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        await rig.create("n1")
+        before = await rig.starts("n1")
+        rig.provider = rig.begun()
+        assert await rig.states() == [("n1", "rack-001", "Running")]
+        await rig.create("n1")
+        assert await rig.starts("n1") == before
+        await rig.provider.delete("n1")
+        assert await rig.states() == []
+
+    play(kind, tmp_path, story)
+
+
+@each_provider
+def test_one_that_ended_says_so_and_is_started_again(kind: str, tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        await rig.create("n1")
+        before = await rig.starts("n1")
+        await rig.lose("n1")
+        (found,) = await rig.provider.list()
+        assert (found.state, bool(found.message)) == ("Ended", True)
+        await rig.create("n1")
+        assert await rig.starts("n1") != before
+        assert await rig.states() == [("n1", "rack-001", "Running")]
+
+    play(kind, tmp_path, story)
+
+
+def test_a_machine_that_cannot_be_had_is_refused_with_the_reason_and_the_others_stay(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        assert isinstance(rig.provider, FakeProvider)
+        rig.provider.quota, rig.provider.regions = 1, frozenset({"here"})
+        await rig.create("n1")
+        with pytest.raises(Refused, match="its quota of machines is used up"):
+            await rig.provider.create(a_machine("n2"))
+        rig.provider.quota = 9
+        with pytest.raises(Refused, match="region there is not offered; there are here"):
+            await rig.provider.create(replace(a_machine("n2"), region="there"))
+        assert await rig.states() == [("n1", "rack-001", "Running")]
+
+    play("fake", tmp_path, story)
+
+
+def test_closing_ends_agents_and_what_they_run_and_a_later_start_goes_on(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        for node in ("n1", "n2"):
+            await rig.create(node)
+        pids = [found(node) for node in ("n1", "n2") for found in (rig.agent, rig.work)]
+        await rig.provider.close()
+        await until(lambda: not any(map(lives, pids)))
+        assert await rig.states() == [("n1", "rack-001", "Ended"), ("n2", "rack-001", "Ended")]
+        rig.provider = rig.begun()
+        await rig.create("n1")
+        assert (await rig.states())[0] == ("n1", "rack-001", "Running")
+
+    play("local", tmp_path, story)
+
+
+@pytest.mark.parametrize("case", ["does not hear that it is to end", "was killed before", "was started by an earlier server"])
+def test_closing_ends_also_what_an_agent_has_left(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if case == "does not hear that it is to end":
+        monkeypatch.setenv("DEAF", "1")
+
+    async def story(rig: Rig) -> None:
+        await rig.create("n1")
+        agent, work = rig.agent("n1"), rig.work("n1")
+        if case == "was killed before":
+            await rig.lose("n1")
+        if case == "was started by an earlier server":
+            os.kill(agent, signal.SIGSTOP)  # it does not end by itself
+            rig.provider = rig.begun()
+        assert isinstance(rig.provider, LocalProvider)
+        rig.provider.stop_within = 0.3
+        await rig.provider.close()
+        await until(lambda: not lives(agent) and not lives(work))
+
+    play("local", tmp_path, story)
+
+
+def test_a_number_of_a_process_that_is_somebody_elses_by_now_is_left_alone(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        await rig.create("n1")
+        agent = rig.agent("n1")
+        other = await asyncio.create_subprocess_exec("sleep", "1000")
+        (tmp_path / "n1" / "agent.pid").write_text(str(other.pid))
+        rig.provider = rig.begun()
+        assert isinstance(rig.provider, LocalProvider)
+        rig.provider.stop_within = 0.3
+        await rig.provider.delete("n1")
+        assert (lives(other.pid), lives(agent)) == (True, False)
+        other.kill()
+        await other.wait()
+
+    play("local", tmp_path, story)
+
+
+def test_what_cannot_be_stopped_is_told_and_the_machine_stays_listed(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        await rig.create("n1")
+        await rig.lose("n1")
+        work = rig.work("n1")
+        (rig.home("n1") / "state.json").write_text("{")
+        with pytest.raises(Unavailable, match="what ran on n1 cannot be stopped"):
+            await rig.provider.delete("n1")
+        assert await rig.states() == [("n1", "rack-001", "Ended")]
+        os.kill(work, signal.SIGKILL)
+        (rig.home("n1") / "state.json").unlink()
+
+    play("local", tmp_path, story)
