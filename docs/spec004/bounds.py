@@ -128,9 +128,9 @@ PRIORITIES = (
     ),
     Row(
         "automation: rules, and hooks that are tried again",
-        "controllers.automation:TRIES",
+        "controllers.calls:TRIES",
         "controllers/test_automation.py::test_a_webhook_that_does_not_answer_is_tried_three_times_and_then_told_of",
-        ("controllers/automation.py", "TRIES = (0.0, 1.0, 5.0)", "TRIES = (0.0, 1.0)"),
+        ("controllers/calls.py", "TRIES = (0.0, 1.0, 5.0)", "TRIES = (0.0, 1.0)"),
     ),
     Row(
         "leadership is handed over",

@@ -88,10 +88,14 @@ PLACEMENT = (
         ("scheduling/ask.py", "if name != GPU and amount > 0", 'if name not in (GPU, "storage") and amount > 0'),
     ),
     Row(
-        "the least used node first, by its profile",
-        "scheduling.plugins.least_taken:LeastTaken",
-        "scheduling/test_spec003_scores.py::test_a_preset_decides_by_its_weights[the emptiest first]",
-        ("scheduling/plugins/least_taken.py", "np.subtract(np.float32(1), mean, out=mean)", "mean"),
+        "the least used node first, by default for workloads of their own",
+        "scheduling.schedule:CompositeScheduler.profile_of",
+        "controllers/test_scheduling_profiles.py::test_each_is_decided_by_its_own_profile_and_says_so",
+        (
+            "scheduling/schedule.py",
+            "return self.profile if self.plain is None or ask.demands.service else self.plain",
+            "return self.profile",
+        ),
     ),
     Row(
         "an assignment is persisted with its reasons",
@@ -99,7 +103,7 @@ PLACEMENT = (
         f"{BINDING}::test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why",
         (
             "scheduling/grounds.py",
-            'return {"reasons": {reason.summary()[:LONGEST]: count for reason, count in found}} if found else {}',
+            'return {"reasons": {reason.summary()[:LONGEST]: count for reason, count in found[:REASONS]}} if found else {}',
             "return {}",
         ),
     ),

@@ -7,10 +7,15 @@ from typing import Any
 
 import msgspec
 from offices import Scene, a, acting, revision_after
+from store.virtual import VirtualClock
 
 from lattice.controllers.automation import Automation
+from lattice.controllers.calls import Calls
+from lattice.controllers.loop import Loop
+from lattice.controllers.office import Office
 from lattice.errors import Unavailable
 from lattice.kinds.automation import AutomationRule
+from lattice.kinds.core import Event
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
@@ -20,15 +25,22 @@ from lattice.presence import Beat, Presence, Usage
 HOOK = {"webhook": {"url": "https://hooks.example/scale"}}
 ALERT = {"event": {"reason": "Alert"}}
 
+DEAD = {"webhook": {"url": "https://dead.example/hook"}}
+
 
 @dataclass
 class Ear:
     """A webhook that remembers, or does not answer."""
 
+    clock: VirtualClock
     heard: list[dict[str, Any]] = field(default_factory=list)
     deaf: int = 0
+    dead: str = ""  # an address at which nobody answers until the time is up
 
     async def post(self, url: str, body: Any, timeout: float) -> None:
+        if url == self.dead:
+            await self.clock.sleep(timeout)
+            raise Unavailable(f"dead.example did not answer within {timeout:g} s")
         if self.deaf:
             self.deaf -= 1
             raise Unavailable("hooks.example cannot be reached")
@@ -38,13 +50,21 @@ class Ear:
 @dataclass
 class Stage:
     scene: Scene = field(default_factory=Scene)
-    ear: Ear = field(default_factory=Ear)
+    most: int = 1000  # calls that may wait for one address
 
     def __post_init__(self) -> None:
+        self.ear = Ear(self.scene.clock)
         self.presence = Presence(self.scene.clock)
 
-    async def controller(self) -> Automation:
-        return Automation(await self.scene.office(self.presence), self.ear)
+    async def controllers(self) -> tuple[Office, Loop, Loop]:
+        office = await self.scene.office(self.presence)
+        calls = Calls(office, self.ear, most=self.most)
+        return office, calls.loop(), Automation(office, calls).loop()
+
+    async def leads(self, story: Callable[["Stage"], Coroutine[Any, Any, None]]) -> None:
+        """A server, for as long as the story takes."""
+        async with acting(*await self.controllers()):
+            await story(self)
 
     async def rule(self) -> AutomationRule:
         found = await self.scene.get(AutomationRule, "r")
@@ -68,9 +88,7 @@ def play(story: Callable[[Stage], Coroutine[Any, Any, None]], *objects: Any) -> 
     async def run() -> None:
         stage = Stage()
         await stage.scene.put(*objects)
-        controller = await stage.controller()
-        async with acting(controller.office, controller.loop()):
-            await story(stage)
+        await stage.leads(story)
 
     asyncio.run(run())
 
@@ -224,12 +242,128 @@ def test_another_server_does_not_act_on_the_same_crossing_and_nothing_is_written
     async def run() -> None:
         stage = Stage()
         await stage.scene.put(a_rule({"workloadFailures": {"count": 3}}, HOOK), a_failing(3))
+
+        async def at_rest(stage: Stage) -> None:
+            await stage.passes(5)
+            first, *later = await revision_after(stage.scene, [40, 40])
+            assert set(later) == {first}
+
         for _ in range(2):
-            controller = await stage.controller()
-            async with acting(controller.office, controller.loop()):
-                await stage.passes(5)
-                first, *later = await revision_after(stage.scene, [40, 40])
-                assert set(later) == {first}
+            await stage.leads(at_rest)
         assert len(stage.ear.heard) == 1
 
     asyncio.run(run())
+
+
+def test_a_new_leader_that_has_not_heard_the_nodes_yet_does_not_forget_that_one_was_busy() -> None:
+    async def run() -> None:
+        stage = Stage()
+        await stage.scene.put(NODE, BUSY)
+
+        async def busy(stage: Stage) -> None:
+            stage.burn("n1", 3900)
+            await stage.passes(400)
+
+        await stage.leads(busy)
+        stage.presence = Presence(stage.scene.clock)
+
+        async def taken_over(stage: Stage) -> None:
+            await stage.passes(10)
+            assert list((await stage.rule()).status.crossed) == ["latticenode/n1"]
+            stage.presence.begin("n1")  # it is back, and has not measured anything yet
+            await stage.passes(10)
+            await busy(stage)
+            assert len(stage.ear.heard) == 1
+            stage.burn("n1", 100)
+            await stage.passes(10)
+            assert (await stage.rule()).status.crossed == {}
+
+        await stage.leads(taken_over)
+
+    asyncio.run(run())
+
+
+def test_what_was_busy_and_is_gone_is_forgotten() -> None:
+    async def story(stage: Stage) -> None:
+        stage.burn("n1", 3900)
+        await stage.passes(310)
+        await stage.scene.remove(NODE)
+        await stage.passes(10)
+        assert (await stage.rule()).status.crossed == {}
+
+    play(story, NODE, BUSY)
+
+
+def test_hundreds_that_cross_at_once_are_acted_upon_once_each() -> None:
+    count = 130
+
+    async def story(stage: Stage) -> None:
+        for _ in range(20):
+            await stage.passes(1)
+        events = await stage.scene.events()
+        assert {f"Alert w{index}" for index in range(count)} == {each for each in events if each.startswith("Alert")}
+        assert sum(each == "RuleFired r" for each in events) == count
+        assert len(stage.ear.heard) == count
+        rule = await stage.rule()
+        assert (rule.status.fired, len(rule.status.crossed)) == (count, count)
+        await stage.passes(60)
+        assert await stage.scene.events() == events
+
+    play(story, a_rule({"workloadFailures": {"count": 3}}, ALERT, HOOK), *(a_failing(3, f"w{index}") for index in range(count)))
+
+
+def test_an_address_that_does_not_answer_keeps_no_other_waiting_and_each_call_to_it_is_told_of() -> None:
+    other = a_rule({"workloadFailures": {"count": 3}}, HOOK)
+    other = msgspec.structs.replace(other, metadata=msgspec.structs.replace(other.metadata, name="s"))
+
+    async def story(stage: Stage) -> None:
+        stage.ear.dead = DEAD["webhook"]["url"]
+        await stage.scene.put(*(a_failing(3, f"w{index}") for index in range(10)))
+        await stage.passes(1)
+        assert len({each["object"] for each in stage.ear.heard}) == 10, "the other address is called at once"
+        await stage.scene.put(a_failing(3, "late"))
+        await stage.passes(1)
+        assert "RuleFired r" in await stage.scene.events(), "and the rule goes on looking"
+        assert (await stage.rule()).status.fired == 11
+        await stage.passes(120)
+        assert (await stage.scene.events()).count("WebhookFailed r") == 11
+        assert "dead.example" in (await stage.rule()).status.last_error
+
+    play(story, a_rule({"workloadFailures": {"count": 3}}, DEAD), other)
+
+
+def test_calls_that_are_too_many_for_an_address_are_told_of_and_not_made() -> None:
+    async def run() -> None:
+        stage = Stage(most=4)
+        stage.ear.dead = DEAD["webhook"]["url"]
+        await stage.scene.put(a_rule({"workloadFailures": {"count": 3}}, DEAD), *(a_failing(3, f"w{index}") for index in range(6)))
+        await stage.leads(lambda stage: stage.passes(60))
+        told = [each.message for each in await stage.scene.all(Event) if each.reason == "WebhookFailed"]
+        assert sorted(each.split(": ")[0] for each in told) == [f"latticeworkload/default/w{index}" for index in range(6)]
+        assert sorted(each.split(": ")[0] for each in told if "it was not called" in each) == [
+            "latticeworkload/default/w4",
+            "latticeworkload/default/w5",
+        ]
+
+    asyncio.run(run())
+
+
+def test_the_quiet_time_is_each_objects_own() -> None:
+    async def story(stage: Stage) -> None:
+        async def flaps(*names: str) -> None:
+            for count in (3, 0):
+                await stage.scene.put(*(a_failing(count, name) for name in names))
+                await stage.passes(1)
+
+        await flaps("a", "b")
+        await flaps("a", "b")
+        assert [each for each in await stage.scene.events() if each.startswith("Alert")] == ["Alert a", "Alert b"]
+        await stage.passes(600)
+        await flaps("a")
+        await flaps("b")
+        assert sorted(each for each in await stage.scene.events() if each.startswith("Alert")) == ["Alert a"] * 2 + ["Alert b"] * 2
+        await stage.passes(600)
+        await flaps("c")
+        assert list((await stage.rule()).status.quiet) == ["latticeworkload/default/c"], "what is over is not remembered"
+
+    play(story, a_rule({"workloadFailures": {"count": 3}}, ALERT, cooldown="10m"))

@@ -13,7 +13,7 @@ from lattice.controllers.clusters import MACHINE, Clusters
 from lattice.controllers.ledgers import Ledgers, Payment
 from lattice.controllers.record import created
 from lattice.errors import Fenced
-from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.cluster import LatticeCluster, WorkerPool
 from lattice.kinds.core import Secret
 from lattice.kinds.ledger import Account, LatticeLedger, Lot
 from lattice.kinds.node import LatticeNode
@@ -234,6 +234,59 @@ def test_what_is_not_wanted_leaves_when_empty_and_is_paid_for_until_then() -> No
     play(story)
 
 
+async def silent(yard: Yard, name: str) -> None:
+    node = await yard.node(name)
+    assert node is not None
+    said = [{"type": "Ready", "status": "False", "reason": "HeartbeatMissed"}]
+    await yard.scene.put(
+        msgspec.structs.replace(node, status=msgspec.convert({"agentVersion": "1", "conditions": said}, type(node.status)))
+    )
+
+
+def a_resident(name: str, **spec: Any) -> LatticeWorkload:
+    spec = {"containers": {"main": {"command": ["true"]}}, "cluster": "north-001", **spec}
+    return a(LatticeWorkload, name, "default", spec=spec, status={"binding": {"node": "north-001-nano-1"}})
+
+
+def test_a_dead_machine_that_is_not_wanted_goes_with_what_only_waits_to_hear_of_it() -> None:
+    async def story(yard: Yard, _: Clusters) -> None:
+        await yard.pays(1)
+        await yard.wants(1)
+        await yard.joined("north-001-nano-1")
+        await yard.scene.put(a_resident("going", desiredState="Deleted"), a_resident("moves"))
+        await silent(yard, "north-001-nano-1")
+        await yard.wants(0)
+        await yard.scene.clock.advance(60)
+        assert await yard.node() is not None, "what may still run there is put elsewhere first"
+        await yard.scene.remove(a_resident("moves"))
+        await yard.scene.clock.advance(60)
+        assert (await yard.node(), await yard.paid(), list(await yard.provider.list())) == (None, 0, [])
+
+    play(story)
+
+
+def test_a_machine_that_its_provider_lost_is_replaced_by_another_under_another_record() -> None:
+    async def story(yard: Yard, _: Clusters) -> None:
+        await yard.pays(1)
+        await yard.wants(1)
+        await yard.joined("north-001-nano-1")
+        await yard.scene.put(a_resident("going", desiredState="Deleted"), a_resident("moves"))
+        before = await yard.node()
+        assert before is not None
+        lost = asyncio.create_task(yard.provider.delete("north-001-nano-1"))
+        await yard.scene.clock.advance(60)
+        await lost
+        assert len(yard.made) == 1, "its agent is heard: it is there"
+        await silent(yard, "north-001-nano-1")
+        await yard.scene.clock.advance(60)
+        after = await yard.node()
+        assert after is not None
+        assert after.metadata.uid != before.metadata.uid, "whoever was bound to the old one knows that it is gone"
+        assert (len(yard.made), await yard.paid()) == (2, 1)
+
+    play(story)
+
+
 def test_a_cluster_that_wants_nothing_and_holds_nothing_goes_once_its_number_is_written_down() -> None:
     async def story(yard: Yard, _: Clusters) -> None:
         await yard.pays(1)
@@ -268,9 +321,54 @@ def test_a_provider_that_refuses_is_asked_again_and_what_it_said_is_shown() -> N
         assert "quota of machines is used up" in cluster.status.message
         assert cluster.status.conditions[0].reason == "ProviderRefused"
         assert await yard.phase() == "Provisioning"
+        assert len(await yard.scene.all(LatticeNode)) == 1, "no node waits for a machine that cannot be had"
+        (pool,) = cluster.status.worker_pools.items()
+        assert pool == ("nano", WorkerPool(desired=2, current=1, ready=0, message=cluster.status.message))
         yard.provider.quota = None
         await yard.scene.clock.advance(20)
         assert len(await yard.provider.list()) == 2
+
+    play(story)
+
+
+def test_a_provider_that_does_not_answer_changes_no_phase_and_raises_no_event() -> None:
+    async def story(yard: Yard, _: Clusters) -> None:
+        await yard.wants(2)
+        for number in (1, 2):
+            await yard.joined(f"north-001-nano-{number}")
+        await yard.scene.clock.advance(6)
+        before = await yard.scene.events()
+        for refusing in ("503 from the cloud's API", "") * 3:
+            yard.provider.refusing = refusing
+            await yard.scene.clock.advance(40)
+            cluster = await yard.cluster()
+            assert cluster is not None
+            said = {each.type: (each.status, each.reason) for each in cluster.status.conditions}
+            assert said == {
+                "Ready": ("True", "NodesReady"),
+                "ProviderReady": ("False", "ProviderUnreachable") if refusing else ("True", "Answers"),
+            }
+            assert (cluster.status.phase, cluster.status.ready_workers) == ("Ready", 2)
+        assert await yard.scene.events() == before
+
+    play(story)
+
+
+def test_a_cluster_that_its_provider_rejects_for_good_has_failed_until_that_is_changed() -> None:
+    async def story(yard: Yard, _: Clusters) -> None:
+        yard.provider.regions = frozenset({"south"})
+        await yard.wants(1)
+        cluster = await yard.cluster()
+        assert cluster is not None
+        assert (cluster.status.phase, cluster.status.conditions[0].reason) == ("Failed", "ProviderRejected")
+        assert "region north is not offered; there are south" in cluster.status.message
+        assert "ClusterFailed north-001" in await yard.scene.events()
+        assert await yard.scene.all(LatticeNode) == []
+        yard.provider.regions = None
+        await yard.scene.clock.advance(40)
+        await yard.joined("north-001-nano-1")
+        await yard.scene.clock.advance(6)
+        assert await yard.phase() == "Ready"
 
     play(story)
 

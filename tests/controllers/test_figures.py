@@ -20,7 +20,8 @@ def a_service(name: str = "web", **status: Any) -> LatticeService:
 
 
 def refused(verdict: str, name: str = "web") -> LatticeService:
-    return a_service(name, schedulerDecision={"verdict": verdict}, placements=[{"pool": "north", "replicas": 1}])
+    said = [{"type": "Placed", "status": "False", "reason": "NoRoom"}]
+    return a_service(name, schedulerDecision={"verdict": verdict}, placements=[{"pool": "north", "replicas": 1}], conditions=said)
 
 
 @pytest.mark.parametrize(
@@ -61,24 +62,24 @@ def test_the_fleet_in_figures() -> None:
         async with acting(figures.office, figures.loop()):
             before, *after = await revision_after(scene, [1, 60, 60])
             assert set(after) == {before}, "figures are told, not stored"
-            assert value("lattice_pending_services", verdict="NotNow") == 2
-            assert value("lattice_pending_services", verdict="Placed") is None
+            assert value("lattice_pending_services", verdict="NotNow", reason="NoRoom") == 2
+            assert value("lattice_pending_services", verdict="Placed", reason="NoRoom") is None
             assert value("lattice_pool_utilization_ratio", pool="north", resource="nodes") == 0.5
             assert value("lattice_pool_utilization_ratio", pool="north", resource="cores") is None
-            assert value("lattice_budget_limit_dollars", ledger="pool.north") == 60
-            assert value("lattice_budget_committed_dollars", ledger="pool.north") == 0.1
-            spent = value("lattice_budget_spent_dollars", ledger="pool.north")
+            assert value("lattice_budget_limit_dollars", ledger="pool.north", pool="north") == 60
+            assert value("lattice_budget_committed_dollars_per_hour", ledger="pool.north", pool="north") == 0.1
+            spent = value("lattice_budget_spent_dollars", ledger="pool.north", pool="north")
             await scene.clock.advance(3600)
-            later = value("lattice_budget_spent_dollars", ledger="pool.north")
+            later = value("lattice_budget_spent_dollars", ledger="pool.north", pool="north")
             assert later == pytest.approx((spent or 0) + 0.1, abs=0.002)
-            assert (value("lattice_budget_projected_dollars", ledger="pool.north") or 0) > (later or 0)
+            assert (value("lattice_budget_projected_dollars", ledger="pool.north", pool="north") or 0) > (later or 0)
             await scene.remove(waiting)
             await scene.remove(pool)
             await scene.clock.advance(60)
-            assert value("lattice_pending_services", verdict="NotNow") == 1
+            assert value("lattice_pending_services", verdict="NotNow", reason="NoRoom") == 1
             assert value("lattice_pool_utilization_ratio", pool="north", resource="nodes") is None
         metrics.forget_fleet()
-        assert value("lattice_pending_services", verdict="NotNow") is None
-        assert value("lattice_budget_limit_dollars", ledger="pool.north") is None
+        assert value("lattice_pending_services", verdict="NotNow", reason="NoRoom") is None
+        assert value("lattice_budget_limit_dollars", ledger="pool.north", pool="north") is None
 
     asyncio.run(asyncio.wait_for(story(), 30))

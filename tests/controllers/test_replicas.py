@@ -12,6 +12,7 @@ from store.virtual import VirtualClock
 
 from lattice.controllers.services import FLEET
 from lattice.errors import Fenced
+from lattice.kinds.base import Condition
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload, revision_of
 from lattice.store.memory import MemoryStore
@@ -338,5 +339,37 @@ def test_when_the_drain_goes_on_it_is_the_one_that_leaves_which_is_not_needed_an
             leaving.add("api-0")
             await town.look()
             assert [each.metadata.name for each in town.live()] == ["api-1", "api-2"]
+
+    play(script)
+
+
+def test_an_update_without_room_for_one_more_says_what_is_missing_and_goes_on_when_there_is() -> None:
+    async def script() -> None:
+        service = a_service(replicas=2)
+        async with a_town(a_class(), a_pool(), service) as town:
+            loop = asyncio.create_task(town.replicas.loop().run())
+            await town.look()
+            await town.bind()
+            await town.apply(with_image(service, "app:2"))
+            await town.look()
+            (waiting,) = [each for each in town.live() if each.status.binding is None]
+            said = Condition(type="Scheduled", status="False", reason="NoNodeFits", message="0 of 1 node: 1 without 1 cpu free")
+            short = {"what": "cpu", "need": "1", "have": "500m", "missing": "500m"}
+            await town.change(waiting, conditions=(said,), decision={"nearest": {"node": "n1", "short": [short]}})
+            await town.clock.advance(1)
+            progress = town.condition("Progressing")
+            assert progress is not None
+            assert (progress.status, progress.reason) == ("False", "NoRoomForSurge")
+            why = "0 of 1 node: 1 without 1 cpu free; nearest is n1: cpu need 1, have 500m, missing 500m"
+            assert why in progress.message
+            assert len(await town.events("RolloutPaused")) == 1
+            before = await town.store.revision()
+            await town.clock.advance(600)
+            assert (len(town.live()), await town.store.revision()) == (3, before), "never fewer than are wanted, however long it takes"
+            await town.bind()
+            await town.clock.advance(1)
+            assert town.condition("Progressing").reason == "RollingOut"  # type: ignore[union-attr]
+            loop.cancel()
+            await asyncio.gather(loop, return_exceptions=True)
 
     play(script)

@@ -51,6 +51,19 @@ def test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why() -> N
     play(script)
 
 
+def test_each_of_many_equals_is_told_why_it_went_to_its_own_node() -> None:
+    async def script(world: World, clock: VirtualClock) -> None:
+        await world.add(*(a_node(f"n{number}") for number in range(6)), *(a_workload(f"w{number}") for number in range(24)))
+        async with acting(world.store, clock) as one:
+            await one.look()
+        for number in range(24):
+            status = (await world.workload(f"w{number}")).status
+            assert status.binding
+            assert next(iter(status.decision["best"])) == status.binding.node
+
+    play(script)
+
+
 def test_looking_again_writes_nothing() -> None:
     async def script(world: World, clock: VirtualClock) -> None:
         await world.add(a_node("n1", 1000), *(a_workload(f"w{number}") for number in range(3)))

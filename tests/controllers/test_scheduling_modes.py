@@ -14,7 +14,6 @@ from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.bind import BindingMode
 from lattice.scheduling.prepared import prepared
 from lattice.scheduling.profile import DEFAULT, PRESETS, ProfileSpec, parse_profile
-from lattice.scheduling.select import TieBreaker
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Check, Term, Write
 
@@ -125,18 +124,6 @@ def test_one_that_was_changed_after_it_was_decided_is_decided_anew(mode: Binding
                 await one.look()
                 await clock.advance(70)
         assert await world.bindings() == {}
-
-    play(script)
-
-
-@pytest.mark.parametrize("breaker", list(TieBreaker))
-def test_each_tie_breaker_is_used_by_the_controller(breaker: TieBreaker) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
-        await world.add(*(a_node(f"n{number}") for number in range(4)), *(a_workload(f"w{number}") for number in range(8)))
-        async with acting(world.store, clock, profile(tieBreaker=breaker.value, seed=3)) as one:
-            assert one.controller.scheduler.selector.tie_breaker is breaker
-            await one.look()
-        assert len(await world.bindings()) == 8
 
     play(script)
 

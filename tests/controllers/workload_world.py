@@ -30,12 +30,14 @@ from lattice.scheduling.facts import facts_of
 from lattice.scheduling.lifecycle import LIVE, Action, Graces, Situation, decide
 from lattice.scheduling.noderules import NodeTimes
 from lattice.scheduling.orders import wanted
+from lattice.scheduling.ports import allocated
 from lattice.scheduling.retry import written
 from lattice.store.cache import Cache
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Change, Delete, Entry, Key
 
 TIMES = NodeTimes()
+PORTS = range(30000, 30010)
 COPIES = (LatticeWorkload, LatticeNode, LatticeService)
 
 
@@ -201,6 +203,7 @@ class Binder:
         status = msgspec.structs.replace(
             found.status,
             binding=Binding(node=node.metadata.name, uid=node.metadata.uid, term=self.office.term.number),
+            allocated_ports=allocated(found.spec.containers, [each for each in PORTS if str(each) not in node.status.taken_ports]),
             last_action=str(Action.ASSIGN),
             last_action_at=written(self.office.clock.now()),
         )
@@ -315,6 +318,11 @@ class World:
         """Another spec, as a user writes it."""
         entry = await self.entry(kind, path)
         await self.store.commit([with_spec(entry, change(msgspec.json.decode(entry.value, type=kind).spec))])
+
+    async def set_conditions(self, path: str, conditions: tuple[Condition, ...]) -> None:
+        entry = await self.entry(LatticeWorkload, path)
+        status = msgspec.json.decode(entry.value, type=LatticeWorkload).status
+        await self.store.commit([with_status(entry, msgspec.structs.replace(status, conditions=conditions))])
 
     async def annotate(self, path: str, annotations: dict[str, str]) -> None:
         entry = await self.entry(LatticeWorkload, path)

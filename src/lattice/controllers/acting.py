@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from lattice.controllers.agreements import Agreements
 from lattice.controllers.automation import Automation
+from lattice.controllers.calls import Calls
 from lattice.controllers.clusters import Clusters, Mint
 from lattice.controllers.departures import Departures
 from lattice.controllers.drifts import Drifts
@@ -26,7 +27,7 @@ from lattice.providers.protocol import Provider
 from lattice.scheduling.lifecycle import Graces
 from lattice.scheduling.noderules import NodeTimes
 from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.profile import DEFAULT, PRESETS, ProfileSpec
+from lattice.scheduling.profile import DEFAULT, PLAIN, PRESETS, ProfileSpec
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Means:
     pace: Pace = field(default_factory=Pace)
     interval: float = 5.0
     profile: ProfileSpec = PRESETS[DEFAULT]
+    plain: ProfileSpec | None = PRESETS[PLAIN]  # of workloads that belong to no service; None: the same
+    endpoint: Callable[[], str] = lambda: ""  # where machines reach the control plane
     controllers: str = "*"  # which of them run: names, * for all, -NAME for all but one
 
     def runs(self, controller: str) -> bool:
@@ -62,7 +65,8 @@ class Acting:
         departures = Departures(office, means.pace)
         replicas = Replicas(office, surges=lambda: departures.surges, leaving=departures.why_leave).loop()
         departures.on_surge(replicas.wake)
-        self.scheduling = SchedulingController(office, means.profile, before)
+        self.scheduling = SchedulingController(office, means.profile, before, departures.why_leave, means.plain)
+        calls = Calls(office, means.poster)
         every: list[Loop] = [
             self.nodes.loop(),
             departures.loop(),
@@ -71,11 +75,12 @@ class Acting:
             replicas,
             Drifts(office).loop(),
             Services(office, means.tables, means.adapters, asyncio.to_thread).loop(),
-            Clusters(office, means.providers, means.mint).loop(),
+            Clusters(office, means.providers, means.mint, means.endpoint).loop(),
             Supply(office, means.adapters, lambda: means.tables()[0]).loop(),
             Statuses(office).loop(),
             Agreements(office).loop(),
-            Automation(office, means.poster).loop(),
+            calls.loop(),
+            Automation(office, calls).loop(),
             Figures(office).loop(),
             JoinTokens(office).loop(),
         ]

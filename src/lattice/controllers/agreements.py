@@ -38,13 +38,12 @@ class Agreements:
 
     def _of_workload(self, change: Change) -> Iterable[str]:
         """Only what answers changes addresses."""
-        now = self._workloads.get(change.key.path)
-        before = msgspec.json.decode(change.previous.value, type=LatticeWorkload) if change.previous else None
+        before, now = self._workloads.before, self._workloads.get(change.key.path) if change.value else None
         seen = {
             (each.spec.service, each.status.ready, each.status.binding) for each in (before, now) if each is not None and each.spec.service
         }
         return (
-            [f"{change.key.namespace}/{service}" for service in {each[0] for each in seen}]
+            [f"{change.key.namespace}/{service}" for service in sorted({each[0] for each in seen})]
             if len(seen) > 1 or None in (before, now)
             else ()
         )

@@ -1,7 +1,8 @@
 """Rules -> what they do: an event, a webhook, another try, another desired state; each once per crossing.
 
-What a rule remembers and what it writes are one commit; a webhook is called after it. A server that dies in between has told of
-it in the rule's status and in an event, and no other calls it again: at most once, and never silently.
+What a rule remembers and what it writes are one commit; a webhook is called after it, by somebody else, so that an address that
+does not answer keeps nobody waiting. A server that dies in between has told of it in the rule's status and in an event, and no
+other calls it again: at most once, and never silently.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -10,12 +11,11 @@ from typing import Any
 
 import msgspec
 
+from lattice.controllers.calls import Call, Calls
 from lattice.controllers.loop import Again, Loop, Pace, Source
 from lattice.controllers.office import Office
 from lattice.controllers.record import with_metadata, with_spec, with_status
-from lattice.controllers.webhooks import Poster
-from lattice.errors import LatticeError
-from lattice.kinds.automation import Action, AutomationRule, AutomationStatus
+from lattice.kinds.automation import AutomationRule, AutomationStatus
 from lattice.kinds.base import Kind
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
@@ -23,11 +23,11 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.quantity import micros
 from lattice.kinds.workload import RETRY_REQUESTED, LatticeWorkload
 from lattice.placement.money import standing
-from lattice.scheduling.automation import MILLION, Firing, Measure, Verdict, judge, mark
-from lattice.store.protocol import Entry, Put, Write
+from lattice.presence import Usage
+from lattice.scheduling.automation import MILLION, Firing, Measure, Verdict, judge, mark, parts
+from lattice.store.protocol import MAX_OPERATIONS, Entry, Put, Write
 
 LOOK = 5.0  # seconds between two looks at what nodes measure
-TRIES = (0.0, 1.0, 5.0)  # seconds before each attempt to call a webhook
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Automation:
     """A key is a rule."""
 
     office: Office
-    poster: Poster
+    calls: Calls
     look: float = LOOK
     name: str = "automation"
     _beyond: dict[tuple[str, str], float] = field(default_factory=dict)  # rule, object: since when, on the monotonic clock
@@ -60,18 +60,21 @@ class Automation:
         rule, entry = self._rules.get(key), self._rules.entry(key)
         if rule is None or entry is None:
             return None
-        verdict = judge(rule, self._measures(rule), self.office.clock.now(), self.office.now)
+        measures = list(self._measures(rule))
+        verdict = judge(rule, measures, self.office.clock.now(), self.office.now, self._unmeasured(rule))
         again = self.look if rule.spec.when.node_cpu else verdict.again
-        status = self._status(rule, verdict)
-        if status != rule.status:
-            writes = [with_status(entry, status), *(write for firing in verdict.fire for write in self._writes(rule, firing))]
-            await self.office.commit(writes)
-            for firing in verdict.fire:
-                await self._call(rule, firing)
+        status = rule.status
+        for part in parts(verdict, (MAX_OPERATIONS - 1) // (len(rule.spec.actions) + 1)):  # one commit each, the rule itself included
+            found = self._status(status, part)
+            if found != status:
+                put = with_status(entry, found)
+                revision = await self.office.commit([put, *(write for firing in part.fire for write in self._writes(rule, firing))])
+                self._call(rule, part)
+                entry, status = Entry(entry.key, put.value, revision), found
         return None if again is None else Again(again)
 
-    def _status(self, rule: AutomationRule, verdict: Verdict) -> AutomationStatus:
-        status = msgspec.structs.replace(rule.status, crossed=dict(verdict.crossed))
+    def _status(self, status: AutomationStatus, verdict: Verdict) -> AutomationStatus:
+        status = msgspec.structs.replace(status, crossed=dict(verdict.crossed), quiet=dict(verdict.quiet))
         if not verdict.fire:
             return status
         return msgspec.structs.replace(
@@ -97,17 +100,31 @@ class Automation:
         selector, now = rule.spec.when.node_cpu.selector if rule.spec.when.node_cpu else None, self.office.clock.monotonic()
         least, _ = mark(rule)
         for node in self.office.copy(LatticeNode).all():
-            heard, room = self.office.presence.get(node.metadata.name), node.status.capacity.get("cpu", 0)
-            if heard is None or room <= 0 or (selector is not None and not selector.matches(node.metadata.labels)):
+            usage, room = self._usage(node), node.status.capacity.get("cpu", 0)
+            if usage is None or room <= 0 or (selector is not None and not selector.matches(node.metadata.labels)):
                 continue
-            share = heard.usage.cpu * MILLION // room
+            share = usage.cpu * MILLION // room
             name, key = f"latticenode/{node.metadata.name}", (rule.metadata.name, node.metadata.name)
             if share < least:
                 self._beyond.pop(key, None)
                 continue
             since = now - self._beyond.setdefault(key, now)
-            words = f"{heard.usage.cpu}m of {room}m cpu are in use ({share / 10_000:.0f} %), for {since:.0f} s"
+            words = f"{usage.cpu}m of {room}m cpu are in use ({share / 10_000:.0f} %), for {since:.0f} s"
             yield Measure(name, share, words, since)
+
+    def _usage(self, node: LatticeNode) -> Usage | None:
+        """None: a server that has just begun to lead has not heard it yet, or it is silent and may be anywhere."""
+        heard = self.office.presence.get(node.metadata.name)
+        return heard.usage if heard is not None and heard.usage != Usage() else None
+
+    def _unmeasured(self, rule: AutomationRule) -> set[str]:
+        """What is there, and cannot be judged now."""
+        if rule.spec.when.node_cpu:
+            return {f"latticenode/{each.metadata.name}" for each in self.office.copy(LatticeNode).all() if self._usage(each) is None}
+        if rule.spec.when.capacity:
+            pools = self.office.copy(LatticePool).all()
+            return {f"latticepool/{each.metadata.name}" for each in pools if each.status.utilization is None}
+        return set()
 
     def _failures(self, rule: AutomationRule) -> Iterator[Measure]:
         when = rule.spec.when.workload_failures
@@ -170,30 +187,9 @@ class Automation:
     def _asked_again(self, metadata: dict[str, Any]) -> dict[str, Any]:
         return metadata | {"annotations": {**metadata.get("annotations", {}), RETRY_REQUESTED: self.office.now}}
 
-    async def _call(self, rule: AutomationRule, firing: Firing) -> None:
-        for action in rule.spec.actions:
-            if action.webhook and (wrong := await self._post(rule, action, firing)):
-                await self._tell_trouble(rule, wrong)
-
-    async def _post(self, rule: AutomationRule, action: Action, firing: Firing) -> str:
-        """What went wrong, in words; "" if it was delivered."""
-        body = {"rule": rule.metadata.name, "object": firing.object, "message": firing.words, "time": self.office.now}
-        hook, wrong = action.webhook, ""
-        for pause in TRIES if hook else ():
-            if pause:
-                await self.office.clock.sleep(pause)
-            try:
-                await self.poster.post(hook.url, body, hook.timeout_ms / 1000)  # type: ignore[union-attr]
-            except LatticeError as error:
-                wrong = str(error)
-            else:
-                return ""
-        return wrong
-
-    async def _tell_trouble(self, rule: AutomationRule, wrong: str) -> None:
-        path = f"/{rule.metadata.name}"
-        await self._rules.wait_for(await self.office.store.revision())
-        now, entry = self._rules.get(path), self._rules.entry(path)
-        if now is not None and entry is not None:
-            told = self._teller.event(rule, "WebhookFailed", wrong, warning=True)
-            await self.office.commit([with_status(entry, msgspec.structs.replace(now.status, last_error=wrong)), told])
+    def _call(self, rule: AutomationRule, verdict: Verdict) -> None:
+        for firing in verdict.fire:
+            body = {"rule": rule.metadata.name, "object": firing.object, "message": firing.words, "time": self.office.now}
+            for action in rule.spec.actions:
+                if action.webhook:
+                    self.calls.ask(Call(rule, firing.object, action.webhook.url, body, action.webhook.timeout_ms / 1000))

@@ -42,6 +42,7 @@ class Batches:
     on_bound: Callable[[Placed], None]
     on_written: Callable[[Iterable[str]], None]  # these nodes were being written, and are no longer
     hopeless: set[str] = field(default_factory=set)  # workloads that trying again at once would not help
+    lost: dict[str, str] = field(default_factory=dict)  # workloads that were not bound after all, and why
     writing: set[str] = field(default_factory=set)  # nodes whose next revision is on its way to us
     _written: asyncio.Event = field(default_factory=asyncio.Event)
     _nodes: dict[str, Entry] = field(default_factory=dict)  # as we wrote them
@@ -86,7 +87,7 @@ class Batches:
     async def _commit(self, units: Iterable[Unit], needed: Mapping[str, int]) -> None:
         """Each node is written by one commit at a time: the next one builds on its revision."""
         placed = [each for unit in units for each in unit.placed]
-        nodes = {each.node for each in placed}
+        nodes = dict.fromkeys(each.node for each in placed).keys()
         while self.writing & nodes:
             self._written.clear()
             await self._written.wait()
@@ -100,18 +101,18 @@ class Batches:
 
     async def _bind_all(self, placed: list[Placed], needed: Mapping[str, int]) -> None:
         left = placed
-        while left := _enough(self._held(left), needed):
+        while left := self._enough(self._held(left), needed):
             more = Counter(each.node for each in left)
             nodes = {name: self._node(name) for name in more}
             if gone := {name for name, entry in nodes.items() if entry is None}:
-                left = [each for each in left if each.node not in gone]
+                left = self._without(left, [each for each in left if each.node not in gone], "the node has changed since it was chosen")
                 continue
             counts = [self.ledger.deeds.counted(entry, more[name]) for name, entry in nodes.items() if entry]
             puts = [put for each in left for put in self._puts(each)]
             try:
                 revision = await self.ledger.office.commit([*counts, *puts])
             except Clash as clash:
-                left = _unharmed(left, clash)
+                left = self._without(left, _unharmed(left, clash), f"somebody else wrote {clash.key} first")
                 await self._catch_up(clash)
             except TooLarge:
                 await self._halve(left, needed)
@@ -124,6 +125,7 @@ class Batches:
         if len(left) == 1 or any(each.ask.group for each in left):
             log.warning("binding is too large to be written", workload=left[0].ask.name, of=len(left))
             self.hopeless |= {each.ask.name for each in left}
+            self._without(left, (), "it is too large to be written")
             return
         middle = len(left) // 2
         for part in (left[:middle], left[middle:]):
@@ -131,8 +133,19 @@ class Batches:
 
     def _held(self, placed: Iterable[Placed]) -> list[Placed]:
         """Whose room is still kept, and who still wants it."""
-        now, ours = self.ledger.office.clock.monotonic(), self.reservations
-        return [each for each in placed if not ours.refusal(each.reservation.id, now) and self._is_bindable(each)]
+        now, ours, before = self.ledger.office.clock.monotonic(), self.reservations, list(placed)
+        kept = self._without(before, [each for each in before if not ours.refusal(each.reservation.id, now)], "its room was given up")
+        return self._without(kept, [each for each in kept if self._is_bindable(each)], "it was changed or bound meanwhile")
+
+    def _enough(self, placed: list[Placed], needed: Mapping[str, int]) -> list[Placed]:
+        return self._without(placed, _enough(placed, needed), "too few of its group could be bound") if needed else placed
+
+    def _without(self, before: Sequence[Placed], left: Sequence[Placed], why: str) -> list[Placed]:
+        """Those that are left; why the others are not is remembered."""
+        if len(left) < len(before):
+            kept = {id(each) for each in left}
+            self.lost.update((each.ask.name, why) for each in before if id(each) not in kept)
+        return list(left)
 
     def _is_bindable(self, each: Placed) -> bool:
         """As copied; one that is bound, to be deleted or changed by now is not."""

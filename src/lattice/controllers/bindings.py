@@ -43,7 +43,7 @@ def _no_draft(request: BindRequest) -> Draft:
     return Draft()
 
 
-def _any(workload: LatticeWorkload) -> bool:
+def _any(_: object) -> bool:
     return True
 
 
@@ -66,6 +66,7 @@ class StoreLedger:
     office: Office
     draft: Callable[[BindRequest], Draft] = _no_draft
     is_as_decided: Callable[[LatticeWorkload], bool] = _any
+    is_as_chosen: Callable[[LatticeNode], bool] = _any  # whether a node is as it was when it was chosen
     written: dict[str, int] = field(default_factory=dict)  # by workload, the revision of what we wrote last
 
     fenced: Fenced | None = None  # since then nothing is written any more, whatever a binder makes of the failure
@@ -88,6 +89,8 @@ class StoreLedger:
         node, workload = await self._both(request)
         if node is None or workload is None or node.revision != expected or not self.is_bindable(_workload(workload.value)):
             return None
+        if not self.is_as_chosen(_node(node.value)):
+            return None  # cordoned, tainted or given up since: its room alone does not make it fit
         puts = self.deeds.bound(workload, self._binding(node), request, self.draft(request))
         return await self._write([self.deeds.counted(node, 1), *puts])
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from lattice.clock import stamp
 from lattice.controllers.ledgers import Ledgers, Payment
 from lattice.controllers.loop import Again, Loop, Pace, Source
 from lattice.controllers.office import Office
 from lattice.controllers.record import conditioned, created, owned_by, with_metadata, with_status
 from lattice.errors import Conflict, Fenced, LatticeError, NotFound, Unavailable
-from lattice.kinds.base import Condition, Metadata
+from lattice.kinds.base import Metadata
 from lattice.kinds.cluster import ClusterStatus, LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger, Lot
@@ -25,17 +24,18 @@ from lattice.kinds.node import LatticeNode, NodeSpec
 from lattice.kinds.nodeclass import LatticeNodeClass, Size
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import Binding, LatticeWorkload
-from lattice.placement.machines import Machines, NodeSeen, Steps, releasable, steps
+from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.clusterstatus import REFUSED, REJECTED, UNAVAILABLE, UNREACHABLE, Trouble, said
+from lattice.placement.machines import Machines, NodeSeen, Steps, leaves_by_itself, releasable, steps
 from lattice.placement.money import Charge
 from lattice.placement.prices import PriceBook
-from lattice.placement.supply import compile_supply
-from lattice.providers.protocol import Found, Machine, Provider
-from lattice.store.protocol import Change, Check, Delete, Put, Write
+from lattice.placement.supply import cloud_account, compile_supply, pool_account
+from lattice.providers.protocol import Found, Machine, Provider, Refused, Rejected
+from lattice.store.protocol import Change, Check, Delete, Entry, Put, Write
 
 MACHINE = "lattice.dev/machine"  # finalizer of a node: its machine may still be there
 UNDER_WAY = 5.0  # seconds until machines that are on their way are looked for again
-REFUSED = 15.0  # seconds until a provider that refused is asked again
+ASK_AGAIN = 15.0  # seconds until a provider that refused is asked again
 PATIENCE = 600.0  # seconds that a provider may take
 Mint = Callable[[LatticeNode], tuple[str, Put]]  # a one-time token for the agent of a node, and what must be stored for it
 
@@ -47,6 +47,7 @@ class Clusters:
     office: Office
     providers: Mapping[str, Provider]
     mint: Mint
+    endpoint: Callable[[], str] = lambda: ""  # where machines reach the control plane
     resync: float = 30.0
     name: str = "clusters"
     _making: set[str] = field(default_factory=set)
@@ -83,9 +84,7 @@ class Clusters:
 
     def _of_node(self, change: Change) -> Sequence[str]:
         """Not when only the number of its workloads, or what it uses, is another: with thousands bound that would be all there is to do."""
-        after, before = self._nodes.get(change.key.path), None
-        if change.previous is not None:
-            before = _node(change.previous.value)
+        before, after = self._nodes.before, self._nodes.get(change.key.path)
         node = after or before
         if node is None or not node.spec.cluster or (after and before and _gist(after) == _gist(before)):
             return ()
@@ -93,9 +92,8 @@ class Clusters:
 
     def _of_workload(self, change: Change) -> Sequence[str]:
         """Only a node that is leaving waits for its workloads to go."""
-        if change.previous is None:
-            return ()
-        binding = _bound(change.previous.value).status.binding
+        before = self._workloads.before
+        binding = before.status.binding if before else None
         node = self._nodes.get(f"/{binding.node}") if binding else None
         return (f"/{node.spec.cluster}",) if node is not None and node.metadata.deletion_timestamp else ()
 
@@ -106,15 +104,15 @@ class Clusters:
             return None
         provider = self.providers.get(cluster.spec.provider if cluster else nodes[0].spec.provider)
         if provider is None:
-            return await self._without_provider(cluster)
+            words = f"no adapter here makes machines of provider {cluster.spec.provider or 'unnamed'}" if cluster else ""
+            return await self._tell(cluster, [Trouble(UNAVAILABLE, words)]) if cluster else None
         try:
             listed = {each.node: each for each in await provider.list() if each.cluster == name}
         except LatticeError as error:
-            return await self._tell(cluster, {}, (str(error),))
+            return await self._tell(cluster, [Trouble(UNREACHABLE, str(error))]) if cluster else Again(UNDER_WAY)
         found = self._found(name, cluster, nodes, listed)
-        todo = steps(name, found)
-        troubles = await self._take(cluster, provider, todo, found)
-        again = await self._tell(cluster, listed, troubles)
+        troubles = await self._take(cluster, provider, steps(name, found), found)
+        again = await self._tell(cluster, troubles) if cluster else Again(UNDER_WAY)
         if cluster is not None and not nodes and not listed and not cluster.spec.wanted_nodes:
             await self._remove_if_unused(cluster)
         return again
@@ -129,13 +127,17 @@ class Clusters:
         )
 
     def _seen(self, node: LatticeNode) -> NodeSeen:
-        ready = next((each for each in node.status.conditions if each.type == "Ready"), None)
+        is_ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
+        name = node.metadata.name
+        here = [*self._workloads.by("node", name), *self._workloads.by("prepared", name)]
+        entry = self._nodes.entry(f"/{name}")
+        is_known = entry is None or self._workloads.revision >= entry.revision  # else somebody may have come before it was given up
         return NodeSeen(
             node.metadata.name,
             node.spec.node_class,
             has_joined=bool(node.status.agent_version),
-            is_ready=ready is not None and ready.status == "True",
-            workloads=len(self._workloads.by("node", node.metadata.name)),
+            is_ready=is_ready,
+            workloads=(len(here) if is_ready else sum(map(leaves_by_itself, here))) + (not is_known),
             is_leaving=bool(node.metadata.deletion_timestamp),
         )
 
@@ -153,21 +155,47 @@ class Clusters:
         kinds = {kind for counts in by_ledger.values() for kind in counts}
         return {kind: min(counts.get(kind, 0) for counts in by_ledger.values()) for kind in kinds}
 
-    async def _take(self, cluster: LatticeCluster | None, provider: Provider, todo: Steps, found: Machines) -> tuple[str, ...]:
-        """What went wrong, in words."""
+    async def _take(self, cluster: LatticeCluster | None, provider: Provider, todo: Steps, found: Machines) -> list[Trouble]:
+        """What went wrong with the provider."""
         for name in todo.give_up:
             await self._give_up(name)
-        for name, kind in todo.make:
+        make, troubles = await self._offered(cluster, provider, todo)
+        for name, kind in make:
             if cluster is not None:
                 await self._make_node(cluster, name, kind)
-        work = [self._start(provider, name) for name in (*(name for name, _ in todo.make), *todo.start)]
+        starts = (*(name for name, _ in make), *todo.start)
+        work = [self._start(provider, name) for name in starts]
         work += [self._remove(provider, name, found) for name in todo.remove]
         work += [provider.delete(name) for name in todo.stray]
         ended = await asyncio.gather(*work, return_exceptions=True)
-        for each in ended:
+        for name, each in zip((*starts, *todo.remove, *todo.stray), ended, strict=True):
             if isinstance(each, Fenced | Conflict) or (isinstance(each, BaseException) and not isinstance(each, LatticeError)):
                 raise each
-        return tuple(dict.fromkeys(str(each) for each in ended if isinstance(each, LatticeError)))
+            if isinstance(each, LatticeError):
+                troubles.append(_trouble(each, self._class_of(name)))
+        return troubles
+
+    async def _offered(
+        self, cluster: LatticeCluster | None, provider: Provider, todo: Steps
+    ) -> tuple[Sequence[tuple[str, str]], list[Trouble]]:
+        """Of the machines that are still to be made, those that can be had: the others get no node that would wait in vain."""
+        if cluster is None or not todo.make:
+            return (), []
+        try:
+            offered = await provider.offers()
+            most = len(todo.make) if offered.machines is None else min(max(0, offered.machines), len(todo.make))
+            offered.check(cluster.spec.region, most)
+        except LatticeError as error:
+            return (), [_trouble(error)]
+        try:
+            offered.check(cluster.spec.region, len(todo.make))
+        except Refused as error:
+            return todo.make[:most], [_trouble(error, kind) for kind in dict.fromkeys(kind for _, kind in todo.make[most:])]
+        return todo.make, []
+
+    def _class_of(self, name: str) -> str:
+        node = self._nodes.get(f"/{name}")
+        return node.spec.node_class if node else ""
 
     async def _give_up(self, name: str) -> None:
         entry = self._nodes.entry(f"/{name}")
@@ -245,57 +273,29 @@ class Clusters:
         accounts = tuple(each.spec.budget for each in held[micros])
         return (Charge(accounts, node.spec.cluster, Lot(node_class=node.spec.node_class, count=1, micros=micros)),)
 
-    async def _without_provider(self, cluster: LatticeCluster | None) -> Again | None:
-        if cluster is None:
-            return None
-        words = f"no adapter here makes machines of provider {cluster.spec.provider or 'unnamed'}"
-        await self._write(cluster, "Pending", words, "ProviderUnavailable", is_ready=False)
-        return None
-
-    async def _tell(self, cluster: LatticeCluster | None, listed: Mapping[str, Found], troubles: Sequence[str]) -> Again | None:
-        if cluster is None:
-            return Again(UNDER_WAY)
-        nodes = [self._seen(each) for each in self._nodes.by("cluster", cluster.metadata.name)]
-        ready = sum(each.is_ready and not each.is_leaving for each in nodes)
-        wanted = cluster.spec.wanted_nodes
-        if cluster.metadata.deletion_timestamp:
-            await self._write(cluster, "Deleting", f"{len(nodes)} nodes are still there", "Deleting", is_ready=False)
-            return Again(UNDER_WAY)
-        if troubles:
-            await self._write(cluster, "Provisioning", "; ".join(troubles), "ProviderRefused", is_ready=False)
-            return Again(REFUSED)
-        if ready >= wanted and len(nodes) == wanted:
-            await self._write(cluster, "Ready", f"{ready} of {wanted} nodes are ready", "NodesReady", is_ready=True)
-            return None
-        joined = sum(each.has_joined for each in nodes)
-        has_been = cluster.status.phase in ("Ready", "Degraded")  # nodes that have just joined are no loss
-        phase = "Ready" if ready >= wanted else "Degraded" if has_been and joined >= wanted else "Provisioning"
-        words = f"{ready} of {wanted} nodes are ready, {joined} have joined"
-        await self._write(cluster, phase, words, "NodesReady" if ready >= wanted else "NodesMissing", is_ready=ready >= wanted)
-        return Again(UNDER_WAY)
-
-    async def _write(self, cluster: LatticeCluster, phase: str, message: str, reason: str, *, is_ready: bool) -> None:
+    async def _tell(self, cluster: LatticeCluster, troubles: Sequence[Trouble]) -> Again | None:
+        """Says how it is, and how soon that may be something else."""
         path = f"/{cluster.metadata.name}"
-        entry, current = self._clusters.entry(path), self._clusters.get(path)
-        if entry is None or current is None:
-            return
         nodes = [self._seen(each) for each in self._nodes.by("cluster", cluster.metadata.name)]
-        before = current.status
-        said = Condition(type="Ready", status="True" if is_ready else "False", reason=reason, message=message)
-        status: ClusterStatus = msgspec.structs.replace(
-            before,
-            phase=phase,
-            message=message,
-            nodes=len(nodes),
-            ready_nodes=sum(each.is_ready for each in nodes),
-            observed_generation=current.metadata.generation,
-            conditions=conditioned(before.conditions, [said], stamp(self.office.clock.now())),
-        )
+        entry, current = self._clusters.entry(path), self._clusters.get(path)
+        if entry is not None and current is not None:
+            await self._write(entry, current, said(current, nodes, troubles, self.endpoint()))
+        if any(each.reason == UNAVAILABLE for each in troubles):
+            return None
+        if troubles and not cluster.metadata.deletion_timestamp:
+            return Again(ASK_AGAIN)
+        is_settled = len(nodes) == cluster.spec.wanted_nodes and all(each.is_ready and not each.is_leaving for each in nodes)
+        return None if is_settled and not cluster.metadata.deletion_timestamp else Again(UNDER_WAY)
+
+    async def _write(self, entry: Entry, cluster: LatticeCluster, status: ClusterStatus) -> None:
+        before = cluster.status
+        status = msgspec.structs.replace(status, conditions=conditioned(before.conditions, status.conditions, self.office.now))
         if status == before:
             return
         writes: list[Write] = [with_status(entry, status)]
-        if phase != before.phase:
-            writes.append(self._teller.event(current, f"Cluster{phase}", message, warning=phase in ("Degraded", "Failed")))
+        if status.phase != before.phase:
+            is_bad = status.phase in ("Degraded", "Failed")
+            writes.append(self._teller.event(cluster, f"Cluster{status.phase}", status.message, warning=is_bad))
         await self.office.commit(writes)
 
     async def _remove_if_unused(self, cluster: LatticeCluster) -> None:
@@ -311,14 +311,23 @@ class Clusters:
         await self.office.commit([Delete(entry.key, entry.revision), told])
 
     def _is_counted(self, cluster: LatticeCluster) -> bool:
-        """Will the place that it was made in give its number to nobody else? A place that is gone makes no more clusters."""
+        """Will the place that it was made in give its number to nobody else, not even if it is made again?"""
         offer, region, number = cluster.spec.pool, cluster.spec.region, number_of(cluster)
+        account = pool_account(offer) if not cluster.spec.infrastructure else cloud_account(cluster.spec.infrastructure, region)
+        book = self._ledgers.get(f"/{account.ledger}")
+        if book is not None and book.status.last_cluster >= number:
+            return True
         pool, static = self.office.copy(LatticePool).get(f"/{offer}"), self._statics.get(f"/{offer}")
         cloud = self.office.copy(CloudInfrastructure).get(f"/{cluster.spec.infrastructure}")
         for owner in (pool, static):
             if owner is not None:
                 return (owner.status.next_cluster_sequence or 1) > number
         return cloud is None or cloud.status.next_cluster_sequence.get(region, 1) > number
+
+
+def _trouble(error: LatticeError, node_class: str = "") -> Trouble:
+    is_final = isinstance(error, Rejected | NotFound)
+    return Trouble(REJECTED if is_final else REFUSED, str(error), node_class)
 
 
 class _Metadata(msgspec.Struct, gc=False, rename="camel"):
@@ -333,19 +342,7 @@ class _Declared(msgspec.Struct, gc=False):
     spec: msgspec.Raw
 
 
-class _Status(msgspec.Struct, gc=False):
-    binding: Binding | None = None
-
-
-class _Bound(msgspec.Struct, gc=False):
-    """A workload of which only its node matters."""
-
-    status: _Status = msgspec.field(default_factory=_Status)
-
-
 _declared = msgspec.json.Decoder(_Declared).decode
-_bound = msgspec.json.Decoder(_Bound).decode
-_node = msgspec.json.Decoder(LatticeNode).decode
 
 
 def _gist(node: LatticeNode) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from lattice.controllers.office import Office
-from lattice.controllers.record import conditioned, with_metadata, with_status
+from lattice.controllers.record import conditioned, with_status
 from lattice.kinds.base import Condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload
@@ -22,6 +22,7 @@ from lattice.store.protocol import Entry, Put
 FINALIZER = "lattice.dev/workload"  # a workload that has a node is not gone before its node says so
 SCHEDULED = "Scheduled"
 NO_NODE = "NoNodeFits"
+BOUND = Condition(type=SCHEDULED, status="True", reason="Bound")
 
 _node = msgspec.json.Decoder(LatticeNode).decode
 _workload = msgspec.json.Decoder(LatticeWorkload).decode
@@ -43,18 +44,17 @@ class Deeds:
 
     def counted(self, entry: Entry, more: int) -> Put:
         """So many more, or fewer, are bound to the node: with each binding its revision moves, so that no rival overlooks another."""
-        status = _node(entry.value).status
+        status = self._node(entry).status
         return with_status(entry, msgspec.structs.replace(status, workloads=max(0, (status.workloads or 0) + more)))
 
     def recounted(self, entry: Entry, count: int) -> Put | None:
         """So many are bound to the node; None if it says so."""
-        status = _node(entry.value).status
+        status = self._node(entry).status
         return None if status.workloads == count else with_status(entry, msgspec.structs.replace(status, workloads=count))
 
     def bound(self, entry: Entry, to: Binding, request: BindRequest, draft: Draft) -> list[Put]:
         """It has that node, and an event says so."""
-        workload, now = _workload(entry.value), self.office.now
-        found = Condition(type=SCHEDULED, status="True", reason="Bound")
+        workload, now = self._workload(entry), self.office.now
         status = msgspec.structs.replace(
             workload.status,
             binding=to,
@@ -62,11 +62,9 @@ class Deeds:
             last_action=Action.ASSIGN.value,
             last_action_at=now,
             decision={**(draft.grounds or _without(workload, PREPARED)), RESERVATION: request.reservation},
-            conditions=conditioned(_but(workload, LEAVING), [found], now),
+            conditions=conditioned(_but(workload, LEAVING), [BOUND], now),
         )
-        put = with_status(entry, status)
-        if FINALIZER not in workload.metadata.finalizers:
-            put = with_metadata(Entry(entry.key, put.value, entry.revision), _held)
+        put = with_status(entry, status, None if FINALIZER in workload.metadata.finalizers else _held)
         return [put, self._event(workload, "WorkloadScheduled", f"bound to node {to.node}")]
 
     def together(self, entry: Entry, to: Binding, held: Prepared) -> list[Put]:
@@ -108,6 +106,10 @@ class Deeds:
         changed = msgspec.structs.replace(status, decision=decision, conditions=conditioned(status.conditions, [found], now))
         return [with_status(entry, changed), self._event(workload, "FailedScheduling", why, warning=True)]
 
+    def binding_failed(self, workload: LatticeWorkload, why: str, count: int) -> Put:
+        """It was to be bound, and is not; `count`: how often since that was told last."""
+        return self._event(workload, "BindingFailed", why if count == 1 else f"{why} ({count} times)", warning=True)
+
     def leaving(self, entry: Entry, why: str) -> list[Put]:
         """It is to stop and make room; whoever runs workloads sees to it."""
         workload, now = _workload(entry.value), self.office.now
@@ -119,6 +121,17 @@ class Deeds:
         """Wall time of a monotonic one: other processes have other monotonic clocks."""
         clock = self.office.clock
         return (clock.now() + timedelta(seconds=seconds - clock.monotonic())).isoformat()
+
+    def _workload(self, entry: Entry) -> LatticeWorkload:
+        """As copied, if the copy has this very revision: it need not be read twice."""
+        copy, path = self.office.copy(LatticeWorkload), entry.key.path
+        known, found = copy.entry(path), copy.get(path)
+        return found if found is not None and known is not None and known.revision == entry.revision else _workload(entry.value)
+
+    def _node(self, entry: Entry) -> LatticeNode:
+        copy, path = self.office.copy(LatticeNode), entry.key.path
+        known, found = copy.entry(path), copy.get(path)
+        return found if found is not None and known is not None and known.revision == entry.revision else _node(entry.value)
 
     def _event(self, about: LatticeWorkload, reason: str, message: str, *, warning: bool = False) -> Put:
         return self.office.teller("scheduling").event(about, reason, message, warning=warning)

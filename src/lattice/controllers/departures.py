@@ -36,7 +36,7 @@ class Departures:
         self._surge_ears: list[Callable[[Iterable[str]], None]] = []
 
     def loop(self) -> Loop:
-        sources = (Source(self._nodes), Source(self._workloads, self._concerned), Source(self._services, self._concerned))
+        sources = (Source(self._nodes, self._marked), Source(self._workloads, self._concerned), Source(self._services, self._concerned))
         return Loop(self, self.office.clock, self.office.rng, self._everything, sources, self.pace)
 
     def on_change(self, told: Callable[[Iterable[str]], None]) -> None:
@@ -85,12 +85,16 @@ class Departures:
     def _everything(self) -> list[str]:
         return [path_of(node) for node in self._nodes.all() if is_marked(node)]
 
+    def _marked(self, change: Change) -> Iterable[str]:
+        node, path = self._nodes.get(change.key.path), change.key.path
+        return (path,) if path in self._leaving or (node is not None and is_marked(node)) else ()
+
     def _concerned(self, change: Change) -> Iterable[str]:
-        """A drain waits for replicas anywhere; other marks are about who is on the node."""
+        """A drain waits for replicas anywhere; other marks are about who is on the node, or has just left it."""
         found = self._workloads.get(change.key.path) if change.key.resource == LatticeWorkload.resource.id else None
         binding = found.status.binding if found else None
         here = f"/{binding.node}" if binding else ""
-        return [key for key in self._leaving if key == here or key in self._draining]
+        return [key for key, paths in self._leaving.items() if key == here or key in self._draining or change.key.path in paths]
 
     def _residents(self, node: LatticeNode) -> list[Resident]:
         bound = self._workloads.by("node", node.metadata.name)

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lattice.clock import Clock, stamp
-from lattice.controllers.record import created
+from lattice.controllers.record import key_of
 from lattice.kinds.base import Kind, Metadata
+from lattice.kinds.body import encode
 from lattice.kinds.core import Event, EventSource, ObjectReference
-from lattice.store.protocol import Put
+from lattice.store.protocol import ABSENT, Put
 
 LONGEST = 1024  # characters of a message
 NO_NAMESPACE = "default"  # where events about objects without a namespace are
@@ -33,7 +34,13 @@ class Teller:
         event = Event(
             api_version=Event.resource.api_version,
             kind=Event.resource.kind,
-            metadata=Metadata(name=f"{metadata.name}.{uid.replace('-', '')[:16]}", namespace=metadata.namespace or NO_NAMESPACE),
+            metadata=Metadata(
+                name=f"{metadata.name}.{uid.replace('-', '')[:16]}",
+                namespace=metadata.namespace or NO_NAMESPACE,
+                uid=uid,
+                creation_timestamp=now,
+                generation=1,
+            ),
             involved_object=reference,
             reason=reason,
             message=message if len(message) <= LONGEST else f"{message[: LONGEST - 1]}…",
@@ -44,4 +51,4 @@ class Teller:
             type="Warning" if warning else "Normal",
             reporting_component=f"lattice.dev/{self.component}",
         )
-        return created(event, uid=uid, now=now)
+        return Put(key_of(event), encode(event), ABSENT)

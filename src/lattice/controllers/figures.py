@@ -20,6 +20,7 @@ PAUSE = 2.0  # seconds between two looks
 MONEY_MOVES = 30.0  # seconds after which spending is told anew, though nothing has changed
 MICRO = 1_000_000
 UNDECIDED = "Undecided"
+PLACED = "Placed"  # the condition
 
 
 class Figure(NamedTuple):
@@ -57,14 +58,17 @@ class Figures:
         return Again(MONEY_MOVES)
 
     def _waiting(self) -> Iterator[Figure]:
-        for verdict, count in Counter(verdict_of(each) for each in self.office.copy(LatticeService).all()).items():
+        found = Counter((verdict_of(each), reason_of(each)) for each in self.office.copy(LatticeService).all())
+        for (verdict, reason), count in found.items():
             if verdict:
-                yield Figure(metrics.PENDING_SERVICES, (verdict,), count)
+                yield Figure(metrics.PENDING_SERVICES, (verdict, reason), count)
 
     def _budgets(self) -> Iterator[Figure]:
         now = self.office.clock.now()
         for each in self.office.copy(LatticeLedger).all():
-            labels, stands = (each.metadata.name,), standing(each, now)
+            budget = each.spec.budget
+            pool = budget.name if budget.kind == LatticePool.resource.kind else ""
+            labels, stands = (each.metadata.name, pool), standing(each, now)
             yield Figure(metrics.BUDGET_COMMITTED, labels, each.status.committed_micros / MICRO)
             yield Figure(metrics.BUDGET_SPENT, labels, stands.spent / MICRO)
             yield Figure(metrics.BUDGET_PROJECTED, labels, stands.projected / MICRO)
@@ -88,3 +92,8 @@ def verdict_of(service: LatticeService) -> str:
     if decision is None or not decision.verdict:
         return UNDECIDED if placed < service.spec.wanted() else ""
     return "" if decision.verdict == "Placed" else decision.verdict
+
+
+def reason_of(service: LatticeService) -> str:
+    """Of its condition Placed: one word, of which there are few."""
+    return next((each.reason for each in service.status.conditions if each.type == PLACED), "")

@@ -59,8 +59,8 @@ class Garbage:
         return len(self._backlog)
 
     def _cache(self, resource: str) -> Cache[Item]:
-        by_owner = {"owner": lambda item: {owner.uid for owner in item.owners}}
-        return Cache(self.store, resource, self._addresses.item, self.clock, self.rng, by_owner, freeze=False)
+        by_owner = {"owner": lambda item: [owner.uid for owner in item.owners]}
+        return Cache(self.store, resource, self._addresses.item, self.clock, self.rng, by_owner, freeze=False, has_bytes=False)
 
     async def run(self) -> None:
         """Until cancelled, or until the term is over."""
@@ -95,8 +95,7 @@ class Garbage:
             self.last_look = stamp(self.clock.now())
 
     def _hear(self, change: Change) -> None:
-        old = None if change.previous is None else self._addresses.item(change.previous)
-        new = self._known(change.key)
+        old, new = self._caches[change.key.resource].before, self._known(change.key)
         if new is not None and self._is_suspect(new):
             self._backlog.add([new.key])
         if old is not None and (new is None or new.uid != old.uid):

@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -111,11 +112,15 @@ class Loop:
         self._fenced: Fenced | None = None
         self._deaf: list[Callable[[], None]] = []
         self._count = metrics.Reconciles(self.controller.name)
-        self.last_look: str | None = None
+        self._looked: datetime | None = None
 
     @property
     def pending(self) -> int:
         return self._turns.pending
+
+    @property
+    def last_look(self) -> str | None:
+        return None if self._looked is None else stamp(self._looked)
 
     @property
     def in_hand(self) -> tuple[str, ...]:
@@ -162,7 +167,8 @@ class Loop:
         except Exception as error:  # noqa: BLE001 - one odd object must not deafen everybody who reads the copy; the resync finds it
             log.error("change not understood", controller=self.controller.name, object=str(change.key), why=repr(error))
             return
-        self.wake(keys)
+        if keys:
+            self.wake(keys)
 
     def _is_over(self) -> bool:
         if self._fenced is not None:
@@ -216,7 +222,7 @@ class Loop:
             result = await self._look(key)
             span.tell(result=result)
         now = self.clock.monotonic()
-        self.last_look = stamp(self.clock.now())
+        self._looked = self.clock.now()
         self._count.attempt(result, now - began)
 
     async def _look(self, key: str) -> str:

@@ -12,14 +12,15 @@ from lattice.controllers.loop import Again, Loop, Pace, Source
 from lattice.controllers.office import Office
 from lattice.controllers.record import conditioned, path_of, with_metadata, with_status
 from lattice.kinds.base import Condition
-from lattice.kinds.node import FINALIZER, LatticeNode, NodeHeartbeat, NodeStatus, NodeUsage
+from lattice.kinds.node import FINALIZER, QUARANTINED, LatticeNode, NodeHeartbeat, NodeStatus, NodeUsage
 from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.presence import Told, Usage
 from lattice.scheduling.leaving import is_draining
 from lattice.scheduling.lifecycle import NodeState
 from lattice.scheduling.measured import is_news
 from lattice.scheduling.noderules import Allowance, NodeSeen, NodeTimes, NodeVerdict, Releases, failover, judge, release
-from lattice.store.protocol import Delete, Entry, Key, Put, Write
+from lattice.scheduling.ports import chosen_of, still_taken, with_taken
+from lattice.store.protocol import Change, Delete, Entry, Key, Put, Write
 
 ZONES = "*"  # the key under which whole zones are looked at
 NOT_JOINED = "NotJoined"
@@ -58,7 +59,7 @@ class Nodes:
         self._wake: Callable[[Iterable[str]], None] = lambda _: None
 
     def loop(self) -> Loop:
-        loop = Loop(self, self.office.clock, self.office.rng, self._everything, (Source(self._nodes),), self.pace)
+        loop = Loop(self, self.office.clock, self.office.rng, self._everything, (Source(self._nodes, self._concerned),), self.pace)
         self._wake = loop.wake
         self.office.presence.on_change(self._hear)
         return loop
@@ -86,6 +87,17 @@ class Nodes:
         """A workload has left that node."""
         self._left.setdefault(name, self.office.clock.monotonic() + COUNT_AFTER)
         self._wake((f"/{name}",))
+
+    def taking(self, workload: LatticeWorkload) -> list[Write]:
+        """Another program has a port that was chosen for it: which one is not known, so none of them is given out for a while."""
+        binding = workload.status.binding
+        path = f"/{binding.node}" if binding else ""
+        entry, node = self._nodes.entry(path), self._nodes.get(path)
+        ports = chosen_of(workload.spec.containers, workload.status.allocated_ports)
+        if binding is None or entry is None or node is None or binding.uid not in ("", node.metadata.uid) or not ports:
+            return []
+        taken = with_taken(node.status.taken_ports, ports, self.office.clock.now())
+        return [with_status(entry, replace(node.status, taken_ports=taken))]
 
     def footing(self, workload: LatticeWorkload) -> Footing:
         binding = workload.status.binding
@@ -132,6 +144,15 @@ class Nodes:
     def _everything(self) -> list[str]:
         return [*(path_of(node) for node in self._nodes.all()), ZONES]
 
+    def _concerned(self, change: Change) -> Iterable[str]:
+        """Not when only the number of its workloads is another: with thousands bound that would be all there is to look at."""
+        before, after = self._nodes.before, self._nodes.get(change.key.path)
+        if before is None or after is None or after.metadata.deletion_timestamp:
+            return (change.key.path,)
+        is_same = before.metadata == after.metadata and before.spec == after.spec
+        counted = replace(before.status, workloads=after.status.workloads)
+        return () if is_same and counted == after.status else (change.key.path,)
+
     def _hear(self, told: Told) -> None:
         path = f"/{told.node}"
         node = self._nodes.get(path)
@@ -143,7 +164,9 @@ class Nodes:
         ready, is_heard = _ready(node), presence.get(name) is not None
         has_joined = is_heard or (ready is not None and ready.reason != NOT_JOINED)
         zone = "/".join(part for part in (node.spec.region, node.spec.zone) if part)
-        return NodeSeen(name, zone, presence.silence(name), _is_ready(node), has_joined, is_heard)
+        mark = next((each.message for each in node.status.conditions if each.type == QUARANTINED and each.status == "True"), "")
+        is_told = ready is not None and ready.reason == "Quarantined"
+        return NodeSeen(name, zone, presence.silence(name), _is_ready(node), has_joined, is_heard, mark, is_told)
 
     def _status(self, node: LatticeNode, verdict: NodeVerdict) -> NodeStatus:
         before, now = node.status, self.office.now
@@ -155,6 +178,7 @@ class Nodes:
             phase="Draining" if verdict.state == "Ready" and is_draining(node) else verdict.state,
             conditions=conditioned(before.conditions, [ready], now),
             usage=self._usage(node),
+            taken_ports=still_taken(before.taken_ports, self.office.clock.now()),
         )
         if verdict.event:
             by = "heartbeat" if verdict.state == "Ready" else "monitor"
@@ -192,7 +216,7 @@ class Nodes:
     def _events(self, node: LatticeNode, verdict: NodeVerdict) -> list[Put]:
         if not verdict.event:
             return []
-        return [self._teller.event(node, verdict.event, verdict.message, warning=verdict.event == "NodeLost")]
+        return [self._teller.event(node, verdict.event, verdict.message, warning=verdict.event != "NodeReady")]
 
     def _changed(self, node: LatticeNode, status: NodeStatus, verdict: NodeVerdict) -> None:
         if status.usage != node.status.usage:
@@ -213,7 +237,8 @@ class Nodes:
         for zone, halt in found.halted.items():
             if zone not in before.halted:
                 log.warning("re-placement halted", zone=zone, why=str(halt))
-        self._tell(found.released - before.released)
+        held = {name for name, why in found.held.items() if before.held.get(name) != why}
+        self._tell(sorted(found.released - before.released | held))
         return Again(max(found.again if found.again is not None else self.pace.resync, 0.01))
 
     def _tell(self, names: Iterable[str]) -> None:

@@ -5,7 +5,6 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from uuid import UUID
 
 import msgspec
 
@@ -51,32 +50,32 @@ COPIED: tuple[type[Kind], ...] = (
 )
 
 
-def _service_of(workload: LatticeWorkload) -> Iterable[str]:
+def _service_of(workload: LatticeWorkload) -> tuple[str, ...]:
     """`namespace/name` of its service."""
     return (f"{workload.metadata.namespace}/{workload.spec.service}",) if workload.spec.service else ()
 
 
-def _node_of(workload: LatticeWorkload) -> Iterable[str]:
+def _node_of(workload: LatticeWorkload) -> tuple[str, ...]:
     return (workload.status.binding.node,) if workload.status.binding else ()
 
 
-def _prepared_on(workload: LatticeWorkload) -> Iterable[str]:
+def _prepared_on(workload: LatticeWorkload) -> tuple[str, ...]:
     """The node on which its room is taken and its binding not made yet."""
     held = prepared(workload)
     return (held.node,) if held else ()
 
 
-def _gang_of(workload: LatticeWorkload) -> Iterable[str]:
+def _gang_of(workload: LatticeWorkload) -> tuple[str, ...]:
     """The attempt that bound it together with others."""
     attempt = gang_of(workload)
     return (attempt,) if attempt else ()
 
 
-def _cluster_of_workload(workload: LatticeWorkload) -> Iterable[str]:
+def _cluster_of_workload(workload: LatticeWorkload) -> tuple[str, ...]:
     return (workload.spec.cluster,)
 
 
-def _cluster_of_node(node: LatticeNode) -> Iterable[str]:
+def _cluster_of_node(node: LatticeNode) -> tuple[str, ...]:
     return (node.spec.cluster,)
 
 
@@ -93,8 +92,13 @@ INDEXES: Mapping[type[Kind], Mapping[str, Index[Any]]] = {
 
 
 def uids(source: random.Random) -> Callable[[], str]:
-    """Asking the system for each would make threads wait for one another, thousands of times a second."""
-    return lambda: str(UUID(int=source.getrandbits(128), version=4))
+    """Version 4. Asking the system for each would make threads wait for one another, thousands of times a second."""
+
+    def made() -> str:
+        digits = f"{source.getrandbits(128):032x}"
+        return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) & 3]}{digits[17:20]}-{digits[20:]}"
+
+    return made
 
 
 def _decoder(kind: type[K]) -> Callable[[Entry], K]:
@@ -112,10 +116,12 @@ class Office:
     rng: random.Random
     presence: Presence
     new_uid: Callable[[], str] = field(default_factory=lambda: uids(random.Random()))  # noqa: S311 - names, no secrets
+    freezes: bool = True  # the copies stay for long, and are kept out of garbage collections
 
     def __post_init__(self) -> None:
         self._copies: dict[type[Kind], Cache[Any]] = {
-            kind: Cache(self.store, kind.resource.id, _decoder(kind), self.clock, self.rng, INDEXES.get(kind, {})) for kind in COPIED
+            kind: Cache(self.store, kind.resource.id, _decoder(kind), self.clock, self.rng, INDEXES.get(kind, {}), self.freezes)
+            for kind in COPIED
         }
 
     def copy(self, kind: type[K]) -> Cache[K]:

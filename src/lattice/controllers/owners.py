@@ -23,7 +23,7 @@ class _Reference(msgspec.Struct, gc=False, rename="camel"):
 
 class _Metadata(msgspec.Struct, gc=False, rename="camel"):
     uid: str = ""
-    owner_references: tuple[_Reference, ...] | None = None
+    owner_references: msgspec.Raw = msgspec.Raw()
     deletion_timestamp: str | None = None
     finalizers: tuple[str, ...] | None = None
 
@@ -33,6 +33,8 @@ class _Stored(msgspec.Struct, gc=False):
 
 
 _decode = msgspec.json.Decoder(_Stored).decode
+_references = msgspec.json.Decoder(tuple[_Reference, ...] | None).decode
+KNOWN = 1024  # lists of owners that are read once for all that have the same: replicas of one service, machines of one cluster
 
 
 class Owner(NamedTuple):
@@ -69,14 +71,23 @@ class Addresses:
     def __init__(self, kinds: Iterable[type[Kind]]) -> None:
         self.resources = {kind.resource.id: kind.resource for kind in kinds}
         self._by_kind = {(each.group, each.kind): each for each in self.resources.values()}
+        self._known: dict[tuple[str, bytes], tuple[Owner, ...]] = {}
 
     def item(self, entry: Entry) -> Item:
         metadata = _decode(entry.value).metadata
-        owners = tuple(
-            Owner(self._key(reference, entry.key.namespace), reference.uid, reference.block_owner_deletion is True)
-            for reference in metadata.owner_references or ()
-        )
+        raw = bytes(metadata.owner_references)
+        owners = self._owners(entry.key.namespace, raw) if raw else ()
         return Item(entry.key, metadata.uid, owners, metadata.finalizers or (), metadata.deletion_timestamp is not None)
+
+    def _owners(self, namespace: str, raw: bytes) -> tuple[Owner, ...]:
+        owners = self._known.get((namespace, raw))
+        if owners is None:
+            if len(self._known) >= KNOWN:
+                self._known.clear()
+            owners = self._known[namespace, raw] = tuple(
+                Owner(self._key(each, namespace), each.uid, each.block_owner_deletion is True) for each in _references(raw) or ()
+            )
+        return owners
 
     def _key(self, reference: _Reference, namespace: str) -> Key | None:
         resource = self._by_kind.get((reference.api_version.rpartition("/")[0], reference.kind))

@@ -1,16 +1,15 @@
 """How controllers write objects: made new, or with another status, spec or metadata than was read, and only if it is still that one."""
 
 from collections.abc import Callable, Iterable, Sequence
-from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 from lattice.kinds.base import Condition, Kind, OwnerReference, Part
 from lattice.kinds.body import encode
-from lattice.kinds.lifecycle import born
-from lattice.kinds.stored import pack
 from lattice.store.protocol import ABSENT, Entry, Key, Put
+
+Change = Callable[[dict[str, Any]], dict[str, Any]]  # of stored metadata
 
 
 class _Stored(msgspec.Struct):
@@ -37,14 +36,26 @@ def path_of(obj: Kind) -> str:
 
 
 def created(obj: Kind, *, uid: str, now: str) -> Put:
-    """A new object, which must not be there yet."""
-    plain = msgspec.to_builtins(obj, builtin_types=(Decimal,))  # a number stays one, which text would not be
-    return Put(key_of(obj), pack(obj.resource, born(plain, uid=uid, now=now)), ABSENT)
+    """A new object, which must not be there yet: its identity is ours to give."""
+    metadata = msgspec.structs.replace(
+        obj.metadata,
+        uid=uid,
+        creation_timestamp=now,
+        generation=1,
+        deletion_timestamp=None,
+        deletion_grace_period_seconds=None,
+        resource_version="",
+        self_link="",
+    )
+    return Put(key_of(obj), encode(msgspec.structs.replace(obj, metadata=metadata)), ABSENT)
 
 
-def with_status(entry: Entry, status: Part) -> Put:
+def with_status(entry: Entry, status: Part, metadata: Change | None = None) -> Put:
+    """`metadata`, if given, changes in the same write."""
     stored = _decode(entry.value)
     stored.status = _raw(status)
+    if metadata is not None:
+        stored.metadata = _raw(metadata(msgspec.json.decode(stored.metadata)))
     return Put(entry.key, _encoder.encode(stored), entry.revision)
 
 
@@ -59,7 +70,7 @@ def with_spec(entry: Entry, spec: Part, status: Part | None = None) -> Put:
     return Put(entry.key, _encoder.encode(stored), entry.revision)
 
 
-def with_metadata(entry: Entry, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Put:
+def with_metadata(entry: Entry, change: Change) -> Put:
     stored = _decode(entry.value)
     stored.metadata = _raw(change(msgspec.json.decode(stored.metadata)))
     return Put(entry.key, _encoder.encode(stored), entry.revision)

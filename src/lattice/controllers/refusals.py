@@ -7,6 +7,7 @@ from typing import NamedTuple
 from lattice import metrics
 from lattice.controllers.deeds import Deeds
 from lattice.engine.decide import decide
+from lattice.engine.plugin import Profile
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.grounds import Grounds, refused
 from lattice.scheduling.profile import ProfileSpec
@@ -26,7 +27,7 @@ class Untold(NamedTuple):
 class Refusals:
     deeds: Deeds
     scheduler: CompositeScheduler
-    profile: ProfileSpec
+    profiles: Mapping[Profile, ProfileSpec]
     untold: dict[str, Untold] = field(default_factory=dict)
     _for_whom: dict[str, str] = field(default_factory=dict)  # by victim
 
@@ -38,6 +39,7 @@ class Refusals:
                 queue.done(each.ask.name)
                 continue
             metrics.SCHEDULING_FAILURES.inc()
+            metrics.ATTEMPT_UNPLACED.inc()
             queue.unschedulable(each.ask.name, each.wakes_on, now)
             self.untold[each.ask.name] = Untold(each.why, each.kinds, grounds)
 
@@ -47,8 +49,8 @@ class Refusals:
         for each in unplaced:
             key = (each.ask.shape, each.kinds)
             if key not in known:
-                decision = decide(each.ask, self.scheduler.table, self.scheduler.profile)
-                known[key] = refused(decision, self.profile, revision) if not decision.fits else {}
+                decision = decide(each.ask, self.scheduler.table, self.scheduler.profile_of(each.ask))
+                known[key] = refused(decision, self.profiles[decision.profile], revision) if not decision.fits else {}
             yield each, known[key]
 
     async def tell(self, queue: Queue) -> None:

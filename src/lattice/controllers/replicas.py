@@ -15,13 +15,13 @@ from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 from lattice.placement.replicas import Cell, cell_of, free_slots, in_cell, labels_for, template, wanted_cells, workload
 from lattice.placement.rollout import Replica, Steps, next_steps
-from lattice.placement.seen import is_going, is_owned
+from lattice.placement.seen import is_going, is_owned, no_room
 from lattice.placement.stale import PLACED_CONDITION
 from lattice.scheduling.leaving import is_leaving
 from lattice.store.protocol import Change, Write
 
 PROGRESSING = "Progressing"
-ROLLING, COMPLETE = "RollingOut", "Complete"
+ROLLING, COMPLETE, NO_ROOM = "RollingOut", "Complete", "NoRoomForSurge"
 
 
 @dataclass
@@ -39,20 +39,24 @@ class Replicas:
         self._teller = self.office.teller("services")
 
     def loop(self) -> Loop:
-        sources = (Source(self._services), Source(self._workloads, self._of_workload))
+        sources = (Source(self._services, self._of_service), Source(self._workloads, self._of_workload))
         pace = Pace(workers=self.workers, resync=self.resync)
         return Loop(self, self.office.clock, self.office.rng, lambda: map(path_of, self._services.all()), sources, pace)
 
+    def _of_service(self, change: Change) -> Iterable[str]:
+        """Not when only how its replicas are is another: that is told of thousands many times over."""
+        before, after = self._services.before, self._services.get(change.key.path)
+        return () if before is not None and after is not None and _asked(before) == _asked(after) else (change.key.path,)
+
     def _of_workload(self, change: Change) -> Iterable[str]:
         """Those that go; and while others wait for it, those that become ready or fail."""
-        before = None if change.previous is None else _decode(change.previous.value)
-        after = None if change.value is None else _decode(change.value)
+        before, after = self._workloads.before, self._workloads.get(change.key.path) if change.value else None
         found = after or before
         if found is None or not found.spec.service:
             return ()
         key = f"{change.key.namespace}/{found.spec.service}"
         is_leaving = after is None or (bool(after.metadata.deletion_timestamp) and not (before and before.metadata.deletion_timestamp))
-        is_better = key in self._watched and (before is None or after is None or before.status != after.status)
+        is_better = key in self._watched and (before is None or after is None or _how(before) != _how(after))
         return (key,) if is_leaving or is_better else ()
 
     async def reconcile(self, key: str) -> Again | None:
@@ -63,7 +67,8 @@ class Replicas:
         found = self._workloads.by("service", key)
         mine = [each for each in found if is_owned(each, service)]
         spec = template(service)
-        steps = next_steps(self._wanted(service), spec.revision, [self._replica(each) for each in mine if not _is_lost(each)])
+        replicas = [self._replica(each) for each in mine if not _is_lost(each)]
+        steps = next_steps(self._wanted(service), spec.revision, replicas, service.spec.least)
         (self._watched.add if steps.is_rolling else self._watched.discard)(key)
         groups = [
             self._telling(service, spec.revision, steps, mine),
@@ -93,6 +98,7 @@ class Replicas:
             is_going=is_going(each),
             node=status.binding.node if status.binding else "",
             failure=(status.failure_reason or "Failed") if status.actual_state == "Failed" else "",
+            no_room=no_room(each),
         )
 
     def _starting(self, service: LatticeService, spec: WorkloadSpec, cells: Sequence[Cell], taken: Sequence[int]) -> Iterator[list[Write]]:
@@ -159,6 +165,18 @@ def _is_decided(service: LatticeService) -> bool:
     return said is not None and said.observed_generation == service.metadata.generation
 
 
+def _asked(service: LatticeService) -> tuple[object, ...]:
+    """What of a service its replicas follow from."""
+    metadata, status = service.metadata, service.status
+    said = [each for each in status.conditions if each.type in (PLACED_CONDITION, PROGRESSING)]
+    return (metadata.uid, metadata.generation, metadata.deletion_timestamp, metadata.labels, status.placements, said)
+
+
+def _how(each: LatticeWorkload) -> tuple[object, ...]:
+    status = each.status
+    return (status.ready, status.actual_state, status.failure_reason, no_room(each))
+
+
 def _is_lost(each: LatticeWorkload) -> bool:
     """On its way out on a node that is not heard of: nobody waits for it."""
     return is_going(each) and each.status.actual_state == "Unknown"
@@ -169,31 +187,14 @@ def _progress(before: Condition | None, revision: str, steps: Steps) -> Conditio
     if steps.is_rolling and steps.failure:
         words = f"revision {revision} does not come up: {steps.failure}; no more replicas are replaced until it does"
         return Condition(type=PROGRESSING, status="False", reason=steps.failure, message=words)
+    if steps.is_rolling and steps.no_room:
+        words = (
+            f"revision {revision} needs room for one replica more before it can take the place of another: {steps.no_room}; "
+            "it goes on once there is: a machine more, other workloads fewer, or a lower replicas.min would help"
+        )
+        return Condition(type=PROGRESSING, status="False", reason=NO_ROOM, message=words)
     if steps.is_rolling:
         return Condition(type=PROGRESSING, status="True", reason=ROLLING, message=f"replicas are replaced by revision {revision}")
     if before is None:
         return None
     return Condition(type=PROGRESSING, status="False", reason=COMPLETE, message=f"all replicas have revision {revision}")
-
-
-class _Metadata(msgspec.Struct, gc=False, rename="camel"):
-    deletion_timestamp: str | None = None
-
-
-class _Spec(msgspec.Struct, gc=False):
-    service: str = ""
-
-
-class _Status(msgspec.Struct, gc=False, frozen=True, rename="camel"):
-    ready: bool | None = None
-    actual_state: str = ""
-    failure_reason: str = ""
-
-
-class _Stored(msgspec.Struct, gc=False):
-    metadata: _Metadata
-    spec: _Spec
-    status: _Status = _Status()
-
-
-_decode = msgspec.json.Decoder(_Stored).decode

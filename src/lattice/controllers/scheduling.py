@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
@@ -11,18 +11,22 @@ import structlog
 
 from lattice import metrics, traces
 from lattice.controllers.batches import Batches, Group
+from lattice.controllers.bindfailures import BindFailures
 from lattice.controllers.bindings import StoreLedger
 from lattice.controllers.deeds import Draft
+from lattice.controllers.disruptions import Disruptions
 from lattice.controllers.loop import Again, Loop, Pace, Source
 from lattice.controllers.office import Office
 from lattice.controllers.refusals import Refusals
-from lattice.engine.decide import decide
+from lattice.engine.decide import Decision
 from lattice.engine.order import tie_rank
+from lattice.engine.picks import Picks
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.bind import Binder, BindEvent, BindingMode, BindRequest
 from lattice.scheduling.change import Change as Wakes
+from lattice.scheduling.facts import NodeFacts
 from lattice.scheduling.grounds import Grounds, chosen
 from lattice.scheduling.nodes import NodeTable
 from lattice.scheduling.ports import allocated
@@ -44,31 +48,44 @@ log = structlog.get_logger()
 
 @dataclass
 class SchedulingController:
-    """Told that something changed; looks at what did, and binds all that can be bound. `before`: the table of the term before, if any."""
+    """Told that something changed; looks at what did, and binds all that can be bound. `before`: the table of the term before, if any.
+
+    `plain`: how nodes are scored for workloads that belong to no service; None: as for all others.
+    """
 
     office: Office
     profile: ProfileSpec = PRESETS[DEFAULT]
     before: NodeTable | None = None
+    leaving: Callable[[LatticeWorkload], str] = lambda _: ""  # why a workload must leave its node, a drain for one
+    plain: ProfileSpec | None = None
     name: ClassVar[str] = "scheduling"
 
     def __post_init__(self) -> None:
         office, term = self.office, self.office.term
         dice = random.Random(self.profile.seed)  # noqa: S311 - the same every time is the point
-        self.scheduler: CompositeScheduler = compose(self.profile, NodeTable(self.profile.seed), dice, f"{term.holder}.{term.number}")
-        self.scheduler.preemptor = Preemptor(self.table, self.scheduler.profile, age=self._age)
+        holder, table = f"{term.holder}.{term.number}", NodeTable(self.profile.seed)
+        self.scheduler: CompositeScheduler = compose(self.profile, table, dice, holder, self.plain)
+        self.profiles = {self.scheduler.profile: self.profile}
+        if self.scheduler.plain and self.plain:
+            self.profiles[self.scheduler.plain] = self.plain
+        self.disruptions = Disruptions(office, self._displaced, self.leaving)
+        self.scheduler.preemptor = Preemptor(self.table, self.scheduler.profile, self.disruptions.allowance, self._age)
+        self.scheduler.tell = self._note_grounds
         self.roster = Roster(self.scheduler)
-        self.ledger = StoreLedger(office, self._draft, self._is_as_decided)
+        self.ledger = StoreLedger(office, self._draft, self._is_as_decided, self.roster.knows)
         mode = BindingMode(self.profile.binding)
         self.binder = Binder(self.ledger, self.scheduler.reservations, office.clock.monotonic, mode)
         self.batches = Batches(
             self.ledger, self.scheduler.reservations, self.binder.seen, self.roster.uids, self._bound, self._nodes_written
         )
-        self.refusals = Refusals(self.ledger.deeds, self.scheduler, self.profile)
+        self.refusals = Refusals(self.ledger.deeds, self.scheduler, self.profiles)
+        self.failures = BindFailures(self.ledger.deeds)
         self._grounds: dict[str, Grounds] = {}
         self._open: dict[str, Placed] = {}  # decided, and being written
         self._held: dict[str, Placed] = {}  # decided, and waiting for others to leave
         self._nodes: dict[str, None] = {}  # changed since the last look
         self._workloads: dict[str, None] = {}
+        self._early: set[str] = set()  # workloads that were looked at before what we wrote of them had come back to us
         self._recount: set[str] = set()  # nodes that somebody left
         self._odd: dict[str, str] = {}  # as logged
         self._is_filled = False
@@ -104,7 +121,9 @@ class SchedulingController:
             return ()
         if self.ledger.written.get(path) == change.revision:
             del self.ledger.written[path]
-            return ()
+            if path not in self._early:
+                return ()
+            self._early.discard(path)
         self._workloads[path] = None
         return (KEY,)
 
@@ -124,6 +143,7 @@ class SchedulingController:
         await self._settle()
         await self._evict()
         await self.refusals.tell(self.roster.queue)
+        await self.failures.tell()
         await self._count()
         return self._again()
 
@@ -135,11 +155,14 @@ class SchedulingController:
         self._nodes.clear()
         await workloads.wait_for(max((entry.revision for entry in changed.values() if entry), default=0))
         now = Moment(self.office.clock.monotonic(), self.office.clock.now())
+        self._overtaken({name for name, entry in changed.items() if entry and entry.revision > self.binder.seen.get(name, 0)})
         for name, entry in changed.items():
             self._absorb_node(name, entry, found[name], now)
         for path in [*self._workloads, *self.roster.due(now.seconds)]:
             self._absorb_workload(path, now)
         self._workloads.clear()
+        if self.disruptions.has_eased(self.roster.queue.is_awaited(Wakes.LIMITS_EASED)):
+            self.roster.queue.wake(Wakes.LIMITS_EASED, now.seconds)
         self._tell_odd()
         if not self._is_filled:
             self._is_filled = True
@@ -147,13 +170,19 @@ class SchedulingController:
                 self.table.lessons.carry_over(self.before.lessons)
                 self.before = None
 
+    def _overtaken(self, nodes: set[str]) -> None:
+        """What was decided before somebody else moved its node, and is not written yet, was decided on less than is known now."""
+        for each in self._open.values():
+            if each.node in nodes and each.ask.name not in self.ledger.written:
+                self.scheduler.reservations.release(each.reservation.id)
+
     def _tell_odd(self) -> None:
         """What cannot be counted, once."""
         if self.roster.odd == self._odd:
             return
         for what, why in self.roster.odd.items():
             if self._odd.get(what) != why:
-                log.warning("left out of scheduling", what=what, why=why)
+                log.warning("not counted as it is", what=what, why=why)
         self._odd = dict(self.roster.odd)
 
     def _absorb_node(self, name: str, entry: Entry | None, found: LatticeNode | None, now: Moment) -> None:
@@ -164,20 +193,36 @@ class SchedulingController:
             return  # what we wrote since is still on its way
         else:
             seen[name] = entry.revision
+        before = self._facts(name)
         self._workloads.update(dict.fromkeys(self.roster.node(name, found, now.seconds)))
+        if self._facts(name) != before:
+            self._reconsider(name)
+
+    def _facts(self, name: str) -> NodeFacts | None:
+        return self.table.facts[self.table.row_of[name]] if name in self.table.row_of else None
+
+    def _reconsider(self, node: str) -> None:
+        """Who waits for others to leave it chose it as it was: smaller, cordoned or tainted, it may not be the one any more."""
+        for each in [held for held in self._held.values() if held.node == node]:
+            self.scheduler.reservations.release(self._held.pop(each.ask.name).reservation.id)
+            self.roster.queue.done(each.ask.name)
+            self._workloads[each.ask.name] = None
 
     def _absorb_workload(self, path: str, now: Moment) -> None:
         copy = self.office.copy(LatticeWorkload)
         entry, written = copy.entry(path), self.ledger.written.get(path, 0)
         if entry is not None and entry.revision < written:
+            self._early.add(path)
             return
         self.ledger.written.pop(path, None)
-        was = self._home(path)
-        self.roster.workload(path, copy.get(path), now)
+        was, found = self._home(path), copy.get(path)
+        self.roster.workload(path, found, now)
+        self.disruptions.note(found)
         if was and self._home(path) != was:
             self._recount.add(was)
         if path in self._held and path not in self.roster.queue:
             self.scheduler.reservations.release(self._held.pop(path).reservation.id)
+            self.roster.queue.done(path)  # or one that comes again under its name would wait for this one to be through
 
     def _home(self, path: str) -> str:
         there = self.table.placements.get(path)
@@ -200,10 +245,10 @@ class SchedulingController:
     def _decide_on(self, batch: list[list[WorkloadAsk]], now: float) -> Cycle | None:
         queue = self.roster.queue
         revision = self.office.copy(LatticeNode).revision
+        self.disruptions.renew()
         for run in batch:
-            decision = decide(run[0], self.table, self.scheduler.profile)
-            grounds = chosen(decision, self.profile, revision) if decision.fits else {}
-            self._grounds.update((ask.name, grounds) for ask in run)
+            for ask in run:
+                self._grounds.pop(ask.name, None)
             metrics.SCHEDULING_ATTEMPTS.inc(len(run))
         cycle = self.scheduler.cycle(batch, now)
         for held in cycle.expired:
@@ -214,6 +259,11 @@ class SchedulingController:
         cycle.placed = [self._held.pop(each.ask.name) for each in self._free_to_go()]
         self._open.update((each.ask.name, each) for each in cycle.placed)
         return cycle if cycle.placed or batch else None
+
+    def _note_grounds(self, asks: Sequence[WorkloadAsk], found: Decision | Picks) -> None:
+        """Why each goes where it goes, as of its own turn."""
+        grounds = chosen(found, self.profiles[found.profile], self.office.copy(LatticeNode).revision)
+        self._grounds.update(zip((ask.name for ask in asks), grounds, strict=False))
 
     def _settled(self, batch: list[list[WorkloadAsk]], now: float) -> list[list[WorkloadAsk]]:
         """Without groups of which another attempt still has some: they wait until that is over."""
@@ -279,13 +329,17 @@ class SchedulingController:
                 self._bound(self._open[event.workload])
             else:
                 self.batches.hopeless.add(event.workload)
+                self.batches.lost[event.workload] = event.reason
 
     def _bound(self, placed: Placed) -> None:
         """What happened to it while this was written is news."""
         name = placed.ask.name
+        metrics.ATTEMPT_BOUND.inc()
         self._open.pop(name, None)
         self._grounds.pop(name, None)
+        self.batches.lost.pop(name, None)
         self.roster.prepared.pop(name, None)
+        self.roster.done(name)
         self.roster.queue.done(name)
         workload, written = self.office.copy(LatticeWorkload).entry(name), self.ledger.written.get(name, 0)
         if workload is None or workload.revision >= written:
@@ -306,6 +360,8 @@ class SchedulingController:
             if self._open.pop(name, None) is None:
                 continue
             metrics.SCHEDULING_FAILURES.inc()
+            metrics.ATTEMPT_LOST.inc()
+            self.failures.note(name, each.node, self.batches.lost.pop(name, "it was not written"))
             self.scheduler.reservations.release(each.reservation.id)
             if name in self.batches.hopeless:
                 self.batches.hopeless.discard(name)
@@ -319,6 +375,8 @@ class SchedulingController:
         """Its ports are those that the table chose when its room was taken."""
         there, found = self.table.placements.get(request.workload), self.office.copy(LatticeWorkload).get(request.workload)
         grounds = self._grounds.get(request.workload, {})
+        if request.node not in grounds.get("best", (request.node,)):
+            grounds = {}  # it came there by another way: with its group, or by making others leave
         if there is None or found is None:
             return Draft(grounds=grounds)
         ports = allocated(found.spec.containers, there.ports)
@@ -326,7 +384,7 @@ class SchedulingController:
 
     def _is_as_decided(self, workload: LatticeWorkload) -> bool:
         there = self.table.placements.get(f"{workload.metadata.namespace}/{workload.metadata.name}")
-        return there is not None and self.roster.ask_of(workload) == there.ask
+        return there is not None and self.roster.asks_as_before(workload, there.ask)
 
     async def _evict(self) -> None:
         """Who was told to make room is marked; whoever runs workloads stops it, and takes its node away."""
@@ -343,17 +401,20 @@ class SchedulingController:
 
     async def _count(self) -> None:
         """Of nodes that somebody left, how many are there now. Whoever binds to one counts, too, so a rival is no trouble."""
-        names = [name for name in self._recount if name in self.table.row_of]
+        names = [name for name in sorted(self._recount) if name in self.table.row_of]
         self._recount.clear()
         await self.batches.count({name: len(self.table.on_row[self.table.row_of[name]]) for name in names})
 
     def _again(self) -> Again | None:
         now = self.office.clock.monotonic()
-        dates = [when for when in (self.roster.next_at(),) if when is not None]
+        dates = [when for when in (self.roster.next_at(), self.failures.next_at) if when is not None]
         dates += [each.reservation.expires_at for each in self._held.values()]
         dates += [now + LEFTOVERS] if self.roster.prepared else []
         dates += [now] if self._nodes or self._workloads else []
         return Again(max(0.0, min(dates) - now)) if dates else None
+
+    def _displaced(self) -> set[str]:
+        return {name for names in self.table.leaving.values() for name in names}
 
     def _age(self, name: str) -> float:
         found = self.office.copy(LatticeWorkload).get(name)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from lattice import metrics
 from lattice.controllers.ledgers import OverBudget
 from lattice.controllers.loop import Again, Loop, Pace, Source
 from lattice.controllers.office import Office
@@ -102,6 +103,7 @@ class Services:
                 break
             refused |= dict.fromkeys(refusal.services, refusal.over)
             await self._survey.catch_up()
+        _count(outcome)
         self._took = self.office.clock.monotonic() - began
         decided = outcome.decided
         self._is_waiting = bool(refused) or any(each.missing for each in decided.placements.values())
@@ -146,6 +148,13 @@ class Services:
 
 def _same_words(one: SchedulerDecision, other: SchedulerDecision) -> bool:
     return (one.verdict, one.reason, one.alternatives, one.required) == (other.verdict, other.reason, other.alternatives, other.required)
+
+
+def _count(outcome: Outcome) -> None:
+    for name in outcome.decided.placements:
+        decision = outcome.said[name].status.scheduler_decision
+        verdict = decision.verdict if decision else "Placed"
+        metrics.ATTEMPTS.labels("placed" if verdict == "Placed" else "refused", verdict).inc()
 
 
 def _over_budget(over: OverBudget, world: World, name: str, state: str) -> SchedulerDecision:

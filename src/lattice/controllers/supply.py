@@ -28,6 +28,7 @@ from lattice.store.protocol import Write
 
 ALL = "supply"  # the one key
 PAUSE = 2.0  # seconds between two looks
+SHARE = 20  # and at least so many times as long as the last one took: a large fleet must not be all there is to think about
 MONEY_MOVES = 3600.0  # seconds after which spending is looked at, though nothing has changed
 PLACES = (LatticePool, CloudInfrastructure, StaticInfrastructure, LatticeNodeClass, LatticeCluster, LatticeLedger)
 
@@ -43,6 +44,7 @@ class Supply:
     aside: Callable[[Callable[[], Fleet]], Awaitable[Fleet]] = asyncio.to_thread  # where to think: thousands of machines take a while
     name: str = "supply"
     _looked: float = field(default=float("-inf"))
+    _took: float = 0.0
 
     def loop(self) -> Loop:
         watched = (*PLACES, Secret, LatticeWorkload)
@@ -51,7 +53,7 @@ class Supply:
 
     async def reconcile(self, key: str) -> Again | None:
         now = self.office.clock.monotonic()
-        if (wait := self._looked + self.pause - now) > 0:
+        if (wait := self._looked + max(self.pause, SHARE * self._took) - now) > 0:
             return Again(wait)
         self._looked = now
         world = self._world()
@@ -61,6 +63,7 @@ class Supply:
         found = statuses(world, fleet, lambda namespace, name: secrets.get(f"{namespace}/{name}"), used)
         groups = [[write] for each, status in found if (write := self._write(each, status)) is not None]
         await self.office.commit_each(groups)
+        self._took = self.office.clock.monotonic() - now
         return None
 
     def _world(self) -> World:

@@ -18,7 +18,6 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.prices import PriceBook
-from lattice.placement.seen import NOT_JOINED, is_going
 from lattice.placement.world import Key, World
 from lattice.store.protocol import Change
 
@@ -58,7 +57,7 @@ class Survey:
         if not self._is_filled:
             self._dirty = {(kind, path_of(each)) for kind in LOOKED_AT for each in self._office.copy(kind).all()}
             self._is_filled = True
-        for kind, path in self._dirty:
+        for kind, path in sorted(self._dirty, key=lambda each: (each[0].resource.id, each[1])):
             self._take(kind, path)
         self._dirty.clear()
         return World(self._objects.copy(), *self._tables(), now=now, adapters=self._adapters)
@@ -67,20 +66,10 @@ class Survey:
         namespace, _, name = path.partition("/")
         key = (kind.resource.kind, namespace, name)
         found = self._office.copy(kind).get(path)
-        if found is None or not _counts(found):
+        if found is None:
             self._objects.pop(key, None)
             return
         self._objects[key] = found
-
-
-def _counts(kind: Kind) -> bool:
-    """Replicas that are going, and nodes that are or have not come yet, take part in nothing: their cluster says what it is to have."""
-    if isinstance(kind, LatticeWorkload):
-        return not is_going(kind)
-    if isinstance(kind, LatticeNode):
-        is_awaited = any(each.type == "Ready" and each.reason == NOT_JOINED for each in kind.status.conditions)
-        return not kind.metadata.deletion_timestamp and not is_awaited
-    return True
 
 
 class _Identity(msgspec.Struct, gc=False, rename="camel"):

@@ -124,11 +124,11 @@ class Turns:
 
     def _make_ready(self, key: str, lane: Lane) -> None:
         """In the better lane, if it is in one already."""
-        for found in Lane:
-            if key in self._ready[found]:
+        for found, keys in enumerate(self._ready):
+            if key in keys:
                 if found <= lane:
                     return
-                del self._ready[found][key]
+                del keys[key]
         self._ready[lane][key] = None
 
     def _put_off(self, key: str, seconds: float) -> None:

@@ -1,7 +1,9 @@
 """What is done about each workload: its record against what its node says, decided by the lifecycle, stored before it is ordered."""
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -9,19 +11,20 @@ from msgspec.structs import replace
 
 from lattice import metrics
 from lattice.clock import stamp
+from lattice.controllers.ages import Ages
 from lattice.controllers.departures import Departures
 from lattice.controllers.loop import Again, Loop, Pace, Source
 from lattice.controllers.nodes import Footing, Nodes
 from lattice.controllers.office import Office
-from lattice.controllers.record import conditioned, path_of, with_metadata, with_status
+from lattice.controllers.record import conditioned, path_of, with_status
 from lattice.kinds.base import Condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import FINALIZER, RETRY_REQUESTED, LatticeWorkload, WorkloadStatus
 from lattice.presence import Spoken, Told
-from lattice.scheduling.lifecycle import Action, Decision, Graces, Report, decide, retry_by_hand
-from lattice.scheduling.observed import HOMELESS, Sight, after, is_settled, reported, situation
+from lattice.scheduling.lifecycle import AWAITS, PORT_TAKEN, Action, Decision, Graces, Report, decide, retry_by_hand
+from lattice.scheduling.observed import HOMELESS, Sight, after, awaits_node, is_settled, reported, situation
 from lattice.scheduling.orders import wanted
-from lattice.store.protocol import Delete, Entry, Put, Write
+from lattice.store.protocol import Change, Delete, Entry, Put, Write
 
 WARNINGS = frozenset({Action.MARK_FAILED, Action.BACKOFF_WAIT})
 RETRIES = frozenset({Action.RECREATE, Action.RETRY})
@@ -44,10 +47,11 @@ class Workloads:
     def __post_init__(self) -> None:
         self._copy = self.office.copy(LatticeWorkload)
         self._teller = self.office.teller(self.name)
+        self._acted, self._changed = Ages(self.office.clock), Ages(self.office.clock)  # by path: the last action, the present state
         self._wake: Callable[[Iterable[str]], None] = lambda _: None
 
     def loop(self) -> Loop:
-        loop = Loop(self, self.office.clock, self.office.rng, self._everything, (Source(self._copy),), self.pace)
+        loop = Loop(self, self.office.clock, self.office.rng, self._everything, (Source(self._copy, self._concerned),), self.pace)
         self._wake = loop.wake
         self.office.presence.on_change(self._hear)
         self.nodes.on_change(loop.wake)
@@ -57,13 +61,23 @@ class Workloads:
     async def reconcile(self, key: str) -> Again | None:
         entry, workload = self._copy.entry(key), self._copy.get(key)
         if entry is None or workload is None or _is_finished(workload):
+            self._acted.forget(key)
+            self._changed.forget(key)
             return None
         footing = await self._footing(entry, workload)
-        sight, now = self._sight(workload, footing), self.office.clock.now()
+        if not footing.is_heard and _metadata(workload) is None:
+            return None  # its node has not told this server all yet: nothing follows before it has
+        now = self.office.clock.now()
+        sight = self._timed(key, workload, self._sight(workload, footing), now)
         found = situation(workload, sight, now)
         is_asked = RETRY_REQUESTED in workload.metadata.annotations
         decision = retry_by_hand(found, self.graces) if is_asked else decide(found, self.graces)
-        writes = self._writes(entry, workload, decision, after(workload, sight, decision, now))
+        status = after(workload, sight, decision, now)
+        if decision.action in AWAITS and footing.is_heard:
+            status = self._shown(status, decision)
+        writes = self._writes(entry, workload, decision, status)
+        if decision.failure == PORT_TAKEN:
+            writes += self.nodes.taking(workload)
         if writes:
             await self.office.commit(writes)
             _count(key, decision)
@@ -72,13 +86,28 @@ class Workloads:
         waits = [seconds for seconds in (decision.again, footing.again) if seconds is not None]
         return Again(min(*waits, self.interval)) if waits else None
 
+    def _timed(self, key: str, workload: LatticeWorkload, sight: Sight, now: datetime) -> Sight:
+        """What runs as it should waits for nothing, and needs no watch."""
+        if is_settled(workload):
+            self._acted.forget(key)
+            self._changed.forget(key)
+            return sight
+        status = workload.status
+        acted = self._acted.age(key, status.last_action_at, now)
+        return dataclasses.replace(sight, acted_for=acted, state_for=self._changed.age(key, status.state_since, now))
+
     def _everything(self) -> list[str]:
         return [path_of(workload) for workload in self._copy.all()]
+
+    def _concerned(self, change: Change) -> Iterable[str]:
+        """Not those that wait for their first node: whoever finds one knows of them."""
+        found = self._copy.get(change.key.path)
+        return () if found is not None and awaits_node(found) else (change.key.path,)
 
     def _hear(self, told: Told) -> None:
         """A node says something: also about those of which it only says that it has its orders."""
         waiting = (path_of(each) for each in self._copy.by("node", told.node) if not is_settled(each))
-        self._wake({*told.workloads, *waiting})
+        self._wake(dict.fromkeys((*told.workloads, *waiting)))
 
     async def _footing(self, entry: Entry, workload: LatticeWorkload) -> Footing:
         footing = self.nodes.footing(workload)
@@ -91,7 +120,7 @@ class Workloads:
         binding, presence = workload.status.binding, self.office.presence
         heard = presence.get(binding.node) if binding else None
         if binding is None or heard is None or footing.node != "Ready":
-            return Sight(footing.node, footing.is_heard)
+            return Sight(footing.node, footing.is_heard, why=footing.reason)
         path = path_of(workload)
         spoken = heard.workloads.get(path)
         knows = presence.knows(binding.node, path, wanted(workload))
@@ -111,8 +140,11 @@ class Workloads:
         if status == workload.status and metadata is None:
             return []
         if status != workload.status:
-            status = replace(status, conditions=conditioned(status.conditions, [_ready(status, decision)], self.office.now))
+            status = self._shown(status, decision)
         return [_put(entry, metadata, status), *events]
+
+    def _shown(self, status: WorkloadStatus, decision: Decision) -> WorkloadStatus:
+        return replace(status, conditions=conditioned(status.conditions, [_ready(status, decision)], self.office.now))
 
     def _removal(self, entry: Entry, workload: LatticeWorkload, status: WorkloadStatus) -> Write:
         """The record goes, unless somebody else holds it."""
@@ -144,9 +176,7 @@ def _metadata(workload: LatticeWorkload) -> Callable[[dict[str, Any]], dict[str,
 
 
 def _put(entry: Entry, metadata: Callable[[dict[str, Any]], dict[str, Any]] | None, status: WorkloadStatus) -> Put:
-    if metadata is not None:
-        entry = Entry(entry.key, with_metadata(entry, metadata).value, entry.revision)
-    return with_status(entry, status)
+    return with_status(entry, status, metadata)
 
 
 def _ready(status: WorkloadStatus, decision: Decision) -> Condition:

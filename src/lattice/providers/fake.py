@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
 
 from lattice.clock import Clock
 from lattice.providers.protocol import Found, Machine, Offered, Refused
@@ -23,7 +26,12 @@ class FakeProvider:
     refusing: str = ""  # why nothing is made or listed at present
     made: Callable[[Machine], None] = _nobody
     removed: Callable[[str], None] = lambda _: None
+    note: Path | None = None  # file of the machines that there are: they outlive the server
     _machines: dict[str, Found] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.note is not None and self.note.exists():
+            self._machines = {each.node: each for each in msgspec.json.decode(self.note.read_bytes(), type=list[Found])}
 
     async def offers(self) -> Offered:
         self._refuse()
@@ -33,14 +41,14 @@ class FakeProvider:
     async def create(self, machine: Machine) -> str:
         known = self._machines.get(machine.node)
         if known is None:
-            offered = await self.offers()
-            if wrong := offered.lacks(machine.region):
-                raise Refused(wrong, where=f"{self.name}/{machine.node}", fix="free some machines, raise the quota, or use another region")
+            (await self.offers()).check(machine.region)
             known = self._machines[machine.node] = Found(machine.node, machine.cluster, f"{self.name}://{machine.node}", "Starting")
+            self._keep()
         if known.state != "Running":
             await self.clock.sleep(self.latency)
             if machine.node in self._machines:  # unless it was deleted meanwhile
                 self._machines[machine.node] = replace(known, state="Running", message="")
+                self._keep()
                 self.made(machine)
         return known.provider_id
 
@@ -49,6 +57,7 @@ class FakeProvider:
         if node in self._machines:
             await self.clock.sleep(self.latency)
             self._machines.pop(node, None)
+            self._keep()
             self.removed(node)
 
     async def list(self) -> Sequence[Found]:
@@ -61,7 +70,13 @@ class FakeProvider:
     def lose(self, node: str, message: str = "it ended by itself") -> None:
         """The machine ends without anybody having asked for it."""
         self._machines[node] = replace(self._machines[node], state="Ended", message=message)
+        self._keep()
         self.removed(node)
+
+    def _keep(self) -> None:
+        if self.note is not None:
+            self.note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.note.write_bytes(msgspec.json.encode(list(self._machines.values())))
 
     def _refuse(self) -> None:
         if self.refusing:

@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import fcntl
+import itertools
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from lattice.errors import Unavailable
 from lattice.providers.protocol import Found, Machine, Offered, Refused
 
 STOP_WITHIN = 15.0  # seconds for an agent to stop what it runs, and itself
+OWN_SHARE = 2 / 3  # of that time is what a workload may take; the rest is the agent's
 GLANCE = 0.05
 MACHINE, PID, LOG, AGENT = "machine.json", "agent.pid", "agent.log", "agent"
 
@@ -32,6 +34,7 @@ class LocalProvider:
     name: str = "local"
     command: Sequence[str] = (sys.executable, "-m", "lattice", "agent")
     flags: Sequence[str] = ()
+    stop_within: float = STOP_WITHIN
     _started: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
     _turns: dict[str, asyncio.Lock] = field(default_factory=dict)
 
@@ -61,6 +64,11 @@ class LocalProvider:
             await self._clear(node, home)
             shutil.rmtree(home)
 
+    async def _quit(self, node: str) -> None:
+        async with self._turns.setdefault(node, asyncio.Lock()):
+            if not await self._stop(node):
+                await self._clear(node, self._home(node))
+
     async def list(self) -> Sequence[Found]:
         found = []
         for path in sorted(self.folder.glob(f"*/{MACHINE}")):
@@ -79,7 +87,10 @@ class LocalProvider:
 
     async def close(self) -> None:
         """Nothing stays behind: what agents run ends with them. Their folders stay, and a later start goes on with them."""
-        await asyncio.gather(*(self._stop(each.node) for each in await self.list()))
+        ended = await asyncio.gather(*(self._quit(each.node) for each in await self.list()), return_exceptions=True)
+        for each in ended:  # once all have been tried
+            if isinstance(each, BaseException):
+                raise each
 
     def _home(self, node: str) -> Path:
         return self.folder / node
@@ -88,6 +99,7 @@ class LocalProvider:
         size = machine.size
         flags = [
             *("--server", self.server(), "--data-dir", str(home / AGENT), "--stop-workloads-on-exit"),
+            *("--grace", f"{int(self.stop_within * OWN_SHARE * 1000)}ms"),
             *("--cpu", f"{size.milli}m", "--memory", str(size.memory)),
             *(("--disk", str(size.storage)) if size.storage else ()),
             *self.flags,
@@ -118,18 +130,35 @@ class LocalProvider:
             os.close(lock)
         return False
 
-    async def _stop(self, node: str) -> None:
+    async def _stop(self, node: str) -> bool:
+        """It is gone. Whether it went in good order, after all that it ran; of one that an earlier server started nobody can say."""
         if not self._is_running(node):
-            return
+            return False
         self._signal(node, signal.SIGTERM)
-        if not await self._ends_within(node, STOP_WITHIN):
+        if not await self._ends_within(node, self.stop_within):
             self._signal(node, signal.SIGKILL)
-            await self._ends_within(node, STOP_WITHIN)
-        self._started.pop(node, None)
+            if not await self._ends_within(node, self.stop_within):
+                raise Unavailable(
+                    f"the agent of {node} does not end", where=str(self._home(node)), fix="see who holds the lock of its folder"
+                )
+        process = self._started.pop(node, None)
+        return process is not None and process.returncode == 0
 
     def _signal(self, node: str, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, FileNotFoundError, ValueError):
-            os.kill(int((self._home(node) / PID).read_text()), number)
+        process = self._started.get(node)
+        with contextlib.suppress(ProcessLookupError):
+            for pid in (process.pid,) if process is not None else self._agents(node):
+                os.kill(pid, number)
+
+    def _agents(self, node: str) -> Iterator[int]:
+        """Whoever was started with its folder. What is written down is looked at first; it may be somebody else's number by now."""
+        home = self._home(node)
+        with contextlib.suppress(OSError, ValueError):
+            written = int((home / PID).read_text())
+            if _was_given(written, str(home / AGENT)):
+                yield written
+                return
+        yield from (pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _was_given(pid, str(home / AGENT)))
 
     async def _ends_within(self, node: str, seconds: float) -> bool:
         ends = self.clock.monotonic() + seconds
@@ -143,11 +172,19 @@ class LocalProvider:
         """An agent that was killed may have left something running: another one, without a server, stops it."""
         if not (home / AGENT / "state.json").exists():
             return
-        process = await asyncio.create_subprocess_exec(
-            *self.command, "--data-dir", str(home / AGENT), "--clear", stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+        flags = ("--data-dir", str(home / AGENT), "--clear", "--grace", "1s")
+        quiet, piped = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*self.command, *flags, stdin=quiet, stdout=piped, stderr=asyncio.subprocess.STDOUT)
         said, _ = await process.communicate()
         if process.returncode:
             words = said.decode(errors="replace").strip().splitlines()
             raise Unavailable(f"what ran on {node} cannot be stopped: {words[-1] if words else ''}", where=str(home), fix="see its log")
+
+
+def _was_given(pid: int, folder: str) -> bool:
+    """Is it an agent with that folder?"""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return False
+    return ("--data-dir", folder) in itertools.pairwise(words) and "--clear" not in words

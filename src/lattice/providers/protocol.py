@@ -43,15 +43,21 @@ class Offered:
     regions: frozenset[str] | None = None
     machines: int | None = None
 
-    def lacks(self, region: str) -> str:
-        """Why no machine can be had there; "" if one can."""
+    def check(self, region: str, machines: int = 1) -> None:
+        """So many more can be had there, or Refused is raised."""
         if self.regions is not None and region not in self.regions:
-            return f"region {region or 'unnamed'} is not offered; there are {', '.join(sorted(self.regions)) or 'none'}"
-        return "its quota of machines is used up" if self.machines is not None and self.machines <= 0 else ""
+            offered = f"there are {', '.join(sorted(self.regions)) or 'none'}"
+            raise Rejected(f"region {region or 'unnamed'} is not offered; {offered}", fix="use another region")
+        if self.machines is not None and self.machines < machines:
+            raise Refused("its quota of machines is used up", fix="free some machines, or raise the quota")
 
 
 class Refused(Unavailable):
     """The provider does not make this machine now: a quota, a wrong login, nothing left. Asking again later may help."""
+
+
+class Rejected(Refused):
+    """It never will, as things are: a region that it does not have. Somebody must change what is asked for."""
 
 
 class Provider(Protocol):

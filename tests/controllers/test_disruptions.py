@@ -1,0 +1,128 @@
+"""Who makes room for others: never so many replicas that their service has fewer than it must keep."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from scheduling_world import Acting, World, a_node, a_workload, a_world, acting
+from store.virtual import VirtualClock
+
+from lattice.kinds.base import Condition
+from lattice.kinds.service import LatticeService, PlacedIn, ServiceStatus
+from lattice.kinds.workload import LatticeWorkload
+
+HEAD = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService"}
+
+
+def a_service(least: int, placed: int) -> LatticeService:
+    spec = {"containers": {"main": {"command": ["run"]}}, "replicas": {"min": least}}
+    made = msgspec.convert({**HEAD, "metadata": {"name": "web", "namespace": "default"}, "spec": spec}, LatticeService)
+    return msgspec.structs.replace(made, status=ServiceStatus(placements=(PlacedIn(pool="p", cluster="c", node="m", replicas=placed),)))
+
+
+@asynccontextmanager
+async def a_full_house(least: int, placed: int, **more: Any) -> AsyncIterator[tuple[World, VirtualClock, Acting]]:
+    """Three nodes, each with one replica of `web` that takes all of it and is ready."""
+    async with a_world() as (world, clock), acting(world.store, clock, **more) as one:
+        feed = asyncio.create_task(one.office.copy(LatticeService).run())
+        await world.add(a_service(least, placed), *(a_node(f"n{number}", 1000) for number in range(3)))
+        for slot in range(3):
+            await world.add(a_workload(f"web-{slot}", service="web", slot=slot))
+        await one.look()
+        for slot in range(3):
+            await ready(world, slot)
+        await one.office.copy(LatticeService).wait_for(await world.revision())
+        try:
+            yield world, clock, one
+        finally:
+            feed.cancel()
+            await asyncio.gather(feed, return_exceptions=True)
+
+
+async def ready(world: World, slot: int, *, is_ready: bool = True) -> None:
+    await world.set_status(LatticeWorkload, f"web-{slot}", ready=is_ready, actual_state="Running" if is_ready else "Starting")
+
+
+async def leaving(world: World) -> list[str]:
+    found = [await world.workload(f"web-{slot}") for slot in range(3)]
+    return [each.metadata.name for each in found if any(said.type == "Leaving" for said in each.status.conditions)]
+
+
+def told(workload: LatticeWorkload) -> str:
+    found: Condition | None = next((each for each in workload.status.conditions if each.type == "Scheduled"), None)
+    return found.message if found else ""
+
+
+@pytest.mark.parametrize(
+    ("least", "gone"),
+    [
+        pytest.param(3, 0, id="none can be spared"),
+        pytest.param(2, 1, id="one can be spared, however many want room"),
+        pytest.param(0, 3, id="all can be spared"),
+    ],
+)
+def test_a_service_keeps_what_it_must_have(least: int, gone: int) -> None:
+    async def script() -> None:
+        async with a_full_house(least, 3) as (world, clock, one):
+            await world.add(*(a_workload(f"high-{number}", priority=10) for number in range(3)))
+            for _ in range(3):
+                await one.look()
+                await clock.advance(70)
+            assert len(await leaving(world)) == gone
+
+    asyncio.run(script())
+
+
+def test_who_waits_is_told_why_and_goes_on_once_one_more_is_ready() -> None:
+    async def script() -> None:
+        async with a_full_house(2, 3) as (world, clock, one):
+            await ready(world, 2, is_ready=False)
+            await world.add(a_workload("high", priority=10))
+            await one.look()
+            why = "1 of lower priority on node"
+            assert why in told(await world.workload("high"))
+            assert "only 0 more of service default/web may be stopped" in told(await world.workload("high"))
+            await ready(world, 2)
+            await one.look()
+            await clock.advance(1)
+            await one.look()
+            assert len(await leaving(world)) == 1
+
+    asyncio.run(script())
+
+
+def test_nobody_is_displaced_while_replicas_are_being_replaced() -> None:
+    async def script() -> None:
+        async with a_full_house(2, 2) as (world, _, one):
+            await world.add(a_workload("high", priority=10))
+            await one.look()
+            assert await leaving(world) == []
+
+    asyncio.run(script())
+
+
+def test_one_that_leaves_for_another_reason_cannot_be_spared() -> None:
+    async def script() -> None:
+        async with a_full_house(2, 3) as (world, _, one):
+            one.controller.disruptions.leaving = lambda each: "its node is drained" if each.metadata.name == "web-1" else ""
+            await world.add(a_workload("high", priority=10))
+            await one.look()
+            assert await leaving(world) == []
+
+    asyncio.run(script())
+
+
+def test_workloads_of_nobody_are_not_limited() -> None:
+    async def script() -> None:
+        async with a_world() as (world, clock), acting(world.store, clock) as one:
+            await world.add(a_node("n1", 1000), a_workload("low"))
+            await one.look()
+            await world.add(a_workload("high", priority=10))
+            await one.look()
+            found = await world.workload("low")
+            assert [each.type for each in found.status.conditions if each.type == "Leaving"] == ["Leaving"]
+
+    asyncio.run(script())

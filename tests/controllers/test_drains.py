@@ -1,0 +1,92 @@
+"""Several nodes that are emptied at once: a service is left what it must have, whatever the order."""
+
+import msgspec
+import pytest
+from workload_world import World, a_service, a_workload, play
+
+from lattice.kinds.constraint import Taint
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.workload import LatticeWorkload
+
+DRAIN = Taint(key="lattice.dev/draining", effect="NoSchedule")
+DOWN = Taint(key="broken", effect="NoExecute")
+
+
+async def spread_out(world: World, least: int, nodes: int) -> list[int]:
+    """One replica of `web` on each node; and the numbers that were ready, told with every change."""
+    await world.add(a_service("web", least))
+    for number in range(1, nodes + 1):
+        await world.join(f"n{number}")
+        await world.add(a_workload(f"web-{number}", service="web", slot=number))
+        await world.run(1)
+        await world.change(LatticeNode, f"/n{number}", lambda spec: msgspec.structs.replace(spec, unschedulable=True))
+    await world.join("free")
+    ready: list[int] = []
+    copy = world.office.copy(LatticeWorkload)
+    copy.on_change(lambda _: ready.append(sum(bool(each.status.ready) for each in copy.all())))
+    return ready
+
+
+async def taint(world: World, name: str, mark: Taint) -> None:
+    await world.change(LatticeNode, f"/{name}", lambda spec: msgspec.structs.replace(spec, taints=(mark,)))
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_nodes_drained_at_once_give_up_one_replica_of_a_service_at_a_time(nodes: int) -> None:
+    async def script(world: World) -> None:
+        ready = await spread_out(world, nodes - 1, nodes)
+        for number in range(1, nodes + 1):
+            await taint(world, f"n{number}", DRAIN)
+        await world.run(30)
+        assert {world.where(f"default/web-{number}") for number in range(1, nodes + 1)} == {"free"}
+        assert min(ready) == nodes - 1
+
+    play(script)
+
+
+def test_nodes_drained_at_once_wait_for_one_more_where_none_can_be_spared() -> None:
+    async def script(world: World) -> None:
+        ready = await spread_out(world, 2, 2)
+        for name in ("n1", "n2"):
+            await taint(world, name, DRAIN)
+        await world.run(60)
+        assert {world.where(f"default/web-{number}") for number in (1, 2)} == {"n1", "n2"}
+        assert [*world.departures.surges] == ["default/web"]
+        await world.add(a_workload("web-3", service="web", slot=3))
+        await world.run(30)
+        assert {world.where(f"default/web-{number}") for number in (1, 2, 3)} == {"free"}
+        assert min(ready) == 2
+
+    play(script)
+
+
+def test_a_drain_waits_for_those_that_another_mark_expels() -> None:
+    async def script(world: World) -> None:
+        await spread_out(world, 1, 2)
+        world.agents["n1"].hangs = {"default/web-1"}
+        await taint(world, "n1", DOWN)
+        await world.run(2)
+        assert world.workload("default/web-1").status.last_action == "ApplyStopped", "a mark that expels waits for nobody"
+        await taint(world, "n2", DRAIN)
+        await world.run(30)
+        assert world.where("default/web-2") == "n2"
+        world.agents["n1"].hangs = set()
+        world.agents["n1"].connect()
+        await world.run(10)
+        assert {world.where(f"default/web-{number}") for number in (1, 2)} == {"free"}
+
+    play(script)
+
+
+def test_a_drain_waits_for_one_that_makes_room_for_another() -> None:
+    async def script(world: World) -> None:
+        await spread_out(world, 1, 2)
+        world.agents["n1"].hangs = {"default/web-1"}
+        found = world.workload("default/web-1")
+        mark = msgspec.convert({"type": "Leaving", "status": "True", "reason": "Preempted"}, type(found.status.conditions[0]))
+        await world.set_conditions("default/web-1", (*found.status.conditions, mark))
+        await taint(world, "n2", DRAIN)
+        await world.run(30)
+        assert (world.where("default/web-2"), world.live("default/web-2")) == ("n2", ["n2"])
+
+    play(script)

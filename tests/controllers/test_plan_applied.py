@@ -1,0 +1,140 @@
+"""A plan that is applied gives the same placements, and the same cost to the micro-dollar: random worlds, random changes, the real controllers."""
+
+import os
+from dataclasses import replace
+
+import msgspec
+from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import strategies as st
+from placement.worlds import policies, pools, services, worlds
+from service_world import Town, a_town, play
+from store.virtual import VirtualClock
+
+from lattice.kinds.base import Kind
+from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.policy import LatticePlacementPolicy
+from lattice.kinds.pool import LatticePool
+from lattice.kinds.quantity import micros
+from lattice.kinds.service import LatticeService
+from lattice.placement.plan import Settled, plan
+from lattice.placement.world import Key, World
+
+LONG = os.environ.get("LATTICE_LONG") == "1"
+EXAMPLES = settings(
+    max_examples=1500 if LONG else 40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+GOING = (
+    ("LatticeService", "default", "web"),
+    ("LatticePool", "", "p2"),
+    ("LatticePlacementPolicy", "", "rules0"),
+    ("LatticeService", "default", "db"),
+)
+KINDS: dict[str, type[Kind]] = {each.resource.kind: each for each in (LatticeService, LatticePool, LatticePlacementPolicy)}
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> tuple[list[Kind], list[Key], int]:
+    """Objects that come or are different, objects that go, and how many replicas api is to have then; 0: as before."""
+    some = st.one_of(pools("p1"), pools("p9"), services("new", ["db"]), services("new"), policies("rules0"))
+    found = draw(st.lists(some, max_size=2))
+    unique = {(each.resource.kind, each.metadata.name): each for each in found}
+    return list(unique.values()), draw(st.lists(st.sampled_from(GOING), unique=True, max_size=1)), draw(st.integers(0, 4))
+
+
+def scaled(service: LatticeService, replicas: int) -> LatticeService:
+    wanted = msgspec.structs.replace(service.spec.replicas, min=replicas, max=None)
+    return msgspec.structs.replace(service, spec=msgspec.structs.replace(service.spec, replicas=wanted))
+
+
+async def settled(town: Town, *, binding: bool) -> None:
+    """Until nobody has anything to do: what is to go is gone, and everything bound if it is to be. Which node takes a replica is the
+    scheduler's affair; a service's share follows it."""
+    for _ in range(6):
+        before = await town.store.revision()
+        await town.look()
+        if binding:
+            await town.bind()
+        await town.finish()
+        if await town.store.revision() == before:
+            return
+
+
+def where(town: Town) -> dict[str, dict[tuple[str, str, str], int]]:
+    return {
+        f"default/{each.metadata.name}": {(at.pool, at.cluster, at.node): at.replicas for at in each.status.placements}
+        for each in town.all(LatticeService)
+        if each.status.placements
+    }
+
+
+def costs(town: Town) -> dict[str, int]:
+    """Micro-dollars per hour of each service, as its status says."""
+    found: dict[str, int] = {}
+    for each in town.all(LatticeService):
+        if each.status.placements:
+            found[f"default/{each.metadata.name}"] = sum(micros(at.cost.hourly) for at in each.status.placements if at.cost)
+    return found
+
+
+def machines(town: Town) -> dict[str, dict[str, int]]:
+    return {each.metadata.name: dict(each.spec.nodes) for each in town.all(LatticeCluster) if any(each.spec.nodes.values())}
+
+
+def ledgers(town: Town) -> dict[str, int]:
+    """Micro-dollars per hour that each pays for machines that are wanted; what is not is paid until it is confirmed to be gone."""
+    left = {each.metadata.name: dict(each.spec.nodes) for each in town.all(LatticeCluster)}
+    found = {}
+    for book in town.all(LatticeLedger):
+        lots = [(lot, left.get(cluster, {}).get(lot.node_class, 0)) for cluster, several in book.status.machines.items() for lot in several]
+        found[book.metadata.name] = sum(min(lot.count, wanted) * lot.micros for lot, wanted in lots)
+    return {name: rate for name, rate in found.items() if rate}
+
+
+def seen(town: Town, world: World) -> World:
+    objects = [each for copy in town.office.copies for each in copy.all()]
+    return replace(World.of(objects, world.book), now=town.clock.now())
+
+
+def is_in_use(town: Town, gone: Key) -> bool:
+    """A pool with clusters: what runs there stays until moving it is asked for, whatever becomes of the pool."""
+    return gone[0] == LatticePool.resource.kind and any(each.spec.pool == gone[2] for each in town.all(LatticeCluster))
+
+
+def check_places(town: Town, said: Settled) -> None:
+    assert where(town) == {name: dict(each) for name, each in said.where.items()}
+    assert costs(town) == {name: said.costs.get(name, 0) for name in said.where}
+
+
+def check_machines(town: Town, said: Settled) -> None:
+    """Machines that nobody needs any more go once every replica of their cluster is bound."""
+    assert where(town) == {name: dict(each) for name, each in said.where.items()}
+    assert machines(town) == {name: dict(each) for name, each in said.clusters.items()}
+    assert ledgers(town) == {name: rate for name, rate in said.fleet.committed.items() if rate}
+
+
+@EXAMPLES
+@given(world=worlds(), change=changes())
+def test_a_plan_that_is_applied_comes_out_as_it_said(world: World, change: tuple[list[Kind], list[Key], int]) -> None:
+    async def script() -> None:
+        clock = VirtualClock()
+        async with a_town(*world.objects.values(), clock=clock, tables=lambda: (world.book, "", "")) as town:
+            await settled(town, binding=True)
+            now = seen(town, world)
+            wanted, gone = list(change[0]), [each for each in change[1] if each in now.objects and not is_in_use(town, each)]
+            wanted += [scaled(now.services["default/api"], change[2])] if change[2] else []
+            note(f"{[(each.resource.kind, each.metadata.name) for each in wanted]} and without {gone}")
+            said = plan(now, wanted, gone).after
+            assert said is not None
+            for kind, namespace, name in gone:
+                await town.remove(KINDS[kind], name, namespace)
+            await town.apply(*wanted)
+            await settled(town, binding=False)
+            check_places(town, said)
+            await settled(town, binding=True)
+            check_machines(town, said)
+
+    play(script)

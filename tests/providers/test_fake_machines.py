@@ -1,0 +1,30 @@
+"""Machines on paper outlive the server that made them, where they are written down."""
+
+import asyncio
+from pathlib import Path
+
+from store.virtual import VirtualClock
+
+from lattice.kinds.nodeclass import Size
+from lattice.providers.fake import FakeProvider
+from lattice.providers.protocol import Machine
+
+
+def a_machine(node: str) -> Machine:
+    return Machine(node, "rack-001", "here", "a", "small", Size(1000, 1 << 30, 0, 0, {}))
+
+
+def test_whoever_is_started_again_finds_the_machines_that_were_made(tmp_path: Path) -> None:
+    async def story() -> None:
+        note, clock = tmp_path / "machines" / "hand.json", VirtualClock()
+        first = FakeProvider(clock, "hand", note=note)
+        await asyncio.gather(*(first.create(a_machine(node)) for node in ("n1", "n2", "n3")), clock.advance(1))
+        first.lose("n2", "its disk broke")
+        await asyncio.gather(first.delete("n3"), clock.advance(1))
+        again = FakeProvider(clock, "hand", note=note)
+        assert [(each.node, each.state, each.message) for each in await again.list()] == [
+            ("n1", "Running", ""),
+            ("n2", "Ended", "its disk broke"),
+        ]
+
+    asyncio.run(story())
