@@ -1,0 +1,168 @@
+"""What people do all day: services and workloads come, change and go, nodes are drained, budgets, prices and labels are changed."""
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lattice.scheduling.facts import DRAINING_TAINT
+from lattice.sim.users import Body, Client
+
+if TYPE_CHECKING:
+    from lattice.sim.world import World
+
+CLASSES: dict[str, tuple[float, float, str]] = {"small": (1, 2, "0.05"), "large": (2, 4, "0.09")}
+POOLS = {"east": ("small", "large"), "west": ("small",)}
+SERVICES = ("api", "web", "db", "batch")
+LONE = ("lone-0", "lone-1", "lone-2")
+GANG = ("crew-0", "crew-1", "crew-2")
+
+
+def node_class(cores: float, memory: float, price: str) -> Body:
+    resources = {"cores": cores, "memoryGi": memory, "storageGi": 10}
+    return {"spec": {"providers": {"fake": {}}, "resources": resources, "costPerHour": {"fake": float(price)}}}
+
+
+def pool(region: str, classes: tuple[str, ...], limit: float, most: int = 4) -> Body:
+    return {
+        "spec": {
+            "provider": {"type": "fake", "region": region},
+            "capacity": {"maxNodes": most},
+            "budget": {"maxMonthlyCost": limit},
+            "nodeClasses": list(classes),
+            "labels": {"tier": "production", "region": region},
+        }
+    }
+
+
+def service(replicas: int, cores: float, version: int = 1, **rest: Any) -> Body:
+    containers = {"main": {"command": ["run", f"v{version}"], **({"ports": [{"name": "http"}]} if rest.pop("port", False) else {})}}
+    placement = {"resources": {"cores": cores, "memoryGi": 0.25}, **rest.pop("placement", {})}
+    return {"spec": {"containers": containers, "placement": placement, "replicas": {"min": replicas}, **rest}}
+
+
+def workload(cores: str = "250m", version: int = 1, **rest: Any) -> Body:
+    return {"spec": {"containers": {"main": {"command": ["run", f"v{version}"]}}, "requests": {"cpu": cores, "memory": "128Mi"}, **rest}}
+
+
+async def settle_in(client: Client, rng: random.Random) -> None:
+    """Supply and the first services; asked for until nobody refuses or fails to answer."""
+    wanted: list[tuple[str, str, Body, str]] = [
+        *(("latticenodeclasses", name, node_class(*each), "") for name, each in CLASSES.items()),
+        *(("latticepools", name, pool(name, classes, rng.choice((75, 120, 200))), "") for name, classes in POOLS.items()),
+    ]
+    for kind, name, body, namespace in wanted:
+        while await client.apply(kind, name, body, namespace) is None:
+            await client.world.true_clock.sleep(0.5)
+
+
+@dataclass
+class Churn:
+    """One person's day. What they declared last is in `wanted`, by kind and name; None: deleted."""
+
+    client: Client
+    rng: random.Random
+    pause: float = 4.0  # seconds between operations, half of it up to one and a half
+    versions: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def world(self) -> "World":
+        return self.client.world
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        deeds = [
+            (6, self._apply_service),
+            (4, self._scale),
+            (2, self._delete_service),
+            (3, self._apply_lone),
+            (2, self._delete_lone),
+            (1, self._gang),
+            (2, self._cordon),
+            (1, self._drain),
+            (1, self._budget),
+            (1, self._price),
+            (1, self._look),
+            (1, self._retry),
+        ]
+        weights = [weight for weight, _ in deeds]
+        while True:
+            await self.world.true_clock.sleep(self.pause * (0.5 + self.rng.random()))
+            await self.rng.choices([deed for _, deed in deeds], weights)[0]()
+
+    async def first_service(self) -> None:
+        await self._apply_service()
+
+    async def _apply_service(self) -> None:
+        name = self.rng.choice(SERVICES)
+        version = self.versions[name] = self.versions.get(name, 0) + (self.rng.random() < 0.5)
+        body = service(self.rng.randint(1, 3), self.rng.choice((0.25, 0.5, 0.75)), version, port=name == "web", **self._options(name))
+        await self.client.apply("latticeservices", name, body)
+
+    def _options(self, name: str) -> dict[str, Any]:
+        """Each service is of a kind: db never runs twice, batch is told to go elsewhere first."""
+        options: dict[str, Any] = {}
+        if name == "db":
+            options["disconnect"] = {"policy": "stop", "stopAfter": f"{self.rng.randint(12, 26)}s"}
+        if name == "batch":
+            options["priority"] = -10
+        if name == "api":
+            options["priority"] = 10
+        if name == "web" and self.rng.random() < 0.5:
+            options["placement"] = {"pools": {"matchLabels": {"region": self.rng.choice(sorted(POOLS))}}}
+        return options
+
+    async def _scale(self) -> None:
+        await self.client.scale(self.rng.choice(SERVICES), self.rng.randint(0, 4))
+
+    async def _delete_service(self) -> None:
+        await self.client.delete("latticeservices", self.rng.choice(SERVICES))
+
+    async def _apply_lone(self) -> None:
+        policy = {"disconnect": {"policy": "stop", "stopAfter": f"{self.rng.randint(12, 26)}s"}} if self.rng.random() < 0.5 else {}
+        state = "Stopped" if self.rng.random() < 0.2 else "Running"
+        name = self.rng.choice(LONE)
+        version = self.versions[name] = self.versions.get(name, 0) + (self.rng.random() < 0.4)
+        await self.client.apply(
+            "latticeworkloads", name, workload(self.rng.choice(("250m", "500m")), version, desiredState=state, **policy)
+        )
+
+    async def _delete_lone(self) -> None:
+        await self.client.delete("latticeworkloads", self.rng.choice(LONE))
+
+    async def _gang(self) -> None:
+        """All of them or none; sooner or later they go again."""
+        if self.rng.random() < 0.4:
+            for name in GANG:
+                await self.client.delete("latticeworkloads", name)
+            return
+        for name in GANG:
+            await self.client.apply("latticeworkloads", name, workload("500m", group={"name": "crew", "minMember": len(GANG)}, priority=5))
+
+    async def _cordon(self) -> None:
+        """Uncordoned as often."""
+        if self.world.machines:
+            name = self.rng.choice(sorted(self.world.machines))
+            await self.client.patch("latticenodes", name, {"spec": {"unschedulable": self.rng.random() < 0.5, "taints": []}})
+
+    async def _drain(self) -> None:
+        if self.world.machines:
+            name = self.rng.choice(sorted(self.world.machines))
+            taint = {"key": DRAINING_TAINT, "effect": "NoSchedule"}
+            await self.client.patch("latticenodes", name, {"spec": {"unschedulable": True, "taints": [taint]}})
+
+    async def _budget(self) -> None:
+        name = self.rng.choice(sorted(POOLS))
+        limit = self.rng.choice((40, 75, 120, 200))
+        body = {"spec": {"budget": {"maxMonthlyCost": limit}, "capacity": {"maxNodes": self.rng.randint(2, 5)}}}
+        await self.client.patch("latticepools", name, body, "")
+
+    async def _price(self) -> None:
+        name = self.rng.choice(sorted(CLASSES))
+        price = round(float(CLASSES[name][2]) * self.rng.choice((0.5, 1, 1.5)), 4)
+        await self.client.patch("latticenodeclasses", name, {"spec": {"costPerHour": {"fake": price}}}, "")
+
+    async def _look(self) -> None:
+        await self.client.get("latticeservices", self.rng.choice(SERVICES))
+
+    async def _retry(self) -> None:
+        await self.client.retry(self.rng.choice(LONE))

@@ -1,0 +1,341 @@
+"""What goes wrong: each seed draws which kinds of faults its world has and how often they strike; all of them end before the end."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from lattice.agent.runtimes.fake import Behaviour
+from lattice.agent.runtimes.protocol import Failure
+from lattice.kinds.nodeclass import Size
+from lattice.scheduling.profile import Binding
+from lattice.sim.machines import SimMachine
+from lattice.sim.servers import ServerHost
+from lattice.sim.stores import HOST as STORE
+from lattice.sim.world import Shape
+
+if TYPE_CHECKING:
+    from lattice.sim.world import World
+
+BINDINGS: tuple[Binding, ...] = ("optimistic", "optimistic", "pessimistic", "two-phase")
+EPOCHS = (datetime(2026, 3, 10, 9, 0, tzinfo=UTC), datetime(2026, 1, 31, 23, 58, tzinfo=UTC))  # the second passes into another month
+HOUR = 3600.0
+KINDS = (
+    "kill server", "pause server", "stop server", "kill agent", "pause agent", "power cut", "machine lost", "cut agent", "cut store",
+    "cut one way", "store away", "loss", "twice", "slow", "lag", "clock jump", "clock rate", "provider", "runtime", "capacity",
+)  # fmt: skip
+LASTING = frozenset({"twice", "clock rate"})  # from the beginning to the end of the faults
+
+
+@dataclass(frozen=True)
+class Swarm:
+    """The faults of one seed, and the world that they strike."""
+
+    kinds: tuple[str, ...]
+    shape: Shape
+    pause: float  # seconds between faults, on average
+    longest: float  # seconds that one lasts
+    people: int
+    hurry: float  # seconds between the operations of one person
+    named: bool = True  # servers keep their name over restarts
+
+    @classmethod
+    def of(cls, seed: int) -> "Swarm":
+        rng = random.Random(f"swarm {seed}")  # noqa: S311
+        share = rng.choice((0.15, 0.3, 0.6))
+        kinds = tuple(kind for kind in KINDS if rng.random() < share)
+        if rng.random() < 0.03:
+            kinds = ("clock jump",)
+        shape = Shape(
+            racks=rng.randint(1, 3),
+            epoch=rng.choice(EPOCHS),
+            binding=rng.choice(BINDINGS),
+            rate=0.045 if "clock rate" in kinds else 0.0,
+            offset=rng.choice((0.0, 2.0, 60.0)),
+        )
+        if rng.random() < share:
+            kinds += ("crash",)
+        return cls(
+            kinds, shape, rng.uniform(3, 12), rng.choice((6.0, 15.0, 45.0)), rng.randint(1, 2), rng.uniform(1.5, 5), rng.random() < 0.5
+        )
+
+    def __str__(self) -> str:
+        shape = self.shape
+        return (
+            f"{', '.join(self.kinds) or 'no faults'}; one in {self.pause:.1f} s, for up to {self.longest:g} s; {self.people} people,"
+            f" one operation in {self.hurry:.1f} s; {shape.servers} servers, {shape.racks} racks, {shape.binding} binding"
+        )
+
+
+@dataclass
+class Nemesis:
+    """Strikes until told to stop; then everything is healed."""
+
+    world: "World"
+    swarm: Swarm
+    rng: random.Random
+    struck: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._heals: list[Callable[[], None]] = []
+        self._strikes: dict[str, Callable[[float], None]] = {
+            "kill server": self._kill_server,
+            "pause server": self._pause_server,
+            "stop server": self._stop_server,
+            "kill agent": self._kill_agent,
+            "pause agent": self._pause_agent,
+            "power cut": self._cut_power,
+            "machine lost": self._lose_machine,
+            "cut agent": self._cut_agent,
+            "cut store": self._cut_store,
+            "cut one way": self._cut_one_way,
+            "store away": self._store_away,
+            "loss": self._lose_messages,
+            "slow": self._slow,
+            "lag": self._lag,
+            "clock jump": self._jump,
+            "provider": self._provider,
+            "runtime": self._runtime,
+            "capacity": self._capacity,
+            "crash": self._crash,
+        }
+
+    async def run(self) -> None:
+        kinds = [kind for kind in self.swarm.kinds if kind not in LASTING]
+        if "twice" in self.swarm.kinds:
+            self.world.net.twice = 0.05
+            self.struck["twice"] += 1
+        self.struck["clock rate"] += "clock rate" in self.swarm.kinds
+        while kinds:
+            await asyncio.sleep(self.swarm.pause * (0.3 + 1.4 * self.rng.random()))
+            kind = self.rng.choice(kinds)
+            self.struck[kind] += 1
+            self._strikes[kind](0.5 + self.rng.random() * self.swarm.longest)
+
+    def heal_all(self) -> None:
+        world = self.world
+        for heal in self._heals:
+            heal()
+        self._heals.clear()
+        world.net.lost = world.net.twice = 0.0
+        for host in world.hosts:
+            world.start_server(host)
+        for machine in world.machines.values():
+            machine.ground.behaviours = {"": machine.ground.behaviour("")}
+            machine.restore_power()
+        world.note("all faults are over")
+
+    def _later(self, seconds: float, heal: Callable[[], None]) -> None:
+        """Once, after so many seconds or when everything is healed."""
+        done = False
+
+        def once() -> None:
+            nonlocal done
+            if not done:
+                done = True
+                heal()
+
+        self._heals.append(once)
+        self.world.loop.post(self.world.loop.time() + seconds, once)
+
+    def _host(self) -> ServerHost:
+        """The leader twice as often as others."""
+        leader = self.world.leader()
+        return leader if leader is not None and self.rng.random() < 0.6 else self.rng.choice(self.world.hosts)
+
+    def _machine(self) -> SimMachine | None:
+        names = sorted(self.world.machines)
+        return self.world.machines[self.rng.choice(names)] if names else None
+
+    def _kill_server(self, seconds: float) -> None:
+        host = self._host()
+        self.world.note(f"kill {host.name} for {seconds:.1f} s")
+        self.world.kill_server(host)
+        host.is_named = self.swarm.named
+        self._later(min(seconds, 12.0), lambda: self.world.start_server(host))
+
+    def _crash(self, seconds: float) -> None:
+        """Between two of its commits: what it writes next, or soon, is applied, and it never hears of that."""
+        host, left = self._host(), self.rng.choice((1, 1, 2, 3, 8))
+        server, store = host.server, self.world.store
+        is_particular = self.rng.random() < 0.5  # rather between preparing and binding
+
+        def told(_: int) -> None:
+            nonlocal left
+            if server is None or store.asker != server.process.name or not server.process.is_alive:
+                return
+            values = [change.value or b"" for change in store.history[-1].changes]
+            if is_particular and self.swarm.shape.binding == "two-phase" and not any(b'"prepared"' in value for value in values):
+                return
+            left -= 1
+            if left == 0:
+                self.world.note(f"{server.process.name} crashes after revision {store.newest}")
+                self.world.loop.post(self.world.loop.time(), self.world.kill_server, host)
+                self._later(min(seconds, 12.0), lambda: self.world.start_server(host))
+
+        store.ears.append(told)
+        self._heals.append(lambda: store.ears.remove(told))
+
+    def _pause_server(self, seconds: float) -> None:
+        host = self._host()
+        server = host.server
+        if server is not None:
+            self.world.note(f"pause {server.process.name} for {seconds:.1f} s")
+            self.world.loop.pause(server.process)
+            self._later(seconds, lambda: self.world.loop.resume(server.process))
+
+    def _stop_server(self, seconds: float) -> None:
+        """In peace: what is in hand is finished and the role given up."""
+        host = self._host()
+        server = host.server
+        if server is not None and server.process.is_alive:
+            self.world.note(f"stop {server.process.name}")
+            self.world.loop.spawn(server.process, server.stop())
+            self._later(3.0, lambda: self.world.kill_server(host))
+            self._later(4.0 + min(seconds, 8.0), lambda: self.world.start_server(host))
+
+    def _kill_agent(self, seconds: float) -> None:
+        if (machine := self._machine()) is not None:
+            self.world.note(f"kill agent of {machine.name} for {seconds:.1f} s")
+            machine.kill_agent()
+            self._later(seconds, machine.start_agent)
+
+    def _pause_agent(self, seconds: float) -> None:
+        machine = self._machine()
+        process = machine.process if machine else None
+        if process is not None:
+            self.world.note(f"pause {process.name} for {seconds:.1f} s")
+            self.world.loop.pause(process)
+            self._later(seconds, lambda: self.world.loop.resume(process))
+
+    def _cut_power(self, seconds: float) -> None:
+        if (machine := self._machine()) is not None:
+            self.world.note(f"power cut at {machine.name} for {seconds:.1f} s")
+            machine.lose_power()
+            self._later(seconds, machine.restore_power)
+
+    def _lose_machine(self, _: float) -> None:
+        made = [each for each in sorted(self.world.machines) if not each.startswith("rack")]
+        if made:
+            node = self.rng.choice(made)
+            self.world.note(f"the cloud loses {node}")
+            self.world.cloud.lose(node)
+
+    def _cut(self, pairs: list[tuple[str, str]], seconds: float) -> None:
+        self.world.note(f"cut {', '.join(f'{src} to {dst}' for src, dst in pairs[:4])} for {seconds:.1f} s")
+        for src, dst in pairs:
+            self.world.net.cut(src, dst)
+
+        def heal() -> None:
+            for src, dst in pairs:
+                self.world.heal(src, dst)
+
+        self._later(seconds, heal)
+
+    def _cut_agent(self, seconds: float) -> None:
+        """From all servers, or from one."""
+        if (machine := self._machine()) is not None:
+            hosts = self.world.hosts if self.rng.random() < 0.7 else [self._host()]
+            self._cut([pair for host in hosts for pair in ((machine.name, host.name), (host.name, machine.name))], seconds)
+
+    def _cut_store(self, seconds: float) -> None:
+        host = self._host().name
+        self._cut([(host, STORE), (STORE, host)], seconds)
+
+    def _cut_one_way(self, seconds: float) -> None:
+        host = self._host().name
+        machine = self._machine()
+        other = STORE if machine is None or self.rng.random() < 0.5 else machine.name
+        self._cut([(host, other) if self.rng.random() < 0.5 else (other, host)], seconds)
+
+    def _store_away(self, seconds: float) -> None:
+        self._cut([pair for host in self.world.hosts for pair in ((host.name, STORE), (STORE, host.name))], min(seconds, 10.0))
+
+    def _lose_messages(self, seconds: float) -> None:
+        self.world.net.lost = self.rng.choice((0.01, 0.05, 0.2))
+        self.world.note(f"{self.world.net.lost:.0%} of requests and answers are lost for {seconds:.1f} s")
+
+        def heal() -> None:
+            self.world.net.lost = 0.0
+
+        self._later(seconds, heal)
+
+    def _slow(self, seconds: float) -> None:
+        name = self.rng.choice([STORE, *(host.name for host in self.world.hosts), *sorted(self.world.machines)])
+        self.world.net.slow[name] = self.rng.choice((0.05, 0.3, 1.0))
+        self.world.note(f"{name} is slow for {seconds:.1f} s")
+        self._later(seconds, lambda: self.world.net.slow.clear())
+
+    def _lag(self, seconds: float) -> None:
+        host = self._host()
+        host.lag = self.rng.choice((0.2, 1.0, 4.0))
+        self.world.note(f"watches of {host.name} are {host.lag:g} s behind for {seconds:.1f} s")
+
+        def heal() -> None:
+            host.lag = 0.0
+
+        self._later(seconds, heal)
+
+    def _jump(self, _: float) -> None:
+        machine = self._machine()
+        clock = self._host().clock if machine is None or self.rng.random() < 0.7 else machine.clock
+        by = self.rng.choice((-HOUR, -20.0, 20.0, HOUR))
+        self.world.note(f"a wall clock jumps by {by:g} s")
+        clock.jump(by)
+
+    def _provider(self, seconds: float) -> None:
+        provider = self.world.cloud.provider
+        if self.rng.random() < 0.5:
+            provider.refusing = "the cloud does not answer"
+        else:
+            provider.latency = self.rng.choice((3.0, 10.0))
+        self.world.note(f"the provider is in trouble for {seconds:.1f} s")
+
+        def heal() -> None:
+            provider.refusing, provider.latency = "", 0.8
+
+        self._later(seconds, heal)
+
+    def _runtime(self, seconds: float) -> None:
+        """What is started there fails, or ends soon, or takes long to stop."""
+        machine = self._machine()
+        if machine is None:
+            return
+        usual = machine.ground.behaviour("")
+        odd = self.rng.choice(
+            (
+                replace(usual, start_fails=Failure("RUNTIME_UNAVAILABLE", "no space left")),
+                replace(usual, start_fails=Failure("RUNTIME_ERROR", "it does not start")),
+                replace(usual, exits_after=self.rng.uniform(0.5, 5), exit_code=1),
+                replace(usual, stop_takes=9.0),
+                replace(usual, start_takes=self.rng.uniform(2, 8)),
+            )
+        )
+        self.world.note(f"the runtime of {machine.name} is in trouble for {seconds:.1f} s")
+        machine.ground.behaviours[""] = odd
+        self._later(seconds, lambda: machine.ground.behaviours.update({"": usual}))
+
+    def _capacity(self, seconds: float) -> None:
+        """Its agent starts anew and says something else."""
+        machine = self._machine()
+        if machine is None:
+            return
+        size = machine.size
+        machine.size = Size(size.milli // 2, size.memory // 2, size.storage, 0, {})
+        self.world.note(f"{machine.name} has half its room for {seconds:.1f} s")
+        machine.kill_agent()
+        machine.start_agent()
+
+        def heal() -> None:
+            machine.size = size
+            machine.kill_agent()
+            machine.start_agent()
+
+        self._later(seconds, heal)
+
+
+def usual_behaviour(rng: random.Random) -> Behaviour:
+    return Behaviour(start_takes=rng.choice((0.0, 0.3, 1.0)), stop_takes=rng.choice((0.0, 0.2, 1.5)), ready_after=0.0)

@@ -1,0 +1,179 @@
+"""What was, read from the record: the state before each commit, what each commit did to it, and what really ran where and when."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from lattice.agent.runtimes.protocol import InstanceId, RunSpec
+from lattice.kinds.base import Kind
+from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.core import Lease
+from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.nodeclass import LatticeNodeClass
+from lattice.kinds.pool import LatticePool
+from lattice.kinds.service import LatticeService
+from lattice.kinds.workload import LatticeWorkload
+from lattice.scheduling.prepared import prepared
+from lattice.sim.machines import SimMachine
+from lattice.sim.stores import Record
+from lattice.sim.users import OPERATION
+from lattice.store.protocol import Key
+
+KINDS: tuple[type[Kind], ...] = (
+    LatticeWorkload, LatticeNode, LatticeService, LatticePool, LatticeLedger, LatticeCluster, LatticeNodeClass, Lease,
+)  # fmt: skip
+_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {kind.resource.id: msgspec.json.Decoder(kind) for kind in KINDS}
+
+
+class Move(NamedTuple):
+    """What a commit did to one object: before and after, None where it is not there. `raw` is what was written."""
+
+    key: Key
+    old: Any
+    new: Any
+    raw: bytes | None
+
+
+@dataclass
+class Snap:
+    """The state at one revision, by kind and path."""
+
+    objects: dict[str, dict[str, Any]] = field(default_factory=lambda: {kind.resource.id: {} for kind in KINDS})
+    ready_at: dict[str, float] = field(default_factory=dict)  # by path of a workload: when it was last seen to be ready
+    bound_at: dict[str, float] = field(default_factory=dict)  # and when it was last seen to be bound
+    wanted: dict[str, list[tuple[float, int]]] = field(default_factory=dict)  # by path of a service: since when how many
+
+    @property
+    def workloads(self) -> dict[str, LatticeWorkload]:
+        return self.objects[LatticeWorkload.resource.id]
+
+    @property
+    def nodes(self) -> dict[str, LatticeNode]:
+        return self.objects[LatticeNode.resource.id]
+
+    @property
+    def services(self) -> dict[str, LatticeService]:
+        return self.objects[LatticeService.resource.id]
+
+    @property
+    def ledgers(self) -> dict[str, LatticeLedger]:
+        return self.objects[LatticeLedger.resource.id]
+
+    @property
+    def pools(self) -> dict[str, LatticePool]:
+        return self.objects[LatticePool.resource.id]
+
+    @property
+    def leases(self) -> dict[str, Lease]:
+        return self.objects[Lease.resource.id]
+
+    def on(self, node: str) -> list[LatticeWorkload]:
+        """Whoever has room there: bound, or prepared."""
+        return [each for each in self.workloads.values() if node in (node_of(each), prepared_on(each))]
+
+    def replicas(self, service: str) -> list[LatticeWorkload]:
+        namespace, _, name = service.partition("/")
+        return [each for each in self.workloads.values() if (each.metadata.namespace, each.spec.service) == (namespace, name)]
+
+    def moves(self, record: Record) -> list[Move]:
+        found = []
+        for change in record.changes:
+            decoder = _DECODERS.get(change.key.resource)
+            if decoder is None:
+                found.append(Move(change.key, None, None, change.value))
+                continue
+            old = self.objects[change.key.resource].get(change.key.path)
+            found.append(Move(change.key, old, None if change.value is None else decoder.decode(change.value), change.value))
+        return found
+
+    def apply(self, moves: list[Move], at: float) -> None:
+        for move in moves:
+            shelf = self.objects.get(move.key.resource)
+            if shelf is None:
+                continue
+            if move.new is None:
+                shelf.pop(move.key.path, None)
+            else:
+                shelf[move.key.path] = move.new
+            for each in (move.old, move.new):
+                if isinstance(each, LatticeWorkload) and each.status.ready:
+                    self.ready_at[move.key.path] = at
+                if isinstance(each, LatticeWorkload) and each.status.binding:
+                    self.bound_at[move.key.path] = at
+            if isinstance(move.new, LatticeService):
+                self.wanted.setdefault(move.key.path, []).append((at, move.new.spec.wanted()))
+
+    def least_wanted(self, service: str, since: float) -> int:
+        """The smallest number of replicas that was asked for since then."""
+        known = self.wanted.get(service, [])
+        before = [count for at, count in known if at < since][-1:]
+        return min([*before, *(count for at, count in known if at >= since)], default=0)
+
+
+def node_of(workload: LatticeWorkload | None) -> str:
+    return workload.status.binding.node if workload is not None and workload.status.binding else ""
+
+
+def prepared_on(workload: LatticeWorkload | None) -> str:
+    held = prepared(workload) if workload is not None and workload.status.binding is None else None
+    return held.node if held else ""
+
+
+def path_of(workload: LatticeWorkload) -> str:
+    return f"{workload.metadata.namespace}/{workload.metadata.name}"
+
+
+class Life(NamedTuple):
+    """One copy that really ran, in the time of the simulation; `end` is infinite while it runs."""
+
+    node: str
+    which: InstanceId
+    spec: RunSpec
+    start: float
+    end: float
+
+
+def lives(machine: SimMachine) -> Iterator[Life]:
+    """In the order of their starts. Whatever should have ended by now is looked at first."""
+    machine.ground.live()
+    truth = machine.clock.truth
+    running: dict[InstanceId, tuple[RunSpec, float]] = {}
+    specs = iter(machine.ground.begun)
+    for happening in machine.ground.history:
+        if happening.what == "start":
+            if happening.which in running:  # started once more while it ran
+                spec, began = running[happening.which]
+                yield Life(machine.name, happening.which, spec, truth(began), float("inf"))
+            running[happening.which] = (next(specs), happening.at)
+        elif happening.which in running:
+            spec, began = running.pop(happening.which)
+            yield Life(machine.name, happening.which, spec, truth(began), truth(happening.at))
+    for which, (spec, began) in running.items():
+        yield Life(machine.name, which, spec, truth(began), float("inf"))
+
+
+class _Named(msgspec.Struct):
+    annotations: dict[str, str] = {}
+
+
+class _Written(msgspec.Struct, rename="camel"):
+    metadata: _Named
+
+
+class _Dying(msgspec.Struct, rename="camel"):
+    deletion_timestamp: str | None = None
+
+
+class _Doomed(msgspec.Struct):
+    metadata: _Dying
+
+
+def operation_in(raw: bytes) -> str:
+    return msgspec.json.decode(raw, type=_Written).metadata.annotations.get(OPERATION, "") if OPERATION.encode() in raw else ""
+
+
+def is_going(raw: bytes | None) -> bool:
+    return raw is None or msgspec.json.decode(raw, type=_Doomed).metadata.deletion_timestamp is not None

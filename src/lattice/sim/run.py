@@ -1,0 +1,115 @@
+"""One seed from beginning to end: a world settles in, people and faults are let loose, all faults end, and the world must come to rest."""
+
+import asyncio
+import contextlib
+import hashlib
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from lattice.kinds.workload import LatticeWorkload
+from lattice.sim.churn import POOLS, Churn, settle_in
+from lattice.sim.faults import Nemesis, Swarm, usual_behaviour
+from lattice.sim.machines import SimMachine
+from lattice.sim.users import Client
+from lattice.sim.world import World
+
+SETTLED = 8.0  # seconds until the first services are declared
+FAULTS_END = 110.0
+RETRY_AT = 20.0  # seconds after the last fault: what failed for good is tried once more
+ENDS = 215.0
+
+
+@dataclass(frozen=True)
+class Span:
+    """When the faults end, and when the run does."""
+
+    faults_end: float = FAULTS_END
+    ends: float = ENDS
+
+
+@dataclass
+class Run:
+    seed: int
+    swarm: Swarm
+    world: World
+    struck: Counter[str]
+    span: Span = field(default_factory=Span)
+    trouble: str = ""  # why it did not come to its end
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal runs: every commit, and everything that machines really did."""
+        mix = hashlib.sha256()
+        for record in self.world.store.history:
+            mix.update(f"{record.revision} {record.at!r} {record.actor} {record.origin} {record.term}".encode())
+            for change in record.changes:
+                mix.update(str(change.key).encode() + (change.value or b""))
+        for machine in [*self.world.gone, *self.world.machines.values()]:
+            mix.update(f"{machine.name} {machine.ground.history}".encode())
+        return mix.hexdigest()
+
+
+def run_seed(seed: int, swarm: Swarm | None = None, span: Span | None = None) -> Run:
+    swarm, span = swarm or Swarm.of(seed), span or Span()
+    world = World(seed, swarm.shape)
+    rng = random.Random(world.rng.getrandbits(64))  # noqa: S311
+    world.tune = lambda machine: _tune(machine, rng)
+    nemesis = Nemesis(world, swarm, random.Random(rng.getrandbits(64)))  # noqa: S311
+    run = Run(seed, swarm, world, nemesis.struck, span)
+    try:
+        world.loop.run_until_complete(_live(run, nemesis, rng))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+        run.trouble = repr(error)
+    return run
+
+
+def _tune(machine: SimMachine, rng: random.Random) -> None:
+    machine.ground.behaviours[""] = usual_behaviour(rng)
+
+
+async def _live(run: Run, nemesis: Nemesis, rng: random.Random) -> None:
+    world, swarm = run.world, run.swarm
+    world.begin()
+    clients = [world.client(f"person-{number + 1}") for number in range(swarm.people)]
+    await settle_in(clients[0], rng)
+    days = [Churn(client, random.Random(rng.getrandbits(64)), swarm.hurry) for client in clients]  # noqa: S311
+    for day in days:
+        await day.first_service()
+    await world.until(SETTLED)
+    busy = [asyncio.ensure_future(work) for work in (*(day.run() for day in days), nemesis.run())]
+    await world.until(run.span.faults_end)
+    for each in busy:
+        each.cancel()
+    await asyncio.gather(*busy, return_exceptions=True)
+    nemesis.heal_all()
+    await _make_room(clients[0])
+    await world.until(run.span.faults_end + RETRY_AT)
+    await _retry_failed(clients[0])
+    await world.until(run.span.ends)
+
+
+async def _make_room(client: Client) -> None:
+    """Whatever people still want can be had from now on."""
+    for name in POOLS:
+        body = {"spec": {"budget": {"maxMonthlyCost": 900}, "capacity": {"maxNodes": 9}}}
+        await _surely(client.patch, "latticepools", name, body, "")
+    for name in sorted(client.world.machines):
+        await client.patch("latticenodes", name, {"spec": {"unschedulable": False, "taints": []}})
+
+
+async def _surely(ask: Any, *words: Any) -> None:
+    while await ask(*words) is None:  # noqa: ASYNC110 - asked anew each time
+        await asyncio.sleep(0.5)
+
+
+async def _retry_failed(client: Client) -> None:
+    page = await client.world.store.list(LatticeWorkload.resource.id)
+    for entry in page.entries:
+        workload = msgspec.json.decode(entry.value, type=LatticeWorkload)
+        if workload.status.actual_state == "Failed" or (workload.status.retry and workload.status.retry.attempts):
+            with contextlib.suppress(AssertionError):
+                await client.retry(entry.key.name, entry.key.namespace)

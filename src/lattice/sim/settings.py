@@ -1,0 +1,27 @@
+"""How long things take in a simulated world: the product's rules with shorter times, so that minutes show what takes hours."""
+
+from dataclasses import dataclass, field
+
+from lattice.scheduling.lifecycle import Graces
+from lattice.scheduling.noderules import NodeTimes
+from lattice.scheduling.retry import RetryRules
+
+ROLE = "controllers"
+LEASE = 5.0  # seconds
+HISTORY = 30.0  # seconds of revisions that are kept
+COMPACT_EVERY = 12.0
+INTERVAL = 3.0
+EVENT_LIFE = 3600.0
+
+
+@dataclass(frozen=True)
+class Times:
+    nodes: NodeTimes = field(
+        default_factory=lambda: NodeTimes(
+            heartbeat=2.5, not_ready_after=10.0, replace_after=30.0, evictions_per_second=0.4, clock_error=0.05, kill_grace=2.5
+        )
+    )
+    graces: Graces = field(default_factory=lambda: Graces(missing=6.0, start=30.0, stop=15.0, retry=RetryRules(1.0, 8.0, 5, 16.0)))
+
+
+TIMES = Times()

@@ -1,0 +1,129 @@
+"""People at work: they declare, change, scale and delete things through any server's verbs, and remember what they were told."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lattice.errors import LatticeError, Unavailable
+from lattice.server.authority import ADMINS
+from lattice.server.call import Call, Reply, Target, User
+from lattice.server.dispatch import answer as dispatched
+from lattice.server.routes import deed
+from lattice.sim.loop import Process
+from lattice.sim.network import Answer
+from lattice.sim.servers import catalog
+from lattice.store.protocol import Key
+
+if TYPE_CHECKING:
+    from lattice.sim.world import World
+
+MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+OPERATION = "sim.lattice.dev/operation"  # annotation: which operation wrote this last
+LATTICE = ".lattice.dev"
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One operation of a client and what it was told. `revision`: of the object in the answer."""
+
+    client: str
+    operation: str
+    method: str
+    key: Key
+    asked_at: float
+    told_at: float
+    outcome: str  # ok, refused, unknown
+    revision: int = 0
+    why: str = ""
+    server: str = ""
+
+
+class Client:
+    """One person. `log` is shared by all of them."""
+
+    def __init__(self, world: "World", name: str, log: list[Told]) -> None:
+        self.world, self.name, self.log = world, name, log
+        self.rng = random.Random(world.rng.getrandbits(64))  # noqa: S311
+        self.process = Process(name, name)
+        self.user = User(name, frozenset({ADMINS}))
+        self._count = 0
+
+    async def apply(self, kind: str, name: str, body: Body, namespace: str = "default") -> Body | None:
+        """What is there afterwards; None if it was refused or nobody knows."""
+        target = _target(kind, name, namespace)
+        resource = target.served.resource
+        whole = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, **body}
+        return await self.ask("PATCH", target, whole, APPLY, {"fieldManager": "lattice", "force": "true"})
+
+    async def create(self, kind: str, name: str, body: Body, namespace: str = "default") -> Body | None:
+        target = _target(kind, "", namespace)
+        resource = target.served.resource
+        whole = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, **body}
+        return await self.ask("POST", target, whole)
+
+    async def patch(self, kind: str, name: str, body: Body, namespace: str = "default") -> Body | None:
+        return await self.ask("PATCH", _target(kind, name, namespace), body, MERGE)
+
+    async def scale(self, name: str, count: int, namespace: str = "default") -> Body | None:
+        target = _target("latticeservices", name, namespace, "scale")
+        return await self.ask("PATCH", target, {"spec": {"replicas": count}}, MERGE)
+
+    async def delete(self, kind: str, name: str, namespace: str = "default") -> Body | None:
+        return await self.ask("DELETE", _target(kind, name, namespace))
+
+    async def get(self, kind: str, name: str, namespace: str = "default") -> Body | None:
+        return await self.ask("GET", _target(kind, name, namespace))
+
+    async def retry(self, name: str, namespace: str = "default") -> Body | None:
+        return await self.ask("POST", _target("latticeworkloads", name, namespace, "retry"))
+
+    async def ask(
+        self, method: str, target: Target, body: Body | None = None, form: str = "application/json", query: Mapping[str, str] | None = None
+    ) -> Body | None:
+        self._count += 1
+        operation = f"{self.name}.{self._count}"
+        if body is not None and not target.subresource:
+            body = {**body, "metadata": {**body.get("metadata", {}), "annotations": {OPERATION: operation}}}
+        call = Call(method, target, self.user, query or {}, b"" if body is None else msgspec.json.encode(body), form)
+        host = self.rng.choice(self.world.hosts)
+        name = target.name or (body or {}).get("metadata", {}).get("name", "")
+        key = target.served.key(target.namespace, name)
+        began, found, outcome, why = self.world.loop.time(), None, "ok", ""
+        try:
+            found = await self._sent(host.name, call)
+        except Unavailable as error:
+            outcome, why = "unknown", str(error)
+        except LatticeError as error:
+            outcome, why = "refused", "; ".join([str(error), *(f"{each.field}: {each.message}" for each in error.causes)])
+        revision = int((found or {}).get("metadata", {}).get("resourceVersion", 0) or 0)
+        self.log.append(Told(self.name, operation, method, key, began, self.world.loop.time(), outcome, revision, why, host.name))
+        return found
+
+    async def _sent(self, host: str, call: Call) -> Body:
+        world = self.world
+
+        def serve(answer: Answer) -> None:
+            server = next(each.server for each in world.hosts if each.name == host)
+            if server is None:
+                answer(None, Unavailable("nobody listens there", where=host))
+                return
+            wanted = deed(call.method, call.target, watching=False)
+            server.serve(f"api {self.name}", lambda: dispatched(server.api, call, wanted), answer)
+            if call.method != "POST" and world.net.twice and world.net.rng.random() < world.net.twice:
+                server.serve(f"api {self.name}", lambda: dispatched(server.api, call, wanted), lambda result, error: None)
+
+        reply: Reply = await world.net.request(self.process, host, serve, 8.0)
+        if not isinstance(reply.body, bytes):
+            raise AssertionError("a single object is answered whole")
+        decoded: Body = msgspec.json.decode(reply.body)
+        return decoded
+
+
+def _target(kind: str, name: str, namespace: str, part: str = "") -> Target:
+    served = catalog().by_id(kind if kind in ("namespaces", "secrets") else f"{kind}{LATTICE}")
+    return Target(served, namespace if served.resource.namespaced else "", name, part)

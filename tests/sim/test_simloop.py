@@ -1,0 +1,93 @@
+"""The loop owns time and order, and kills as a machine does: nothing runs any more, not even a `finally`."""
+
+import asyncio
+import random
+
+import pytest
+
+from lattice.sim.loop import Deadlock, Process, SimLoop
+
+
+def a_loop(seed: int = 1) -> SimLoop:
+    return SimLoop(random.Random(seed))  # noqa: S311 - the same every time is the point
+
+
+def test_time_passes_only_when_everybody_waits() -> None:
+    loop = a_loop()
+
+    async def wait() -> float:
+        await asyncio.sleep(3600)
+        return loop.time()
+
+    assert loop.run_until_complete(wait()) == 3600
+
+
+def order(seed: int) -> list[int]:
+    loop, seen = a_loop(seed), list[int]()
+
+    async def note(number: int) -> None:
+        seen.append(number)
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(note(number) for number in range(20)))
+
+    loop.run_until_complete(all_of_them())
+    return seen
+
+
+def test_the_seed_decides_the_order_of_what_is_ready_together() -> None:
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+
+
+def test_a_killed_process_runs_no_finally() -> None:
+    loop, process, seen = a_loop(), Process("p", "h"), list[str]()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            seen.append("cleaned up")
+
+    async def story() -> None:
+        loop.spawn(process, work())
+        await asyncio.sleep(1)
+        loop.kill(process)
+        await asyncio.sleep(60)
+
+    loop.run_until_complete(story())
+    assert seen == []
+
+
+def test_a_paused_process_goes_on_where_it_was() -> None:
+    loop, process, seen = a_loop(), Process("p", "h"), list[float]()
+
+    async def work() -> None:
+        await asyncio.sleep(1)
+        seen.append(loop.time())
+
+    async def story() -> None:
+        loop.spawn(process, work())
+        await asyncio.sleep(0.5)
+        loop.pause(process)
+        await asyncio.sleep(29.5)
+        loop.resume(process)
+        await asyncio.sleep(1)
+
+    loop.run_until_complete(story())
+    assert seen == [30.0]
+
+
+def test_a_thread_is_done_at_once() -> None:
+    loop = a_loop()
+
+    async def aside() -> int:
+        return await asyncio.to_thread(lambda: 7)
+
+    assert loop.run_until_complete(aside()) == 7
+
+
+def test_nobody_who_could_ever_go_on_is_an_error() -> None:
+    loop = a_loop()
+    with pytest.raises(Deadlock):
+        loop.run_until_complete(loop.create_future())
