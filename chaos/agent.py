@@ -1,0 +1,101 @@
+"""`python -m chaos.agent NOTES agent …`: a real agent on a machine that only pretends and outlives it. NOTES: what happened there."""
+
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from lattice.agent.runtimes import fake
+from lattice.agent.runtimes.fake import Copy, FakeMachine
+from lattice.agent.runtimes.protocol import Failure, InstanceId, RunSpec
+from lattice.clock import Clock
+
+End = tuple[int, str, Failure | None]
+
+
+class Note(msgspec.Struct, omit_defaults=True):
+    """One line. `at`: by the clock that all processes of a machine share, and nobody sets."""
+
+    at: float
+    what: Literal["start", "stop", "heard", "power"]
+    which: InstanceId | None = None
+    spec: RunSpec | None = None
+    end: End | None = None
+
+
+def read(path: Path) -> Iterator[Note]:
+    """A line that was not finished is none."""
+    text = path.read_bytes() if path.exists() else b""
+    for line in text.splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            yield msgspec.json.decode(line, type=Note)
+
+
+def append(path: Path, note: Note) -> None:
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(note) + b"\n")
+
+
+class NotedMachine(FakeMachine):
+    """Writes down what it does, and begins where the notes end: what ran when its agent was killed runs on."""
+
+    def __init__(self, clock: Clock, rng: random.Random, path: Path) -> None:
+        super().__init__(clock, rng)
+        self.path = path
+        self.is_reading = True
+        for note in read(path):
+            self._recall(note)
+        self.is_reading = False
+
+    def _recall(self, note: Note) -> None:
+        if note.what == "start" and note.spec is not None:
+            self.copies[note.spec.id] = Copy(note.spec, note.at, None)
+        elif note.what == "stop" and note.which in self.copies:
+            self.copies[note.which].end = note.end
+        elif note.what == "heard":
+            self.heard_at = note.at
+        elif note.what == "power":
+            self.copies.clear()
+            self.heard_at = None
+            self.boot += 1
+
+    def begin(self, spec: RunSpec) -> Failure | None:
+        failure = super().begin(spec)
+        if failure is None:
+            append(self.path, Note(self.copies[spec.id].began, "start", spec=spec))
+        return failure
+
+    def contact(self, since: float) -> None:
+        before = self.heard_at
+        super().contact(since)
+        if self.heard_at is not None and self.heard_at != before:
+            append(self.path, Note(self.heard_at, "heard"))
+
+    def _end(self, copy: Copy, at: float, end: End) -> None:
+        super()._end(copy, at, end)
+        if not self.is_reading:
+            append(self.path, Note(at, "stop", which=copy.spec.id, end=end))
+
+
+def lose_power(path: Path) -> None:
+    append(path, Note(time.monotonic(), "power"))
+
+
+def main() -> None:
+    from lattice.cli.main import run
+
+    path = Path(sys.argv.pop(1))
+
+    def machine(clock: Clock, rng: random.Random) -> FakeMachine:
+        return NotedMachine(clock, rng, path)
+
+    fake.FakeMachine = machine  # type: ignore[assignment, misc]
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The simulator's checker on what real processes did, and what only they can show: who recovers how soon."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+from chaos.nemesis import Fault
+from chaos.people import Crowd
+from chaos.programs import Agent
+from chaos.record import History, machine
+from lattice.sim.check import Checker, Found, Violation
+from lattice.sim.run import Run
+from lattice.sim.stores import Record
+
+QUIET = 15.0  # seconds at the end in which nothing may be written
+FLAP = 8.0  # seconds after a wall clock was set in which nobody may be deposed by it
+STEADY = {"leases.coordination.k8s.io", "events"}  # written while nothing happens
+
+
+class RealChecker(Checker):
+    """Left out is what a record of etcd does not hold: leaders' copies, rejected writes, machines made by a provider."""
+
+    faults: Sequence[Fault] = ()
+    terms: Sequence[tuple[float, int]] = ()
+
+    def elections(self) -> Found:
+        """I-10: a wall clock that was set wrong deposes nobody."""
+        for fault in self.faults:
+            if fault.strike.kind.name != "clock" or fault.lane != "servers" or not is_alone(fault, self.faults, FLAP):
+                continue
+            when = [at for at, _ in self.terms if fault.at < at < fault.healed + FLAP]
+            if when:
+                yield "I-10", f"a new term began {when[0] - fault.at:.1f} s after the wall clock of {', '.join(fault.victims)} was set"
+
+    def copies(self) -> Found:
+        return iter(())
+
+    def rejections(self) -> Found:
+        return iter(())
+
+    def paid(self, record: Record) -> Found:
+        return iter(())
+
+
+def is_alone(fault: Fault, faults: Sequence[Fault], around: float) -> bool:
+    """Whether nothing else befell servers or etcd so long before it and after."""
+    begins, ends = fault.at - around, fault.healed + around
+    others = [each for each in faults if each is not fault and each.lane != "nodes"]
+    return not any(each.at < ends and each.healed > begins for each in others)
+
+
+@dataclass
+class Evidence:
+    """Everything that was recorded."""
+
+    history: History
+    crowd: Crowd
+    agents: Sequence[Agent]
+    faults: Sequence[Fault]
+    ended: float  # when the last look was taken
+
+
+def judge(evidence: Evidence) -> tuple[list[Violation], list[Record]]:
+    machines, heard = {}, []
+    for agent in evidence.agents:
+        machines[agent.name], beats = machine(agent)
+        heard += beats
+    records = evidence.history.records()
+    checker = RealChecker(cast("Run", _run(evidence, machines, heard, records)))
+    checker.faults, checker.terms = evidence.faults, evidence.history.terms
+    found = checker.check()
+    found += [Violation("I-06", words, evidence.ended) for words in evidence.history.troubles]
+    return found + list(unquiet(records, evidence.ended)), records
+
+
+def _run(evidence: Evidence, machines: dict[str, Any], heard: list[tuple[float, str]], records: list[Record]) -> SimpleNamespace:
+    world = SimpleNamespace(
+        store=SimpleNamespace(history=records, elections=[]),
+        told=evidence.crowd.told,
+        heard=heard,
+        machines=machines,
+        gone=[],
+        loop=SimpleNamespace(time=lambda: evidence.ended, errors=[]),
+        cloud=SimpleNamespace(standing=lambda at: []),
+    )
+    return SimpleNamespace(world=world, trouble="", swarm=SimpleNamespace(kinds=(), shape=SimpleNamespace(binding="optimistic")))
+
+
+def written_lately(records: Sequence[Record], ended: float) -> Counter[str]:
+    late = [change for record in records if record.at > ended - QUIET for change in record.changes]
+    return Counter(str(change.key) for change in late if change.key.resource not in STEADY)
+
+
+def unquiet(records: Sequence[Record], ended: float) -> list[Violation]:
+    """I-33: when everything is as it should be, nobody writes."""
+    written = written_lately(records, ended)
+    words = ", ".join(f"{key} x{count}" for key, count in written.most_common(4))
+    return [Violation("I-33", f"written in the last {QUIET:g} s: {words}", ended)] if written else []
+
+
+def stretch(violation: Violation, records: Sequence[Record], faults: Sequence[Fault], began: float) -> list[str]:
+    """The shortest telling part of the history: what was written around it, and what was broken then."""
+    at = violation.at
+    near = [record for record in records if abs(record.at - at) < 5][-400:]
+    around = [record for record in near if not violation.revision or abs(record.revision - violation.revision) <= 6][-13:]
+    lines = [
+        f"  {record.at - began:8.2f} s  revision {record.revision}: {', '.join(str(each.key) for each in record.changes)}"
+        for record in around
+    ]
+    broken = [fault for fault in faults if fault.at - 1 < at and (not fault.healed or fault.healed > at - 20)]
+    lines += [
+        f"  {fault.at - began:8.2f} s  {fault.name}: {', '.join(fault.victims)}, until {fault.healed - began:.2f} s" for fault in broken
+    ]
+    return lines

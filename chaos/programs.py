@@ -1,0 +1,202 @@
+"""The processes: three members of etcd, three servers, and agents in groups; each can be ended and started again as itself."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chaos.agent import lose_power
+from chaos.network import ADDRESSES, ETCDS, GROUPS, SERVERS, namespace
+from lattice.sim.settings import LEASE, TIMES
+
+ROOT = Path(__file__).parent.parent
+CLIENTS, PEERS = 2379, 2380  # etcd's ports
+API, LINK = 7443, 7444  # a server's, for people and for agents
+PREFIX = "chaos"
+FAKETIME = tuple(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+SMALL_ETCD = "etcd3"
+SMALL_GROUP = GROUPS[0]
+CPU = "4"
+AGE = 7200  # seconds that the installation is old when the faults begin: its certificates are good also an hour ago
+FLAGS = {
+    "lease-ttl": LEASE,
+    "heartbeat": TIMES.nodes.heartbeat,
+    "node-lost-after": TIMES.nodes.not_ready_after,
+    "replace-after": TIMES.nodes.replace_after,
+    "evictions-per-second": TIMES.nodes.evictions_per_second,
+    "reconcile-interval": 1,
+    "retry-first": 1,
+    "retry-longest": 8,
+    "missing-grace": 6,
+    "start-grace": 30,
+    "stop-grace": 15,
+    "history": 36000,
+    "providers": "hand=fake",
+}
+
+
+@dataclass
+class Program:
+    """`folder` is its own; `small` if that is on a disk of its own which can be filled."""
+
+    run: int
+    name: str
+    part: str
+    command: list[str]
+    folder: Path
+    small: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+    process: "subprocess.Popen[bytes] | None" = None
+    expected: bool = False  # to be dead at present
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_suffix(".log")
+
+    def start(self) -> None:
+        """It ends when we do. Only ever called by the main thread: it is the one whose end that is."""
+        self.expected = False
+        words = ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", namespace(self.run, self.part), *self.command]
+        with self.log.open("ab") as file:
+            environment = {**os.environ, **self.environment}
+            self.process = subprocess.Popen(words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def send(self, number: int) -> None:
+        if self.process is not None and self.is_alive:
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.expected = True
+        self.send(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+
+    def terminate(self) -> None:
+        self.expected = True
+        self.send(signal.SIGTERM)
+
+    def start_again(self) -> None:
+        """Whatever it was doing."""
+        self.kill()
+        self.start()
+
+    def start_if_dead(self) -> None:
+        """And not because somebody killed it on purpose."""
+        if not self.is_alive and not self.expected:
+            self.start()
+
+    @property
+    def last_words(self) -> str:
+        return self.log.read_text(errors="replace")[-1500:] if self.log.exists() else ""
+
+
+@dataclass
+class Agent(Program):
+    notes: Path = Path()
+
+    def lose_power(self) -> None:
+        self.kill()
+        lose_power(self.notes)
+
+
+@dataclass
+class Fleet:
+    run: int
+    folder: Path
+    etcds: dict[str, Program] = field(default_factory=dict)
+    servers: dict[str, Program] = field(default_factory=dict)
+    agents: dict[str, Agent] = field(default_factory=dict)
+
+    @property
+    def programs(self) -> Iterator[Program]:
+        yield from (*self.etcds.values(), *self.servers.values(), *self.agents.values())
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        return {name: f"{ADDRESSES[name]}:{CLIENTS}" for name in ETCDS}
+
+    def add_etcds(self) -> None:
+        cluster = ",".join(f"{name}=http://{ADDRESSES[name]}:{PEERS}" for name in ETCDS)
+        for name in ETCDS:
+            folder = self.folder / name
+            client, peer = (f"http://{ADDRESSES[name]}:{port}" for port in (CLIENTS, PEERS))
+            command = ["etcd", "--data-dir", str(folder / "data"), "--name", name, "--logger", "zap", "--log-level", "warn"]
+            command += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer]
+            command += ["--initial-advertise-peer-urls", peer, "--initial-cluster", cluster]
+            small = name == SMALL_ETCD
+            _prepare(folder, "320m" if small else "")
+            self.etcds[name] = Program(self.run, name, name, command, folder, small)
+            self.etcds[name].start()
+
+    def add_server(self, name: str, machines: bytes = b"") -> None:
+        """`machines`: those on paper, as another server has written them down. They share a provider, and none comes or goes later."""
+        store = f"etcd://{','.join(self.endpoints.values())}/{PREFIX}"
+        flags = [word for name, value in FLAGS.items() for word in (f"--{name}", str(value))]
+        folder = self.folder / name
+        _prepare(folder)
+        if machines:
+            self.machines_of(name).parent.mkdir()
+            self.machines_of(name).write_bytes(machines)
+        command = [sys.executable, "-m", "lattice.cli.main", "server", "--data-dir", str(folder), "--store", store, "--instance-id", name]
+        command += ["--listen", "0.0.0.0", "--advertise", ADDRESSES[name], "--port", str(API), "--agents-port", str(LINK), *flags]  # noqa: S104
+        self.servers[name] = Program(self.run, name, name, command, folder, environment=self._clock(name))
+        self.servers[name].start()
+
+    def machines_of(self, server: str) -> Path:
+        return self.folder / server / "machines" / "hand.json"
+
+    def add_agent(self, name: str, group: str, token: str) -> None:
+        folder, notes = self.folder / name, self.folder / f"{name}.notes"
+        small = group == SMALL_GROUP
+        _prepare(folder, "2m" if small else "")
+        urls = [f"https://{ADDRESSES[each]}:{API}" for each in SERVERS]
+        first = len(self.agents) % len(urls)  # they begin at different servers
+        command = [sys.executable, "-m", "chaos.agent", str(notes), "agent", "--server", ",".join(urls[first:] + urls[:first])]
+        command += ["--join", token, "--data-dir", str(folder), "--name", name, "--runtime", "fake", "--cpu", CPU, "--memory", "4Gi"]
+        command += ["--disk", "4Gi", "--ports", "20000-20199", "--address", ADDRESSES[group]]
+        self.agents[name] = Agent(self.run, name, group, command, folder, small, self._clock(name), notes=notes)
+        self.agents[name].start()
+
+    def _clock(self, name: str) -> dict[str, str]:
+        if not FAKETIME:
+            return {}
+        self.set_clock(name, -AGE)
+        return {
+            "LD_PRELOAD": str(FAKETIME[0]),
+            "FAKETIME_TIMESTAMP_FILE": str(self._clock_file(name)),
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_DONT_RESET": "1",
+        }
+
+    def _clock_file(self, name: str) -> Path:
+        return self.folder / f"{name}.clock"
+
+    def set_clock(self, name: str, seconds: int) -> None:
+        """Its wall clock is wrong by so much from now on."""
+        draft = self._clock_file(name).with_suffix(".draft")
+        draft.write_text(f"{seconds:+d}\n")
+        draft.rename(self._clock_file(name))
+
+    def age(self) -> None:
+        """From now on all clocks are right, and everything was set up long ago."""
+        for name in (*self.servers, *self.agents) if FAKETIME else ():
+            self.set_clock(name, 0)
+
+    def end(self) -> None:
+        for program in self.programs:
+            program.send(signal.SIGCONT)
+            program.kill()
+
+
+def _prepare(folder: Path, size: str = "") -> None:
+    folder.mkdir()
+    if size:  # in the harness's own mount namespace: it goes with it
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True, capture_output=True)

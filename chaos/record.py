@@ -1,0 +1,202 @@
+"""What happened: every revision of etcd, heard from whichever member tells it first, and the agents' notes of what really ran."""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import msgspec
+
+from chaos.agent import read
+from chaos.programs import Agent
+from lattice.agent.runtimes.fake import Happening
+from lattice.agent.runtimes.protocol import InstanceId, RunSpec
+from lattice.kinds.workload import LatticeWorkload
+from lattice.sim.stores import Record
+from lattice.store import etcd_pb2 as pb
+from lattice.store import etcd_pb2_grpc as rpc
+from lattice.store.etcd_watch import Keys
+from lattice.store.protocol import Change, Key, Term
+
+CONTROLLERS = "controllers"
+WORKLOADS = LatticeWorkload.resource.id
+OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 2000),
+]
+
+
+@dataclass
+class Written:
+    """One revision. `at`: when it was first heard of. `by`: from whom, who alone adds to it."""
+
+    at: float
+    by: str
+    events: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+
+
+@dataclass
+class History:
+    prefix: str
+    written: dict[int, Written] = field(default_factory=dict)
+    now: dict[bytes, bytes] = field(default_factory=dict)
+    terms: list[tuple[float, int]] = field(default_factory=list)  # when each was heard of
+    troubles: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.keys = Keys(f"/{self.prefix}")
+
+    def take(self, by: str, revision: int, key: bytes, value: bytes | None) -> None:
+        at = time.monotonic()
+        with self._lock:
+            known = self.written.setdefault(revision, Written(at, by))
+            if known.by != by:
+                return
+            known.events.append((key, value))
+            if value is None:
+                self.now.pop(key, None)
+            else:
+                self.now[key] = value
+            if key == self.keys.term(CONTROLLERS) and value:
+                self.terms.append((at, int(value)))
+
+    @property
+    def leader(self) -> str:
+        return self.now.get(self.keys.leader(CONTROLLERS), b"").decode()
+
+    def objects(self, kind: type[Any]) -> list[Any]:
+        start = self.keys.resource(kind.resource.id)
+        with self._lock:
+            found = [value for key, value in self.now.items() if key.startswith(start) and len(key) > len(start)]
+        return [msgspec.json.decode(value, type=kind) for value in found]
+
+    def records(self) -> list[Record]:
+        """As the simulator has them. Who wrote what under which term etcd does not know: only a binding says so itself."""
+        with self._lock:
+            lines = sorted(self.written.items())
+        led, found = 0, []
+        bound: dict[str, tuple[str, str]] = {}
+        for revision, written in lines:
+            request, term, changes = None, None, []
+            for raw, value in written.events:
+                if raw == self.keys.term(CONTROLLERS) and value:
+                    led = int(value)
+                elif raw.startswith(self.keys.request("")) and value is not None:
+                    request = raw.removeprefix(self.keys.request("")).decode()
+                elif (key := self.keys.key_of(raw)) is not None:
+                    changes.append(Change(revision, key, value, None))
+                    term = _bound_in(key, value, bound) or term
+            actor = f"the leader of term {term.number}" if term else ""
+            found.append(Record(revision, written.at, actor, CONTROLLERS, term, led, request, tuple(changes)))
+        return found
+
+
+def _bound_in(key: Key, value: bytes | None, bound: dict[str, tuple[str, str]]) -> Term | None:
+    """The term in which it was bound just now, if it was."""
+    if key.resource != WORKLOADS:
+        return None
+    workload = msgspec.json.decode(value, type=LatticeWorkload) if value else None
+    binding = workload.status.binding if workload else None
+    before = bound.pop(key.path, None)
+    if workload is None or binding is None:
+        return None
+    now = bound[key.path] = (workload.metadata.uid, binding.node)
+    return None if now == before else Term(CONTROLLERS, binding.term, "")
+
+
+class Follower(threading.Thread):
+    """Watches one member of etcd from the first revision on, whatever befalls it."""
+
+    def __init__(self, name: str, endpoint: str, history: History) -> None:
+        super().__init__(daemon=True)
+        self._member, self._endpoint, self._history = name, endpoint, history
+        self._seen = 0
+        self._over = threading.Event()
+        self._call: Any = None
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            with grpc.insecure_channel(self._endpoint, options=OPTIONS) as channel:
+                try:
+                    self._follow(channel)
+                except grpc.RpcError:
+                    self._over.wait(0.2)
+
+    def stop(self) -> None:
+        self._over.set()
+        if self._call is not None:
+            self._call.cancel()
+        self.join(10)
+
+    def _follow(self, channel: grpc.Channel) -> None:
+        begin, end = self._history.keys.everything()
+        create = pb.WatchCreateRequest(key=begin, range_end=end, start_revision=self._seen + 1)
+        self._call = rpc.WatchStub(channel).Watch(self._ask(pb.WatchRequest(create_request=create)), metadata=(("hasleader", "true"),))
+        for answer in self._call:
+            if answer.compact_revision:
+                self._history.troubles.append(f"{self._member} had compacted revision {self._seen + 1}")
+                return
+            if answer.canceled:
+                return
+            for event in answer.events:
+                value = None if event.type == pb.Event.DELETE else event.kv.value
+                self._history.take(self._member, event.kv.mod_revision, event.kv.key, value)
+                self._seen = event.kv.mod_revision
+
+    def _ask(self, create: Any) -> Iterator[Any]:
+        yield create
+        self._over.wait()
+
+
+def etcd_leader(endpoints: dict[str, str]) -> str:
+    """By the word of the members that answer; empty if none says that it leads."""
+    for name, endpoint in endpoints.items():
+        with grpc.insecure_channel(endpoint) as channel:
+            try:
+                status = rpc.MaintenanceStub(channel).Status(pb.StatusRequest(), timeout=0.5)
+            except grpc.RpcError:
+                continue
+            if status.leader == status.header.member_id:
+                return name
+    return ""
+
+
+@dataclass
+class Ground:
+    """What a machine did, in the form that the simulator's checker reads."""
+
+    history: list[Happening] = field(default_factory=list)
+    begun: list[RunSpec] = field(default_factory=list)
+
+    def live(self) -> Sequence[InstanceId]:
+        return ()
+
+
+def machine(agent: Agent) -> tuple[SimpleNamespace, list[tuple[float, str]]]:
+    """By its notes: what ran, and when its agent was surely heard."""
+    ground, heard = Ground(), []
+    running: dict[InstanceId, RunSpec] = {}
+    last = 0.0
+    for note in read(agent.notes):
+        if note.what == "heard":
+            heard.append((note.at, agent.name))
+            last = note.at
+        elif note.what == "start" and note.spec is not None:
+            running[note.spec.id] = note.spec
+            ground.history.append(Happening(note.at, "start", note.spec.id))
+            ground.begun.append(note.spec)
+        elif note.what == "stop" and note.which is not None:
+            running.pop(note.which, None)
+            ground.history.append(Happening(note.at, "stop", note.which))
+        elif note.what == "power":
+            for which, spec in running.items():
+                deadline = note.at if spec.stop_after is None else min(note.at, last + spec.stop_after)
+                ground.history.append(Happening(deadline, "stop", which))
+            running.clear()
+    return SimpleNamespace(name=agent.name, ground=ground, clock=SimpleNamespace(truth=lambda at: at)), heard

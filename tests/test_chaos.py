@@ -1,0 +1,180 @@
+"""Does chaos plan enough of everything, undo all of it, and would its judge notice what must not be?"""
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from chaos import network
+from chaos.agent import NotedMachine, lose_power, read
+from chaos.judge import Evidence, judge, written_lately
+from chaos.nemesis import Fault
+from chaos.people import Crowd
+from chaos.plan import KINDS, WHOLE, Kind, Strike, plan
+from chaos.programs import Agent
+from chaos.record import History, machine
+from lattice.agent.runtimes.protocol import InstanceId, RunSpec
+from lattice.clock import SystemClock
+from lattice.kinds.base import Metadata
+from lattice.kinds.container import Container
+from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
+from lattice.sim.past import lives
+
+CHANCE = random.Random(1)  # noqa: S311 - that repeats
+SECONDS = 1050.0  # of the 1,200 that `make chaos` takes, the rest is without faults
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+def test_a_plan_has_a_hundred_faults_of_every_kind_and_all_of_them_end(seed: int) -> None:
+    strikes = plan(seed, SECONDS)
+    assert len(strikes) >= 100
+    assert {strike.kind for strike in strikes} == set(KINDS)
+    assert max(strike.ends for strike in strikes) <= SECONDS
+    assert plan(seed, SECONDS) == strikes != plan(seed + 1, SECONDS)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+def test_faults_of_the_control_plane_overlap_only_between_servers_and_etcd(seed: int) -> None:
+    control = [strike for strike in plan(seed, SECONDS) if strike.kind.lane != "nodes"]
+    pairs = [(one, other) for one in control for other in control if one.at < other.at < one.ends]
+    assert pairs, "some do"
+    for one, other in pairs:
+        assert one.kind.lane != other.kind.lane, (one, other)
+        assert not WHOLE & {one.kind.target, other.kind.target}
+
+
+def test_the_harness_is_cut_off_from_nobody() -> None:
+    rules = [*network.cut("etcd1"), *network.cut_port("server1", 2379), *network.lossy("racks1", 0.3)]
+    assert all(network.HUB_ADDRESS in rule.words and "!" in rule.words for rule in rules)
+
+
+def a_spec(name: str = "w", stop_after: float | None = None) -> RunSpec:
+    return RunSpec(
+        id=InstanceId(name, "r", "main"), workload=f"default/{name}", container=Container(command=("run",)), stop_after=stop_after
+    )
+
+
+def a_machine(path: Path) -> NotedMachine:
+    return NotedMachine(SystemClock(), CHANCE, path)
+
+
+def the_lives(path: Path) -> list[Any]:
+    found, _ = machine(Agent(1, "n", "racks1", [], path.parent, notes=path))
+    return list(lives(found))  # type: ignore[arg-type]
+
+
+def test_what_ran_when_its_agent_was_killed_runs_on(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    a_machine(path).begin(a_spec())
+    again = a_machine(path)
+    assert again.live() == [a_spec().id]
+    again.end(a_spec().id, killed=True)
+    assert a_machine(path).live() == []
+    (life,) = the_lives(path)
+    assert life.start <= life.end < float("inf")
+
+
+def test_a_machine_without_power_runs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    a_machine(path).begin(a_spec())
+    lose_power(path)
+    assert a_machine(path).live() == []
+    assert a_machine(path).boot == 2
+    assert the_lives(path)[0].end <= time.monotonic()
+
+
+def test_what_must_end_without_contact_has_ended_in_time_though_no_agent_looked(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    first = a_machine(path)
+    heard = time.monotonic() - 60
+    first.contact(heard)
+    first.begin(a_spec(stop_after=20))
+    assert a_machine(path).live() == []
+    assert the_lives(path)[0].end == heard + 20
+
+
+def test_half_a_line_is_no_note(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    lose_power(path)
+    with path.open("ab") as file:
+        file.write(b'{"at": 1, "what": "po')
+    assert [note.what for note in read(path)] == ["power"]
+
+
+def a_bound(node: str, term: int) -> bytes:
+    return msgspec.json.encode(
+        LatticeWorkload(
+            api_version="lattice.dev/v1alpha1",
+            kind="LatticeWorkload",
+            metadata=Metadata(name="w", namespace="default", uid="u"),
+            spec=WorkloadSpec(containers={}),
+            status=WorkloadStatus(binding=Binding(node=node, term=term)),
+        )
+    )
+
+
+def a_history(*revisions: list[tuple[bytes, bytes | None]]) -> History:
+    history = History("p")
+    for number, events in enumerate(revisions):
+        for key, value in events:
+            history.take("etcd1", number + 1, key, value)
+    return history
+
+
+TERM = b"/p/terms/controllers"
+WORKLOAD = b"/p/objects/latticeworkloads.lattice.dev/default/w"
+
+
+def test_a_revision_that_two_members_tell_of_is_recorded_once() -> None:
+    history = a_history([(TERM, b"1")])
+    history.take("etcd2", 1, TERM, b"1")
+    assert len(history.terms) == 1
+    assert [record.revision for record in history.records()] == [1]
+
+
+def told(history: History) -> list[str]:
+    evidence = Evidence(history, Crowd({}, CHANCE), [], [], time.monotonic() + 100)
+    return [f"{each.number} {each.words}" for each in judge(evidence)[0]]
+
+
+@pytest.mark.parametrize(
+    ("revisions", "words"),
+    [
+        pytest.param([[(TERM, b"2")], [(WORKLOAD, a_bound("n", 1))]], "I-09", id="a former leader binds"),
+        pytest.param([[(TERM, b"1")], [(WORKLOAD, a_bound("n", 1))], [(WORKLOAD, a_bound("m", 1))]], "I-11", id="bound to two nodes"),
+        pytest.param([[(TERM, b"1")], [(WORKLOAD, a_bound("n", 1))]], "I-14", id="bound to a node that is not there"),
+    ],
+)
+def test_the_judge_notices_that(revisions: list[list[tuple[bytes, bytes | None]]], words: str) -> None:
+    found = told(a_history(*revisions))
+    assert any(each.startswith(words) for each in found), found
+
+
+def a_fault(lane: str, at: float, healed: float, name: str = "clock") -> Fault:
+    kind = Kind(name, lane, "leader", (1, 2))  # type: ignore[arg-type]
+    return Fault(Strike(at, kind, healed - at, 0.5), at, ["server1"], "server1", healed)
+
+
+@pytest.mark.parametrize(
+    ("others", "is_told"),
+    [
+        pytest.param([], True, id="the wall clock alone deposed the leader"),
+        pytest.param([a_fault("nodes", 11, 14, "cut")], True, id="what befalls nodes is no excuse"),
+        pytest.param([a_fault("etcd", 11, 14, "kill -9")], False, id="etcd was disturbed too"),
+    ],
+)
+def test_a_leader_deposed_while_its_wall_clock_was_wrong_is_told_of(others: list[Fault], is_told: bool) -> None:
+    history = a_history([(TERM, b"1")])
+    history.terms.append((12.0, 2))
+    faults = [a_fault("servers", 10, 15), *others]
+    found = judge(Evidence(history, Crowd({}, CHANCE), [], faults, 100.0))[0]
+    assert any(each.number == "I-10" for each in found) == is_told
+
+
+def test_who_writes_in_the_end_is_told_of() -> None:
+    history = a_history([(TERM, b"1")], [(WORKLOAD, a_bound("n", 1))])
+    assert written_lately(history.records(), time.monotonic())
+    assert not written_lately(history.records(), time.monotonic() + 100)
