@@ -6,11 +6,13 @@ UV := .tools/uv/bin/uv
 DATA_DIR ?= .lattice
 FUZZ_SECONDS ?= 600
 FUZZ_REQUESTS ?= 20000
+CHAOS_SECONDS ?= 1200
+CHAOS_SEED ?= 1
 export PATH := $(CURDIR)/.tools/etcd/usr/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install up run test check prove bench bench-scheduling bench-openb bench-fleet bench-control docs contract e2e fuzz clean
+.PHONY: help install up run test check prove bench bench-scheduling bench-openb bench-fleet bench-control docs contract e2e fuzz chaos clean
 
 help:  ## list the chores
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -33,10 +35,15 @@ check: .venv/.ready-dev  ## format, lint, types, import rules, sizes
 
 prove: .venv/.ready-dev tools  ## the long proofs: kills, 30,000-operation contract, every kubectl, mutations, 10,000 examples a property
 	LATTICE_ALL_KUBECTLS=1 $(BIN)/python -m pytest -m prove -n 2 --dist loadgroup -rP --timeout 3000
-	LATTICE_LONG=1 $(BIN)/python -m pytest -m "not prove" -n 2 --timeout 3000 tests/engine tests/scheduling tests/placement
+	LATTICE_LONG=1 $(BIN)/python -m pytest -m "not prove" -n 2 --timeout 3000 tests/engine tests/scheduling tests/placement tests/controllers/test_plan_applied.py
 
 contract: .venv/.ready-dev tools  ## the store contract only
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not prove" tests/contract
+
+SEEDS ?= 500
+sim: .venv/.ready-dev  ## the whole control plane under faults drawn from SEEDS=500 seeds, and the scenarios; REWRITE=1 writes these anew
+	$(BIN)/python -m pytest -q tests/sim/test_scenarios.py
+	$(BIN)/lattice sim run --seeds $(SEEDS) --workers 2
 
 e2e: .venv/.ready-dev tools  ## real servers, kubectl and foreign clients only
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not prove" tests/e2e
@@ -59,6 +66,9 @@ bench-openb: .venv/.ready-dev  ## fill a GPU cluster from a public trace, beside
 fuzz: .tools/fuzz/.ready  ## 20,000 made-up API requests, and each parser for FUZZ_SECONDS (600), guided by what it reaches
 	.tools/fuzz/bin/python tests/fuzz/api.py --requests $(FUZZ_REQUESTS)
 	.tools/fuzz/bin/python tests/fuzz/guided.py --all --seconds $(FUZZ_SECONDS)
+
+chaos: .venv/.ready-dev tools  ## real processes in network namespaces under faults by CHAOS_SEED (1) for CHAOS_SECONDS (1200); needs root
+	$(BIN)/python -m chaos --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
 
 docs: .venv/.ready  ## write docs/reference anew from the code
 	$(BIN)/python -m docs.build

@@ -49,6 +49,14 @@ def node_table(count: int, size: Size | None = None) -> NodeTable:
     return table
 
 
+def joined_table(count: int) -> NodeTable:
+    """The same nodes as they come, one by one, and not in the order that decides among equals."""
+    table = NodeTable()
+    for facts in sorted((each for each in node_table(count).facts if each), key=lambda each: each.name):
+        table.put(facts)
+    return table
+
+
 def _node(name: str, zone: str, totals: dict[str, int]) -> NodeFacts:
     return NodeFacts(name, totals, {"node": name, "zone": zone})
 

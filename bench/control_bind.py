@@ -11,13 +11,15 @@ import itertools
 import random
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from bench.machine import etcd_version
+from bench.report import Report
 from lattice.clock import SystemClock, stamp
 from lattice.controllers.loop import run_all
 from lattice.controllers.office import Office
@@ -155,6 +157,25 @@ async def opened(name: str, folder: Path) -> AsyncIterator[Store]:
     store = MemoryStore(SystemClock()) if name == "memory" else await SqliteStore.open(folder / "state.db", SystemClock())
     yield store
     await store.close()
+
+
+def measure_all(report: Report, stores: Sequence[str], counts: tuple[int, int], folder: Path) -> None:
+    """The scheduling controller alone: what of the rates through the API is its own."""
+    size = Size(*counts, seconds=0.0)
+    report.begin(f"The scheduling controller alone, {size.nodes:,} nodes")
+    for store in stores:
+        place = folder / f"bind-{store}"
+        place.mkdir()
+        if store == "etcd" and not etcd_version():
+            report.add(f"{store}: bound durably", None, note="no etcd on the PATH")
+            continue
+        rate, own = asyncio.run(_throughput(store, size, place))
+        report.add(f"{store}: {size.workloads:,} bound durably", rate, "/s", note=f"{own:,.0f} per second of its own time")
+
+
+async def _throughput(name: str, size: Size, folder: Path) -> tuple[float, float]:
+    async with opened(name, folder) as store:
+        return await Run(store, size).throughput()
 
 
 async def measure(name: str, size: Size) -> str:

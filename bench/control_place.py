@@ -7,7 +7,7 @@ silence means nothing, the server is told to wait for a day; everything else is 
 import asyncio
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import control_objects as objects
@@ -15,11 +15,12 @@ from bench.control_check import check
 from bench.control_rest import calm
 from bench.control_site import NODES, WORKLOADS, Object, Site, a_site, until
 from bench.control_watch import Bindings
-from bench.load import Result, drive, request
+from bench.load import Result, Target, drive, request
 from bench.machine import etcd_version
 from bench.report import Report
 
 CLIENTS = 16
+SPARE = 8  # connections of the steady client, open before it begins
 DAY, LONGER = "86400", "172800"
 PATIENT = ("--node-lost-after", DAY, "--replace-after", LONGER)
 PATIENCE = 600.0
@@ -86,20 +87,50 @@ async def _latency(report: Report, site: Site, size: Size, nodes: int) -> None:
 
 
 async def _steadily(site: Site, names: list[str], rate: float) -> tuple[dict[str, float], Result]:
-    sent: dict[str, float] = {}
-    result = Result()
-    reader, writer = await asyncio.open_connection(site.at.host, site.at.port, ssl=site.at.tls, server_hostname="localhost")
+    """When each was due, and how long after that it was answered: one that is late because others are late is late all the same."""
+    result, line = Result(), Line(site.at)
+    await line.open(SPARE)
     began = time.perf_counter()
-    for number, name in enumerate(names):
-        await asyncio.sleep(max(0.0, began + number / rate - time.perf_counter()))
-        sent[name] = time.perf_counter()
-        writer.write(request("POST", WORKLOADS, objects.workload(name)))
+    due = {name: began + number / rate for number, name in enumerate(names)}
+    async with asyncio.TaskGroup() as sending:
+        for name, when in due.items():
+            await asyncio.sleep(max(0.0, when - time.perf_counter()))
+            sending.create_task(_create(line, name, when, result))
+    line.close()
+    return due, result
+
+
+async def _create(line: "Line", name: str, due: float, result: Result) -> None:
+    head = await line.ask(request("POST", WORKLOADS, objects.workload(name)))
+    result.latencies.append(time.perf_counter() - due)
+    assert head[9:10] == b"2", head
+
+
+@dataclass
+class Line:
+    """Connections to one server, each for one request at a time; as many as it takes for none to wait for another."""
+
+    at: Target
+    _idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list)
+
+    async def open(self, count: int) -> None:
+        self._idle += await asyncio.gather(*(self._connected() for _ in range(count)))
+
+    async def ask(self, request: bytes) -> bytes:
+        """The head of the answer, in small letters."""
+        reader, writer = self._idle.pop() if self._idle else await self._connected()
+        writer.write(request)
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
         await reader.readexactly(int(head.split(b"content-length:")[1].split(b"\r\n")[0]))
-        result.latencies.append(time.perf_counter() - sent[name])
-        assert head[9:10] == b"2", head
-    writer.close()
-    return sent, result
+        self._idle.append((reader, writer))
+        return head
+
+    def close(self) -> None:
+        for _, writer in self._idle:
+            writer.close()
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(self.at.host, self.at.port, ssl=self.at.tls, server_hostname="localhost")
 
 
 async def _throughput(report: Report, site: Site, size: Size, nodes: int) -> None:

@@ -53,6 +53,10 @@ class Report:
     def missed(self) -> list[Figure]:
         return [figure for figure in self.figures if figure.reached is False]
 
+    @property
+    def unmeasured(self) -> list[Figure]:
+        return [figure for figure in self.figures if figure.value is None]
+
     def save(self, name: str) -> None:
         RESULTS.mkdir(exist_ok=True)
         figures = [{**asdict(figure), "reached": figure.reached} for figure in self.figures]

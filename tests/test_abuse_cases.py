@@ -34,9 +34,11 @@ CASES: dict[str, list[str]] = {
         "server/test_nodelink.py::test_registration_is_written_once_and_only_what_an_agent_may_say",
     ],
     "4: a node claims room that it does not have, or another each time": [
-        "server/test_nodelink.py::test_a_hello_that_cannot_be_right_is_refused_and_writes_nothing",
+        "server/test_impossible_rooms.py::test_a_node_that_claims_room_that_cannot_be_is_refused_and_quarantined_until_it_says_better",
+        "server/test_impossible_rooms.py::test_nobody_quarantines_another_node",
+        "controllers/test_quarantine.py::test_nothing_is_put_on_a_node_that_is_quarantined_and_that_is_told_once",
         "server/test_nodelink.py::test_a_machine_of_a_class_has_no_more_room_than_that_class",
-        "server/test_nodelink.py::test_a_node_that_says_something_else_each_time_is_refused",
+        "server/test_impossible_rooms.py::test_a_node_that_says_something_else_each_time_is_refused",
     ],
     "5: a node asks for what it does not hold": [
         "server/test_node_scope.py::test_a_node_can_say_who_it_is_and_how_it_is_and_nothing_that_asks_for_anything",
@@ -65,6 +67,7 @@ CASES: dict[str, list[str]] = {
         "server/test_nodelink.py::test_a_connection_ends_with_its_certificate",
         "server/test_nodelink.py::test_a_connection_ends_with_its_node",
         "e2e/test_abuse.py::test_old_tls_is_refused_by_the_server",
+        "agent/test_removed.py::test_whom_a_machine_believes_that_it_is_no_node_any_more",
     ],
     "9: a former leader writes, a former order is sent": [
         "contract/test_store.py::test_terms_grow_and_fence",

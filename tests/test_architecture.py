@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "wire": "errors kinds",
     "agent": "errors kinds wire clock metrics traces settings",
     "server": "errors kinds engine placement scheduling store wire presence clock metrics traces settings",
+    "sim": "*",
     "cli": "*",
     "__main__": "cli",
 }
@@ -72,6 +73,11 @@ def test_imports_follow_the_map(path: Path) -> None:
         assert not ours or there == here or allowed == ["*"] or there in allowed, f"{here} may not import {there} ({name})"
         if here in PURE:
             assert name.split(".")[0] not in IMPURE, f"{here} is pure and may not import {name}"
+
+
+def test_only_its_command_knows_the_simulation() -> None:
+    who = [str(path.relative_to(SOURCE)) for path in FILES if any(name.startswith("lattice.sim") for name in imports(path))]
+    assert [name for name in who if not name.startswith("sim/")] == ["cli/sim.py"]
 
 
 @pytest.mark.parametrize("path", sorted((SOURCE / "store").glob("*.py")), ids=lambda path: path.stem)

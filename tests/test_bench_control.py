@@ -1,11 +1,14 @@
 """Does the benchmark of the control plane find what must not be, and tell when an aim is missed?"""
 
+import asyncio
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bench import control, control_rest
+from bench import control, control_place, control_rest
 from bench.control_check import check
 from bench.control_site import NODES, Object
 from bench.control_watch import Bindings
@@ -79,10 +82,14 @@ def test_whoever_is_bound_twice_is_noticed(lines: list[bytes], moved: list[str])
 
 @pytest.mark.parametrize(
     ("measured", "exit_code", "words"),
-    [pytest.param(11.0, 1, "1 aims missed", id="missed"), pytest.param(10.0, 0, "every aim reached", id="just enough")],
+    [
+        pytest.param(11.0, 1, "1 aims missed", id="missed"),
+        pytest.param(10.0, 0, "every aim reached", id="just enough"),
+        pytest.param(None, 1, "not measured: 7 agents: a thing", id="not measured"),
+    ],
 )
 def test_an_aim_that_is_missed_fails_the_run(
-    measured: float, exit_code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    measured: float | None, exit_code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def part(report: Report, agents: control_rest.Size, _: object, folder: Path) -> None:
         report.begin(f"{agents.agents} agents")
@@ -94,3 +101,46 @@ def test_an_aim_that_is_missed_fails_the_run(
     said = capsys.readouterr().out
     assert words in said
     assert "7 agents" in said
+
+
+def test_a_run_in_which_something_was_not_measured_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[str] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Report, "save", lambda report, name: kept.append(name))
+    for value in (None, 1.0):
+        parts = {"rest": lambda report, *_, value=value: report.add("a thing", value, "ms")}
+        monkeypatch.setattr(control, "PARTS", parts)
+        control.main([])
+    assert kept == ["control"], "only the one that was whole"
+
+
+def test_requests_are_sent_at_their_time_though_those_before_are_not_answered() -> None:
+    count = 20
+
+    async def run() -> None:
+        seen, all_seen = 0, asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal seen
+            with suppress(asyncio.IncompleteReadError):
+                while True:
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
+                    seen += 1
+                    if seen == count:
+                        all_seen.set()
+                    await all_seen.wait()  # whoever waits for an answer before it sends the next waits for ever
+                    writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            at = SimpleNamespace(host="127.0.0.1", port=server.sockets[0].getsockname()[1], tls=None)
+            opened = asyncio.open_connection
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(asyncio, "open_connection", lambda host, port, **_: opened(host, port))
+                site: Any = SimpleNamespace(at=at)
+                due, result = await asyncio.wait_for(control_place._steadily(site, [f"w{n}" for n in range(count)], 1000.0), 20)
+        assert len(result.latencies) == count
+        assert [round(1000 * (when - due["w0"])) for when in due.values()] == list(range(count)), "as planned, not as it went"
+
+    asyncio.run(run())

@@ -58,6 +58,14 @@ CONTROLLER_RETRIES = Counter(
     registry=REGISTRY,
 )
 SCHEDULING_ATTEMPTS = Counter("scheduling_attempts_total", "Attempts to find a node for a workload.", registry=REGISTRY)
+ATTEMPTS = Counter(
+    "lattice_scheduling_attempts_total",
+    "Decisions about one service or workload: placed or refused, with the service's verdict; and bound, unplaced or lost, of a workload.",
+    ["result", "verdict"],
+    registry=REGISTRY,
+)
+ATTEMPT_BOUND, ATTEMPT_UNPLACED = ATTEMPTS.labels("bound", "Bound"), ATTEMPTS.labels("unplaced", "NoNodeFits")
+ATTEMPT_LOST = ATTEMPTS.labels("lost", "Conflict")
 SCHEDULING_FAILURES = Counter("scheduling_failures_total", "Attempts that found no node, or lost it to another.", registry=REGISTRY)
 SCHEDULING_SECONDS = Histogram(
     "lattice_scheduling_duration_seconds",
@@ -81,18 +89,34 @@ AGENTS_REFUSED = Counter(
 JOINS = Counter("lattice_joins_total", "Machines that asked to become a node, by outcome: joined, refused.", ["outcome"], registry=REGISTRY)
 PENDING_SERVICES = Gauge(
     "lattice_pending_services",
-    "Services that are not all placed, by verdict: Never, NotNow, OverBudget, NoPrice, NotHere, or Undecided. Only the leader says.",
-    ["verdict"],
+    "Services that are not all placed, by verdict: Never, NotNow, OverBudget, NoPrice, NotHere, or Undecided; and by the reason of their "
+    "condition Placed. Only the leader says.",
+    ["verdict", "reason"],
     registry=REGISTRY,
 )
-BUDGET_LIMIT = Gauge("lattice_budget_limit_dollars", "What may be spent in a month, by ledger.", ["ledger"], registry=REGISTRY)
+OF_BUDGET = ["ledger", "pool"]  # the pool is empty where the budget is not a pool's
+BUDGET_LIMIT = Gauge("lattice_budget_limit_dollars", "What may be spent in a month, by ledger and pool.", OF_BUDGET, registry=REGISTRY)
 BUDGET_COMMITTED = Gauge(
-    "lattice_budget_committed_dollars", "Dollars per hour for all machines that a ledger pays for.", ["ledger"], registry=REGISTRY
+    "lattice_budget_committed_dollars_per_hour",
+    "Cost of all machines of a budget, by ledger and pool.",
+    OF_BUDGET,
+    registry=REGISTRY,
 )
-BUDGET_SPENT = Gauge("lattice_budget_spent_dollars", "Spent in this calendar month so far, by ledger.", ["ledger"], registry=REGISTRY)
+BUDGET_SPENT = Gauge(
+    "lattice_budget_spent_dollars", "Spent in this calendar month so far, by ledger and pool.", OF_BUDGET, registry=REGISTRY
+)
 BUDGET_PROJECTED = Gauge(
-    "lattice_budget_projected_dollars", "Spent, and the present rate until the month ends, by ledger.", ["ledger"], registry=REGISTRY
+    "lattice_budget_projected_dollars",
+    "Spent, and the present rate to the end of the month, by ledger.",
+    OF_BUDGET,
+    registry=REGISTRY,
 )
+PLAN_GAP = Gauge(
+    "lattice_plan_gap_ratio",
+    "Share of the cost, 0 to 1, that the last optimised plan of the fleet might still have saved at most. NaN before there was one.",
+    registry=REGISTRY,
+)
+PLAN_GAP.set(float("nan"))
 POOL_UTILIZATION = Gauge(
     "lattice_pool_utilization_ratio",
     "Share in use, 0 to 1, of what a pool limits: nodes, cores, memory.",

@@ -68,6 +68,12 @@ SETTINGS = (
         "Providers of machines, each NAME or NAME=ADAPTER: adapter local starts agents on this machine, fake has machines on paper.",
     ),
     Setting(
+        "local-stop-within",
+        ("LATTICE_LOCAL_STOP_WITHIN",),
+        15.0,
+        "Seconds that an agent of adapter local has to stop what it runs, two thirds of them for the workloads; then both are killed.",
+    ),
+    Setting(
         "controllers",
         ("LATTICE_CONTROLLERS",),
         "*",
@@ -83,8 +89,9 @@ SETTINGS = (
     Setting(
         "profile",
         ("LATTICE_PROFILE",),
-        "balanced",
-        "How nodes are chosen and bound: the name of a built-in profile, or a file with one (plugins, weights, tieBreaker, binding).",
+        "",
+        "How nodes are chosen and bound, for all workloads: a built-in profile, or a file with one (scores, tieBreaker, binding …). "
+        "Absent: balanced for replicas of services, lowest-utilisation for workloads that belong to none.",
     ),
     Setting(
         "allow-etcd-that-loses-writes",
@@ -124,8 +131,9 @@ class Settings:
     start_grace: float = 300.0
     stop_grace: float = 60.0
     providers: str = "local,docker=local"
+    local_stop_within: float = 15.0
     controllers: str = "*"
     webhook_allow: str = ""
     webhook_ca: str = ""
-    profile: str = "balanced"
+    profile: str = ""
     allow_etcd_that_loses_writes: bool = False

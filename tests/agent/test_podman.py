@@ -66,6 +66,14 @@ def test_without_podman_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asyncio.run(podman.find()) == "podman is not installed"
 
 
+def test_docker_is_no_podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert asyncio.run(podman.find()) == "podman is not installed; docker is not supported"
+
+
 def test_a_podman_that_cannot_run_anything_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "podman"
     broken.write_text("#!/bin/sh\n/bin/echo 'Error: no user namespaces' >&2\nexit 125\n")

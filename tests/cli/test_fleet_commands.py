@@ -42,7 +42,7 @@ def test_why_shows_scores_by_part_and_every_refusal(lattice):
     lines = words(ran.out)
     assert "Placed in us-east and eu-west per requiredRegions constraint" in ran.out
     assert any(line.startswith("3 anywhere us-east * ") for line in lines)
-    assert "ap-south Compliance compliance gdpr soc2" in lines
+    assert "ap-south Compliance compliance gdpr soc2 gdpr" in lines
     assert "TIER ×256" in ran.out
     assert "estimated over" in ran.out
 
@@ -71,7 +71,7 @@ def test_why_of_one_pool_is_about_that_pool(lattice):
 def test_why_an_unplaced_service_says_verdict_conflicts_and_what_a_place_would_need(lattice, without_gdpr):
     ran = lattice("why", "service/api-gateway", "--world", without_gdpr)
     assert "default/api-gateway: Never." in ran.out
-    assert "us-east Compliance compliance gdpr hipaa, soc2" in words(ran.out)
+    assert "us-east Compliance compliance gdpr hipaa, soc2 gdpr" in words(ran.out)
     assert "fits without" in ran.out
     assert "fits in" in ran.out
 

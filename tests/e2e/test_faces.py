@@ -268,19 +268,26 @@ def test_health_and_metrics(wire: Wire) -> None:
     assert set(health) == {"status", "isLeader", "instanceId", "lastReconciliation", "pending"}
     assert (health["status"], health["isLeader"]) == ("ok", True)
     told = wire.get("/metrics", accept="*/*").raw.decode()
-    for name in (
+    lines = [line.rpartition(" ") for line in told.splitlines() if line and not line.startswith("#")]
+    values = {name: float(value) for name, _, value in lines}
+    missing = {
         "scheduling_attempts_total",
         "scheduling_failures_total",
         'reconciliation_actions_total{action="Apply"}',
         "retry_total",
         "node_unhealthy_total",
+        'lattice_scheduling_attempts_total{result="placed",verdict="Placed"}',
+        'lattice_scheduling_attempts_total{result="bound",verdict="Bound"}',
         'lattice_scheduling_duration_seconds_count{phase="decide"}',
         'lattice_scheduling_duration_seconds_count{phase="bind"}',
-        'lattice_budget_limit_dollars{ledger="pool.yard"} 50.0',
-        'lattice_budget_committed_dollars{ledger="pool.yard"} 0.0',
+        'lattice_budget_spent_dollars{ledger="pool.yard",pool="yard"}',
+        'lattice_budget_projected_dollars{ledger="pool.yard",pool="yard"}',
         'lattice_pool_utilization_ratio{pool="yard",resource="nodes"}',
-    ):
-        assert f"\n{name}" in told, name
+        "lattice_plan_gap_ratio",
+    } - values.keys()
+    assert not missing
+    assert values['lattice_budget_limit_dollars{ledger="pool.yard",pool="yard"}'] == 50
+    assert 0 < values['lattice_budget_committed_dollars_per_hour{ledger="pool.yard",pool="yard"}'] < 1
 
 
 def test_drain_moves_everything_off_a_node(site: Server, wire: Wire) -> None:

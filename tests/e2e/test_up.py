@@ -7,10 +7,12 @@ import signal
 import socket
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from running import until
 from servers import LATTICE, Server, running_server, start
 from wire import CONFIGMAPS, Wire, configmap, refused
 
@@ -238,3 +240,40 @@ def test_what_cannot_start_says_why(name: str, flags: list[str], code: int, word
     assert done.returncode == code, done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+STUBBORN = """
+{apiVersion: lattice.dev/v1alpha1, kind: LatticeNodeClass, metadata: {name: nano},
+ spec: {providers: {local: {}}, resources: {cores: 1, memoryGi: 1, storageGi: 1}, costPerHour: {local: 0.01}}}
+---
+{apiVersion: lattice.dev/v1alpha1, kind: LatticePool, metadata: {name: yard},
+ spec: {provider: {type: local, region: yard}, capacity: {maxNodes: 1}, nodeClasses: [nano]}}
+---
+{apiVersion: lattice.dev/v1alpha1, kind: LatticeService, metadata: {name: stubborn, namespace: default},
+ spec: {replicas: {min: 1}, placement: {resources: {cores: 0.1, memoryGi: 0.1}},
+        containers: {main: {command: [sh, -c, 'trap "" TERM; while :; do sleep 1; done'], env: {SITE: "%s"}}}}}
+"""
+
+
+def _processes(mark: str, folder: Path) -> list[int]:
+    """Agents of that folder and whatever has the mark in its environment."""
+    found = []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):
+            place = Path(f"/proc/{pid}")
+            if mark.encode() in (place / "environ").read_bytes() or str(folder).encode() in (place / "cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+def test_ctrl_c_ends_also_a_workload_that_does_not_want_to_end(tmp_path: Path) -> None:
+    manifest, data, mark = tmp_path / "stubborn.yaml", tmp_path / "data", uuid.uuid4().hex
+    manifest.write_text(STUBBORN % mark)
+    server = start(data, "--seed", str(manifest), "--controllers", "*", "--local-stop-within", "3")
+    until(lambda: "stubborn" in server.lattice("get", "workloads").stdout and _processes(mark, tmp_path / "nowhere"), "it runs")
+    assert server.stop(signal.SIGINT) == 0
+    left = _processes(mark, data)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
+    _said(server)

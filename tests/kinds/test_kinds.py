@@ -228,6 +228,12 @@ placement: {resources: {cores: 8}}
             id="a request above its limit",
         ),
         pytest.param(
+            "LatticeService\ncontainers: {main: {image: x, resources: {limits: {cpu: 1500m}}}}\nplacement: {resources: {cores: 2}}",
+            "spec.placement.resources",
+            "ask for 2 cpu in all: must be at most the limit in all (1500m)",
+            id="a service that needs more than its containers may use",
+        ),
+        pytest.param(
             "LatticeService\ncontainers: {a: {image: x, ports: [{name: p, port: 80}]}, b: {image: x, ports: [{name: p, port: 80}]}}",
             "spec.containers.b.ports[0].port",
             "80/TCP belongs to a/p already",

@@ -1,15 +1,14 @@
 """What the server says to an agent, and what it makes of what an agent says: the conversation word by word, in virtual time."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from server.links import FOREVER, REVISION, ROLE, Leader, a_leader, a_node, a_registration, a_workload, applied
+from server.links import REVISION, ROLE, Leader, a_node, a_registration, a_workload, applied
+from server.speakers import Speaker, peer, play
 from store.virtual import VirtualClock, settle
 
 from lattice.errors import Fenced, Unavailable
@@ -20,81 +19,10 @@ from lattice.kinds.nodeclass import ClassResources, LatticeNodeClass, NodeClassS
 from lattice.kinds.order import Wanted
 from lattice.kinds.workload import Binding
 from lattice.server.joining import node_key
-from lattice.server.registrar import FICKLE
 from lattice.server.signing import Peer
 from lattice.store.protocol import Delete
 from lattice.wire import agent_pb2 as pb
-from lattice.wire.talk import PROTOCOL, MemoryEnd, pair
-
-
-class Speaker:
-    """An agent that says exactly what the test lets it say."""
-
-    def __init__(self, leader: Leader, peer: Peer, room: int = 16) -> None:
-        self.end: MemoryEnd[pb.FromAgent, pb.ToAgent]
-        self.end, theirs = pair(room)
-        self.serving = asyncio.create_task(leader.links.serve(peer, theirs))
-
-    async def say(self, **said: Any) -> None:
-        await self.end.send(pb.FromAgent(**said))
-        await settle()
-
-    async def hello(self, **rest: Any) -> None:
-        given: dict[str, Any] = {"protocol": PROTOCOL, "version": "1", "registration": a_registration()} | rest
-        await self.say(hello=pb.Hello(**given))
-
-    async def beat(self, number: int = 1, **rest: Any) -> None:
-        await self.say(beat=pb.Beat(number=number, **rest))
-
-    async def answers(self) -> list[pb.ToAgent]:
-        """Everything that was said up to now."""
-        found: list[pb.ToAgent] = []
-        while True:
-            getting = asyncio.ensure_future(self.end.receive())
-            await settle()
-            if not getting.done():
-                getting.cancel()
-                return found
-            if getting.result() is None:
-                return found
-            found.append(getting.result())  # type: ignore[arg-type]
-
-    async def welcomed(self, **rest: Any) -> list[pb.ToAgent]:
-        await self.hello(**rest)
-        found = await self.answers()
-        assert found[0].WhichOneof("said") == "welcome", found
-        return found
-
-    async def orders(self) -> list[pb.Orders]:
-        return [each.orders for each in await self.answers() if each.WhichOneof("said") == "orders"]
-
-    async def ended(self) -> None:
-        await settle()
-        assert self.serving.done()
-        self.serving.result()
-
-
-def peer(name: str = "n1", **rest: Any) -> Peer:
-    return Peer(name, rest.get("key", f"key-{name}"), rest.get("until", FOREVER))
-
-
-Story = Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]]
-
-
-@asynccontextmanager
-async def a_site(*nodes: str) -> AsyncIterator[tuple[Leader, VirtualClock]]:
-    clock = VirtualClock()
-    async with a_leader(clock, 10.0, *(nodes or ("n1", "n2"))) as leader:
-        await clock.advance(0.1)
-        yield leader, clock
-
-
-def play(story: Story, *nodes: str) -> None:
-    async def whole() -> None:
-        async with a_site(*nodes) as (leader, clock):
-            await story(leader, clock)
-
-    asyncio.run(asyncio.wait_for(whole(), 60))
+from lattice.wire.talk import PROTOCOL
 
 
 async def bound(leader: Leader, clock: VirtualClock, name: str, node: str, **rest: Any) -> None:
@@ -233,9 +161,6 @@ def test_beats_are_answered_and_orders_are_counted_as_known_once_the_agent_says_
     [
         pytest.param({"protocol": PROTOCOL + 1, "version": "9.9"}, "PROTOCOL", f"agent 9.9 speaks protocol {PROTOCOL + 1}", id="a later protocol"),
         pytest.param({"protocol": 0}, "PROTOCOL", "speaks protocol 0", id="no protocol"),
-        pytest.param({"registration": a_registration(capacity={"cpu": 10**12})}, "REGISTRATION", "which no machine has", id="a thousand million cores"),
-        pytest.param({"registration": a_registration(capacity={"cpu": -1})}, "REGISTRATION", "cpu is -1", id="less than no cores"),
-        pytest.param({"registration": a_registration(reserved={"cpu": 5000})}, "REGISTRATION", "are reserved", id="more reserved than there is"),
         pytest.param({"registration": a_registration(labels={"compliance": "hipaa"})}, "REGISTRATION", "may only set labels agent.lattice.dev/", id="a label that attracts work"),
         pytest.param({"registration": a_registration(labels={"region": "eu"})}, "REGISTRATION", "may only set labels", id="another region"),
         pytest.param({"registration": a_registration(labels={"agent.lattice.dev/a b": "x"})}, "REGISTRATION", "label", id="a label that is none"),
@@ -381,19 +306,6 @@ def test_a_machine_of_a_class_has_no_more_room_than_that_class() -> None:
         assert node.status.gpus == ()
 
     play(story)  # fmt: skip
-
-
-def test_a_node_that_says_something_else_each_time_is_refused() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        for number in range(FICKLE):
-            await Speaker(leader, peer()).welcomed(registration=a_registration(capacity={"cpu": 1000 + number}))
-        agent = Speaker(leader, peer())
-        await agent.hello(registration=a_registration(capacity={"cpu": 1}))
-        assert [each.refusal.reason for each in await agent.answers()] == ["REGISTRATION"]
-        await clock.advance(61)
-        await Speaker(leader, peer()).welcomed(registration=a_registration(capacity={"cpu": 1}))
-
-    play(story)
 
 
 def test_a_former_leader_registers_nobody() -> None:

@@ -131,12 +131,13 @@ def ask(sources: Sources, question: dict[str, Any]) -> dict[str, Any]:
             return ask_server(sources, question)
     with waiting("reading"):
         from lattice.cli.worlds import changes_in, gone_in, world_in
+        from lattice.clock import SystemClock
         from lattice.placement.answer import answer
 
         world = _with_tables(world_in(sources), sources)
         changes, gone = changes_in(sources), gone_in(sources, world)
     with waiting("planning"):
-        return answer(question, world, changes, gone)
+        return answer(question, world, changes, gone, SystemClock().monotonic)
 
 
 def _with_tables(world: "World", sources: Sources) -> "World":

@@ -5,7 +5,7 @@ import random
 import secrets
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from lattice import metrics
 from lattice.clock import Clock, stamp
 from lattice.controllers.acting import Acting, Means
 from lattice.controllers.garbage import Garbage
-from lattice.controllers.office import Office
+from lattice.controllers.office import Office, uids
 from lattice.controllers.record import created
 from lattice.controllers.times import graces, node_times, pace
 from lattice.controllers.webhooks import Webhooks, networks
@@ -37,7 +37,7 @@ from lattice.providers.fake import FakeProvider
 from lattice.providers.local import LocalProvider
 from lattice.providers.protocol import Provider
 from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.profile import PRESETS, ProfileSpec
+from lattice.scheduling.profile import DEFAULT, PLAIN, PRESETS, ProfileSpec
 from lattice.server.certificates import Authority
 from lattice.server.tables import TableFiles, paths
 from lattice.settings import Settings
@@ -67,9 +67,10 @@ def providers(settings: Settings, folder: Path, clock: Clock, server: Callable[[
             case "":
                 continue
             case "local":
-                made[name] = LocalProvider(folder / "machines" / name, server, clock, name)
+                place = folder / "machines" / name
+                made[name] = LocalProvider(place, server, clock, name, stop_within=settings.local_stop_within)
             case "fake":
-                made[name] = FakeProvider(clock, name)
+                made[name] = FakeProvider(clock, name, note=folder / "machines" / f"{name}.json")
             case other:
                 raise Invalid(
                     f"there is no adapter {other!r}", where="--providers", fix=f"use {' or '.join(ADAPTERS)}: NAME or NAME=ADAPTER"
@@ -106,7 +107,8 @@ def means(settings: Settings, authority: Authority, clock: Clock, made: dict[str
         pace=pace(settings),
         interval=settings.reconcile_interval,
         controllers=settings.controllers,
-        profile=_profile(settings.profile),
+        profile=_profile(settings.profile or DEFAULT),
+        plain=None if settings.profile else PRESETS[PLAIN],
     )
 
 
@@ -135,6 +137,9 @@ class Lead:
     address: Callable[[], str]  # at which this server's agents connect
     url: Callable[[], str]  # at which its API answers
     changed: Callable[[], None] = lambda: None  # told when a term begins or ends
+    rng: random.Random = field(default_factory=random.Random)  # jitter
+    new_uid: Callable[[], str] = field(default_factory=lambda: uids(random.Random()))  # noqa: S311 - names, no secrets
+    freezes: bool = True  # copies stay for long, and are kept out of garbage collections
     failures: int = 0  # of controllers, since the start
     office: Office | None = None
     garbage: Garbage | None = None
@@ -144,9 +149,9 @@ class Lead:
     _terms: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        rng = random.Random()  # noqa: S311 - jitter
-        self.leases: Cache[Lease] = Cache(self.store, Lease.resource.id, _lease, self.clock, rng, freeze=False)
+        self.leases: Cache[Lease] = Cache(self.store, Lease.resource.id, _lease, self.clock, self.rng, freeze=False)
         self.election.won, self.election.lost = self._won, self._lost
+        self.means = replace(self.means, endpoint=self.url)
 
     def leading(self) -> Office | None:
         """None once our time is up by our own clock, whether or not anybody has told us."""
@@ -234,21 +239,21 @@ class Lead:
                 holder_identity=term.holder, lease_transitions=term.number, acquire_time=f"{stamp(self.clock.now())[:-1]}.000000Z"
             ),
         )
-        write = created(lease, uid=str(uuid.uuid4()), now=stamp(self.clock.now()))
+        write = created(lease, uid=self.new_uid(), now=stamp(self.clock.now()))
         await self.store.commit([msgspec.structs.replace(write, expect=ABSENT if entry is None else entry.revision)], fence=term)
 
     async def _act(self, term: Term) -> None:
         """Until the term is over. Controllers that fail as a whole are told of, and begin again."""
         while self.election.term == term:
             presence = Presence(self.clock)
-            self.office = Office(self.store, self.clock, term, random.Random(), presence)  # noqa: S311 - jitter
+            self.office = Office(self.store, self.clock, term, self.rng, presence, self.new_uid, self.freezes)
             self.acting = Acting(self.office, self.means, self._table)
             self.changed()
             await self._begun_again("controllers", term, self.acting.run)
 
     async def _collect(self, term: Term) -> None:
         while self.election.term == term and self.means.runs("garbage"):
-            self.garbage = Garbage(self.store, self.clock, KINDS, term, timedelta(seconds=self.event_ttl))
+            self.garbage = Garbage(self.store, self.clock, KINDS, term, timedelta(seconds=self.event_ttl), self.rng)
             await self._begun_again("garbage", term, self.garbage.run)
 
     async def _begun_again(self, name: str, term: Term, run: Callable[[], Any]) -> None:
@@ -268,10 +273,10 @@ class Lead:
 
     async def stop(self) -> None:
         """What is in hand is finished before the role is given up."""
-        if self.acting is not None:
-            self.acting.stop()
+        if (acting := self.acting) is not None:  # the term may end while we wait, and with it what we have of it
+            acting.stop()
             ends = self.clock.monotonic() + GOODBYE
-            while any(loop.in_hand for loop in self.acting.loops) and self.clock.monotonic() < ends:
+            while any(loop.in_hand for loop in acting.loops) and self.clock.monotonic() < ends:
                 await self.clock.sleep(0.01)
         for task in self._terms.values():
             task.cancel()

@@ -57,6 +57,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     },
     "Other": {
         "crds": Entry("lattice.cli.crds:crds", "Print the kinds as CustomResourceDefinitions, for Kubernetes."),
+        "sim": Entry("lattice.cli.sim:sim", "Check the whole control plane against simulated faults."),
         "completion": Entry("lattice.cli.completion:completion", "Print the script that completes commands in a shell."),
         "version": Entry("lattice.cli.version:version", "Show the version of this program and of the server."),
     },

@@ -12,7 +12,8 @@ from lattice.cli.options import Connection, Duration, connected
 from lattice.cli.usage import Misused
 
 SECRETS = "/api/v1/namespaces/lattice-system/secrets"
-LONGEST = 7 * 24 * 3600.0
+ORDINARY = 15 * 60.0  # seconds
+LONGEST = 24 * 3600.0
 
 
 @click.group()
@@ -30,7 +31,8 @@ def tokens() -> None:
 
 @tokens.command()
 @click.option("--node", default="", metavar="NAME", help="The one node that it may become; absent: any new one.")
-@click.option("--ttl", type=Duration(), default="1h", show_default=True, help="How long it can be used; a week at most.")
+@click.option("--ttl", type=Duration(), default="15m", show_default=True, help="How long it can be used; more needs --long-lived.")
+@click.option("--long-lived", is_flag=True, help="Allow a --ttl of up to 24h: whoever finds such a token can join with it.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the node that is made. Repeatable.")
 @click.option("--cluster", default="", metavar="NAME", help="Cluster of the node that is made.")
 @click.option("--pool", default="", metavar="NAME", help="Pool of the node that is made.")
@@ -38,7 +40,7 @@ def tokens() -> None:
 @click.option("--region", default="", metavar="NAME", help="Region of the node that is made.")
 @click.option("--zone", default="", metavar="NAME", help="Zone of the node that is made.")
 @connected
-def create(connection: Connection, node: str, ttl: float, labels: tuple[str, ...], **spec: Any) -> None:
+def create(connection: Connection, node: str, ttl: float, long_lived: bool, **rest: Any) -> None:
     """Make a token and print it; it is shown this once and stored nowhere."""
     import secrets
 
@@ -46,14 +48,21 @@ def create(connection: Connection, node: str, ttl: float, labels: tuple[str, ...
     from lattice.kinds.jointoken import Grant, JoinToken, fingerprint, token_secret
     from lattice.kinds.node import NodeSpec
 
-    if not 0 < ttl <= LONGEST:
-        raise Misused("must be above 0s and at most a week", where="--ttl", fix="write it like 1h")
+    _refuse_bad_life(ttl, long_lived)
     _refuse_bad_name(node)
+    labels = _labels(rest.pop("labels"))
     authority = connection.client.get(f"{SECRETS}/lattice-ca")["data"]["tls.crt"]
     token = JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), fingerprint(b64decode(authority)))
-    grant = Grant(expires=stamp(datetime.now(UTC) + timedelta(seconds=ttl)), node=node, labels=_labels(labels), spec=NodeSpec(**spec))
+    grant = Grant(expires=stamp(datetime.now(UTC) + timedelta(seconds=ttl)), node=node, labels=labels, spec=NodeSpec(**rest))
     connection.client.send(Request("POST", SECRETS, body=token_secret(token, grant)))
     click.echo(str(token))
+
+
+def _refuse_bad_life(ttl: float, long_lived: bool) -> None:
+    if not 0 < ttl <= LONGEST:
+        raise Misused("must be above 0s and at most 24h", where="--ttl", fix="write it like 15m")
+    if ttl > ORDINARY and not long_lived:
+        raise Misused("a token for more than 15 minutes is easily lost to others", where="--ttl", fix="add --long-lived if it must be")
 
 
 def _refuse_bad_name(node: str) -> None:

@@ -13,6 +13,8 @@ from lattice.kinds.quantity import Amount, fraction, micros, number_problems, pa
 from lattice.kinds.selector import LabelSelector
 
 TRIGGERS = ("node_cpu", "workload_failures", "budget", "capacity")
+LONGEST_CALL_MS = 30_000
+MOST_ACTIONS = 16  # of one rule: what it does about one object is one commit
 ACTIONS = ("webhook", "event", "retry_workload", "set_desired_state")
 
 
@@ -107,14 +109,19 @@ class Webhook(Part):
         str,
         Meta(description="https address to post to; logins do not belong into it. Addresses inside the installation are refused."),
     ]
-    timeout: Annotated[str, Meta(description='No answer after this long is a failure, such as "5s", which is the default.')] = "5s"
+    timeout: Annotated[
+        str, Meta(description='No answer after this long is a failure, such as "5s", which is the default; "30s" at most.')
+    ] = "5s"
 
     @property
     def timeout_ms(self) -> int:
         return parse_millis(self.timeout)
 
     def problems(self, path: str) -> Iterator[Cause]:
-        yield from quantity_problems(f"{path}.timeout", self.timeout, parse_millis)
+        unreadable = list(quantity_problems(f"{path}.timeout", self.timeout, parse_millis))
+        yield from unreadable
+        if not unreadable and self.timeout_ms > LONGEST_CALL_MS:
+            yield Cause(f"{path}.timeout", f'must be at most 30s, got "{self.timeout}"')
         if wrong := _url_problem(self.url):
             yield Cause(f"{path}.url", wrong)
 
@@ -158,7 +165,7 @@ class AutomationSpec(Part):
     """When to act, and how."""
 
     when: Annotated[Trigger, Meta(description="What sets the rule off.")]
-    actions: Annotated[tuple[Action, ...], Meta(min_length=1, description="What is done, in this order.")]
+    actions: Annotated[tuple[Action, ...], Meta(min_length=1, max_length=MOST_ACTIONS, description="What is done, in this order.")]
     suspend: Annotated[bool, Meta(description="true: the rule watches but does nothing.")] = False
     cooldown: Annotated[str, Meta(description='Quiet time after it acted on an object, such as "10m"; absent means none.')] = "0"
 
@@ -177,6 +184,7 @@ class AutomationStatus(Status):
     crossed: Annotated[
         dict[str, str], Meta(description="Objects that it has acted on and that are still beyond the mark, with the time when it acted.")
     ] = {}
+    quiet: Annotated[dict[str, str], Meta(description="Objects whose quiet time is not over yet, with the time when it acted.")] = {}
 
 
 class AutomationRule(Kind):

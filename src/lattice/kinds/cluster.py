@@ -44,12 +44,24 @@ class ClusterUtilization(Part):
     memory: Annotated[Amount, Meta(description="Share of the memory.")] | None = None
 
 
+class WorkerPool(Part):
+    """Machines of one class."""
+
+    desired: Annotated[int, Meta(description="Machines that are wanted.")] = 0
+    current: Annotated[int, Meta(description="Machines that exist, ready or not.")] = 0
+    ready: Annotated[int, Meta(description="Machines that are ready.")] = 0
+    message: Annotated[str, Meta(description="Why there are fewer than wanted, as the provider says.")] = ""
+
+
 class ClusterStatus(Status):
     """What is there and what it costs."""
 
     message: Annotated[str, Meta(description="One sentence about the phase.")] = ""
     nodes: Annotated[int, Meta(description="Machines that exist.")] | None = None
     ready_nodes: Annotated[int, Meta(description="Machines that are ready.")] | None = None
+    ready_workers: Annotated[int, Meta(description="Machines that are ready, of all worker pools.")] | None = None
+    worker_pools: Annotated[dict[str, WorkerPool], Meta(description="Machines by LatticeNodeClass.")] = {}
+    endpoint: Annotated[str, Meta(description="Where its machines reach the control plane.")] = ""
     services: Annotated[int, Meta(description="Services that run in it.")] | None = None
     workloads: Annotated[int, Meta(description="Replicas that run in it.")] | None = None
     utilization: Annotated[ClusterUtilization, Meta(description="Shares in use.")] | None = None

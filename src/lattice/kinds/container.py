@@ -9,7 +9,18 @@ from msgspec import Meta
 from lattice.errors import Cause
 from lattice.kinds.base import LIST_MAP_BY_NAME, Part
 from lattice.kinds.image import image_problem
-from lattice.kinds.quantity import MILLI, Quantity, format_cores, parse_bytes, parse_cores, parse_count, parse_millis, quantity_problems
+from lattice.kinds.quantity import (
+    MILLI,
+    Quantity,
+    approximate_bytes,
+    format_bytes,
+    format_cores,
+    parse_bytes,
+    parse_cores,
+    parse_count,
+    parse_millis,
+    quantity_problems,
+)
 from lattice.kinds.selector import dns_label_problem, key_problem
 from lattice.kinds.structural import join
 
@@ -28,6 +39,16 @@ def parse_resource(name: str) -> Callable[[Quantity], int]:
 def amounts(quantities: Mapping[str, Quantity]) -> dict[str, int]:
     """Milli-cores, bytes, milli-GPUs and counts by resource name."""
     return {name: parse_resource(name)(value) for name, value in quantities.items()}
+
+
+def show_amount(resource: str, amount: int) -> str:
+    """As people write it: 1500 of cpu is 1500m, 4294967296 of memory 4Gi."""
+    if resource in ("cpu", "gpu"):
+        return format_cores(amount)
+    if resource in BYTES or resource.startswith("hugepages-"):
+        exact = format_bytes(amount)
+        return exact if len(exact) <= 7 else approximate_bytes(amount)
+    return str(amount)
 
 
 def amount_problems(quantities: Mapping[str, Quantity], path: str) -> Iterator[Cause]:
@@ -65,6 +86,14 @@ def limit_problems(requests: Quantities, limits: Quantities, path: str) -> Itera
     for name in () if wrong else requests.keys() & limits.keys():
         if parse_resource(name)(requests[name]) > parse_resource(name)(limits[name]):
             yield Cause(join(f"{path}.requests", name), f"must be at most the limit ({limits[name]}), got {requests[name]}")
+
+
+def excess_problems(requests: Mapping[str, int], limits: Mapping[str, int], path: str) -> Iterator[Cause]:
+    """What is asked for in all is within the limit in all, though one stands with the containers and the other does not."""
+    for name in sorted(requests.keys() & limits.keys()):
+        if requests[name] > limits[name]:
+            asked, most = show_amount(name, requests[name]), show_amount(name, limits[name])
+            yield Cause(path, f"ask for {asked} {name} in all: must be at most the limit in all ({most})")
 
 
 class Port(Part):

@@ -16,6 +16,7 @@ from lattice.kinds.selector import dns_label_problem, subdomain_problem
 HOUR = 3_600_000_000  # microseconds; a rate in micro-dollars per hour times microseconds counts in parts of a micro-dollar so small
 _MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
+_NUMBER = re.compile(r"-([0-9]{3,})$")
 _WORDS = {"LatticePool": "pool", "CloudInfrastructure": "cloud", "StaticInfrastructure": "static"}
 
 
@@ -47,6 +48,12 @@ class Account(Part):
 
     def __str__(self) -> str:
         return f"{self.kind.lower()}/{self.name}" + (f" region {self.region}" if self.region else "")
+
+
+def number_in(cluster: str) -> int:
+    """3 of us-east-003; 0 where a name has none."""
+    found = _NUMBER.search(cluster)
+    return int(found[1]) if found else 0
 
 
 def _slug(part: str) -> str:
@@ -87,6 +94,10 @@ class LedgerStatus(Status):
     month: Annotated[str, Meta(description='Calendar month, UTC, that spentMicros counts, such as "2026-11".')] = ""
     as_of: Annotated[str, Meta(description="Time, to the microsecond, until which spending is counted.")] = ""
     past: Annotated[dict[str, int], Meta(description="Micro-dollars spent in the months before, at most 13 of them.")] = {}
+    last_cluster: Annotated[
+        int,
+        Meta(ge=0, description="Highest number of a cluster that it ever paid for: none is given twice, though its pool be made again."),
+    ] = 0
     # By cluster and price, not by machine: some 80 bytes for each, so that a commit holds three nested ledgers of 4,000 clusters. The
     # machines themselves are in LatticeCluster; this is what each cluster may give back, and at which price.
     machines: Annotated[dict[str, tuple[Lot, ...]], Meta(description="Machines that are paid for, by LatticeCluster.")] = {}

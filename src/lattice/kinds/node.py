@@ -11,6 +11,7 @@ from lattice.kinds.base import LIST_SET, Column, Kind, Part, Resource, Status
 from lattice.kinds.constraint import Taint
 
 FINALIZER = "lattice.dev/node"  # of a machine that came by itself: what runs on it leaves before its record does
+QUARANTINED = "Quarantined"  # condition: what its agent says of it cannot be; nothing is put there
 AGENT_LABELS = "agent.lattice.dev/"  # the only label keys that an agent may set on its own node
 
 Whole = dict[str, int]  # milli-cores, bytes, milli-GPUs and counts by resource name
@@ -91,6 +92,10 @@ class NodeStatus(Status):
     taints_since: Annotated[
         dict[str, str],
         Meta(description="When each NoExecute taint was first seen, by key=value: tolerations with a time count from there."),
+    ] = {}
+    taken_ports: Annotated[
+        dict[str, str],
+        Meta(description="Ports of its range that another program was found to have, and until when they are not given out."),
     ] = {}
     agent_version: Annotated[str, Meta(description="Version of the agent on it.")] = ""
     workloads: Annotated[int, Meta(description="Workloads bound to it.")] | None = None

@@ -10,7 +10,7 @@ from msgspec import Meta
 from lattice.errors import Cause
 from lattice.kinds.base import LIST_SET, Column, Extra, Kind, Part, Resource, Status
 from lattice.kinds.constraint import Spread, Toleration
-from lattice.kinds.container import Container, Disconnect, amount_problems, amounts, container_problems, total_amounts
+from lattice.kinds.container import Container, Disconnect, amount_problems, amounts, container_problems, excess_problems, total_amounts
 from lattice.kinds.quantity import Amount, Quantity, gibibytes, number_problems, parse_cores
 from lattice.kinds.selector import LabelSelector, dns_label_problem, label_problems
 from lattice.kinds.structural import join
@@ -228,9 +228,12 @@ class LatticeService(Kind):
         spec = self.spec
         bad_numbers = list(number_problems(spec, "spec"))
         yield from bad_numbers
-        yield from container_problems(spec.containers, "spec.containers")
+        wrong_alone = list(container_problems(spec.containers, "spec.containers"))
         if not bad_numbers:
-            yield from spec.placement.problems("spec.placement")
+            wrong_alone += spec.placement.problems("spec.placement")
+        yield from wrong_alone
+        if not bad_numbers and not wrong_alone:
+            yield from excess_problems(spec.requests, spec.limits, "spec.placement.resources")
         yield from _replica_problems(spec)
         yield from spec.disconnect.problems("spec.disconnect")
         for index, spread in enumerate(spec.spread):

@@ -10,7 +10,16 @@ from msgspec import Meta
 from lattice.errors import Cause
 from lattice.kinds.base import Column, Extra, Kind, Part, Resource, Status
 from lattice.kinds.constraint import Constraints
-from lattice.kinds.container import Container, Disconnect, Quantities, amounts, container_problems, limit_problems, total_amounts
+from lattice.kinds.container import (
+    Container,
+    Disconnect,
+    Quantities,
+    amounts,
+    container_problems,
+    excess_problems,
+    limit_problems,
+    total_amounts,
+)
 from lattice.kinds.selector import dns_label_problem
 
 DesiredState = Literal["Running", "Stopped", "Deleted"]
@@ -50,18 +59,18 @@ class WorkloadSpec(Part):
     @property
     def request_amounts(self) -> dict[str, int]:
         """Milli-cores, bytes, milli-GPUs and counts: the sum over its containers, if any of them states requests, else its own."""
-        return total_amounts(self.containers, "requests") if self._containers_state("requests") else amounts(self.requests)
+        return total_amounts(self.containers, "requests") if self.containers_state("requests") else amounts(self.requests)
 
     @property
     def limit_amounts(self) -> dict[str, int]:
-        return total_amounts(self.containers, "limits") if self._containers_state("limits") else amounts(self.limits)
+        return total_amounts(self.containers, "limits") if self.containers_state("limits") else amounts(self.limits)
 
     @property
     def runs(self) -> str:
         """Revision of what it runs: the one that is given, else made from what it runs."""
         return self.revision or revision_of(self)
 
-    def _containers_state(self, part: Literal["requests", "limits"]) -> bool:
+    def containers_state(self, part: Literal["requests", "limits"]) -> bool:
         return any(getattr(container.resources, part, {}) for container in self.containers.values())
 
 
@@ -105,7 +114,7 @@ class WorkloadStatus(Status):
     last_action: Annotated[str, Meta(description="What was last done about it.")] = ""
     last_action_at: Annotated[str, Meta(description="When that was done.")] | None = None
     last_log: Annotated[str, Meta(description="Last lines that it printed.")] = ""
-    decision: Annotated[Extra, Meta(description="Why this node: the best three, counts per reason, hash of the input; at most 2 KB.")] = {}
+    decision: Annotated[Extra, Meta(description="Why this node: the best ones, counts per reason, hash of the input; at most 2 KB.")] = {}
 
 
 class LatticeWorkload(Kind):
@@ -136,8 +145,11 @@ class LatticeWorkload(Kind):
 
     def problems(self) -> Iterator[Cause]:
         spec = self.spec
-        yield from container_problems(spec.containers, "spec.containers")
-        yield from limit_problems(spec.requests, spec.limits, "spec")
+        wrong_alone = [*container_problems(spec.containers, "spec.containers"), *limit_problems(spec.requests, spec.limits, "spec")]
+        yield from wrong_alone
+        if not wrong_alone:
+            whose = "spec.containers" if spec.containers_state("requests") else "spec.requests"
+            yield from excess_problems(spec.request_amounts, spec.limit_amounts, whose)
         yield from spec.constraints.problems("spec.constraints")
         yield from spec.disconnect.problems("spec.disconnect")
         yield from self._spread_problems()

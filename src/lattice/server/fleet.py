@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
 import structlog
 
 from lattice import metrics
@@ -178,6 +179,8 @@ class FleetQuestions:
         seconds = self.limit + (min(search_seconds(body), self.limit) if ask == "optimise" else 0)
         told = await self._told(Ask(ask, body, 0, user.name, self.limit), seconds)
         account.revision, account.outcome = self._snapshot.revision, "answered" if told.status == 200 else "refused"
+        if ask == "optimise" and told.status == 200:
+            metrics.PLAN_GAP.set(_gap(told.body))
         if told.broken:
             account.outcome = "failed"
             log.error("fleet question failed", ask=ask, exception=told.broken)
@@ -328,3 +331,12 @@ async def while_wanted(answer: "asyncio.Task[Reply]", is_wanted: Callable[[], bo
         if not answer.done():
             answer.cancel()
             await asyncio.wait({answer})
+
+
+class _Optimum(msgspec.Struct, rename="camel"):
+    gap_millionths: int
+
+
+def _gap(answer: bytes) -> float:
+    """Of an optimised plan."""
+    return msgspec.json.decode(answer, type=_Optimum).gap_millionths / 1_000_000

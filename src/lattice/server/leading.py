@@ -30,5 +30,9 @@ class Refused(Exception):
         self.message = message
 
 
+class Quarantined(Refused):
+    """What it says cannot be, and its node is marked: nothing is put there until it says something better."""
+
+
 class Elsewhere(Exception):
     """Another server leads."""

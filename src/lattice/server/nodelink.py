@@ -14,12 +14,13 @@ import structlog
 from lattice import __version__, metrics, traces
 from lattice.clock import Clock, within
 from lattice.errors import LatticeError, Unavailable
+from lattice.kinds.agreement import LatticeAgreement
 from lattice.kinds.jointoken import JOINED_KEY
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.presence import Session
 from lattice.scheduling.orders import wanted
-from lattice.server.leading import Elsewhere, Leading, Refused
+from lattice.server.leading import Elsewhere, Leading, Quarantined, Refused
 from lattice.server.nodelogs import NodeLogs
 from lattice.server.registrar import Registrar
 from lattice.server.signing import Peer
@@ -89,6 +90,7 @@ class NodeLinks:
         self.logs = NodeLogs(self.lines)
         self._board: Leading | None = None  # the term that the lines are of
         self._homes: dict[str, str] = {}  # workload -> node that it was last seen bound to
+        self._callers: set[str] = set()  # services that may call somebody who is elsewhere by now
         self._stop: Callable[[], None] = lambda: None
         self._registrar = Registrar(self.clock)
 
@@ -100,6 +102,7 @@ class NodeLinks:
 
     def sweep(self) -> None:
         self._leads(self._board)
+        self._tell_callers()
         for line in list(self.lines.values()):
             if self.clock.monotonic() - line.heard_at > SILENT_BEATS * self.heartbeat:
                 line.finish(Unavailable("silent"))
@@ -172,7 +175,12 @@ class NodeLinks:
         leading = self.leading()
         if leading is None or hello.term > leading.term.number:  # it obeyed a later leader already: we are not it any more
             raise Elsewhere
-        revision = await self._registrar.register(leading, peer, hello)
+        try:
+            revision = await self._registrar.register(leading, peer, hello)
+        except Quarantined as refusal:
+            if (former := self.lines.get(peer.node)) is not None:
+                former.finish(refusal)
+            raise
         await leading.copy(LatticeNode).wait_for(revision)
         await leading.copy(LatticeWorkload).wait_for()
         if not self._leads(leading):
@@ -256,7 +264,7 @@ class NodeLinks:
         if is_whole:
             mine = {f"{each.metadata.namespace}/{each.metadata.name}": each for each in copy.by("node", node)}
         else:
-            mine = {path: copy.get(path) for path in dirty}
+            mine = {path: copy.get(path) for path in sorted(dirty)}
         told, changed, dropped = {}, [], []
         for path, workload in mine.items():
             order = wanted(workload) if workload is not None and _is_bound_to(workload, line) else None
@@ -295,7 +303,29 @@ class NodeLinks:
     def _follow(self, leading: Leading) -> None:
         copy = leading.copy(LatticeWorkload)
         self._homes = {f"{each.metadata.namespace}/{each.metadata.name}": _home(each) for each in copy.all() if _home(each)}
-        self._stop = copy.on_change(self._changed)
+        stops = (copy.on_change(self._changed), leading.copy(LatticeAgreement).on_change(self._agreed))
+        self._callers.clear()
+
+        def stop() -> None:
+            for each in stops:
+                each()
+
+        self._stop = stop
+
+    def _agreed(self, change: Change) -> None:
+        """Told at the next sweep: with the replicas of the other side an agreement changes many times a second."""
+        agreements = self._board.copy(LatticeAgreement) if self._board is not None else None
+        for each in (agreements.get(change.key.path), agreements.before) if agreements is not None else ():
+            if each is not None:
+                self._callers.add(f"{each.spec.caller.namespace or each.metadata.namespace}/{each.spec.caller.name}")
+
+    def _tell_callers(self) -> None:
+        callers, self._callers = self._callers, set()
+        if self._board is None:
+            return
+        for caller in callers:
+            replicas = self._board.copy(LatticeWorkload).by("service", caller)
+            self.touch([f"{each.metadata.namespace}/{each.metadata.name}" for each in replicas])
 
     def _changed(self, change: Change) -> None:
         if self._board is None:

@@ -1,17 +1,19 @@
 """Writes to a node what its agent says it is: as the leader, and only when it says something new."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NoReturn
 
-from lattice.clock import Clock
+from lattice.clock import Clock, stamp
 from lattice.errors import Conflict, Denied, NotFound
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.nodeclass import LatticeNodeClass, Size
 from lattice.kinds.stored import Object, pack, unpack
 from lattice.server.joining import node_key, refuse_stranger
-from lattice.server.leading import Leading, Refused
-from lattice.server.registration import differs, problem, registered
+from lattice.server.leading import Leading, Quarantined, Refused
+from lattice.server.registration import differs, problem, quarantined, registered, room_problem
 from lattice.server.signing import Peer
-from lattice.store.protocol import Put
+from lattice.store.protocol import Entry, Put
 from lattice.wire import agent_pb2 as pb
 
 TRIES = 5
@@ -25,22 +27,19 @@ class Registrar:
 
     async def register(self, leading: Leading, peer: Peer, hello: pb.Hello) -> int:
         """Written only if it differs, and only as the leader. The revision at which the node is as it says."""
+        if wrong := room_problem(hello.registration):
+            await self._quarantine(leading, peer, wrong)
         if wrong := problem(hello.registration):
             raise Refused("REGISTRATION", wrong)
         await leading.copy(LatticeNodeClass).wait_for()
         for attempt in range(1, TRIES + 1):
-            entry = await leading.store.get(node_key(peer.node))
-            node = unpack(entry.value, entry.revision) if entry else None
-            try:
-                refuse_stranger(peer, node)
-            except (NotFound, Denied) as error:
-                raise Refused("UNKNOWN_NODE", str(error)) from error
-            assert entry is not None  # noqa: S101 - else it was refused
-            assert node is not None  # noqa: S101
+            entry, node = await self._known(leading, peer)
             after = registered(node, hello, _size(leading, node))
             if not differs(node, after):
                 return entry.revision
-            recent = self._refuse_fickle(peer.node)
+            recent = self._recent(peer.node)
+            if len(recent) >= FICKLE:
+                await self._quarantine(leading, peer, f"it said something else {FICKLE} times within {FICKLE_WITHIN:g} s")
             try:
                 revision = await leading.commit([Put(entry.key, pack(LatticeNode.resource, after), entry.revision)])
             except Conflict:  # the nodes controller writes there too
@@ -51,13 +50,29 @@ class Registrar:
             return revision
         raise AssertionError("unreachable")
 
-    def _refuse_fickle(self, node: str) -> list[float]:
+    async def _known(self, leading: Leading, peer: Peer) -> tuple[Entry, Object]:
+        entry = await leading.store.get(node_key(peer.node))
+        node = unpack(entry.value, entry.revision) if entry else None
+        try:
+            refuse_stranger(peer, node)
+        except (NotFound, Denied) as error:
+            raise Refused("UNKNOWN_NODE", str(error)) from error
+        assert entry is not None  # noqa: S101 - else it was refused
+        assert node is not None  # noqa: S101
+        return entry, node
+
+    async def _quarantine(self, leading: Leading, peer: Peer, why: str) -> NoReturn:
+        """Nothing is put on its node until it registers as something that can be. Written once, however often it tries."""
+        entry, node = await self._known(leading, peer)
+        if (marked := quarantined(node, why, stamp(self.clock.now()))) is not None:
+            with suppress(Conflict):  # it will try again
+                await leading.commit([Put(entry.key, pack(LatticeNode.resource, marked), entry.revision)])
+        raise Quarantined("REGISTRATION", why)
+
+    def _recent(self, node: str) -> list[float]:
         """When it was written lately. Whoever says something else each time would keep the store busy."""
         now = self.clock.monotonic()
-        recent = [at for at in self._registered.get(node, ()) if now - at < FICKLE_WITHIN]
-        if len(recent) >= FICKLE:
-            raise Refused("REGISTRATION", f"it said something else {FICKLE} times within {FICKLE_WITHIN:g} s")
-        return recent
+        return [at for at in self._registered.get(node, ()) if now - at < FICKLE_WITHIN]
 
 
 def _size(leading: Leading, node: Object) -> Size | None:

@@ -5,7 +5,8 @@ import re
 
 import msgspec
 
-from lattice.kinds.node import AGENT_LABELS, NodeAddress, NodeGpu, NodeStatus, PortRange
+from lattice.kinds.base import Condition
+from lattice.kinds.node import AGENT_LABELS, QUARANTINED, NodeAddress, NodeGpu, NodeStatus, PortRange
 from lattice.kinds.nodeclass import Size
 from lattice.kinds.selector import key_problem, value_problem
 from lattice.kinds.stored import Object
@@ -20,17 +21,18 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 def problem(said: Registration) -> str:
     """What is wrong with it, in one sentence; "" if nothing is."""
-    return _amounts_problem(said) or _labels_problem(said) or _rest_problem(said)
+    return room_problem(said) or _labels_problem(said) or _rest_problem(said)
 
 
-def _amounts_problem(said: Registration) -> str:
+def room_problem(said: Registration) -> str:
+    """What is wrong with the room that it claims to have."""
     if max(len(said.capacity), len(said.labels), len(said.addresses), len(said.gpus), len(said.runtimes)) > MOST_NAMES:
         return f"it lists more than {MOST_NAMES} of one thing"
     for name, amount in (*said.capacity.items(), *said.reserved.items()):
         if wrong := key_problem(name):
             return f'resource "{name[:80]}": {wrong}'
         if not 0 <= amount <= MOST.get(name, MOST_OF_ANY):
-            return f"{name} is {amount}, which no machine has"
+            return f"{name} is {amount}, which no machine has: it must be 0 to {MOST.get(name, MOST_OF_ANY)}"
     for name, amount in said.reserved.items():
         if amount > said.capacity.get(name, 0):
             return f"{amount} of {name} are reserved, and there are {said.capacity.get(name, 0)}"
@@ -79,8 +81,19 @@ def registered(node: Object, hello: Hello, size: Size | None = None) -> Object:
     labels = {**kept, **{key: said.labels[key] for key in sorted(said.labels)}}
     others = {name: value for name, value in metadata.items() if name != "labels"}
     before = msgspec.convert(node.get("status", {}), NodeStatus, strict=False)
-    status = msgspec.to_builtins(msgspec.structs.replace(before, **_status(hello, size)))
+    conditions = tuple(each for each in before.conditions if each.type != QUARANTINED)
+    status = msgspec.to_builtins(msgspec.structs.replace(before, conditions=conditions, **_status(hello, size)))
     return {**node, "metadata": {**others, **({"labels": labels} if labels else {})}, "status": status}
+
+
+def quarantined(node: Object, why: str, now: str) -> Object | None:
+    """The node with the mark that nothing is to be put there; None if it has that already, whatever the reason."""
+    before = msgspec.convert(node.get("status", {}), NodeStatus, strict=False)
+    if any(each.type == QUARANTINED for each in before.conditions):
+        return None
+    mark = Condition(type=QUARANTINED, status="True", reason="ImpossibleRoom", message=why, last_transition_time=now)
+    status = msgspec.structs.replace(before, conditions=(*before.conditions, mark))
+    return {**node, "status": msgspec.to_builtins(status)}
 
 
 def _status(hello: Hello, size: Size | None) -> dict[str, object]:

@@ -117,7 +117,7 @@ class Worker:
         world = self._world(question)
         gone = [_gone(each, question.namespace, world) for each in question.delete]
         changes = [_decoders[each.key.resource].decode(each.value) for each in written if each.key.resource in _decoders]
-        document = answer(put(ask.ask, question), world, changes, gone)
+        document = answer(put(ask.ask, question), world, changes, gone, SystemClock().monotonic)
         if isinstance(question, PlanQuestion):
             if question.expect:
                 self.plans.hold_to(question.expect, document)

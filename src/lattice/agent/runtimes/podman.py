@@ -121,7 +121,7 @@ async def find() -> Podman | str:
     """A podman that can run containers here, with the first OCI runtime that works; else why not, in its own words."""
     program = shutil.which("podman")
     if program is None:
-        return "podman is not installed"
+        return "podman is not installed" + ("; docker is not supported" if shutil.which("docker") else "")
     reasons = []
     for oci in ("", "runc", "crun"):
         words = (program, "--runtime", oci) if oci else (program,)

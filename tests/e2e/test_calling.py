@@ -1,0 +1,54 @@
+"""What a process is told of those that it may call: addresses of replicas that are ready, from its first start after they are."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from rack import declared
+from running import NODES, SERVICES, Object, Site, until
+
+pytestmark = [pytest.mark.xdist_group("calling"), pytest.mark.timeout(180)]
+
+NODE = "rack-001-small-1"
+AGREEMENTS = "/apis/lattice.dev/v1alpha1/namespaces/default/latticeagreements"
+
+
+def supply() -> list[Object]:
+    size = {"cores": 4, "memoryGi": 4, "storageGi": 4}
+    pool = {"provider": {"type": "hand", "region": "here"}, "capacity": {"maxNodes": 1}, "nodeClasses": ["small"]}
+    return [
+        declared("LatticeNodeClass", "small", {"providers": {"hand": {}}, "resources": size, "costPerHour": {"hand": 0.01}}),
+        declared("LatticePool", "rack", pool),
+    ]
+
+
+def a_service(site: Site, name: str, other: str, direction: str, **container: object) -> Object:
+    main = {"command": ["sleep", "100000"], "env": {"SITE": site.mark}, **container}
+    resources = {other: {"type": "Service", "direction": direction}}
+    spec = {"containers": {"main": main}, "resources": resources, "replicas": {"min": 1}, "placement": {"resources": {"cores": 0.1}}}
+    return declared("LatticeService", name, spec, namespace="default")
+
+
+def test_a_caller_is_told_where_the_other_answers_and_a_running_one_is_left_alone(tmp_path: Path) -> None:
+    with Site(tmp_path) as site:
+        site.apply(*supply(), a_service(site, "shop", "stock-api", "outbound"))
+        until(lambda: site.get(f"{NODES}/{NODE}"), "the cluster has its node")
+        site.start_agent(NODE, site.token(NODE))
+        until(lambda: site.is_running("shop-0"), "the caller runs before the other is there")
+        before = site.pid("shop-0")
+        assert "STOCK_API_HOST" not in site.environment(before)
+        site.apply(a_service(site, "stock-api", "shop", "inbound", ports=[{"name": "http"}]))
+        found = until(lambda: _endpoints(site), "the agreement has addresses")
+        assert site.pid("shop-0") == before, "nobody is started anew because somebody else moved"
+        os.kill(before, signal.SIGKILL)
+        now = until(lambda: site.is_running("shop-0") and site.pids("shop-0") - {before}, "it is started again")
+        told = site.environment(now.pop())
+        [end] = found
+        assert told["STOCK_API_ENDPOINTS"] == f"{end['address']}:{end['port']}"
+        assert (told["STOCK_API_HOST"], told["STOCK_API_PORT"]) == (end["address"], str(end["port"]))
+        assert site.get(f"{SERVICES}/shop")["status"]["placements"]
+
+
+def _endpoints(site: Site) -> list[Object]:
+    return [end for each in site.get(AGREEMENTS)["items"] for end in each.get("status", {}).get("endpoints", ())]
