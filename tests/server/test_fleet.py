@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from lattice import metrics
 from lattice.clock import SystemClock
 from lattice.errors import Conflict, Denied, LatticeError, NotAllowed, TooMany, Unavailable
 from lattice.kinds import KINDS
@@ -143,6 +144,7 @@ def test_answers_are_those_of_the_pure_function() -> None:
                 wanted = json.loads(encode(answer({"ask": ask, **question}, await server.world())))
                 assert _without_times(told) == _without_times(wanted), ask
             assert await server.store.revision() == revision
+            assert metrics.REGISTRY.get_sample_value("lattice_plan_gap_ratio") == told["gapMillionths"] / 1_000_000
 
     asyncio.run(run())
 
