@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from chaos.judge import Evidence, is_alone
 from chaos.nemesis import Fault
-from chaos.people import OK
 from lattice.kinds.node import LatticeNode
 from lattice.sim.past import Snap
 from lattice.sim.settings import LEASE, TIMES
 
 ALONE = 3.0  # seconds around a fault in which no other befell the control plane: only such are measured
+NOT_READY = TIMES.nodes.not_ready_after * 1.5  # seconds
+REFUSED_WITHIN = 2.0  # seconds
 AFTER = 20.0  # seconds after a fault was healed in which recovery is looked for
 
 
@@ -41,22 +42,26 @@ def figures(evidence: Evidence) -> list[Figure]:
 
     def next_term(fault: Fault) -> float | None:
         after = [at - fault.at for at, _ in evidence.history.terms if fault.at < at < fault.healed + AFTER]
-        return after[0] if after and fault.leader in fault.victims else None
+        if fault.leader not in fault.victims:
+            return None
+        return after[0] if after else fault.healed + AFTER - fault.at  # nobody came: that counts, too
 
     def longest_gap(fault: Fault) -> float:
-        times = evidence.crowd.acknowledged(fault.at, fault.healed + AFTER)
-        return max(later - earlier for earlier, later in itertools.pairwise([fault.at, *times, max([fault.at, *times])]))
+        last = max((each.told_at for each in evidence.crowd.told if each.method == "PATCH"), default=fault.at)
+        ends = max(fault.at, min(fault.healed + ALONE, last))  # silence up to the end counts, until people go home
+        times = evidence.crowd.acknowledged(fault.at, ends)
+        return max(later - earlier for earlier, later in itertools.pairwise([fault.at, *times, ends]))
 
     def first_answer(fault: Fault) -> float | None:
         times = evidence.crowd.acknowledged(fault.healed, fault.healed + 3 * AFTER)
         return times[0] - fault.healed if times else 3 * AFTER
 
     def refused_after(fault: Fault) -> float | None:
-        """The longest that a probe waited for its refusal while there was no majority."""
+        """The longest that a probe waited for any answer, of those that asked when most had been lost and were so for a while yet."""
         waits = [
             each.told_at - each.asked_at
             for each in evidence.crowd.told
-            if each.client.startswith("probe") and each.outcome != OK and fault.at + 2 < each.asked_at and each.told_at < fault.healed
+            if each.client.startswith("probe") and fault.at + 0.1 < each.asked_at < fault.healed - REFUSED_WITHIN
         ]
         return max(waits) if waits else None
 
@@ -70,10 +75,10 @@ def figures(evidence: Evidence) -> list[Figure]:
             5,
             measured(["kill -9", "pause", "cut from peers", "deaf"], "etcd leader", longest_gap),
         ),
-        Figure("most of etcd lost: a write is refused", 2, measured(["kill -9"], "most of etcd", refused_after)),
+        Figure("most of etcd lost: a write is refused", REFUSED_WITHIN, measured(["kill -9"], "most of etcd", refused_after)),
         Figure("most of etcd back: first write", 10, measured(["kill -9"], "most of etcd", first_answer)),
         Figure("all servers back: first write", 10, measured(["kill -9"], "all servers", first_answer)),
-        Figure("group of nodes cut off: the first is not ready", TIMES.nodes.not_ready_after * 1.5, _not_ready(evidence)),
+        Figure("group of nodes cut off: the first is not ready", NOT_READY, _not_ready(evidence)),
     ]
 
 
@@ -86,7 +91,8 @@ def _not_ready(evidence: Evidence) -> list[float]:
             continue
         names = [agent.name for agent in evidence.agents if agent.part in fault.victims]
         after = [at - fault.at for name in names for at in lost.get(name, []) if fault.at < at < fault.healed]
-        found += [min(after)] if after else []
+        if after or fault.healed - fault.at > NOT_READY:
+            found.append(min(after, default=fault.healed - fault.at))
     return found
 
 

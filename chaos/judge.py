@@ -1,5 +1,6 @@
 """The simulator's checker on what real processes did, and what only they can show: who recovers how soon."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from lattice.sim.check import Checker, Found, Violation
 from lattice.sim.run import Run
 from lattice.sim.stores import Record
 
+AROUND = 6  # revisions on either side that are shown
 QUIET = 15.0  # seconds at the end in which nothing may be written
 FLAP = 8.0  # seconds after a wall clock was set in which nobody may be deposed by it
 STEADY = {"leases.coordination.k8s.io", "events"}  # written while nothing happens
@@ -101,16 +103,14 @@ def unquiet(records: Sequence[Record], ended: float) -> list[Violation]:
 
 
 def stretch(violation: Violation, records: Sequence[Record], faults: Sequence[Fault], began: float) -> list[str]:
-    """The shortest telling part of the history: what was written around it, and what was broken then."""
-    at = violation.at
-    near = [record for record in records if abs(record.at - at) < 5][-400:]
-    around = [record for record in near if not violation.revision or abs(record.revision - violation.revision) <= 6][-13:]
-    lines = [
-        f"  {record.at - began:8.2f} s  revision {record.revision}: {', '.join(str(each.key) for each in record.changes)}"
-        for record in around
-    ]
-    broken = [fault for fault in faults if fault.at - 1 < at and (not fault.healed or fault.healed > at - 20)]
-    lines += [
-        f"  {fault.at - began:8.2f} s  {fault.name}: {', '.join(fault.victims)}, until {fault.healed - began:.2f} s" for fault in broken
-    ]
-    return lines
+    """The shortest telling part of the history: what was written around it, or to whom it names, and what was broken then."""
+    if violation.revision:
+        around = [record for record in records if abs(record.revision - violation.revision) <= AROUND]
+    else:
+        named = set(re.findall(r"[\w.-]+/[\w.-]+", violation.words))
+        around = [record for record in records if named & {change.key.path for change in record.changes}][-2 * AROUND :]
+    lines = [f"  {each.at - began:8.2f} s  revision {each.revision}: {', '.join(str(one.key) for one in each.changes)}" for each in around]
+    first, last = (around[0].at, around[-1].at) if around else (violation.at, violation.at)
+    broken = [fault for fault in faults if fault.at < last and (not fault.healed or fault.healed > first)]
+    words = [f"  {each.at - began:8.2f} s  {each.name}: {', '.join(each.victims)}, until {each.healed - began:.2f} s" for each in broken]
+    return lines + words[-2 * AROUND :]

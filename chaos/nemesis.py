@@ -122,14 +122,13 @@ class Nemesis:
         if target in ("all servers", "most of etcd"):
             found = list(SERVERS) if target == "all servers" else rng.sample(ETCDS, 2)
             return [] if busy & {*found} else found
+        free = [group for group in GROUPS if group not in busy]
         if target == "half of the groups":
-            return [] if busy & {*GROUPS} else rng.sample(GROUPS, len(GROUPS) // 2)
-        if target == "group":
-            free = [group for group in GROUPS if group not in busy]
-        elif target.startswith("agent"):
+            return rng.sample(free, len(GROUPS) // 2) if len(free) >= len(GROUPS) // 2 else []
+        if target.startswith("agent"):
             groups = (SMALL_GROUP,) if target == "agent on a small disk" else GROUPS
             free = [name for name, agent in self.fleet.agents.items() if agent.part in groups and name not in busy]
-        else:
+        elif target != "group":
             free = [name for name in self._of_the_control_plane(target) if name not in busy]
         return [rng.choice(free)] if free else []
 

@@ -1,5 +1,6 @@
 """Network namespaces on one bridge, which is in a namespace of the run too: the machine's own network stays as it is."""
 
+import contextlib
 import os
 import re
 import signal
@@ -55,7 +56,7 @@ def remove(run: int) -> None:
     for name in _namespaces(run):
         found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout.split()
         for pid in map(int, found):
-            if pid != os.getpid():
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         do("ip", "netns", "del", name)
 

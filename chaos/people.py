@@ -238,5 +238,15 @@ class Crowd:
     def write_down(self, path: Path) -> None:
         with path.open("w") as file:
             for each in self.told:
-                line = [each.asked_at, each.operation, each.server, each.method, str(each.key), each.outcome, each.revision, each.why]
+                line = [
+                    each.asked_at,
+                    each.told_at,
+                    each.operation,
+                    each.server,
+                    each.method,
+                    str(each.key),
+                    each.outcome,
+                    each.revision,
+                    each.why,
+                ]
                 file.write(json.dumps(line) + "\n")

@@ -10,7 +10,8 @@ import pytest
 
 from chaos import network
 from chaos.agent import NotedMachine, lose_power, read
-from chaos.judge import Evidence, judge, written_lately
+from chaos.figures import figures
+from chaos.judge import Evidence, judge, stretch, written_lately
 from chaos.nemesis import Fault
 from chaos.people import Crowd
 from chaos.plan import KINDS, WHOLE, Kind, Strike, plan
@@ -21,7 +22,10 @@ from lattice.clock import SystemClock
 from lattice.kinds.base import Metadata
 from lattice.kinds.container import Container
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
+from lattice.sim.check import Violation
 from lattice.sim.past import lives
+from lattice.sim.users import Told
+from lattice.store.protocol import Key
 
 CHANCE = random.Random(1)  # noqa: S311 - that repeats
 SECONDS = 1050.0  # of the 1,200 that `make chaos` takes, the rest is without faults
@@ -178,3 +182,31 @@ def test_who_writes_in_the_end_is_told_of() -> None:
     history = a_history([(TERM, b"1")], [(WORKLOAD, a_bound("n", 1))])
     assert written_lately(history.records(), time.monotonic())
     assert not written_lately(history.records(), time.monotonic() + 100)
+
+
+def test_a_violation_comes_with_what_was_written_to_whom_it_names_and_what_was_broken() -> None:
+    records = a_history([(TERM, b"1")], [(WORKLOAD, a_bound("n", 1))]).records()
+    at = records[-1].at
+    lines = stretch(Violation("I-13", "default/w ran twice", at + 50), records, [a_fault("nodes", at - 5, at + 5, "cut")], at - 10)
+    assert [line.split("  ")[-1] for line in lines] == [
+        "revision 2: latticeworkloads.lattice.dev/default/w",
+        "cut, leader: server1, until 15.00 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "lane", "target", "figure"),
+    [
+        pytest.param("kill -9", "servers", "leader", "leader killed: another leads", id="nobody ever led again"),
+        pytest.param(
+            "kill -9", "etcd", "etcd leader", "etcd's leader lost: longest time without a write", id="nothing was ever written again"
+        ),
+    ],
+)
+def test_a_recovery_that_never_came_is_a_figure_that_was_missed(name: str, lane: str, target: str, figure: str) -> None:
+    kind = Kind(name, lane, target, (1, 2))  # type: ignore[arg-type]
+    fault = Fault(Strike(10, kind, 20, 0.5), 10, ["server1"], "server1", 30)
+    crowd = Crowd({}, CHANCE)
+    crowd.told.append(Told("p", "p.1", "PATCH", Key("configmaps", "default", "p"), 39, 40, "unknown"))
+    found = {each.what: each for each in figures(Evidence(a_history(), crowd, [], [fault], 100.0))}
+    assert "missed 1 times" in found[figure].row

@@ -71,7 +71,11 @@ BIND = (
         "event_emission: bind_failure_event",
         "scheduling.bind:Binder.bind",
         f"{BINDS}::test_an_expired_reservation_is_refused_and_gives_the_room_back",
-        ("scheduling/bind.py", "event = self._tell(self._failed(", "event = ((self._failed("),
+        (
+            "scheduling/bind.py",
+            "event = self._tell(self._failed(_request(reservation), self.mode, problem))",
+            "event = self._failed(_request(reservation), self.mode, problem)",
+        ),
     ),
     Row(
         "rollback_handler",

@@ -287,16 +287,16 @@ def test_a_machine_that_its_provider_lost_is_replaced_by_another_under_another_r
     play(story)
 
 
-def test_a_cluster_that_wants_nothing_and_holds_nothing_goes_once_its_number_is_written_down() -> None:
+def test_a_cluster_that_wants_nothing_and_holds_nothing_goes_and_its_number_is_written_down() -> None:
     async def story(yard: Yard, _: Clusters) -> None:
         await yard.pays(1)
         await yard.wants(1)
         await yard.wants(0)
-        await yard.scene.clock.advance(20)
-        assert await yard.phase() == "Ready"
-        await yard.scene.put(msgspec.structs.replace(POOL, status=msgspec.convert({"nextClusterSequence": 2}, type(POOL.status))))
         await yard.scene.clock.advance(60)
         assert (await yard.node(), await yard.phase(), await yard.paid(), list(await yard.provider.list())) == (None, "gone", 0, [])
+        book = await yard.scene.get(LatticeLedger, "pool.north")
+        assert book is not None
+        assert book.status.last_cluster == 1, "where it is not given twice, whatever becomes of the pool"
 
     play(story)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
-from placement.worlds import policies, pools, services, worlds
+from placement.worlds import a_class, a_pool, a_service, policies, pools, services, worlds
 from service_world import Town, a_town, play
 from store.virtual import VirtualClock
 
@@ -136,5 +136,19 @@ def test_a_plan_that_is_applied_comes_out_as_it_said(world: World, change: tuple
             check_places(town, said)
             await settled(town, binding=True)
             check_machines(town, said)
+
+    play(script)
+
+
+def test_replicas_that_are_not_bound_yet_leave_room_to_those_that_are() -> None:
+    """Two machines are paid for, and there is no money for a third: eight replicas of one core have room there, and the ninth has none."""
+
+    async def script() -> None:
+        async with a_town(a_class(), a_pool(budget=400), a_service(replicas=1), a_service("db", replicas=3)) as town:
+            await settled(town, binding=True)
+            await town.apply(a_service(replicas=4), a_service("new", replicas=2))
+            for _ in range(3):
+                await town.look()
+            assert {name: sum(each.values()) for name, each in where(town).items()} == {"default/api": 4, "default/db": 3, "default/new": 1}
 
     play(script)

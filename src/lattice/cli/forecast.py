@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from lattice.cli import render
+from lattice.engine.plugin import Shortfall
 from lattice.kinds.container import BYTES
 from lattice.kinds.quantity import approximate_bytes
 from lattice.scheduling.simulate import Report, Unplaced, Usage
@@ -167,10 +168,7 @@ def _shown(refused: dict[str, Any], wide: bool) -> list[tuple[str, Any]]:
 
 
 def _short(shortfall: dict[str, str]) -> str:
-    if not shortfall["need"]:
-        return shortfall["what"]
-    missing = f", missing {shortfall['missing']}" if shortfall["missing"] else ""
-    return f"{shortfall['what']}: need {shortfall['need']}, have {shortfall['have']}{missing}"
+    return str(Shortfall(**shortfall))
 
 
 def as_json(report: Report, profile: str, seed: int) -> dict[str, Any]:

@@ -71,11 +71,11 @@ class Shortfall(NamedTuple):
     missing: str = ""
 
     def __str__(self) -> str:
-        """Where all that is needed is missing it is not said twice."""
+        """What is no amount, and missing as a whole, is not said twice."""
         if not self.need:
             return self.what
-        numbers = f"need {self.need}, have {self.have}"
-        return f"{self.what}: {numbers}, missing {self.missing}" if self.missing not in ("", self.need) else f"{self.what}: {numbers}"
+        missing = f", missing {self.missing}" if self.missing and (self.missing != self.need or self.have == "0") else ""
+        return f"{self.what}: need {self.need}, have {self.have}{missing}"
 
 
 Rejections = Mapping[Reason, Flags]  # reason -> which rows; for one ask always the same reasons, whichever rows are looked at

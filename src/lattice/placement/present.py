@@ -171,14 +171,16 @@ def _close(fleet: Fleet, rows: Iterable[int]) -> None:
 
 @dataclass
 class Seating:
-    """Puts the replicas of one service after the other into a fleet whose machines are all there."""
+    """Puts replicas into a fleet whose machines are all there: of all services those that are bound, then those that are not yet."""
 
     fleet: Fleet
     present: Present
     _usable: dict[tuple[str, str], list[int]] = field(default_factory=dict)  # machines by cluster and class, "" for all
 
+    _waiting: list[tuple[Demand, Sequence[int], int]] = field(default_factory=list)
+
     def add(self, service: LatticeService, demand: Demand) -> None:
-        """Where they are bound; those that are not yet, where they would be."""
+        """Where they are bound; the others are kept in mind."""
         row_of = self.fleet.machines.row_of
         rows = [row_of[name] for name in self.present.machines_of(key_of(service)) if name in row_of]
         for placed in service.status.placements:
@@ -191,7 +193,12 @@ class Seating:
             for machine in here:
                 take_seat(demand, self.fleet, machine)
             if wanted > len(here):
-                _guess(self.fleet, demand, usable, wanted - len(here))
+                self._waiting.append((demand, usable, wanted - len(here)))
+
+    def guess(self) -> None:
+        """Those that are not bound yet to where they would be, in the room that all others leave."""
+        for demand, usable, count in self._waiting:
+            _guess(self.fleet, demand, usable, count)
 
     def _machines(self, cluster: Cluster, kind: str) -> list[int]:
         known = self._usable.get((cluster.name, kind))

@@ -151,6 +151,7 @@ class World:
         for name in sorted(self.services, key=self._largest_first):
             seating.add(self.services[name], self.demands[name])
         add_bare(fleet, present)
+        seating.guess()
         return fleet
 
     def _largest_first(self, service: str) -> tuple[int, int, str]:

@@ -351,7 +351,7 @@ class Checker:
                 yield "I-16", f"{path} is still prepared on {prepared_on(each)}: {prepared(each)}"
             if each.metadata.deletion_timestamp:
                 yield "I-32", f"{path} is being deleted still: {each.status.last_action}, {each.status.actual_state} on {node_of(each)}"
-            if each.spec.desired_state != "Running" or self._waits_for_others(each):
+            if each.spec.desired_state != "Running" or self._waits_for_others(each) or self._surges_in_vain(each):
                 continue
             where = (node_of(each), each.metadata.uid)
             wanted.add(where)
@@ -379,6 +379,12 @@ class Checker:
                 "I-33",
                 f"{len(late)} commits in the last {QUIET:g} s: {', '.join(f'{key} x{count}' for key, count in written.most_common(4))}",
             )
+
+    def _surges_in_vain(self, workload: LatticeWorkload) -> bool:
+        """I-34: the one more that an update needs finds no room, and its service says so: as many as are wanted run meanwhile."""
+        service = self.snap.services.get(f"{workload.metadata.namespace}/{workload.spec.service}")
+        said = next((each for each in service.status.conditions if each.type == "Progressing"), None) if service else None
+        return not node_of(workload) and said is not None and said.reason == "NoRoomForSurge"
 
     def _waits_for_others(self, workload: LatticeWorkload) -> bool:
         """Of its group there are too few: none of them is to run, but what runs may."""

@@ -124,7 +124,7 @@ class Nemesis:
         for host in world.hosts:
             world.start_server(host)
         for machine in world.machines.values():
-            machine.ground.behaviours = {"": machine.ground.behaviour("")}
+            machine.ground.behaviours = {"": machine.usual}
             machine.restore_power()
         world.note("all faults are over")
 
@@ -304,7 +304,7 @@ class Nemesis:
         machine = self._machine()
         if machine is None:
             return
-        usual = machine.ground.behaviour("")
+        usual = machine.usual  # what is odd just now may be another trouble's
         odd = self.rng.choice(
             (
                 replace(usual, start_fails=Failure("RUNTIME_UNAVAILABLE", "no space left")),

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from lattice.agent import machine as described
 from lattice.agent.loop import Agent
 from lattice.agent.plan import Assignment
-from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
+from lattice.agent.runtimes.fake import Behaviour, FakeMachine, FakeRuntime
 from lattice.agent.runtimes.protocol import Failure, InstanceId, Record, RunSpec
 from lattice.agent.state import State
 from lattice.agent.work import Work
@@ -79,6 +79,7 @@ class SimMachine:
         self.world, self.name, self.size, self.token, self.clock = world, name, size, token, clock
         self.rng = random.Random(world.rng.getrandbits(64))  # noqa: S311
         self.ground = Ground(clock, self.rng)
+        self.usual = Behaviour()  # of what runs there, when nothing is wrong
         self.notes = Notes()
         self.process: Process | None = None
         self.starts = 0

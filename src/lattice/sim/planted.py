@@ -14,8 +14,8 @@ from lattice.clock import Clock
 from lattice.controllers import bindings, clusters, departures, ledgers, nodes, office, placing, replicas, supply, turns
 from lattice.errors import Conflict, Gone
 from lattice.placement import machines, money, rollout
-from lattice.scheduling import noderules, prepared, schedule
-from lattice.scheduling.plugins import fit, ready, taints
+from lattice.scheduling import facts, noderules, prepared, schedule
+from lattice.scheduling.plugins import ready, taints
 from lattice.server import joining, verbs, write
 from lattice.store import cache, leader, memory
 from lattice.store.protocol import Key, Put
@@ -229,8 +229,9 @@ def _nothing(self: Any, ask: Any, rows: Any) -> dict[Any, Any]:
     return {}
 
 
-def _no_room_check() -> None:
-    _swap(fit.Fit, "filter", _nothing)
+def _twice_the_room() -> None:
+    room = facts.allocatable
+    _swap(facts, "allocatable", lambda node: {name: 2 * amount for name, amount in room(node).items()})
 
 
 def _no_ready_check() -> None:
@@ -336,7 +337,7 @@ PLANTED: dict[str, Planted] = {
     "moved-too-soon": Planted("what a silent node ran is moved as soon as it is missed", ("I-13",), _moved_too_soon),
     "certain-too-soon": Planted("a strict copy is taken to be dead too soon", ("I-13",), _certain_too_soon),
     "contact-when-answered": Planted("a node counts its silence from too late", ("I-13",), _contact_when_answered),
-    "no-room-check": Planted("room is not looked at", ("I-12",), _no_room_check),
+    "twice-the-room": Planted("nodes are taken to be twice as large as they are", ("I-12",), _twice_the_room),
     "no-ready-check": Planted("readiness and cordons are not looked at", ("I-14",), _no_ready_check),
     "no-taint-check": Planted("taints and cordons are not looked at", ("I-14",), _no_taint_check),
     "broken-gang": Planted("a group is bound one by one", ("I-15",), _broken_gang),

@@ -68,7 +68,7 @@ def run_seed(seed: int, swarm: Swarm | None = None, span: Span | None = None) ->
 
 
 def _tune(machine: SimMachine, rng: random.Random) -> None:
-    machine.ground.behaviours[""] = usual_behaviour(rng)
+    machine.usual = machine.ground.behaviours[""] = usual_behaviour(rng)
 
 
 async def _live(run: Run, nemesis: Nemesis, rng: random.Random) -> None:
