@@ -104,7 +104,7 @@ def test_nothing_new_goes_onto_such_machines_not_even_after_something_was_only_i
             fleet.drop_machine(machine)
     place(world.having([NEW]).demands["default/b"], fleet)
     assert sorted(fleet.machines.kind[row].name for row in fleet.machines.kind) == ["m", "n"]
-    assert Layout.of(fleet).machines.keys() == {"p1-001"}
+    assert Layout.of(fleet, world.layout).machines.keys() == {"p1-001"}
 
 
 # --- who goes when fewer are wanted ---
