@@ -25,7 +25,7 @@ up: .venv/.ready  ## set up and run Lattice here; a new state begins with exampl
 run: up  ## the same as up
 
 test: .venv/.ready-dev tools  ## set up and run the tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not prove"
+	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not prove"
 
 check: .venv/.ready-dev  ## format, lint, types, import rules, sizes
 	$(BIN)/ruff format --check .

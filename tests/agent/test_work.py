@@ -119,7 +119,7 @@ def test_a_disk_that_is_full_is_told_and_nothing_runs_unrecorded(tmp_path: Path)
 
 def test_a_new_revision_takes_the_place_of_the_old_one_and_never_runs_beside_it(tmp_path: Path) -> None:
     marker = tmp_path / "both"
-    script = f'mkdir "{tmp_path}/alone" || touch "{marker}"; trap "rmdir {tmp_path}/alone; exit 0" TERM; while :; do sleep 0.05; done'
+    script = f'trap "rmdir {tmp_path}/alone; exit 0" TERM; mkdir "{tmp_path}/alone" || touch "{marker}"; while :; do sleep 0.05; done'
     containers = {"main": {"command": ["sh", "-c", script]}}
 
     def check(work: Work) -> Any:

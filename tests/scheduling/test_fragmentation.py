@@ -126,6 +126,9 @@ def slow_loss(mix: Mix, kinds: list[tuple[Kind, int]], node: tuple[int, list[int
     return lost + (STARVED * max(0.0, sum(gpus) - cpu * used / along) if along else 0)
 
 
+some = settings(max_examples=EXAMPLES // 5, deadline=None)  # for those that build two tables and ask them about everything
+
+
 @many
 @given(nodes=machines, given_to=placements)
 def test_the_loss_agrees_with_the_obvious_loop(nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]) -> None:
@@ -235,7 +238,7 @@ def asked_about(table: NodeTable) -> list[list[float]]:
     return [plugin.score(asks(table, "new", cpu, gpu), table).tolist() for cpu, gpu in ((2, 0), (1, 500), (1, 1000), (1, 2000))]
 
 
-@many
+@some
 @given(
     nodes=machines, crowd=crowds, steps=changes, idle=st.lists(st.sampled_from(("decide", "explain", "what if")), min_size=10, max_size=10)
 )
@@ -263,7 +266,7 @@ def test_who_asks_in_between_changes_no_decision(nodes: list[tuple[int, int, str
     assert asked_about(quiet) == asked_about(busy)
 
 
-@many
+@some
 @given(nodes=machines, crowd=crowds, steps=changes)
 def test_what_would_be_is_what_is_once_it_is_done(nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step]) -> None:
     imagined, real = begun(nodes, crowd), begun(nodes, crowd)
@@ -277,7 +280,7 @@ def test_what_would_be_is_what_is_once_it_is_done(nodes: list[tuple[int, int, st
     assert asked_about(imagined) == before == asked_about(begun(nodes, crowd))
 
 
-@many
+@some
 @given(nodes=machines, steps=changes)
 def test_a_table_built_anew_from_few_placements_scores_the_same(nodes: list[tuple[int, int, str]], steps: list[Step]) -> None:
     old = begun(nodes, 0)
@@ -286,7 +289,7 @@ def test_a_table_built_anew_from_few_placements_scores_the_same(nodes: list[tupl
     assert named_scores(restored(old)) == named_scores(old)
 
 
-@many
+@some
 @given(nodes=machines, crowd=crowds, steps=changes)
 def test_following_changes_costs_the_same_as_looking_at_all_rows(nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step]) -> None:
     table = begun(nodes, crowd)
@@ -314,7 +317,7 @@ def named_scores(table: NodeTable) -> dict[str, list[float]]:
     return {name: [scores[row] for scores in asked_about(table)] for name, row in table.row_of.items()}
 
 
-@settings(max_examples=EXAMPLES // 5, deadline=None)  # each builds two tables and asks them about everything
+@some
 @given(nodes=machines, crowd=crowds, steps=changes, later=changes)
 def test_a_table_that_carries_the_lesson_over_goes_on_like_the_one_it_was_built_from(
     nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step], later: list[Step]

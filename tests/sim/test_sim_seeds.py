@@ -11,16 +11,17 @@ from lattice.sim.report import run_many, shown
 
 SEEDS = 52  # of the test command; `make sim` runs more
 CHUNK = 13
-FOUND_BY = {
-    "no-fence": 0,
-    "no-compare": 0,
-    "float-money": 0,
-    "unpaid-machines": 0,
-    "stop-before-switch": 0,
-    "started-twice": 0,
-    "twice-the-room": 0,
-    "lost-write": 0,
-}  # the rest is in docs/reliability.md
+SOON = 8  # seeds: a planted bug of those below is found by one of the first; the rest is in docs/reliability.md
+FOUND_SOON = (
+    "no-fence",
+    "no-compare",
+    "float-money",
+    "unpaid-machines",
+    "stop-before-switch",
+    "started-twice",
+    "twice-the-room",
+    "lost-write",
+)
 # Each was a bug that a seed found. What it was is told in docs/reliability.md; other code draws other runs, so these are kept as they are.
 KEPT = {
     "a status that was written every two seconds": 1,
@@ -40,16 +41,19 @@ def test_no_promise_is_broken(first: int) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("seed", KEPT.values(), ids=KEPT)
+LATER = {what: seed for what, seed in KEPT.items() if seed >= SEEDS}  # the others are run with the rest
+
+
+@pytest.mark.parametrize("seed", LATER.values(), ids=LATER)
 def test_what_was_found_once_stays_mended(seed: int) -> None:
     wrong = [line for each in run_many([seed], workers=1) if not each.is_sound for line in shown(each)]
     assert wrong == []
 
 
-@pytest.mark.parametrize(("name", "seed"), FOUND_BY.items())
-def test_a_planted_bug_is_found(name: str, seed: int) -> None:
-    (found,) = run_many([seed], 1, name)
-    assert {each[0] for each in found.violations} & set(PLANTED[name].finds)
+@pytest.mark.parametrize("name", FOUND_SOON)
+def test_a_planted_bug_is_found(name: str) -> None:
+    runs = (run for seed in range(SOON) for run in run_many([seed], 1, name))
+    assert any({each[0] for each in run.violations} & set(PLANTED[name].finds) for run in runs)
 
 
 def test_the_same_seed_is_the_same_history_whatever_strings_hash_to() -> None:
