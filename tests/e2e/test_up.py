@@ -118,6 +118,18 @@ def test_only_the_default_port_gives_way(tmp_path: Path) -> None:
         _said(server)
 
 
+def test_agents_find_another_port_where_the_next_one_is_taken_and_nobody_complains(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1] - 1
+        command = [*LATTICE, "up", "--data-dir", tmp_path, "--port", str(port), "--controllers", "garbage"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        server = Server(process, "", tmp_path / "kubeconfig", tmp_path)
+        said = _until_ready(server)
+        assert said.splitlines()[0].endswith(f" up at https://127.0.0.1:{port}"), said
+        assert "add_port" not in said
+        assert server.stop() == 0
+
+
 def _until_ready(server: Server) -> str:
     assert server.process.stdout is not None
     said = ""

@@ -2,6 +2,7 @@
 service there, too."""
 
 import asyncio
+import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,8 +66,9 @@ class AgentsServer:
         credentials = grpc.ssl_server_credentials(pair, self._tls.authority, require_client_auth=True)
         host = f"[{self.listen}]" if ":" in self.listen else self.listen or "0.0.0.0"  # noqa: S104 - as asked for
         try:
+            _demand_free(self.listen, self.port)
             self.port = server.add_secure_port(f"{host}:{self.port}", credentials)
-        except RuntimeError as error:
+        except (OSError, RuntimeError) as error:
             raise Unavailable(f"cannot listen for agents on {host}:{self.port}", fix="choose another --agents-port or --listen") from error
         await server.start()
         self._server = server
@@ -123,3 +125,11 @@ class _GrpcEnd:
 
     def close(self) -> None:
         return None
+
+
+def _demand_free(listen: str, port: int) -> None:
+    """Raises OSError if somebody listens there: gRPC would print lines of its own about it."""
+    family = socket.AF_INET6 if ":" in listen else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((listen, port))
