@@ -8,16 +8,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from lattice.agent.loop import Agent
-from lattice.agent.plan import Assignment
 from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
-from lattice.agent.runtimes.protocol import InstanceId, Record
-from lattice.agent.state import State
 from lattice.agent.work import Work
 from lattice.clock import Clock, stamp
 from lattice.controllers.office import Office
@@ -36,6 +32,7 @@ from lattice.server.certificates import Authority, new_authority
 from lattice.server.joining import Joining
 from lattice.server.nodelink import NodeLinks
 from lattice.server.signing import Peer
+from lattice.sim.machines import Notes
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import ABSENT, Key, Put, Term
 from lattice.wire import agent_pb2 as pb
@@ -132,23 +129,6 @@ async def a_leader(clock: Clock, heartbeat: float = 10.0, *nodes: str) -> AsyncI
 
 
 @dataclass
-class MemoryMemory:
-    """What an agent remembers, without a disk."""
-
-    state: State = field(default_factory=State)
-
-    def write(self, record: Record) -> None:
-        others = [each for each in self.state.records if each.spec.id != record.spec.id]
-        self.state = msgspec.structs.replace(self.state, records=(*others, record))
-
-    def strike(self, which: InstanceId) -> None:
-        self.state = msgspec.structs.replace(self.state, records=tuple(each for each in self.state.records if each.spec.id != which))
-
-    def told(self, wanted: tuple[Assignment, ...], term: int) -> None:
-        self.state = msgspec.structs.replace(self.state, wanted=wanted, term=term)
-
-
-@dataclass
 class Net:
     """Servers by address; a connection is made with the certificate of the machine that makes it."""
 
@@ -196,7 +176,7 @@ class Node:
     agent: Agent
     net: Net
     machine: FakeMachine
-    memory: MemoryMemory
+    memory: Notes
     task: "asyncio.Task[Any] | None" = None
 
     def start(self) -> None:
@@ -211,7 +191,7 @@ class Node:
 
 def a_machine(clock: Clock, servers: dict[str, Leader], name: str = "n1", former: Node | None = None, **rest: Any) -> Node:
     machine = former.machine if former else FakeMachine(clock, a_rng())
-    memory = former.memory if former else MemoryMemory()
+    memory = former.memory if former else Notes()
     net = Net(servers, Peer(name, rest.pop("key", f"key-{name}"), rest.pop("until", FOREVER)))
     net.room = rest.pop("room", 16)
     registration = rest.pop("registration", a_registration())

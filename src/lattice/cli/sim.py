@@ -17,9 +17,9 @@ def sim() -> None:
 
 
 @sim.command(cls=Command)
-@click.option("--seeds", "count", default=100, show_default=True, metavar="N", help="How many.")
-@click.option("--first", default=0, show_default=True, metavar="SEED", help="The first of them.")
-@click.option("--workers", default=2, show_default=True, metavar="N", help="Processes at once.")
+@click.option("--seeds", "count", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="How many.")
+@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, metavar="SEED", help="The first of them.")
+@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Processes at once.")
 @click.option("--planted", default="", metavar="NAME", help="With this bug planted; it ends with the first seed that finds it.")
 @click.option("--digests", is_flag=True, help="Print the hash of each history: equal seeds have equal ones.")
 def run(count: int, first: int, workers: int, planted: str, digests: bool) -> None:
@@ -52,7 +52,7 @@ def run(count: int, first: int, workers: int, planted: str, digests: bool) -> No
 
 
 @sim.command(cls=Command)
-@click.argument("seed", type=int)
+@click.argument("seed", type=click.IntRange(min=0))
 @click.option("--planted", default="", metavar="NAME", help="With this bug planted.")
 @click.option("--log", "with_log", is_flag=True, help="Print what servers and agents log, with the simulated time.")
 def replay(seed: int, planted: str, with_log: bool) -> None:
