@@ -91,9 +91,15 @@ def commands() -> Iterator[str]:
         for name in section:
             command = cli.get_command(root, name)
             assert command is not None  # noqa: S101 - listed in the table that it is looked up in
-            context = click.Context(command, info_name=name, parent=root, terminal_width=WIDTH, max_content_width=WIDTH)
-            yield f"## lattice {name}"
-            yield fenced(command.get_help(context))
+            yield from _helped(command, click.Context(command, info_name=name, parent=root, terminal_width=WIDTH, max_content_width=WIDTH))
+
+
+def _helped(command: click.Command, context: click.Context) -> Iterator[str]:
+    yield f"## {context.command_path}"
+    yield fenced(command.get_help(context))
+    if isinstance(command, click.Group):
+        for name, inner in sorted(command.commands.items()):
+            yield from _helped(inner, click.Context(inner, info_name=name, parent=context, terminal_width=WIDTH, max_content_width=WIDTH))
 
 
 def settings_page() -> Iterator[str]:

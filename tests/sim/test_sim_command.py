@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from lattice.cli.sim import sim
+from lattice.cli.main import cli
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,6 @@ from lattice.cli.sim import sim
     ],
 )
 def test_what_would_prove_nothing_is_refused(words: list[str]) -> None:
-    done = CliRunner().invoke(sim, words)
+    done = CliRunner().invoke(cli, ["sim", *words])
     assert done.exit_code != 0
     assert "violations" not in done.output
