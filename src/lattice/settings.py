@@ -62,6 +62,9 @@ SETTINGS = (
     Setting("start-grace", ("LATTICE_START_GRACE",), 300.0, "Seconds that a workload may take to start, fetching its image included."),
     Setting("stop-grace", ("LATTICE_STOP_GRACE",), 60.0, "Seconds that a workload may take to stop before it is told once more."),
     Setting(
+        "room-grace", ("LATTICE_ROOM_GRACE",), 10.0, "Seconds that a replica which no node takes waits for room before its cluster grows."
+    ),
+    Setting(
         "providers",
         ("LATTICE_PROVIDERS",),
         "local,docker=local",
@@ -130,6 +133,7 @@ class Settings:
     missing_grace: float = 15.0
     start_grace: float = 300.0
     stop_grace: float = 60.0
+    room_grace: float = 10.0
     providers: str = "local,docker=local"
     local_stop_within: float = 15.0
     controllers: str = "*"

@@ -70,7 +70,7 @@ def until(look: Callable[[], Any], seconds: float = 60) -> Any:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("faces")
     (folder / "seed.yaml").write_text(SEED)
-    with running_server(folder / "data", "--controllers", "*", "--seed", str(folder / "seed.yaml")) as server:
+    with running_server(folder / "data", "--controllers", "*", "--room-grace", "1", "--seed", str(folder / "seed.yaml")) as server:
         wire = Wire(server.kubeconfig)
         until(lambda: ready_replicas(wire) == 2, 90)
         yield server

@@ -106,6 +106,7 @@ def means(settings: Settings, authority: Authority, clock: Clock, made: dict[str
         graces=graces(settings),
         pace=pace(settings),
         interval=settings.reconcile_interval,
+        room_grace=settings.room_grace,
         controllers=settings.controllers,
         profile=_profile(settings.profile or DEFAULT),
         plain=None if settings.profile else PRESETS[PLAIN],

@@ -17,7 +17,7 @@ from lattice.controllers.nodes import Nodes
 from lattice.controllers.office import Office
 from lattice.controllers.replicas import Replicas
 from lattice.controllers.scheduling import SchedulingController
-from lattice.controllers.services import Services
+from lattice.controllers.services import GRACE, Services
 from lattice.controllers.status import Statuses
 from lattice.controllers.supply import Supply
 from lattice.controllers.survey import Tables
@@ -42,6 +42,7 @@ class Means:
     graces: Graces = field(default_factory=Graces)
     pace: Pace = field(default_factory=Pace)
     interval: float = 5.0
+    room_grace: float = GRACE
     profile: ProfileSpec = PRESETS[DEFAULT]
     plain: ProfileSpec | None = PRESETS[PLAIN]  # of workloads that belong to no service; None: the same
     endpoint: Callable[[], str] = lambda: ""  # where machines reach the control plane
@@ -74,7 +75,7 @@ class Acting:
             self.scheduling.loop(),
             replicas,
             Drifts(office).loop(),
-            Services(office, means.tables, means.adapters, asyncio.to_thread).loop(),
+            Services(office, means.tables, means.adapters, asyncio.to_thread, means.room_grace).loop(),
             Clusters(office, means.providers, means.mint, means.endpoint).loop(),
             Supply(office, means.adapters, lambda: means.tables()[0]).loop(),
             Statuses(office).loop(),

@@ -21,7 +21,7 @@ from lattice.kinds.service import LatticeService, SchedulerDecision
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.place import Placement
 from lattice.placement.prices import PriceBook
-from lattice.placement.seen import Patience, Seen, look
+from lattice.placement.seen import NO_NODE_FITS, Patience, Seen, look
 from lattice.placement.stages import Decided, decide_stages
 from lattice.placement.stale import Said, judged, said
 from lattice.placement.status import digest_of, state_of
@@ -33,6 +33,7 @@ OVER_BUDGET = "OverBudget"
 GRACE = 10.0  # seconds that a workload which no node takes is left to wait for room
 UNDER_WAY = 5.0  # seconds until replicas that are not where they should be yet are looked at again
 SHARE = 20  # and at least so many times as long as the last look took
+_NO_NODE = NO_NODE_FITS.encode()
 PATIENCE = 600.0  # seconds that deciding and writing everything may take
 Aside = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -78,6 +79,7 @@ class Services:
             Source(self.office.copy(LatticeCluster), self._of_made),
             Source(self.office.copy(LatticeLedger), self._of_made),
             Source(self.office.copy(LatticeNode), self._of_made),
+            Source(self.office.copy(LatticeWorkload), self._of_replica),
         ]
         services = Source(self.office.copy(LatticeService), self._of_rule)
         pace = Pace(workers=1, resync=self.resync, patience=PATIENCE)
@@ -89,6 +91,14 @@ class Services:
     def _of_made(self, _: Change) -> Iterable[str]:
         """Whoever waits for room or money may get it now."""
         return (FLEET,) if self._is_waiting else ()
+
+    def _of_replica(self, change: Change) -> Iterable[str]:
+        """One that no node takes, and that nobody here waits for yet."""
+        if self._is_under_way or not change.value or _NO_NODE not in change.value:
+            return ()
+        found = self.office.copy(LatticeWorkload).get(change.key.path)
+        self._is_under_way = found is not None and bool(found.spec.service)
+        return (FLEET,) if self._is_under_way else ()
 
     async def reconcile(self, _: str) -> Again | None:
         if not (self._survey.has_news or self._is_waiting or self._is_under_way):
