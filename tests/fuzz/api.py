@@ -63,7 +63,7 @@ def fuzz(server: Server, wanted: int, number: int) -> Count:
             schema = schemathesis.openapi.from_dict(answer.json())
             schema.config.update(base_url=server.url)
             operations += [found.ok() for found in schema.get_all_operations()]
-    each = max(1, wanted // len(operations))
+    each = -(-wanted // len(operations))  # rounded up
     for operation in operations:
         settings_ = settings(
             max_examples=each, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
