@@ -246,6 +246,7 @@ def test_repeated_keys_are_named_by_path():
     ("body", "where", "what"),
     [
         pytest.param(b'{"a": NaN}', "line 1, column 7", "NaN is not a number we can keep", id="NaN"),
+        pytest.param(b"NaNs, --00", "line 1, column 1", "NaN is not a number we can keep", id="NaN before what is no number either"),
         pytest.param(b'{"a": -Infinity}', "line 1, column 7", "-Infinity is not a number we can keep", id="infinity"),
         pytest.param(
             b'{"a": 1e9999999999999999999}',

@@ -67,6 +67,8 @@ _FAST = json.JSONDecoder(object_pairs_hook=_once, **_NUMBERS)
 _SLOW = json.JSONDecoder(object_pairs_hook=_Pairs, **_NUMBERS)
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s\[\]{},:"]+')
 
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<part>(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)")  # so much of a word is taken for one
+
 
 def _slowly(text: str) -> Parsed:
     duplicates: dict[str, None] = {}
@@ -109,16 +111,13 @@ def _not_json(e: Exception, text: str) -> LatticeError:
 def _offset_of_refused(text: str) -> int:
     """The hooks are not told where they are: the first number that they refuse is the one."""
     for token in _TOKEN.finditer(text):
-        word = token[0]
-        if word in ("NaN", "Infinity", "-Infinity"):
+        if token[0].startswith(("NaN", "Infinity", "-Infinity")):
             return token.start()
-        if word[0] in "-0123456789":
+        if number := _NUMBER.match(token[0]):
             try:
-                scalar.integer(word) if word.lstrip("-").isdigit() else scalar.decimal(word)
+                scalar.decimal(number[0]) if number["part"] else scalar.integer(number[0])
             except Malformed:
                 return token.start()
-            except ArithmeticError:
-                continue
     return 0
 
 
