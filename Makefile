@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/.tools/etcd/usr/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install up run test check prove bench bench-scheduling bench-openb bench-fleet bench-control docs contract e2e fuzz chaos clean
+.PHONY: help install up run test check prove bench bench-scheduling bench-openb bench-fleet bench-control bench-page docs screenshots wheel contract e2e fuzz chaos clean
 
 help:  ## list the chores
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ bench-fleet: .venv/.ready-dev  ## cost of fleet plans beside an independent opti
 bench-control: .venv/.ready-dev tools  ## cost of the control plane at rest with 1,000 agents, and how soon work is placed, durably
 	$(BIN)/python -m bench.control
 
+bench-page: .venv/.ready-dev tools  ## how soon the page is there, and whether it stays smooth with 10,000 workloads on 1,000 nodes
+	PYTHONPATH=.:tests:tests/ui $(BIN)/python -m bench.page
+
 bench-openb: .venv/.ready-dev  ## fill a GPU cluster from a public trace, beside published heuristics
 	$(BIN)/python -m bench.openb
 
@@ -70,11 +73,21 @@ fuzz: .tools/fuzz/.ready  ## 20,000 made-up API requests, and each parser for FU
 chaos: .venv/.ready-dev tools  ## real processes in network namespaces under faults by CHAOS_SEED (1) for CHAOS_SECONDS (1200); needs root
 	$(BIN)/python -m chaos --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
 
-docs: .venv/.ready  ## write docs/reference anew from the code
+docs: .venv/.ready  ## write docs/reference and the pictures anew from the code, and the site into site/
 	$(BIN)/python -m docs.build
+	$(BIN)/python -m docs.pictures
+	$(BIN)/python -m docs.site
+
+screenshots: .venv/.ready-dev tools  ## every view of the page at both widths, into docs/images
+	PYTHONPATH=tests:tests/ui $(BIN)/python tests/ui/screenshots.py
+
+wheel: $(UV)  ## build dist/*.whl, with the page and the quickstart in it
+	rm -f dist/*.whl
+	$(UV) build -q --wheel --python $(PYTHON) --out-dir dist
+	@ls dist/*.whl
 
 clean:  ## remove what was set up here (not the state in .lattice)
-	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis dist site
 
 $(UV):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Lattice needs Python 3.11 or newer, this is " + sys.version.split()[0])'

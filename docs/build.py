@@ -1,8 +1,9 @@
-"""`python -m docs.build`: is the reference what the code says? Writes it anew; with --check only says so."""
+"""`python -m docs.build`: is the reference what the code says? Writes it anew, and figures elsewhere; with --check only says so."""
 
 import sys
 from pathlib import Path
 
+from docs import figures
 from docs.pages import PAGES
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -37,6 +38,7 @@ def main(arguments: list[str]) -> int:
         sys.stdout.writelines(f"{path} differs from the code; run `make docs`\n" for path in stale)
         return 1 if stale else 0
     write()
+    stale += [str(path.relative_to(REFERENCE.parent.parent)) for path in figures.write()]
     sys.stdout.writelines(f"{path} written\n" for path in stale)
     return 0
 

@@ -1,11 +1,14 @@
 """The pages of the reference, each from the one table in the code that it is about."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
 import click
 from prometheus_client.metrics_core import Metric
 
+from docs.events import EVENTS, Told
 from docs.fields import fields
+from docs.markdown import fenced, table
+from docs.plugins import plugins
 from docs.spec003 import SPEC003
 from docs.spec004 import SPEC004
 from docs.specification import Later, Row, Specification
@@ -189,6 +192,27 @@ def meaning(error: type[LatticeError]) -> str:
     return "something that nobody foresaw; the server's log has the details"
 
 
+def events() -> Iterator[str]:
+    yield "# Events"
+    yield (
+        "What Lattice did, and why, is told as Kubernetes Events: `lattice events`, `lattice describe`, `kubectl get events`. "
+        "They are kept for a week ([`--event-ttl`](settings.md#event-ttl)). "
+        "An [AutomationRule](kinds.md#automationrule) writes events with reasons of its own besides."
+    )
+    yield table(("reason", "about", "type"), ((f"[{each.reason}](#{each.reason.lower()})", each.about, each.type) for each in EVENTS))
+    for each in EVENTS:
+        yield f"## {each.reason}"
+        yield "\n".join(_event_facts(each))
+
+
+def _event_facts(event: Told) -> Iterator[str]:
+    yield f"- About: {event.about}"
+    yield f"- Type: {event.type}"
+    yield f"- Means: {event.meaning}"
+    if event.act:
+        yield f"- To do: {event.act}"
+
+
 def spec003() -> Iterator[str]:
     yield from _specification(SPEC003, "of the specification, the gaps that it lists and the advice that it gives")
 
@@ -224,20 +248,13 @@ def _later(each: Later) -> tuple[str, ...]:
     return each.item, each.instead
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-def fenced(text: str, language: str = "text") -> str:
-    return f"```{language}\n{text.rstrip()}\n```"
-
-
 PAGES = {
     "kinds": kinds,
+    "plugins": plugins,
     "commands": commands,
     "settings": settings_page,
     "metrics": metrics_page,
+    "events": events,
     "errors": errors,
     "spec-003": spec003,
     "spec-004": spec004,

@@ -1,19 +1,15 @@
-"""Do the documents say what is true? Headings, links, the reference, and every sample that can be run."""
+"""Do the documents say what is true? Headings, links and the reference; test_samples.py runs what they show."""
 
-import os
+import ast
 import re
-import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import unquote
 
 import pytest
 
-from docs import build
+from docs import build, plugins
+from docs.events import EVENTS
 from docs.pages import error_tree, metric_name
 from docs.spec003 import SPEC003
 from docs.spec004 import SPEC004
@@ -21,21 +17,24 @@ from lattice import metrics
 from lattice.cli.main import COMMANDS
 from lattice.errors import LatticeError
 from lattice.kinds import KINDS
+from lattice.placement.profile import FILTERS, profile_of
+from lattice.scheduling import lifecycle
 from lattice.settings import SETTINGS
-from tests.servers import Server, running_server
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("docs", "changes", "bench", "examples")
+FOLDERS = ("docs", "changes", "bench", "examples", "deploy")
 PAGES = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)(?: \"[^\"]*\")?\)")
 HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
 
 EXPECTED = {
     "kinds": [kind.resource.kind for kind in KINDS],
+    "plugins": plugins.names(),
     "commands": [f"lattice {name}" for name in COMMANDS],
     "settings": [setting.name for setting in SETTINGS],
     "metrics": [metric_name(metric) for metric in metrics.REGISTRY.collect()],
+    "events": [each.reason for each in EVENTS],
     "errors": [error.__name__ for error in error_tree(LatticeError)],
     "spec-003": [section.title for section in SPEC003.sections],
     "spec-004": [section.title for section in SPEC004.sections],
@@ -73,6 +72,50 @@ def test_a_reference_that_differs_is_noticed(tmp_path: Path, monkeypatch: pytest
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["docs/reference/gone.md", "docs/reference/kinds.md"]
     assert build.main([]) == 0
     assert not (folder / "gone.md").exists()
+
+
+def test_every_plugin_that_places_services_is_listed() -> None:
+    wishes = profile_of((("cost", True, 50), ("availableCapacity", False, 30))), profile_of(())
+    used = [*FILTERS, *(score for profile in wishes for score, _ in profile.scores)]
+    listed = {name.partition(" ")[0] for name in plugins.names() if "(pools" in name}
+    assert {each.name for each in used} == listed
+
+
+def told_in(path: Path) -> Iterator[ast.expr]:
+    """What stands in the place of the reason, wherever an event is made."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("event", "_event")
+            and len(node.args) > 1
+        ):
+            yield node.args[1]
+
+
+def words_in(path: Path, pattern: str) -> set[str]:
+    constants = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
+    return {word for word in constants if isinstance(word, str) and re.fullmatch(pattern, word)}
+
+
+def test_every_event_is_listed_and_nothing_else() -> None:
+    """Reasons are written out where events are made; the few that are computed are named here with where they come from."""
+    source = ROOT / "src" / "lattice"
+    found = [(path.name, word) for path in sorted((source / "controllers").glob("*.py")) for word in told_in(path)]
+    written = {word.value for _, word in found if isinstance(word, ast.Constant)}
+    computed = {
+        "workloads.py": set(lifecycle.EVENTS.values()),
+        "nodes.py": words_in(source / "scheduling" / "noderules.py", r"Node(Lost|Ready|Quarantined)"),
+        "clusters.py": {
+            f"Cluster{phase}"
+            for phase in words_in(source / "placement" / "clusterstatus.py", r"[A-Z][a-z]+") - {"Answers", "True", "False"}
+        },
+        "placing.py": {"ClusterCreated", "ClusterGrown"},
+        "automation.py": set[str](),  # the user's own words
+        "deeds.py": set[str](),  # passed on
+    }
+    assert {name for name, word in found if not isinstance(word, ast.Constant)} == set(computed)
+    assert written.union(*computed.values()) == {each.reason for each in EVENTS}
 
 
 def anchors(path: Path) -> set[str]:
@@ -118,77 +161,3 @@ def test_decisions_are_numbered_and_listed() -> None:
 def test_the_table_of_exit_codes_is_whole() -> None:
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)}
     assert {error.exit_code for error in error_tree(LatticeError)} | {0, 2, 130} == listed
-
-
-class Step(NamedTuple):
-    """One line that a reader types, what the page says it prints, and the exit code that the page shows next (0 if none)."""
-
-    command: str
-    lines: list[str]
-    code: int
-
-
-RUN = ("lattice", "kubectl", "sed", "export")
-LEFT_OUT = ("lattice up", "lattice server")  # they do not end by themselves; the server of these tests is one
-
-
-def steps(path: Path) -> Iterator[Step]:
-    for language, sample in FENCE.findall(path.read_text()):
-        if language != "console":
-            continue
-        typed = [piece.splitlines() for piece in re.split(r"^\$ ", sample, flags=re.MULTILINE) if piece]
-        for (command, *lines), after in zip(typed, [*typed[1:], [""]], strict=True):
-            if command.split()[0] in RUN and not command.startswith(LEFT_OUT):
-                yield Step(command, [line for line in lines if line.strip()], int(after[1]) if after[0] == "echo $?" else 0)
-
-
-def same_words(line: str) -> str:
-    """Without what differs from run to run: ages, and the width of columns."""
-    return " ".join(re.sub(r"\b(\d+[smhd])+$", "AGE", line.strip()).split())
-
-
-def assert_printed(step: Step, output: str) -> None:
-    """Each line that the page shows is there, in the page's order; pages may leave lines out."""
-    left = iter([same_words(line) for line in output.splitlines()])
-    for line in step.lines:
-        assert same_words(line) in left, f"$ {step.command}\ndoes not print (here): {line}\nbut:\n{output}"
-
-
-def wait_until_all_run(server: Server) -> None:
-    """As a reader does, who types the next line when `make up` is done."""
-    until = time.monotonic() + 60
-    while set(server.lattice("get", "services", "-o", "jsonpath={.items[*].status.phase}").stdout.split()) != {"Running"}:
-        assert time.monotonic() < until, server.lattice("get", "services,workloads").stdout
-        time.sleep(0.2)
-
-
-@pytest.mark.xdist_group("docs")
-@pytest.mark.parametrize("path", [path for path in PAGES if list(steps(path))], ids=shown)
-def test_samples_run_as_shown(path: Path, tmp_path: Path) -> None:
-    """In a folder like the reader's, with the server that `make up` starts."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    program = Path(sys.executable).parent
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("LATTICE_", "KUBECONFIG"))},
-        "PATH": f"{program}{os.pathsep}{os.environ['PATH']}",
-        "HOME": str(tmp_path),
-        "NO_COLOR": "1",
-    }
-    with running_server(tmp_path / ".lattice", "--controllers", "*", "--providers", "local,docker=local") as server:
-        assert server.lattice("apply", "-f", str(ROOT / "examples" / "quickstart")).returncode == 0
-        wait_until_all_run(server)
-        for step in steps(path):
-            if step.command.startswith("kubectl") and shutil.which("kubectl") is None:
-                continue
-            ran = subprocess.run(
-                ["bash", "-c", step.command],
-                cwd=tmp_path,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=60,
-                check=False,
-            )
-            assert ran.returncode == step.code, f"$ {step.command}\nended with {ran.returncode}:\n{ran.stdout}"
-            assert_printed(step, ran.stdout)

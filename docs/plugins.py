@@ -1,0 +1,89 @@
+"""Which filters and scores are there, what does each reject or prefer, and how much does it weigh where?"""
+
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from docs.markdown import table
+from lattice.placement import profile as fleet
+from lattice.scheduling import profile as nodes
+
+SCOPES = {
+    "fixed": "lasting facts of the candidate",
+    "row": "the candidate and what is on it",
+    "domain": "everything in the candidate's topology domain",
+    "table": "all candidates together",
+}
+FLEET_WEIGHTS = (
+    (fleet.Tier(), f"{fleet.TIER:g}"),
+    (fleet.OverflowRegion(), f"{fleet.OVERFLOW_REGION:g}"),
+    (fleet.Proximity(), f"{fleet.PROXIMITY:g}"),
+    (fleet.Even(), f"{fleet.EVEN:g}"),
+    (fleet.Cost(True), "by `preferences[].weight` of the policies, 1 in all; 1 if no policy has a wish"),
+    (fleet.AvailableCapacity(True), "by `preferences[].weight` of the policies, 1 in all"),
+    (fleet.Suited(), f"{fleet.SUITED:g}, unless a policy sorts by available capacity"),
+)
+
+
+def plugins() -> Iterator[str]:
+    yield "# Plugins"
+    yield (
+        "A decision is the same at both levels: filters rule candidates out, each with a reason; scores rank the rest; the best wins. "
+        "`lattice why` shows the filters and scores of a service, `lattice simulate --explain` those of a workload."
+    )
+    yield "## Choosing pools for a service"
+    yield (
+        "Candidates are pools, regions of clouds and data centers. The filters cannot be turned off. Each score is from 0 to 1; "
+        "one that weighs more goes before all that weigh less together."
+    )
+    for each in fleet.FILTERS:
+        yield from _plugin(each, "filter")
+    for score, weight in FLEET_WEIGHTS:
+        yield from _plugin(score, "score", f"- Weight: {weight}")
+    yield "## Choosing a node for a workload"
+    yield (
+        "Candidates are the nodes of one cluster; of workloads that belong to no service, all nodes. A candidate that several filters "
+        "rule out is counted for the first of them in this order. [Profiles](../guides/simulate.md#a-profile-of-ones-own) say which "
+        "scores count how much, and may leave filters out."
+    )
+    for node_filter in nodes.FILTERS.values():
+        vital = "- Cannot be disabled." if node_filter.name in nodes.VITAL else ""
+        yield from _plugin(node_filter, "filter", _wakes(node_filter), vital)
+    for node_score in nodes.SCORES.values():
+        yield from _plugin(node_score, "score")
+    yield "## Weights in the presets"
+    yield table(
+        ("score", *nodes.PRESETS), ([f"`{name}`", *(_weight(each, name) for each in nodes.PRESETS.values())] for name in nodes.SCORES)
+    )
+
+
+def names() -> list[str]:
+    """Every plugin, as its heading says it."""
+    choosing = ((fleet.FILTERS, "filter"), ([each for each, _ in FLEET_WEIGHTS], "score"))
+    binding = ((nodes.FILTERS.values(), "filter"), (nodes.SCORES.values(), "score"))
+    return [_title(each, role) for found, role in (*choosing, *binding) for each in found]
+
+
+def _title(plugin: Any, role: str) -> str:
+    return f"{plugin.name} ({'pools' if '.placement.' in type(plugin).__module__ else 'nodes'}, {role})"
+
+
+def _plugin(plugin: Any, role: str, *facts: str) -> Iterator[str]:
+    said = inspect.cleandoc(inspect.getmodule(type(plugin)).__doc__ or "").partition("\n\n")[0]  # type: ignore[union-attr]
+    yield f"### {_title(plugin, role)}"
+    yield _sentence(said.partition(": ")[2].replace("\n", " "))
+    counted = inspect.getdoc(plugin.score) if role == "score" else ""
+    lines: Iterable[str] = (f"- Counts: {counted.replace(chr(10), ' ')}" if counted else "", f"- Looks at: {SCOPES[plugin.scope]}", *facts)
+    yield "\n".join(line for line in lines if line)
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _wakes(plugin: Any) -> str:
+    return f"- Who it ruled out everywhere is tried again after: {', '.join(sorted(each.value for each in plugin.wakes_on))}"
+
+
+def _weight(profile: nodes.ProfileSpec, score: str) -> str:
+    return f"{profile.scores[score]:g}" if profile.scores.get(score) else ""

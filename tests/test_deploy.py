@@ -1,0 +1,107 @@
+"""Do the recipes under deploy/ name what is there: settings, flags, versions; and does the example with three servers hold?"""
+
+import configparser
+import json
+import os
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lattice.cli.agent import agent
+from lattice.settings import SETTINGS
+
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+AGENT_FLAGS = {flag.removeprefix("--") for option in agent.params for flag in option.opts}
+FLAGS = {"server": {setting.name for setting in SETTINGS} | {"config"}, "agent": AGENT_FLAGS}
+
+
+@pytest.mark.parametrize("program", sorted(FLAGS))
+def test_settings_in_the_examples_exist(program: str) -> None:
+    given = yaml.safe_load((DEPLOY / "etcd" / f"{program}.yaml").read_text())
+    assert set(given) <= FLAGS[program]
+
+
+def unit(path: Path) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(strict=False, interpolation=None)  # a setting may be given twice
+    parser.optionxform = str  # type: ignore[method-assign,assignment]
+    parser.read(path)
+    return parser
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_units_start_programs_with_flags_that_exist(path: Path) -> None:
+    words = unit(path)["Service"]["ExecStart"].split()
+    assert {flag.removeprefix("--") for flag in words if flag.startswith("--")} <= FLAGS[words[1]]
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_units_are_valid(path: Path, tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze here")
+    text = path.read_text().replace("/opt/lattice/bin/lattice", sys.executable)
+    (tmp_path / path.name).write_text(text)
+    checked = subprocess.run(["systemd-analyze", "verify", "--man=no", tmp_path / path.name], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_workloads_outlive_their_agent_and_a_deleted_node_is_not_started_again() -> None:
+    service = unit(DEPLOY / "systemd" / "lattice-agent.service")["Service"]
+    assert (service["KillMode"], service["Delegate"], service["RestartPreventExitStatus"]) == ("process", "yes", "4")
+
+
+def test_the_image_uses_the_pinned_uv() -> None:
+    pinned = re.search(r"UV_VERSION := (\S+)", (ROOT / "Makefile").read_text())
+    assert pinned is not None
+    assert f"uv=={pinned[1]}" in (DEPLOY / "Dockerfile").read_text()
+
+
+def health(port: int) -> dict[str, object]:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with urllib.request.urlopen(f"https://127.0.0.1:{port}/health", context=context, timeout=2) as answer:
+            return dict(json.load(answer))
+    except OSError:
+        return {}
+
+
+def wait_for_leader(*ports: int) -> int:
+    until = time.monotonic() + 60
+    while True:
+        leading = [port for port in ports if health(port).get("isLeader")]
+        if leading:
+            return leading[0]
+        assert time.monotonic() < until, f"nobody leads: {[health(port) for port in ports]}"
+        time.sleep(0.2)
+
+
+@pytest.mark.prove
+@pytest.mark.xdist_group("ha")
+def test_of_three_servers_another_leads_when_one_is_killed(tmp_path: Path) -> None:
+    if shutil.which("etcd") is None:
+        pytest.skip("no etcd here")
+    log, path = tmp_path / "try.log", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    with log.open("w") as said:
+        script = subprocess.Popen(
+            [DEPLOY / "etcd" / "try.sh", tmp_path / "three"], env={**os.environ, "PATH": path}, stdout=said, stderr=said
+        )
+    try:
+        first = wait_for_leader(11443, 12443, 13443)
+        process = re.search(rf"127\.0\.0\.1:{first}  process (\d+)", log.read_text())
+        assert process is not None
+        os.kill(int(process[1]), signal.SIGKILL)
+        assert wait_for_leader(*({11443, 12443, 13443} - {first})) != first
+    finally:
+        script.send_signal(signal.SIGTERM)
+        script.wait(30)
