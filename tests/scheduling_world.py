@@ -18,6 +18,7 @@ from lattice.controllers.scheduling import KEY, SchedulingController
 from lattice.kinds.base import Condition, Kind
 from lattice.kinds.core import Event
 from lattice.kinds.node import LatticeNode, NodeStatus
+from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload, WorkloadStatus
 from lattice.presence import Presence
 from lattice.scheduling.profile import DEFAULT, PRESETS, ProfileSpec
@@ -141,7 +142,7 @@ async def acting(
     assert term is not None
     office = an_office(store, clock, term)
     made = Acting(SchedulingController(office, profile, plain=plain), office)
-    copies = [office.copy(LatticeNode), office.copy(LatticeWorkload)]
+    copies = [office.copy(kind) for kind in (LatticeNode, LatticeWorkload, LatticeService)]
     made.feeds = [asyncio.create_task(copy.run()) for copy in copies]
     for copy in copies:
         await copy.wait_for()

@@ -60,7 +60,7 @@ FEASIBILITY = (
     Row(
         "scheduling_decision atomic",
         "scheduling.bind:Binder.bind_together",
-        "scheduling/test_bind.py::test_a_group_is_bound_all_or_nothing",
+        "scheduling/test_bind_groups.py::test_a_group_is_bound_all_or_nothing",
         ("scheduling/bind.py", "if ready < least:", "if False:"),
     ),
     Row(

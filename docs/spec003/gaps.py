@@ -57,7 +57,7 @@ MISSING = (
     Row(
         "7. Event emission system",
         "scheduling.bind:Binder.bind_together",
-        f"{BINDS}::test_a_group_is_bound_all_or_nothing",
+        "scheduling/test_bind_groups.py::test_a_group_is_bound_all_or_nothing",
         ("scheduling/bind.py", "return [self._tell(each.event or", "return [(each.event or"),
     ),
     Row(

@@ -14,8 +14,8 @@ PURPOSE = (
         f"{BINDING}::test_in_the_running_loop_it_follows_what_happens",
         (
             "controllers/scheduling.py",
-            "sources = (Source(nodes, self._node_changed), Source(workloads, self._workload_changed))",
-            "sources = (Source(workloads, self._workload_changed),)",
+            "sources = (Source(nodes, self._node_changed), Source(workloads, self._workload_changed), kept)",
+            "sources = (Source(workloads, self._workload_changed), kept)",
         ),
     ),
     Row(

@@ -2,11 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+
+
+class Alarm(Protocol):
+    def cancel(self) -> object:
+        """It does not ring; nothing happens if it has."""
+        ...
 
 
 class Clock(Protocol):
@@ -20,6 +26,10 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None: ...
 
+    def alarm(self, seconds: float, ring: Callable[[], object]) -> Alarm:
+        """Calls `ring` once so much time has passed; nobody has to sleep for it."""
+        ...
+
 
 class SystemClock:
     def now(self) -> datetime:
@@ -31,6 +41,9 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    def alarm(self, seconds: float, ring: Callable[[], object]) -> Alarm:
+        return asyncio.get_running_loop().call_later(seconds, ring)
+
 
 def stamp(when: datetime) -> str:
     """The API's timestamp form: 2026-11-15T07:40:00Z."""
@@ -39,13 +52,22 @@ def stamp(when: datetime) -> str:
 
 async def within(clock: Clock, seconds: float, asked: Coroutine[Any, Any, T]) -> T:
     """What was asked for. Raises TimeoutError, and gives it up, once so much time has passed on the given clock."""
-    asking = asyncio.ensure_future(asked)
-    timer = asyncio.ensure_future(clock.sleep(max(0.0, seconds)))
-    try:
-        await asyncio.wait({asking, timer}, return_when=asyncio.FIRST_COMPLETED)
-        if not asking.done():
-            raise TimeoutError
-        return asking.result()
-    finally:
+    asking = asyncio.current_task()
+    if asking is None:
+        raise RuntimeError("only a task can wait")
+    cancelled, is_late = asking.cancelling(), False
+
+    def ring() -> None:
+        nonlocal is_late
+        is_late = True
         asking.cancel()
-        timer.cancel()
+
+    alarm = clock.alarm(max(0.0, seconds), ring)
+    try:
+        return await asked
+    except asyncio.CancelledError:
+        if is_late and asking.uncancel() <= cancelled:
+            raise TimeoutError from None
+        raise
+    finally:
+        alarm.cancel()

@@ -15,13 +15,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from contract.etcd_server import EtcdServer, free_port, running_etcd
+from contract.etcd_server import EtcdServer, free_port, running_etcd, running_etcds
 from lattice.clock import SystemClock
 from lattice.errors import Fenced, Full, Gone, Invalid, Unavailable
 from lattice.store.etcd import EtcdStore
 from lattice.store.etcd_wire import Address, refuse_known_bad
 from lattice.store.leader import Election
-from lattice.store.protocol import Key, Put, Term, Watch
+from lattice.store.protocol import ABSENT, Key, Put, Term, Watch
 
 PODS = "pods"
 
@@ -97,6 +97,27 @@ def test_a_dead_member_is_passed_over(etcd: EtcdServer) -> None:
     with_store(f"etcd://127.0.0.1:{free_port()},{etcd.endpoint}/dead-member", scenario)
 
 
+def test_without_a_majority_writes_and_reads_are_refused_and_go_on_once_it_is_back(tmp_path: Path) -> None:
+    async def scenario(store: EtcdStore) -> None:
+        await store.commit([Put(pod("before"), b"", ABSENT)])
+        for member in others:
+            member.stop()
+        with pytest.raises(Unavailable):
+            await store.commit([Put(pod("refused"), b"", ABSENT)], request_id="one")
+        with pytest.raises(Unavailable):
+            await store.get(pod("before"))
+        for member in others:
+            member.launch()
+        await store.wait_for_majority()
+        revision = await store.commit([Put(pod("after"), b"", ABSENT)])
+        assert (await store.get(pod("before"))) is not None
+        assert (await store.list(PODS)).revision >= revision
+
+    with running_etcds(tmp_path, 3) as (first, *others):
+        endpoints = ",".join(each.endpoint for each in (first, *others))
+        with_store(f"etcd://{endpoints}/majority", scenario)
+
+
 def test_a_watch_survives_a_restart_of_etcd_without_gap_or_repetition(tmp_path: Path) -> None:
     with running_etcd(tmp_path) as server:
 
@@ -141,6 +162,7 @@ def test_the_shared_watch_says_gone_when_what_it_missed_is_compacted(tmp_path: P
             await asyncio.to_thread(server.start)
             with pytest.raises(Gone):
                 await live.next(15)
+            await store.wait_for_majority()
             fresh = await store.watch(PODS, await store.revision())
             last = await store.commit([Put(pod("x"), b"")])
             assert await collect(fresh, last) == [last]

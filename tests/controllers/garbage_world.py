@@ -37,9 +37,17 @@ class Hands:
         return self.seconds
 
     async def sleep(self, seconds: float) -> None:
+        await self._due(seconds)
+
+    def alarm(self, seconds: float, ring: Callable[[], object]) -> "asyncio.Future[None]":
+        due = self._due(seconds)
+        due.add_done_callback(lambda rung: None if rung.cancelled() else ring())
+        return due
+
+    def _due(self, seconds: float) -> "asyncio.Future[None]":
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self.waiting, (self.seconds + seconds, next(self.count), future))
-        await future
+        return future
 
     async def move(self, seconds: float) -> None:
         end = self.seconds + seconds

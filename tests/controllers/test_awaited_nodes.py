@@ -1,10 +1,9 @@
 """A workload whose node is silent says what it waits for: the time, a zone that is cut off, its turn, a machine that ends it."""
 
 import msgspec
-from workload_world import World, a_workload, play
+from workload_world import World, a_workload, its_node_is_removed, most_of_a_zone_is_cut_off, play
 
 from lattice.kinds.core import Event
-from lattice.kinds.node import LatticeNode
 
 
 def why(world: World, name: str = "default/w") -> str:
@@ -15,12 +14,7 @@ def why(world: World, name: str = "default/w") -> str:
 
 def test_it_waits_for_its_node_to_be_back_and_then_for_the_zone() -> None:
     async def script(world: World) -> None:
-        for name in ("a1", "a2", "a3", "b1"):
-            await world.join(name, zone=name[0])
-        await world.add(a_workload())
-        await world.run(1)
-        for name in ("a1", "a2", "a3"):
-            world.agents[name].cut()
+        await most_of_a_zone_is_cut_off(world)
         await world.run(60)
         assert why(world) == "its node is silent; its node may be back within 120 s of its last heartbeat"
         await world.run(90)
@@ -38,7 +32,7 @@ def test_it_waits_for_its_turn() -> None:
             await world.join(name)
             await world.add(a_workload(f"on-{name}"))
             await world.run(1)
-            await world.change(LatticeNode, f"/{name}", lambda spec: msgspec.structs.replace(spec, unschedulable=True))
+            await world.cordon(name)
         for name in ("n3", "n4", "n5"):
             await world.join(name)
         assert sorted(world.where(f"default/on-{name}") for name in ("n1", "n2")) == ["n1", "n2"]
@@ -59,11 +53,7 @@ def test_it_waits_for_its_turn() -> None:
 
 def test_it_waits_until_a_removed_machine_has_surely_stopped_it() -> None:
     async def script(world: World) -> None:
-        await world.join("n1")
-        await world.add(a_workload(disconnect={"policy": "stop"}))
-        await world.run(1)
-        await world.join("n2")
-        await world.doom(LatticeNode, "/n1")
+        await its_node_is_removed(world, "stop")
         await world.run(10)
         assert why(world) == "its node is silent; its node was removed and may not have stopped it yet"
         await world.run(120)

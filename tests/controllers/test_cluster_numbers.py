@@ -1,14 +1,14 @@
 """A number that a cluster had is never given again, though its pool be deleted and made again."""
 
 import msgspec
-from placement.worlds import a_class, a_cloud, a_pool, a_service
+from placement.worlds import a_class, a_cloud, a_pool, a_service, a_static
 from service_world import Town, a_town, play
 
 from lattice.controllers.clusters import Clusters
 from lattice.controllers.ledgers import PROBE
 from lattice.controllers.record import with_status
 from lattice.kinds.cluster import LatticeCluster
-from lattice.kinds.infrastructure import CloudInfrastructure
+from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
@@ -47,6 +47,35 @@ def test_a_region_of_a_cloud_counts_for_itself() -> None:
             await town.apply(cloud, a_service(replicas=2, requiredRegions=["r1", "r2"]))
             await town.look()
             assert sorted(town.machines()) == ["cloud-r1-002", "cloud-r2-001"]
+
+    play(script)
+
+
+async def removed(town: Town) -> None:
+    """Its clusters, as the controller does it once nobody needs them."""
+    clusters = Clusters(town.office, {}, lambda node: (node.metadata.name, PROBE))
+    for each in town.all(LatticeCluster):
+        await clusters._remove_if_unused(each)
+    await town.caught_up()
+
+
+def test_a_data_center_that_is_made_again_counts_on() -> None:
+    async def script() -> None:
+        static = a_static("dc")
+        async with a_town(a_class(), static, a_service()) as town:
+            for number in (1, 2, 3):
+                await town.look()
+                assert list(town.machines()) == [f"dc-00{number}"]
+                await town.remove(LatticeService, "api", "default")
+                for _ in range(2):
+                    await town.look()
+                    await town.finish()
+                await removed(town)
+                assert town.all(LatticeCluster) == []
+                await town.remove(StaticInfrastructure, "dc")
+                await town.apply(static, a_service())
+            (book,) = town.all(LatticeLedger)
+            assert (book.metadata.name, book.status.last_cluster, book.status.committed_micros) == ("static.dc.clusters", 3, 0)
 
     play(script)
 

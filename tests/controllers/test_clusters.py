@@ -1,108 +1,20 @@
 """Clusters get the machines they want, say what is there, give up what they do not want, and pay until it is gone."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pytest
-from offices import Scene, a, acting, revision_after
+from cluster_yard import NANO, POOL, Yard, a_cluster, a_resident, play, silent
+from offices import a, acting, revision_after
 
 from lattice.controllers.clusters import MACHINE, Clusters
-from lattice.controllers.ledgers import Ledgers, Payment
-from lattice.controllers.record import created
 from lattice.errors import Fenced
-from lattice.kinds.cluster import LatticeCluster, WorkerPool
-from lattice.kinds.core import Secret
-from lattice.kinds.ledger import Account, LatticeLedger, Lot
+from lattice.kinds.cluster import WorkerPool
+from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.nodeclass import LatticeNodeClass
-from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.money import Charge
-from lattice.providers.fake import FakeProvider
-from lattice.providers.protocol import Machine
-from lattice.store.protocol import Clash, Delete, Put
-
-NANO = a(
-    LatticeNodeClass, "nano", spec={"providers": {"local": {}}, "resources": {"cores": 1, "memoryGi": 1}, "costPerHour": {"local": 0.01}}
-)
-POOL = a(
-    LatticePool,
-    "north",
-    spec={"provider": {"type": "local", "region": "north"}, "budget": {"maxMonthlyCost": 100}, "nodeClasses": ["nano"]},
-)
-
-
-def a_cluster(nodes: int = 1, **spec: Any) -> LatticeCluster:
-    return a(LatticeCluster, "north-001", spec={"pool": "north", "provider": "local", "region": "north", "nodes": {"nano": nodes}, **spec})
-
-
-@dataclass
-class Yard:
-    """One cluster controller at work, its provider, and the agents' side played by hand."""
-
-    scene: Scene = field(default_factory=Scene)
-    made: list[Machine] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.provider = FakeProvider(self.scene.clock, "local", made=self.made.append)
-
-    def mint(self, node: LatticeNode) -> tuple[str, Put]:
-        uid = self.scene.uid()
-        secret = a(Secret, f"join-{uid[:8]}", "lattice-system", type="join")
-        return f"token-of-{node.metadata.name}", created(secret, uid=uid, now="2026-01-01T00:00:00Z")
-
-    async def controller(self) -> Clusters:
-        return Clusters(await self.scene.office(), {"local": self.provider}, self.mint)
-
-    async def joined(self, name: str) -> None:
-        node = await self.node(name)
-        assert node is not None
-        ready = [{"type": "Ready", "status": "True"}]
-        await self.scene.put(
-            msgspec.structs.replace(node, status=msgspec.convert({"agentVersion": "1", "conditions": ready}, type(node.status)))
-        )
-
-    async def node(self, name: str = "north-001-nano-1") -> LatticeNode | None:
-        return await self.scene.get(LatticeNode, name)
-
-    async def cluster(self) -> LatticeCluster | None:
-        return await self.scene.get(LatticeCluster, "north-001")
-
-    async def phase(self) -> str:
-        cluster = await self.cluster()
-        return cluster.status.phase if cluster else "gone"
-
-    async def wants(self, nodes: int) -> None:
-        await self.scene.put(a_cluster(nodes))
-        await self.scene.clock.advance(0.1)
-
-    async def pays(self, count: int) -> None:
-        lot = Lot(node_class="nano", count=count, micros=10_000)
-        charge = Charge((Account(kind="LatticePool", name="north"),), "north-001", lot)
-        books = Ledgers(self.scene.store, self.scene.clock, new_uid=self.scene.uid)
-        marker = a(LatticePool, self.scene.uid()[:8], spec={"provider": {"type": "none"}})
-        await books.commit_with_charges(Payment([created(marker, uid=self.scene.uid(), now="2026-01-01T00:00:00Z")], charges=[charge]))
-
-    async def paid(self) -> int:
-        ledger = await self.scene.get(LatticeLedger, "pool.north")
-        return 0 if ledger is None else sum(lot.count for lot in ledger.status.machines.get("north-001", ()))
-
-
-Story = Callable[[Yard, Clusters], Coroutine[Any, Any, None]]
-
-
-def play(story: Story) -> None:
-    async def run() -> None:
-        yard = Yard()
-        await yard.scene.put(NANO, POOL)
-        controller = await yard.controller()
-        async with acting(controller.office, controller.loop()):
-            await story(yard, controller)
-
-    asyncio.run(run())
+from lattice.store.protocol import Clash, Delete
 
 
 def test_machines_are_made_joined_and_then_the_cluster_is_ready() -> None:
@@ -232,20 +144,6 @@ def test_what_is_not_wanted_leaves_when_empty_and_is_paid_for_until_then() -> No
         assert await yard.phase() == "Ready"
 
     play(story)
-
-
-async def silent(yard: Yard, name: str) -> None:
-    node = await yard.node(name)
-    assert node is not None
-    said = [{"type": "Ready", "status": "False", "reason": "HeartbeatMissed"}]
-    await yard.scene.put(
-        msgspec.structs.replace(node, status=msgspec.convert({"agentVersion": "1", "conditions": said}, type(node.status)))
-    )
-
-
-def a_resident(name: str, **spec: Any) -> LatticeWorkload:
-    spec = {"containers": {"main": {"command": ["true"]}}, "cluster": "north-001", **spec}
-    return a(LatticeWorkload, name, "default", spec=spec, status={"binding": {"node": "north-001-nano-1"}})
 
 
 def test_a_dead_machine_that_is_not_wanted_goes_with_what_only_waits_to_hear_of_it() -> None:

@@ -7,12 +7,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from scheduling_world import Acting, World, a_node, a_workload, a_world, acting
+from scheduling_world import Acting, World, a_node, a_workload, a_world, acting, an_office
 from store.virtual import VirtualClock
 
+from lattice.controllers.scheduling import SchedulingController
 from lattice.kinds.base import Condition
+from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService, PlacedIn, ServiceStatus
 from lattice.kinds.workload import LatticeWorkload
+from lattice.scheduling.profile import DEFAULT, PRESETS
 
 HEAD = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService"}
 
@@ -124,5 +127,26 @@ def test_workloads_of_nobody_are_not_limited() -> None:
             await one.look()
             found = await world.workload("low")
             assert [each.type for each in found.status.conditions if each.type == "Leaving"] == ["Leaving"]
+
+    asyncio.run(script())
+
+
+def test_a_new_leader_displaces_nobody_before_it_knows_the_services() -> None:
+    async def script() -> None:
+        async with a_full_house(2, 3) as (world, clock, _):
+            await world.add(a_workload("high", priority=10))
+            term = await world.store.campaign("two", "server-two", 15.0)
+            assert term is not None
+            office = an_office(world.store, clock, term)
+            acts = SchedulingController(office, PRESETS[DEFAULT]).loop().run()
+            tasks = [asyncio.create_task(each) for each in (office.copy(LatticeNode).run(), office.copy(LatticeWorkload).run(), acts)]
+            await clock.advance(20)
+            assert await leaving(world) == []
+            tasks.append(asyncio.create_task(office.copy(LatticeService).run()))
+            await clock.advance(20)
+            assert len(await leaving(world)) == 1
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(script())

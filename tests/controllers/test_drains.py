@@ -19,7 +19,7 @@ async def spread_out(world: World, least: int, nodes: int) -> list[int]:
         await world.join(f"n{number}")
         await world.add(a_workload(f"web-{number}", service="web", slot=number))
         await world.run(1)
-        await world.change(LatticeNode, f"/n{number}", lambda spec: msgspec.structs.replace(spec, unschedulable=True))
+        await world.cordon(f"n{number}")
     await world.join("free")
     ready: list[int] = []
     copy = world.office.copy(LatticeWorkload)

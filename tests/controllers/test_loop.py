@@ -3,13 +3,12 @@
 import asyncio
 import math
 import random
-from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted import Answer, Scripted, a_loop, ended, play
 from store.virtual import VirtualClock, settle
 from structlog.testing import capture_logs
 
@@ -19,56 +18,7 @@ from lattice.controllers.turns import PROMPT
 from lattice.errors import Conflict, Fenced, Unavailable
 from lattice.store.cache import Cache
 from lattice.store.memory import MemoryStore
-from lattice.store.protocol import Change, Delete, Key, Put
-
-Answer = Again | None | Exception
-
-
-@dataclass
-class Scripted:
-    """Takes `seconds` over each key, then answers as told; remembers when it began and ended."""
-
-    clock: VirtualClock
-    answers: dict[str, list[Answer]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    name: str = "scripted"
-    begun: list[tuple[str, float]] = field(default_factory=list)
-    ended: list[tuple[str, float]] = field(default_factory=list)
-    running: set[str] = field(default_factory=set)
-    most: int = 0
-
-    async def reconcile(self, key: str) -> Again | None:
-        assert key not in self.running, f"two workers on {key}"
-        self.running.add(key)
-        self.most = max(self.most, len(self.running))
-        self.begun.append((key, self.clock.monotonic()))
-        try:
-            if pause := self.seconds.get(key, 0.0):
-                await self.clock.sleep(pause)
-        finally:
-            self.running.discard(key)
-        self.ended.append((key, self.clock.monotonic()))
-        answer = self.answers[key].pop(0) if self.answers.get(key) else None
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def times(self, key: str) -> list[float]:
-        return [round(when, 3) for name, when in self.begun if name == key]
-
-
-def a_loop(controller: Scripted, keys: Iterable[str] = (), sources: tuple[Source, ...] = (), pace: Pace | None = None) -> Loop:
-    everything = tuple(keys)
-    return Loop(controller, controller.clock, random.Random(7), lambda: everything, sources, pace or Pace(workers=4, resync=math.inf))  # noqa: S311
-
-
-def play(script: Callable[[VirtualClock], Coroutine[None, None, None]]) -> None:
-    asyncio.run(script(VirtualClock()))
-
-
-async def ended(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+from lattice.store.protocol import Key, Put
 
 
 def test_everything_is_looked_at_once_at_the_start() -> None:
@@ -280,67 +230,6 @@ def test_fenced_ends_all_loops_of_the_term(error: Exception, is_over: bool) -> N
         assert [line["event"] for line in logs] == (["controllers end"] if is_over else [])
         assert second.running == (set() if is_over else {"b"})
         await ended(task)
-
-    play(script)
-
-
-def nodes_of(change: Change) -> Iterable[str]:
-    """A workload wakes the node that it names."""
-    return [text.decode() for text in (change.value, change.previous and change.previous.value) if text]
-
-
-def test_changes_of_any_kind_wake_the_keys_that_they_are_about() -> None:
-    async def script(clock: VirtualClock) -> None:
-        store = MemoryStore(clock)
-        key = Key("workloads", "shop", "web-0")
-        caches = [Cache(store, name, lambda entry: entry, clock, random.Random(1)) for name in ("nodes", "workloads")]  # noqa: S311
-        await store.commit([Put(Key("nodes", "", "n1"), b"")])
-        controller = Scripted(clock)
-        sources = (Source(caches[0]), Source(caches[1], nodes_of))
-        loop = Loop(controller, clock, random.Random(1), lambda: [each.key.path for each in caches[0].all()], sources)  # noqa: S311
-        task = asyncio.create_task(run_all([loop], caches))
-        await clock.advance(1)
-        await store.commit([Put(key, b"/n1")])
-        await clock.advance(1)
-        await store.commit([Put(key, b"/n2")])
-        await clock.advance(1)
-        await store.commit([Delete(key)])
-        await clock.advance(1)
-        assert [name for name, _ in controller.begun] == ["/n1", "/n1", "/n2", "/n1", "/n2"]
-        await ended(task)
-
-    play(script)
-
-
-def test_a_change_that_cannot_be_understood_is_told_and_the_others_are_heard() -> None:
-    async def script(clock: VirtualClock) -> None:
-        store = MemoryStore(clock)
-        cache = Cache(store, "workloads", lambda entry: entry, clock, random.Random(1))  # noqa: S311
-        controller = Scripted(clock)
-        await store.commit([Put(Key("workloads", "", "first"), b"")])
-        task = asyncio.create_task(run_all([a_loop(controller, (), (Source(cache, nodes_of),))], [cache]))
-        await clock.advance(1)
-        with capture_logs() as logs:
-            await store.commit([Put(Key("workloads", "", "odd"), b"\xff"), Put(Key("workloads", "", "fine"), b"/n1")])
-            await clock.advance(1)
-        assert [(line["event"], line["object"]) for line in logs] == [("change not understood", "workloads/odd")]
-        assert [key for key, _ in controller.begun] == ["/n1"]
-        await ended(task)
-
-    play(script)
-
-
-def test_nothing_is_worked_on_before_the_copies_are_filled() -> None:
-    async def script(clock: VirtualClock) -> None:
-        cache = Cache(MemoryStore(clock), "nodes", lambda entry: entry, clock, random.Random(1))  # noqa: S311
-        controller = Scripted(clock)
-        loop = a_loop(controller, ["a"], (Source(cache),))
-        task = asyncio.create_task(loop.run())
-        await clock.advance(5)
-        assert controller.begun == []
-        loop.stop()
-        await clock.advance(1)
-        assert task.done()
 
     play(script)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from workload_world import World, a_service, a_workload, play
+from workload_world import World, a_service, a_workload, its_node_is_removed, most_of_a_zone_is_cut_off, play
 
 from lattice.controllers.record import with_metadata
 from lattice.errors import Fenced
@@ -123,12 +123,7 @@ def test_a_new_leader_counts_the_two_minutes_anew() -> None:
 
 def test_most_of_a_zone_silent_at_once_moves_nothing_until_some_are_back() -> None:
     async def script(world: World) -> None:
-        for name in ("a1", "a2", "a3", "b1"):
-            await world.join(name, zone=name[0])
-        await world.add(a_workload())
-        await world.run(1)
-        for name in ("a1", "a2", "a3"):
-            world.agents[name].cut()
+        await most_of_a_zone_is_cut_off(world)
         await world.run(900)
         assert (world.where(), world.workload().status.actual_state) == ("a1", "Unknown")
         world.agents["a2"].connect()
@@ -145,8 +140,8 @@ def test_nodes_of_one_zone_are_given_up_one_after_the_other() -> None:
             await world.join(f"n{number}")
             await world.add(a_workload(f"w{number}"))
             await world.run(0.5)
-            await world.change(LatticeNode, f"/n{number}", lambda spec: msgspec.structs.replace(spec, unschedulable=True))
-        await world.change(LatticeNode, "/n5", lambda spec: msgspec.structs.replace(spec, unschedulable=False))
+            await world.cordon(f"n{number}")
+        await world.cordon("n5", on=False)
         silent = world.clock.monotonic()
         for number in (1, 2):
             world.agents[f"n{number}"].cut()
@@ -166,11 +161,7 @@ def test_nodes_of_one_zone_are_given_up_one_after_the_other() -> None:
 @pytest.mark.parametrize("policy", ["keep", "stop"])
 def test_a_removed_node_gives_its_workloads_to_others(policy: str) -> None:
     async def script(world: World) -> None:
-        await world.join("n1")
-        await world.add(a_workload(disconnect={"policy": policy}))
-        await world.run(1)
-        await world.join("n2")
-        await world.doom(LatticeNode, "/n1")
+        await its_node_is_removed(world, policy)
         await world.run(2)
         assert world.presence.get("n1") is None
         if policy == "stop":  # what was removed is told nothing any more, and ends its strict copies by itself
@@ -267,7 +258,7 @@ def test_a_cordoned_node_keeps_what_it_has_and_gets_nothing_new() -> None:
         await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
-        await world.change(LatticeNode, "/n1", lambda spec: msgspec.structs.replace(spec, unschedulable=True))
+        await world.cordon("n1")
         await world.add(a_workload("new"))
         await world.run(60)
         assert (world.where(), world.where("default/new"), world.node("n1").status.phase) == ("n1", "", "Ready")

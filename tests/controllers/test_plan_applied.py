@@ -1,6 +1,7 @@
 """A plan that is applied gives the same placements, and the same cost to the micro-dollar: random worlds, random changes, the real controllers."""
 
 import os
+from collections import Counter
 from dataclasses import replace
 
 import msgspec
@@ -18,6 +19,7 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.quantity import micros
 from lattice.kinds.service import LatticeService
 from lattice.placement.plan import Settled, plan
+from lattice.placement.supply import pool_account
 from lattice.placement.world import Key, World
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
@@ -100,7 +102,7 @@ def seen(town: Town, world: World) -> World:
 
 
 def is_in_use(town: Town, gone: Key) -> bool:
-    """A pool with clusters: what runs there stays until moving it is asked for, whatever becomes of the pool."""
+    """A pool with clusters; those have a test of their own."""
     return gone[0] == LatticePool.resource.kind and any(each.spec.pool == gone[2] for each in town.all(LatticeCluster))
 
 
@@ -110,10 +112,12 @@ def check_places(town: Town, said: Settled) -> None:
 
 
 def check_machines(town: Town, said: Settled) -> None:
-    """Machines that nobody needs any more go once every replica of their cluster is bound."""
+    """Machines that nobody needs any more go once every replica of their cluster is bound; those of a pool that is gone stay, and are paid."""
     assert where(town) == {name: dict(each) for name, each in said.where.items()}
     assert machines(town) == {name: dict(each) for name, each in said.clusters.items()}
-    assert ledgers(town) == {name: rate for name, rate in said.fleet.committed.items() if rate}
+    paid = Counter(said.fleet.committed)
+    paid.update({pool_account(pool).ledger: rate for pool, rate in said.adrift.rates.items()})
+    assert ledgers(town) == {name: rate for name, rate in paid.items() if rate}
 
 
 @EXAMPLES
@@ -138,6 +142,35 @@ def test_a_plan_that_is_applied_comes_out_as_it_said(world: World, change: tuple
             check_machines(town, said)
 
     play(script)
+
+
+@EXAMPLES
+@given(world=worlds(), going=st.sampled_from(["p1", "p2"]), replicas=st.integers(0, 4))
+def test_a_pool_that_is_deleted_takes_with_it_what_the_plan_says_which_is_nothing(world: World, going: str, replicas: int) -> None:
+    async def script() -> None:
+        async with a_town(*world.objects.values(), clock=VirtualClock(), tables=lambda: (world.book, "", "")) as town:
+            await settled(town, binding=True)
+            now = seen(town, world)
+            gone = [("LatticePool", "", going)] if ("LatticePool", "", going) in now.objects else []
+            wanted: list[Kind] = [a_service("late", replicas=replicas)] if replicas else []
+            made = plan(now, wanted, gone)
+            said, moving = made.after, {each.name for each in made.would_move if f"{going}: is not offered any more" in each.reasons}
+            assert said is not None
+            for _, _, name in gone:
+                await town.remove(LatticePool, name)
+            await town.apply(*wanted)
+            await settled(town, binding=False)
+            check_places(town, said)
+            await settled(town, binding=True)
+            check_machines(town, said)
+            stranded = {f"default/{each.metadata.name}" for each in town.all(LatticeService) if gone and _is_in(each, going)}
+            assert stranded == moving
+
+    play(script)
+
+
+def _is_in(service: LatticeService, pool: str) -> bool:
+    return any(each.pool == pool for each in service.status.placements)
 
 
 def test_replicas_that_are_not_bound_yet_leave_room_to_those_that_are() -> None:

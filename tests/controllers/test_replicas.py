@@ -343,6 +343,20 @@ def test_when_the_drain_goes_on_it_is_the_one_that_leaves_which_is_not_needed_an
     play(script)
 
 
+def test_one_more_runs_for_a_drain_also_while_the_one_that_waits_is_to_go_elsewhere() -> None:
+    async def script() -> None:
+        async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
+            await town.look()
+            await town.bind()
+            town.replicas.surges = lambda: {"default/api": "default/api-1"}
+            service = town.service()
+            moved = tuple(msgspec.structs.replace(each, cluster="p1-002") for each in service.status.placements)
+            elsewhere = msgspec.structs.replace(service, status=msgspec.structs.replace(service.status, placements=moved))
+            assert town.replicas._wanted(elsewhere) == {("p1-002", "m"): 3}
+
+    play(script)
+
+
 def test_an_update_without_room_for_one_more_says_what_is_missing_and_goes_on_when_there_is() -> None:
     async def script() -> None:
         service = a_service(replicas=2)

@@ -319,6 +319,9 @@ class World:
         entry = await self.entry(kind, path)
         await self.store.commit([with_spec(entry, change(msgspec.json.decode(entry.value, type=kind).spec))])
 
+    async def cordon(self, name: str, *, on: bool = True) -> None:
+        await self.change(LatticeNode, f"/{name}", lambda spec: msgspec.structs.replace(spec, unschedulable=on))
+
     async def set_conditions(self, path: str, conditions: tuple[Condition, ...]) -> None:
         entry = await self.entry(LatticeWorkload, path)
         status = msgspec.json.decode(entry.value, type=LatticeWorkload).status
@@ -392,3 +395,22 @@ def play(script: Callable[[World], Coroutine[None, None, None]], graces: Graces 
             await world.end()
 
     asyncio.run(whole())
+
+
+async def most_of_a_zone_is_cut_off(world: World) -> None:
+    """All three nodes of zone a, one of them with the workload; the only one of zone b is heard."""
+    for name in ("a1", "a2", "a3", "b1"):
+        await world.join(name, zone=name[0])
+    await world.add(a_workload())
+    await world.run(1)
+    for name in ("a1", "a2", "a3"):
+        world.agents[name].cut()
+
+
+async def its_node_is_removed(world: World, policy: str) -> None:
+    """The workload's, n1; n2 has room for it."""
+    await world.join("n1")
+    await world.add(a_workload(disconnect={"policy": policy}))
+    await world.run(1)
+    await world.join("n2")
+    await world.doom(LatticeNode, "/n1")

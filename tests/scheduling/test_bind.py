@@ -1,164 +1,20 @@
 """Three ways to bind: one event per attempt, nobody booked twice, and a rollback that may run twice."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
 import pytest
+from book import Side, interleave, ledger, run, side
 from hypothesis import given
 from hypothesis import strategies as st
 from proofs import many
-from small import ask, check_capacity, nodes, where
+from small import ask, check_capacity, where
 
-from lattice.errors import Unavailable
-from lattice.scheduling.bind import Binder, BindEvent, BindingMode, BindRequest, NodeState, ResourceUpdate
-from lattice.scheduling.reserve import Reservation, Reservations
+from lattice.scheduling.bind import BindingMode, ResourceUpdate
+from lattice.scheduling.reserve import Reservation
 
 MODES = list(BindingMode)
-
-
-class Turn:
-    """Something to wait for that is over when the waiter is next driven: lets two binders interleave step by step."""
-
-    def __await__(self) -> Generator[None]:
-        yield
-
-
-@dataclass
-class BookLedger:
-    """The durable side, in memory: who is bound or prepared where, by reservation."""
-
-    free: dict[str, dict[str, int]]
-    revisions: dict[str, int] = field(default_factory=dict)
-    bound: dict[str, BindRequest] = field(default_factory=dict)
-    prepared: dict[str, BindRequest] = field(default_factory=dict)
-    locks: dict[str, str] = field(default_factory=dict)
-    fails: set[str] = field(default_factory=set)  # steps at which the store is away
-    breaks: dict[str, BaseException] = field(default_factory=dict)  # what is raised after a step has done what it does
-    tokens: int = 0
-
-    async def _step(self, name: str) -> None:
-        await Turn()
-        if name in self.fails:
-            raise Unavailable(f"store is away at {name}")
-
-    async def read(self, node: str) -> NodeState | None:
-        await self._step("read")
-        return NodeState(self.revisions.get(node, 0), dict(self.free[node])) if node in self.free else None
-
-    def _after(self, name: str) -> None:
-        if name in self.breaks:
-            raise self.breaks.pop(name)
-
-    async def try_commit(self, request: BindRequest, expected: int) -> int | None:
-        await self._step("try_commit")
-        revision = self._write(self.bound, request, expected)
-        self._after("try_commit")
-        return revision
-
-    async def lock(self, node: str, holder: str, until: float) -> str | None:
-        await self._step("lock")
-        if node in self.locks:
-            return None
-        self.tokens += 1
-        self.locks[node] = f"{holder}-{self.tokens}"
-        return self.locks[node]
-
-    async def unlock(self, node: str, token: str) -> None:
-        await self._step("unlock")
-        if self.locks.get(node) == token:
-            del self.locks[node]
-
-    async def prepare(self, request: BindRequest, expected: int) -> int | None:
-        await self._step("prepare")
-        revision = self._write(self.prepared, request, expected)
-        self._after("prepare")
-        return revision
-
-    async def commit_all(self, requests: Sequence[BindRequest]) -> frozenset[str]:
-        await self._step("commit_all")
-        missing = frozenset(each.reservation for each in requests if each.reservation not in self.prepared)
-        if not missing:
-            self.bound |= {each.reservation: self.prepared.pop(each.reservation) for each in requests}
-        self._after("commit_all")
-        if "after commit_all" in self.fails:
-            raise Unavailable("store is away before it could answer")
-        return missing
-
-    async def abort_all(self, requests: Sequence[BindRequest]) -> None:
-        await self._step("abort_all")
-        for request in requests:
-            if self.bound.pop(request.reservation, None) or self.prepared.pop(request.reservation, None):
-                self._take(request, -1)
-        self._after("abort_all")
-
-    def _write(self, there: dict[str, BindRequest], request: BindRequest, expected: int) -> int | None:
-        if self.revisions.get(request.node, 0) != expected:
-            return None
-        there[request.reservation] = request
-        self._take(request, 1)
-        return self.revisions[request.node]
-
-    def _take(self, request: BindRequest, sign: int) -> None:
-        self.revisions[request.node] = self.revisions.get(request.node, 0) + 1
-        for resource, amount in request.needs:
-            if resource in self.free[request.node]:
-                self.free[request.node][resource] -= sign * amount
-
-
-@dataclass
-class Side:
-    """One scheduler with its own table of the same nodes."""
-
-    ledger: BookLedger
-    name: str
-    cpus: tuple[int, ...]
-    mode: BindingMode
-    knows: bool = True
-    time: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.book = Reservations(nodes(*self.cpus), holder=self.name)
-        self.events: list[BindEvent] = []
-        seen = dict.fromkeys(self.ledger.free, 0) if self.knows else {}
-        self.binder = Binder(self.ledger, self.book, lambda: self.time, self.mode, seen, self.events.append)
-
-    def reserve(self, name: str, cpu: int, row: int = 0) -> Reservation:
-        made = self.book.reserve(ask(self.book.table, name, cpu), row, self.time)
-        assert isinstance(made, Reservation)
-        return made
-
-
-def ledger(*cpus: int) -> BookLedger:
-    return BookLedger({f"n{number}": {"cpu": cpu, "workloads": 1000} for number, cpu in enumerate(cpus)})
-
-
-def side(mode: BindingMode, *cpus: int) -> Side:
-    return Side(ledger(*cpus), "a", cpus, mode)
-
-
-def run(step: Coroutine[Any, Any, Any]) -> Any:
-    async def main() -> Any:
-        return await step
-
-    return asyncio.run(main())
-
-
-def interleave(steps: Mapping[str, Coroutine[Any, Any, Any]], turns: Callable[[], str]) -> dict[str, Any]:
-    """Drive several coroutines by hand, one step of whoever's turn it is."""
-    open_steps, results = dict(steps), {}
-    while open_steps:
-        name = turns()
-        if name not in open_steps:
-            name = next(iter(open_steps))
-        try:
-            open_steps[name].send(None)
-        except StopIteration as stop:
-            results[name] = stop.value
-            del open_steps[name]
-    return results
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -278,26 +134,6 @@ def test_rolling_back_twice_is_rolling_back_once(mode: BindingMode) -> None:
     assert (dict(one.ledger.free["n0"]), dict(one.ledger.bound), where(one.book.table)) == before
 
 
-@pytest.mark.parametrize(
-    ("least", "outcomes"),
-    [
-        pytest.param(2, ["bound", "bound", "failed"], id="enough of them: those that can are bound"),
-        pytest.param(3, ["failed", "failed", "failed"], id="too few: none leaves a trace"),
-    ],
-)
-def test_a_group_is_bound_all_or_nothing(least: int, outcomes: list[str]) -> None:
-    one = side(BindingMode.OPTIMISTIC, 1000, 1000, 1000)
-    one.ledger.revisions["n2"] = 5
-    reservations = [one.reserve(f"w{row}", 300, row) for row in range(3)]
-    events = run(one.binder.bind_together(reservations, least))
-    assert [event.outcome for event in events] == outcomes
-    assert one.events == events
-    assert len(one.ledger.bound) == outcomes.count("bound") == len(where(one.book.table))
-    assert not one.ledger.prepared
-    if least == 3:
-        assert events[0].reason == "only 2 of its group could be bound, at least 3 are needed"
-
-
 def told(one: Side) -> tuple[Any, ...]:
     """Everything durable, and everything in the table."""
     free = {node: dict(left) for node, left in one.ledger.free.items()}
@@ -399,71 +235,6 @@ def test_rolling_back_while_binding_ends_with_the_ledger_and_the_table_of_one_mi
     assert one.ledger.free["n0"]["cpu"] == (400 if is_bound else 1000)
     assert len(one.ledger.bound) == len(one.book.table.placements) == is_bound
     assert not one.ledger.prepared
-
-
-def gang_of(one: Side, size: int) -> list[Reservation]:
-    return [one.reserve(f"w{row}", 300, row) for row in range(size)]
-
-
-@pytest.mark.parametrize("step", ["commit_all", "after commit_all"])
-@pytest.mark.parametrize("least", [1, 2, 3])
-def test_a_group_whose_commit_fails_is_not_bound_at_all(step: str, least: int) -> None:
-    one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
-    one.ledger.fails = {step}
-    events = run(one.binder.bind_together(gang_of(one, 3), least))
-    assert [event.outcome for event in events] == ["failed"] * 3
-    assert all("store is away" in event.reason and event.again for event in events)
-    assert (one.ledger.bound, one.ledger.prepared, where(one.book.table)) == ({}, {}, {})
-
-
-@pytest.mark.parametrize("step", ["commit_all", "after commit_all"])
-def test_a_group_is_whole_in_the_ledger_even_if_undoing_fails_too(step: str) -> None:
-    one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
-    one.ledger.fails = {step, "abort_all"}
-    events = run(one.binder.bind_together(gang_of(one, 3), 3))
-    assert [event.outcome for event in events] == ["failed"] * 3
-    assert len(one.ledger.bound) in (0, 3)
-    assert len(where(one.book.table)) == 3, "the room stays held until it expires"
-
-
-@pytest.mark.parametrize(
-    ("least", "outcomes"),
-    [
-        pytest.param(2, ["bound", "failed", "bound"], id="enough are left: these are bound"),
-        pytest.param(3, ["failed", "failed", "failed"], id="too few are left: none is bound"),
-    ],
-)
-@pytest.mark.parametrize("lost", ["record", "reservation", "node"])
-@pytest.mark.parametrize("when", [pytest.param(2, id="before all are prepared"), pytest.param(3, id="while they are committed")])
-def test_a_member_of_a_group_may_be_lost_on_the_way(lost: str, when: int, least: int, outcomes: list[str]) -> None:
-    one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
-    gang = gang_of(one, 3)
-    step = one.binder.bind_together(gang, least)
-    while len(one.ledger.prepared) < when:
-        step.send(None)
-    if lost == "record":
-        one.ledger._take(one.ledger.prepared.pop(gang[1].id), -1)
-    elif lost == "reservation":
-        one.book.release(gang[1].id)
-    else:
-        one.book.table.drop("n1")
-    events = interleave({"a": step}, lambda: "a")["a"]
-    assert [event.outcome for event in events] == outcomes
-    assert len(one.ledger.bound) == outcomes.count("bound") == len(where(one.book.table))
-    assert not one.ledger.prepared
-    assert [left["cpu"] for left in one.ledger.free.values()] == [1000 - 300 * (outcome == "bound") for outcome in outcomes]
-
-
-def test_a_reservation_twice_in_a_group_counts_once() -> None:
-    one = side(BindingMode.TWO_PHASE, 1000)
-    reservation = one.reserve("w", 300)
-    events = run(one.binder.bind_together([reservation, reservation], 1))
-    assert [event.outcome for event in events] == ["bound", "failed"]
-    assert events[1].reason == "reservation a-1 is being bound already"
-    assert one.ledger.free["n0"]["cpu"] == 700
-    other = one.reserve("v", 300)
-    assert [event.outcome for event in run(one.binder.bind_together([other, other], 2))] == ["failed", "failed"]
-    assert (list(one.ledger.bound), one.ledger.prepared) == (["a-1"], {})
 
 
 @many

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
+from book import ledger
 from hypothesis import given
 from hypothesis import strategies as st
 from proofs import many
 from small import ask, check_capacity, nodes, packing, put, where
-from test_bind import ledger
 
 from lattice.engine.decide import decide
 from lattice.engine.explain import sentence

@@ -4,11 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from book import BookLedger, ledger
 from hypothesis import given
 from hypothesis import strategies as st
 from proofs import many
 from small import ask, check_capacity, dice, nodes, packing, put, spreading, where
-from test_bind import BookLedger, ledger
 
 from lattice import scheduling
 from lattice.scheduling import CompositeScheduler, Cycle, Preemptor, Profile, Queue, Reservations, Selector, TieBreaker

@@ -6,13 +6,13 @@ from random import Random
 from typing import Any
 
 import pytest
+from book import BookLedger
 from build import a_workload, nodes
 from hypothesis import given
 from hypothesis import strategies as st
 from proofs import PATIENCE, large
 from small import recounted
 from stories import ANYTHING, Choices, facts_of, some_demands, some_node
-from test_bind import BookLedger
 from test_properties import EVERYTHING, told
 
 from lattice.engine.decide import decide

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from book import ledger, side
 from build import a_node, a_workload, near
 from build import nodes as table_of
 from small import ask, dice, nodes, packing, put, where
-from test_bind import ledger, side
 
 from lattice.engine.decide import Decision, decide
 from lattice.engine.plugin import Profile

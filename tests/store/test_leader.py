@@ -50,6 +50,8 @@ class Fickle(MemoryStore):
             await asyncio.Event().wait()
         if self.mood == "down":
             raise Unavailable("no answer")
+        if self.mood == "broken":
+            raise RuntimeError("nobody thought of this")
 
 
 def test_one_leads_and_keeps_leading() -> None:
@@ -172,6 +174,24 @@ def test_a_paused_leader_that_wakes_knows_it_and_is_refused_anyway() -> None:
         await clock.advance(0.1)
         await settle()
         assert one.told == ["won 1", "lost 1"]
+        await one.stop()
+
+    asyncio.run(scenario())
+
+
+def test_whatever_goes_wrong_with_a_renewal_it_stops_leading_and_campaigns_again() -> None:
+    async def scenario() -> None:
+        clock = VirtualClock()
+        store = Fickle(clock)
+        one = Candidate(store, clock, "one")
+        await clock.advance(1)
+        store.mood = "broken"
+        await clock.advance(6)
+        assert one.told == ["won 1", "lost 1"]
+        assert one.election.term is None
+        store.mood = "well"
+        await clock.advance(20)
+        assert one.told == ["won 1", "lost 1", "won 2"]
         await one.stop()
 
     asyncio.run(scenario())

@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import itertools
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 
@@ -22,9 +23,17 @@ class VirtualClock:
         return self._now
 
     async def sleep(self, seconds: float) -> None:
+        await self._due(seconds)
+
+    def alarm(self, seconds: float, ring: Callable[[], object]) -> "asyncio.Future[None]":
+        due = self._due(seconds)
+        due.add_done_callback(lambda rung: None if rung.cancelled() else ring())
+        return due
+
+    def _due(self, seconds: float) -> "asyncio.Future[None]":
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), future))
-        await future
+        return future
 
     async def advance(self, seconds: float) -> None:
         """Let time pass, and everybody who wakes run."""

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO, cast
 
 import click
@@ -16,6 +16,7 @@ from lattice.cli.usage import Misused
 from lattice.settings import BY_NAME, Settings
 
 SERVER_FLAGS = tuple(BY_NAME)
+TRUSTED = ("SSL_CERT_FILE", "SSL_CERT_DIR")  # where OpenSSL looks for authorities
 UNSAID = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)  # neither by a flag nor by the environment
 
 
@@ -89,11 +90,42 @@ class _Lasting:
             self._stream.flush()
 
 
+@contextlib.contextmanager
+def _without(*names: str) -> Iterator[None]:
+    """What is imported meanwhile does without these modules, as if they were not installed."""
+    import sys
+
+    hidden = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _trusting_nobody() -> Iterator[None]:
+    """As it is imported, aiohttp makes a TLS context with every authority of the system; ours are made where they are used."""
+    import os
+
+    before = {name: os.environ.get(name) for name in TRUSTED}
+    os.environ.update(dict.fromkeys(TRUSTED, os.devnull))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
+
+
 def configure_logging(*, verbose: bool) -> None:
     """One JSON line per event, to standard error."""
     import sys
 
-    import structlog
+    with _without("rich", "greenlet"):  # 3 MiB for tracebacks in colours, which a server never shows
+        import structlog
 
     structlog.configure(
         processors=[
@@ -121,7 +153,8 @@ def stop_asked() -> asyncio.Event:
 async def _run(settings: Settings) -> None:
     import structlog
 
-    from lattice.cli.serve import serve
+    with _trusting_nobody():
+        from lattice.cli.serve import serve
 
     log = structlog.get_logger()
     async with serve(settings, fallback_port=False) as running:

@@ -5,8 +5,9 @@ import heapq
 import math
 import random
 from collections.abc import Iterable
+from contextlib import suppress
 
-from lattice.clock import Clock
+from lattice.clock import Clock, within
 from lattice.store.protocol import Key
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0  # seconds
@@ -28,8 +29,10 @@ class Backlog:
         return len(self._ready.keys() | self._due.keys())
 
     def add(self, keys: Iterable[Key]) -> None:
+        before = len(self._ready)
         self._ready.update(dict.fromkeys(keys))
-        self._woken.set()
+        if len(self._ready) > before:
+            self._woken.set()
 
     def add_after(self, seconds: float, key: Key) -> None:
         """Unless it comes round earlier anyway."""
@@ -69,11 +72,8 @@ class Backlog:
 
     async def _wait(self) -> None:
         """Until something is added, or the first of those for later is due."""
-        waits: list[asyncio.Future[object]] = [asyncio.ensure_future(self._woken.wait())]
-        if self._later:
-            waits.append(asyncio.ensure_future(self._clock.sleep(self._later[0][0] - self._clock.monotonic())))
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waits:
-                each.cancel()
+        if not self._later:
+            await self._woken.wait()
+            return
+        with suppress(TimeoutError):
+            await within(self._clock, self._later[0][0] - self._clock.monotonic(), self._woken.wait())

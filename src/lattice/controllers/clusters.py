@@ -27,9 +27,9 @@ from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.clusterstatus import REFUSED, REJECTED, UNAVAILABLE, UNREACHABLE, Trouble, said
 from lattice.placement.machines import Machines, NodeSeen, Steps, leaves_by_itself, releasable, steps
-from lattice.placement.money import Charge
+from lattice.placement.money import Charge, counting
 from lattice.placement.prices import PriceBook
-from lattice.placement.supply import cloud_account, compile_supply, pool_account
+from lattice.placement.supply import cloud_account, compile_supply, pool_account, static_account
 from lattice.providers.protocol import Found, Machine, Provider, Refused, Rejected
 from lattice.store.protocol import Change, Check, Delete, Entry, Put, Write
 
@@ -111,8 +111,9 @@ class Clusters:
         except LatticeError as error:
             return await self._tell(cluster, [Trouble(UNREACHABLE, str(error))]) if cluster else Again(UNDER_WAY)
         found = self._found(name, cluster, nodes, listed)
-        troubles = await self._take(cluster, provider, steps(name, found), found)
-        again = await self._tell(cluster, troubles) if cluster else Again(UNDER_WAY)
+        todo = steps(name, found)
+        troubles = await self._take(cluster, provider, todo, found)
+        again = await self._tell(cluster, troubles, found.nodes if todo.is_none else None) if cluster else Again(UNDER_WAY)
         if cluster is not None and not nodes and not listed and not cluster.spec.wanted_nodes:
             await self._remove_if_unused(cluster)
         return again
@@ -273,10 +274,10 @@ class Clusters:
         accounts = tuple(each.spec.budget for each in held[micros])
         return (Charge(accounts, node.spec.cluster, Lot(node_class=node.spec.node_class, count=1, micros=micros)),)
 
-    async def _tell(self, cluster: LatticeCluster, troubles: Sequence[Trouble]) -> Again | None:
-        """Says how it is, and how soon that may be something else."""
+    async def _tell(self, cluster: LatticeCluster, troubles: Sequence[Trouble], seen: Sequence[NodeSeen] | None = None) -> Again | None:
+        """Says how it is, and how soon that may be something else. `seen`: its nodes, if nothing was done to them since."""
         path = f"/{cluster.metadata.name}"
-        nodes = [self._seen(each) for each in self._nodes.by("cluster", cluster.metadata.name)]
+        nodes = seen if seen is not None else [self._seen(each) for each in self._nodes.by("cluster", cluster.metadata.name)]
         entry, current = self._clusters.entry(path), self._clusters.get(path)
         if entry is not None and current is not None:
             await self._write(entry, current, said(current, nodes, troubles, self.endpoint()))
@@ -308,20 +309,32 @@ class Clusters:
         if not self._is_counted(cluster):
             raise Unavailable("its number is not written down yet", where=f"latticecluster/{name}", fix="it is removed as soon as it is")
         told = self._teller.event(cluster, "ClusterRemoved", "no service needs it")
-        await self.office.commit([Delete(entry.key, entry.revision), told])
+        await self.office.commit([Delete(entry.key, entry.revision), told, *self._counted(cluster)])
+
+    def _counted(self, cluster: LatticeCluster) -> list[Write]:
+        """The number of one in a data center, which nobody paid for, so that it is in no ledger yet."""
+        if cluster.spec.pool != cluster.spec.infrastructure:
+            return []
+        account = static_account(cluster.spec.pool)
+        known, entry = self._ledgers.get(f"/{account.ledger}"), self._ledgers.entry(f"/{account.ledger}")
+        ledger = counting(account, known, cluster.metadata.name, self.office.clock.now())
+        if known is None or entry is None:
+            return [created(ledger, uid=self.office.new_uid(), now=self.office.now)]
+        return [with_status(entry, ledger.status)] if ledger.status != known.status else []
 
     def _is_counted(self, cluster: LatticeCluster) -> bool:
         """Will the place that it was made in give its number to nobody else, not even if it is made again?"""
         offer, region, number = cluster.spec.pool, cluster.spec.region, number_of(cluster)
+        if offer == cluster.spec.infrastructure:
+            return True  # as it goes: see `_counted`
         account = pool_account(offer) if not cluster.spec.infrastructure else cloud_account(cluster.spec.infrastructure, region)
         book = self._ledgers.get(f"/{account.ledger}")
         if book is not None and book.status.last_cluster >= number:
             return True
-        pool, static = self.office.copy(LatticePool).get(f"/{offer}"), self._statics.get(f"/{offer}")
+        pool = self.office.copy(LatticePool).get(f"/{offer}")
         cloud = self.office.copy(CloudInfrastructure).get(f"/{cluster.spec.infrastructure}")
-        for owner in (pool, static):
-            if owner is not None:
-                return (owner.status.next_cluster_sequence or 1) > number
+        if pool is not None:
+            return (pool.status.next_cluster_sequence or 1) > number
         return cloud is None or cloud.status.next_cluster_sequence.get(region, 1) > number
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
+from lattice.controllers.events import Teller
 from lattice.controllers.office import Office
 from lattice.controllers.record import conditioned, with_status
 from lattice.kinds.base import Condition
@@ -41,6 +43,10 @@ class Deeds:
     """Makes the writes of the scheduling of one term. Whatever it makes expects the record to be as it was read."""
 
     office: Office
+
+    @cached_property
+    def _teller(self) -> Teller:
+        return self.office.teller("scheduling")
 
     def counted(self, entry: Entry, more: int) -> Put:
         """So many more, or fewer, are bound to the node: with each binding its revision moves, so that no rival overlooks another."""
@@ -134,7 +140,7 @@ class Deeds:
         return found if found is not None and known is not None and known.revision == entry.revision else _node(entry.value)
 
     def _event(self, about: LatticeWorkload, reason: str, message: str, *, warning: bool = False) -> Put:
-        return self.office.teller("scheduling").event(about, reason, message, warning=warning)
+        return self._teller.event(about, reason, message, warning=warning)
 
 
 def _held(metadata: dict[str, Any]) -> dict[str, Any]:

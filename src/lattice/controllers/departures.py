@@ -91,6 +91,8 @@ class Departures:
 
     def _concerned(self, change: Change) -> Iterable[str]:
         """A drain waits for replicas anywhere; other marks are about who is on the node, or has just left it."""
+        if not self._leaving:
+            return ()
         found = self._workloads.get(change.key.path) if change.key.resource == LatticeWorkload.resource.id else None
         binding = found.status.binding if found else None
         here = f"/{binding.node}" if binding else ""

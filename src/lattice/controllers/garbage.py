@@ -96,14 +96,18 @@ class Garbage:
 
     def _hear(self, change: Change) -> None:
         old, new = self._caches[change.key.resource].before, self._known(change.key)
+        if old != new:
+            self._note(old, new)
+        if change.key.namespace and self._is_waiting(home := Key(NAMESPACES, "", change.key.namespace)):
+            self._backlog.add([home])
+
+    def _note(self, old: Item | None, new: Item | None) -> None:
         if new is not None and self._is_suspect(new):
             self._backlog.add([new.key])
         if old is not None and (new is None or new.uid != old.uid):
             self._backlog.add(item.key for item in self._dependents(old.uid))
         if old is not None:
             self._backlog.add(owner.key for owner in old.owners if owner.key and self._is_waiting(owner.key))
-        if change.key.namespace and self._is_waiting(home := Key(NAMESPACES, "", change.key.namespace)):
-            self._backlog.add([home])
 
     def _is_suspect(self, item: Item) -> bool:
         """Is a closer look worth it? By the copies alone, so that ordinary changes cost nothing."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import structlog
 
 from lattice import metrics, traces
-from lattice.clock import Clock, stamp
+from lattice.clock import Alarm, Clock, stamp
 from lattice.controllers.turns import RIVALRY, TROUBLE, Again, Lane, Turns
 from lattice.errors import Conflict, Fenced, LatticeError, Unavailable
 from lattice.store.cache import Cache
@@ -59,28 +59,27 @@ class Pace:
 
 
 class _Alarm:
-    """One sleeper at a time: asked for an earlier hour it goes to bed again, for a later one it rings in vain once."""
+    """One at a time: set to an earlier hour it is wound anew, to a later one it rings in vain once."""
 
     def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
         self._clock = clock
         self._ring = ring
         self._at = math.inf
-        self._sleeper: asyncio.Task[None] | None = None
+        self._wound: Alarm | None = None
 
     def set(self, at: float) -> None:
         if at >= self._at:
             return
         self.stop()
         self._at = at
-        self._sleeper = asyncio.create_task(self._sleep(at - self._clock.monotonic()))
+        self._wound = self._clock.alarm(max(0.0, at - self._clock.monotonic()), self._rings)
 
     def stop(self) -> None:
         self._at = math.inf
-        if self._sleeper is not None:
-            self._sleeper.cancel()
+        if self._wound is not None:
+            self._wound.cancel()
 
-    async def _sleep(self, seconds: float) -> None:
-        await self._clock.sleep(max(0.0, seconds))
+    def _rings(self) -> None:
         self._at = math.inf
         self._ring()
 
@@ -163,12 +162,10 @@ class Loop:
 
     def _hear(self, source: Source, change: Change) -> None:
         try:
-            keys = [*source.keys(change)]
+            if keys := source.keys(change):
+                self.wake(keys)
         except Exception as error:  # noqa: BLE001 - one odd object must not deafen everybody who reads the copy; the resync finds it
             log.error("change not understood", controller=self.controller.name, object=str(change.key), why=repr(error))
-            return
-        if keys:
-            self.wake(keys)
 
     def _is_over(self) -> bool:
         if self._fenced is not None:

@@ -31,6 +31,7 @@ from lattice.store.protocol import MAX_OPERATIONS, Check, Entry, Store, Term, Wr
 
 K = TypeVar("K", bound=Kind)
 AT_ONCE = 4  # commits of many writes that are under way together
+FREE, SAID = ~(0xF << 76 | 0b11 << 62) & (1 << 128) - 1, 4 << 76 | 0b10 << 62  # bits of a uid that are drawn, and those that say how
 
 COPIED: tuple[type[Kind], ...] = (
     LatticeService,
@@ -95,8 +96,8 @@ def uids(source: random.Random) -> Callable[[], str]:
     """Version 4. Asking the system for each would make threads wait for one another, thousands of times a second."""
 
     def made() -> str:
-        digits = f"{source.getrandbits(128):032x}"
-        return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) & 3]}{digits[17:20]}-{digits[20:]}"
+        digits = f"{source.getrandbits(128) & FREE | SAID:032x}"
+        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
     return made
 

@@ -205,23 +205,31 @@ class Placing:
                 continue
             target = wanted.get(name, Counter())
             fewer = {kind: min(count, target[kind]) for kind, count in known.spec.nodes.items()}
-            if fewer == known.spec.nodes:
-                continue
-            kept = {kind: count for kind, count in fewer.items() if count}
-            spec = msgspec.structs.replace(known.spec, nodes=kept, min_nodes=known.spec.min_nodes if kept else 0)
-            told = self._teller.event(
-                known, "ClusterShrunk", f"{known.spec.wanted_nodes} to {spec.wanted_nodes} machines: no service needs more"
-            )
-            back = self._never_made(name, fewer)
-            answer = await self._books.commit_with_charges(Payment([with_spec(entry, spec), told], releases=back))
+            if fewer != known.spec.nodes:
+                kept = {kind: count for kind, count in fewer.items() if count}
+                spec = msgspec.structs.replace(known.spec, nodes=kept, min_nodes=known.spec.min_nodes if kept else 0)
+                words = f"{known.spec.wanted_nodes} to {spec.wanted_nodes} machines: no service needs more"
+                await self._commit([with_spec(entry, spec), self._teller.event(known, "ClusterShrunk", words)])
+            await self._take_back(name)
+
+    async def _take_back(self, name: str) -> None:
+        """What was paid for machines that never were. Whoever makes a node has seen its cluster as it is: none comes that is not known."""
+        entry, cluster = self._clusters.entry(f"/{name}"), self._clusters.get(f"/{name}")
+        if entry is None or cluster is None or not self._never_made(name, cluster.spec.nodes):
+            return
+        await self._nodes.wait_for(entry.revision)
+        await self._ledgers.wait_for(self._nodes.revision)  # who goes is paid back when its node goes
+        if back := self._never_made(name, cluster.spec.nodes):
+            answer = await self._books.commit_with_charges(Payment([], releases=back, checks=[Check(entry.key, entry.revision)]))
             if isinstance(answer, Paid):
                 await self._caught_up(answer.revision)
 
     def _never_made(self, cluster: str, wanted: Mapping[str, int]) -> list[Charge]:
         """Machines that were paid for and have no node: nobody will ever confirm that they are gone."""
         there = Counter(each.spec.node_class for each in self._nodes.by("cluster", cluster))
-        kinds = [(kind, max(count, there[kind])) for kind, count in wanted.items()]
-        return [each for kind, count in kinds for each in releases(self._ledgers.all(), (cluster, kind), count)]
+        ledgers = self._ledgers.all()
+        kinds = sorted({lot.node_class for ledger in ledgers for lot in ledger.status.machines.get(cluster, ())})
+        return [each for kind in kinds for each in releases(ledgers, (cluster, kind), max(wanted.get(kind, 0), there[kind]))]
 
 
 def _together(stages: Sequence[Stage]) -> Iterator[list[Stage]]:

@@ -83,8 +83,9 @@ class Replicas:
         """As placed; and one more where a replica can only leave its node once another is ready."""
         cells = wanted_cells(service)
         waiting = self._workloads.get(self.surges().get(path_of(service), ""))
-        if waiting is not None and cell_of(waiting) in cells:
-            cells[cell_of(waiting)] += 1
+        if waiting is not None and cells:
+            where = cell_of(waiting)
+            cells[where if where in cells else min(cells)] += 1  # also while it is to go elsewhere: a drain and an update count on one each
         return cells
 
     def _replica(self, each: LatticeWorkload) -> Replica:

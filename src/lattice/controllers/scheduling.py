@@ -22,6 +22,7 @@ from lattice.engine.decide import Decision
 from lattice.engine.order import tie_rank
 from lattice.engine.picks import Picks
 from lattice.kinds.node import LatticeNode
+from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.bind import Binder, BindEvent, BindingMode, BindRequest
@@ -37,7 +38,7 @@ from lattice.scheduling.schedule import CompositeScheduler, Cycle, Placed, compo
 from lattice.store.protocol import Change, Entry
 
 KEY = "nodes"  # the one key: all nodes are one table
-BATCH = 400  # workloads decided at once; the next are decided while these are written
+BATCH = 396  # workloads decided at once; the next are decided while these are written. Each on a node of its own, they fill 12 commits
 MOST_BATCHES = 50  # in one look
 IN_FLIGHT = 3  # batches that are being written at once
 AT_ONCE = 16  # bindings of several steps that are under way at once
@@ -96,7 +97,8 @@ class SchedulingController:
 
     def loop(self) -> Loop:
         nodes, workloads = self.office.copy(LatticeNode), self.office.copy(LatticeWorkload)
-        sources = (Source(nodes, self._node_changed), Source(workloads, self._workload_changed))
+        kept = Source(self.office.copy(LatticeService), lambda _: ())  # before what a service keeps is known, nobody makes room
+        sources = (Source(nodes, self._node_changed), Source(workloads, self._workload_changed), kept)
         return Loop(self, self.office.clock, self.office.rng, self._everything, sources, Pace(workers=1))
 
     def _everything(self) -> Iterable[str]:

@@ -63,6 +63,8 @@ class Turns:
         return len({*self._in_hand, *self._troubles}.union(*self._ready))
 
     def wake(self, key: str, lane: Lane = Lane.ORDINARY) -> None:
+        if key in self._ready[lane]:
+            return
         if key in self._in_hand:
             before = self._in_hand[key]
             self._in_hand[key] = lane if before is None else min(lane, before)

@@ -4,16 +4,17 @@ import asyncio
 import gc
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from lattice.clock import Clock
+from lattice.clock import Clock, within
 from lattice.errors import Gone, Unavailable
 from lattice.store.protocol import Change, Entry, Key, Store, Watch
 
 PAGE = 500
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # seconds between attempts to reach the store
-GLANCE = 0.02  # seconds between looks at a progress that moves without a change of ours
+GLANCE, LONGEST_GLANCE = 0.02, 0.32  # seconds between looks at a progress that moves without a change of ours
 
 T = TypeVar("T")
 Told = Callable[[Change], None]
@@ -80,13 +81,12 @@ class Cache(Generic[T]):
 
     async def wait_for(self, revision: int = 1) -> None:
         """Until the copy includes a revision; without one, until it is filled."""
+        glance = GLANCE
         while self.revision < revision:
             self._moved.clear()
-            waiting = asyncio.ensure_future(self._moved.wait())
-            glance = asyncio.ensure_future(self.clock.sleep(GLANCE))
-            await asyncio.wait({waiting, glance}, return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            glance.cancel()
+            with suppress(TimeoutError):
+                await within(self.clock, glance, self._moved.wait())
+            glance = min(2 * glance, LONGEST_GLANCE)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -146,8 +146,9 @@ class Cache(Generic[T]):
             self._watch = None
 
     def _tell(self, changes: Sequence[Change], replaced: Sequence[T | None]) -> None:
+        ears = tuple(self._told)
         for change, self.before in zip(changes, replaced, strict=True):
-            for told in tuple(self._told):
+            for told in ears:
                 told(change)
         self.before = None
 

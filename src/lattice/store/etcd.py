@@ -9,7 +9,7 @@ from lattice.clock import Clock
 from lattice.errors import Ahead, Gone, LatticeError, Unavailable
 from lattice.store import etcd_pb2 as pb
 from lattice.store.etcd_watch import CatchUp, Keys, Stream
-from lattice.store.etcd_wire import DEADLINE, Address, NoSuchLease, Wire, first_kv, read_op, refuse_known_bad
+from lattice.store.etcd_wire import LONG, PATIENCE, Address, NoSuchLease, Wire, first_kv, read_op, refuse_known_bad
 from lattice.store.feed import WINDOW, Feeds
 from lattice.store.protocol import (
     ABSENT,
@@ -31,6 +31,7 @@ from lattice.store.protocol import (
 )
 
 PAGE = 500  # entries per range request
+OPENING = 8.0  # seconds for a cluster that has just begun to be ready
 GETS = 100  # single reads that share one transaction
 REQUEST_LEASE = 30.0  # seconds for which request ids share a lease: bounds how many etcd forgets at once
 LAG = 1.0  # seconds the shared watch may be behind what other answers mentioned before we write a mark
@@ -64,6 +65,7 @@ class EtcdStore:
         store = cls(Address.parse(url), clock)
         try:
             await store.refuse_known_bad(allow_known_bad)
+            await store.wait_for_majority()
         except BaseException:
             await store.close()
             raise
@@ -73,6 +75,18 @@ class EtcdStore:
         version = await self._wire.version()
         if not allow:
             refuse_known_bad(version)
+
+    async def wait_for_majority(self) -> None:
+        """Members that were started a moment ago have yet to agree on their leader."""
+        ends = self._clock.monotonic() + OPENING
+        while True:
+            try:
+                await self.revision()
+                return
+            except Unavailable:
+                if self._clock.monotonic() >= ends:
+                    raise
+                await self._clock.sleep(PATIENCE / 10)
 
     async def get(self, key: Key) -> Entry | None:
         loop = asyncio.get_running_loop()
@@ -130,7 +144,7 @@ class EtcdStore:
         if revision < 1:
             return
         try:
-            await self._wire.call(lambda m: m.kv.Compact(pb.CompactionRequest(revision=revision), timeout=DEADLINE))
+            await self._wire.call(lambda m: m.kv.Compact(pb.CompactionRequest(revision=revision), timeout=LONG))
         except Gone:
             return  # it was compacted further already
         except Ahead:
@@ -249,7 +263,7 @@ class EtcdStore:
         entries: list[Entry] = []
         while True:
             size = min(PAGE, limit - len(entries)) if limit else PAGE
-            answer = await self._range(pb.RangeRequest(key=low, range_end=high, limit=size, revision=revision))
+            answer = await self._range(pb.RangeRequest(key=low, range_end=high, limit=size, revision=revision), LONG * self._wire.width)
             revision = revision or answer.header.revision
             entries += [Entry(key, kv.value, kv.mod_revision) for kv in answer.kvs if (key := self._keys.key_of(kv.key))]
             if not answer.more or (limit and len(entries) == limit):
@@ -303,15 +317,15 @@ class EtcdStore:
         stream = Stream(self._wire, self._clock, self._keys, (start, start[:-1] + b"0"), after, _nowhere)
         return CatchUp(stream, resource, self.mark)
 
-    async def _range(self, ask: Any) -> Any:
-        return await self._wire.read(lambda m: m.kv.Range(ask, timeout=DEADLINE))
+    async def _range(self, ask: Any, patience: float = PATIENCE) -> Any:
+        return await self._wire.read(lambda m, seconds: m.kv.Range(ask, timeout=seconds), patience)
 
     async def _read(self, keys: Sequence[bytes]) -> Any:
         ask = pb.TxnRequest(success=[read_op(key) for key in keys])
-        return await self._wire.read(lambda m: m.kv.Txn(ask, timeout=DEADLINE))
+        return await self._wire.read(lambda m, seconds: m.kv.Txn(ask, timeout=seconds))
 
     async def _txn(self, ask: Any) -> Any:
-        return await self._wire.call(lambda m: m.kv.Txn(ask, timeout=DEADLINE))
+        return await self._wire.call(lambda m: m.kv.Txn(ask, timeout=PATIENCE))
 
 
 def _nowhere(revision: int, changes: object) -> None:

@@ -14,7 +14,9 @@ from lattice.errors import Ahead, Full, Gone, Invalid, LatticeError, NotFound, T
 from lattice.store import etcd_pb2 as pb
 from lattice.store import etcd_pb2_grpc as rpc
 
-DEADLINE = 4.0  # seconds for one call; etcd itself gives up after 7
+# Seconds. etcd itself gives up after 7: with most of its members lost, whoever writes would not hear of it for so long.
+PATIENCE = 1.8  # for a write, and for a read whoever answers it
+LONG = 4.0  # for what may be large, and for the first word of a member that may have started a moment ago; from each member
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -75,17 +77,22 @@ class Wire:
         self.seen = 0  # the newest store revision any answer has mentioned
 
     @property
+    def width(self) -> int:
+        return len(self._members)
+
+    @property
     def member(self) -> Member:
         return self._members[self._current]
 
-    async def read(self, ask: Callable[[Member], Awaitable[T]]) -> T:
-        """A call that changes nothing: every endpoint gets its chance."""
+    async def read(self, ask: Callable[[Member, float], Awaitable[T]], patience: float = PATIENCE) -> T:
+        """A call that changes nothing: every endpoint gets its chance, for as many seconds as it is told."""
+        share = patience / self.width
         for _ in self._members[1:]:
             try:
-                return await self.call(ask)
+                return await self.call(lambda member: ask(member, share))
             except Unavailable:
                 continue
-        return await self.call(ask)
+        return await self.call(lambda member: ask(member, share))
 
     async def call(self, ask: Callable[[Member], Awaitable[T]]) -> T:
         """One attempt; after no answer the outcome is unknown, and the next call goes elsewhere."""
@@ -107,8 +114,8 @@ class Wire:
             self._current = (self._current + 1) % len(self._members)
 
     async def keep_alive(self, lease: int) -> bool:
-        async def ask(member: Member) -> bool:
-            stream = member.lease.LeaseKeepAlive(timeout=DEADLINE)
+        async def ask(member: Member, seconds: float) -> bool:
+            stream = member.lease.LeaseKeepAlive(timeout=seconds)
             try:
                 await stream.write(pb.LeaseKeepAliveRequest(ID=lease))
                 answer = await stream.read()
@@ -119,17 +126,17 @@ class Wire:
         return await self.read(ask)
 
     async def grant(self, ttl: int) -> int:
-        answer = await self.call(lambda m: m.lease.LeaseGrant(pb.LeaseGrantRequest(TTL=ttl), timeout=DEADLINE))
+        answer = await self.call(lambda m: m.lease.LeaseGrant(pb.LeaseGrantRequest(TTL=ttl), timeout=PATIENCE))
         return int(answer.ID)
 
     async def revoke(self, lease: int) -> None:
         try:
-            await self.call(lambda m: m.lease.LeaseRevoke(pb.LeaseRevokeRequest(ID=lease), timeout=DEADLINE))
+            await self.call(lambda m: m.lease.LeaseRevoke(pb.LeaseRevokeRequest(ID=lease), timeout=PATIENCE))
         except NoSuchLease:
             return
 
     async def version(self) -> str:
-        answer = await self.read(lambda m: m.maintenance.Status(pb.StatusRequest(), timeout=DEADLINE))
+        answer = await self.read(lambda m, seconds: m.maintenance.Status(pb.StatusRequest(), timeout=seconds), LONG * self.width)
         return str(answer.version)
 
     async def close(self) -> None:
@@ -154,7 +161,7 @@ def translate(error: grpc.aio.AioRpcError, endpoint: str) -> LatticeError:
     if "request is too large" in details or "too many operations" in details:
         return TooLarge(details, where=where, fix="raise etcd's --max-request-bytes and --max-txn-ops to their defaults or above")
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return Unavailable(f"no answer within {DEADLINE:.0f} s", where=where, fix="see whether etcd has a leader and a disk that keeps up")
+        return Unavailable("no answer in time", where=where, fix="see whether etcd has a leader and a disk that keeps up")
     return Unavailable(
         f"{error.code().name.lower().replace('_', ' ')}: {details}", where=where, fix="see whether etcd runs and is reachable"
     )

@@ -1,13 +1,14 @@
 """Who leads: campaigning for a role, keeping it, knowing in time that it is lost, and handing it over."""
 
-import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from lattice.clock import Clock
+import structlog
+
+from lattice.clock import Clock, within
 from lattice.errors import LatticeError
 from lattice.store.protocol import Store, Term
 
@@ -16,6 +17,7 @@ ASK_AGAIN = 0.6  # seconds at most between a standby's looks: a resigned role is
 GOODBYE = 1.0  # seconds that resigning may take
 
 T = TypeVar("T")
+log = structlog.get_logger()
 
 
 def _ignore(_: Term) -> None:
@@ -54,19 +56,30 @@ class Election:
             self._end()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. Whatever goes wrong, it campaigns again: a server that silently never leads is worse than one that ends."""
         try:
             while True:
-                sent = self.clock.monotonic()
-                term = await self._campaign()
-                if term is None or self.clock.monotonic() >= sent + self.ttl:
-                    await self.clock.sleep(min(ASK_AGAIN, self.ttl / 3) * (0.5 + self.rng.random() / 2))
-                    continue
-                self._begin(term, sent)
-                await self._hold(term)
-                self._end()
+                try:
+                    self._end()
+                    await self._lead_once()
+                except Exception:
+                    log.exception("election failed, campaigning again", role=self.role)
+                    self._until = 0.0
+                    await self._pause()
         finally:
             await self._resign()
+
+    async def _lead_once(self) -> None:
+        sent = self.clock.monotonic()
+        term = await self._campaign()
+        if term is None or self.clock.monotonic() >= sent + self.ttl:
+            await self._pause()
+            return
+        self._begin(term, sent)
+        await self._hold(term)
+
+    async def _pause(self) -> None:
+        await self.clock.sleep(min(ASK_AGAIN, self.ttl / 3) * (0.5 + self.rng.random() / 2))
 
     async def _campaign(self) -> Term | None:
         try:
@@ -108,16 +121,12 @@ class Election:
         except LatticeError:
             return None
 
-    async def _within(self, asked: Awaitable[T], seconds: float) -> T | None:
+    async def _within(self, asked: Coroutine[Any, Any, T], seconds: float) -> T | None:
         """None if it takes longer by the clock we are given."""
-        asking = asyncio.ensure_future(asked)
-        timer = asyncio.ensure_future(self.clock.sleep(max(0.0, seconds)))
         try:
-            await asyncio.wait({asking, timer}, return_when=asyncio.FIRST_COMPLETED)
-            return asking.result() if asking.done() else None
-        finally:
-            asking.cancel()
-            timer.cancel()
+            return await within(self.clock, seconds, asked)
+        except TimeoutError:
+            return None
 
     async def _resign(self) -> None:
         term = self._term

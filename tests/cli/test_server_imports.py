@@ -1,0 +1,46 @@
+"""What a server does without: modules that it never needs, and authorities that none of its connections asks."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lattice.cli.server import TRUSTED, _trusting_nobody
+
+LOGGING = """
+import sys
+from lattice.cli.server import configure_logging
+configure_logging(verbose=False)
+import lattice.cli.serve
+print([name for name in ("rich", "pygments", "greenlet") if name in sys.modules])
+import rich
+"""
+AUTHORITIES = """
+from lattice.cli.server import _trusting_nobody
+with _trusting_nobody():
+    from aiohttp.connector import _SSL_CONTEXT_VERIFIED as theirs
+print(theirs.verify_mode.name, theirs.check_hostname, len(theirs.get_ca_certs()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        pytest.param(LOGGING, "[]", id="it logs without what draws tables, which can still be imported by who wants it"),
+        pytest.param(AUTHORITIES, "CERT_REQUIRED True 0", id="whoever forgets to say whom to trust trusts nobody"),
+    ],
+)
+def test_a_server_does_without(code: str, told: str) -> None:
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == [told]
+
+
+def test_whom_the_system_trusts_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    file, folder = TRUSTED
+    monkeypatch.setenv(file, "/some/file")
+    monkeypatch.delenv(folder, raising=False)
+    with _trusting_nobody():
+        assert [os.environ[name] for name in TRUSTED] == [os.devnull] * 2
+    assert os.environ[file] == "/some/file"
+    assert folder not in os.environ

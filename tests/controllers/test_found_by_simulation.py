@@ -1,0 +1,144 @@
+"""Bugs that seeds of the simulation found first, each as the smallest story in which it shows."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from cluster_yard import Yard, a_resident, silent
+from cluster_yard import play as with_a_yard
+from scheduling_world import Acting, World, a_node, a_workload, a_world, acting
+from store.virtual import VirtualClock, settle
+
+from lattice.controllers.clusters import Clusters
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.workload import LatticeWorkload
+from lattice.scheduling.profile import DEFAULT, PRESETS, parse_profile
+
+Script = Callable[[World, VirtualClock], Coroutine[Any, Any, None]]
+FIRST = "north-001-nano-1"
+TWO_PHASE = parse_profile({"name": "mine", "scores": dict(PRESETS[DEFAULT].scores), "binding": "two-phase"})
+LONG_AGO = "2020-01-01T00:00:00+00:00"
+
+
+def play(script: Script) -> None:
+    async def main() -> None:
+        async with a_world() as (world, clock):
+            await script(world, clock)
+
+    asyncio.run(main())
+
+
+async def high_waits_for_low(world: World, one: Acting) -> None:
+    """`low` is on n1 and told to make room for `high`."""
+    await world.add(a_node("n1", 1000), a_workload("low"))
+    await one.look()
+    await world.add(a_workload("high", priority=10))
+    await one.look()
+    assert "default/high" in one.controller._held
+
+
+async def leave(world: World, name: str) -> None:
+    await world.set_status(LatticeWorkload, name, binding=None, allocated_ports={}, decision={})
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        pytest.param(a_node("n1", 1000, spec={"unschedulable": True}), id="was cordoned"),
+        pytest.param(a_node("n1", 500), id="has shrunk"),
+        pytest.param(a_node("n1", 1000, spec={"taints": [{"key": "mine", "effect": "NoSchedule"}]}), id="was tainted"),
+    ],
+)
+def test_who_waits_for_room_does_not_go_to_a_node_that_meanwhile(node: LatticeNode) -> None:
+    async def script(world: World, clock: VirtualClock) -> None:
+        async with acting(world.store, clock) as one:
+            await high_waits_for_low(world, one)
+            await world.put(node)
+            await one.look()
+            await leave(world, "low")
+            await one.look()
+        assert await world.bindings() == {}
+
+    play(script)
+
+
+def test_one_that_is_deleted_while_it_waits_for_room_and_made_again_gets_the_room() -> None:
+    async def script(world: World, clock: VirtualClock) -> None:
+        async with acting(world.store, clock) as one:
+            await high_waits_for_low(world, one)
+            await world.delete(LatticeWorkload, "high")
+            await one.look()
+            await world.add(a_workload("high", priority=10))
+            await leave(world, "low")
+            await one.look()
+            await clock.advance(60)
+            await one.look()
+        assert (await world.bindings()).get("high") == "n1"
+
+    play(script)
+
+
+async def _stop_copies(one: Acting) -> None:
+    for feed in one.feeds:
+        feed.cancel()
+    await asyncio.gather(*one.feeds, return_exceptions=True)
+
+
+def test_one_whose_prepared_binding_is_taken_back_is_bound_though_the_copies_were_behind() -> None:
+    async def script(world: World, clock: VirtualClock) -> None:
+        await world.add(a_node("n1", 1000), a_workload("w"))
+        node = await world.node("n1")
+        left_behind = {"node": "n1", "uid": node.metadata.uid, "reservation": "of-somebody-else", "until": LONG_AGO}
+        await world.set_status(LatticeWorkload, "w", decision={"prepared": left_behind})
+        async with acting(world.store, clock, TWO_PHASE) as one:
+            await one.caught_up()
+            await _stop_copies(one)
+            before = await world.revision()
+            await one.controller.reconcile("nodes")
+            assert await world.revision() > before, "what somebody else prepared is over, and given up"
+            await one.controller.reconcile("nodes")
+            one.feeds = [asyncio.create_task(copy.run()) for copy in one.office.copies]
+            await settle()
+            for _ in range(3):
+                await clock.advance(5)
+                await one.look()
+        assert await world.bindings() == {"w": "n1"}
+
+    play(script)
+
+
+def test_a_node_that_is_given_up_is_not_emptied_while_a_binding_to_it_is_prepared() -> None:
+    prepared = {"node": FIRST, "uid": "any", "reservation": "r", "until": LONG_AGO}
+
+    async def story(yard: Yard, _: Clusters) -> None:
+        await yard.wants(1)
+        await yard.joined(FIRST)
+        await yard.scene.put(a_resident("w", {"decision": {"prepared": prepared}}))
+        await yard.wants(0)
+        await yard.scene.clock.advance(60)
+        node = await yard.node()
+        assert node is not None, "somebody is about to be bound there"
+        assert node.metadata.deletion_timestamp
+        await yard.scene.remove(a_resident("w"))
+        await yard.scene.clock.advance(60)
+        assert await yard.node() is None
+
+    with_a_yard(story)
+
+
+def test_a_node_that_is_given_up_goes_once_its_machine_has_ended_by_itself() -> None:
+    async def story(yard: Yard, _: Clusters) -> None:
+        await yard.pays(1)
+        await yard.wants(1)
+        await yard.joined(FIRST)
+        await yard.scene.put(a_resident("w"))
+        await yard.wants(0)
+        await yard.scene.clock.advance(60)
+        assert await yard.node() is not None, "not with work on it"
+        yard.provider.lose(FIRST)
+        await silent(yard, FIRST)
+        await yard.scene.clock.advance(60)
+        assert (await yard.node(), await yard.paid(), list(await yard.provider.list())) == (None, 0, [])
+
+    with_a_yard(story)
