@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "server": "errors kinds engine placement scheduling store wire presence clock metrics traces settings",
     "sim": "*",
     "cli": "*",
+    "ui": "",
     "__main__": "cli",
 }
 PURE = {"kinds", "engine", "placement", "scheduling"}

@@ -22,7 +22,8 @@ from lattice.kinds.stored import unpack
 from lattice.server.authority import ALL_VERBS, Deed, judge
 from lattice.server.call import User
 from lattice.server.certificates import new_authority
-from lattice.server.joining import GUESSES, WINDOW, node_key
+from lattice.server.guesses import GUESSES, WINDOW
+from lattice.server.joining import node_key
 from lattice.server.signing import Peer, key_digest, peer_of
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Delete, Key

@@ -14,7 +14,7 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.presence import Heard, Usage
-from lattice.server.overview import Fleet, clusters, nodes, pools, services, summary
+from lattice.server.overview import Fleet, asked_by, budgets, clusters, nodes, pools, services, summary
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 GI = 1 << 30
@@ -80,6 +80,7 @@ FLEET = Fleet(
             status={
                 "committedMicros": 300_000,
                 "month": "2026-11",
+                "past": {"2026-10": 7_000_000},
                 "asOf": "2026-11-15T00:00:00.000000Z",
                 "machines": {"north-001": [{"nodeClass": "nano", "count": 3, "micros": 100_000}]},
             },
@@ -92,19 +93,51 @@ FLEET = Fleet(
 def test_nodes_say_what_they_measured_and_nothing_once_they_are_gone() -> None:
     rows = {row["name"]: row for row in nodes(FLEET)}
     assert list(rows) == ["n1", "n2", "n3", "n4"]
-    assert rows["n1"]["cpu"] == {"used": 500, "of": 2000}
-    assert rows["n1"]["memory"] == {"used": GI, "of": 4 * GI}
+    assert rows["n1"]["cpu"] == {"used": 500, "of": 2000, "asked": 1000}
+    assert rows["n1"]["memory"] == {"used": GI, "of": 4 * GI, "asked": 0}
     assert (rows["n1"]["workloads"], rows["n2"]["workloads"]) == (2, 0)
     assert (rows["n3"]["cpu"]["used"], rows["n3"]["isConnected"], rows["n3"]["isReady"]) == (0, False, False)
     assert rows["n4"]["isConnected"] is False
 
 
+@pytest.mark.parametrize(
+    ("spec", "asked"),
+    [
+        pytest.param({"containers": {"a": {"command": ["x"]}}, "requests": {"cpu": "500m", "memory": "1Gi"}}, (500, GI), id="by itself"),
+        pytest.param(
+            {
+                "containers": {
+                    "a": {"command": ["x"], "resources": {"requests": {"cpu": 1}}},
+                    "b": {"command": ["x"], "resources": {"requests": {"cpu": "250m", "memory": "1Gi"}}},
+                    "c": {"command": ["x"]},
+                },
+                "requests": {"cpu": 9},
+            },
+            (1250, GI),
+            id="by its containers, whose words go before its own",
+        ),
+        pytest.param({"containers": {"a": {"command": ["x"], "resources": {}}}}, (0, 0), id="nothing"),
+    ],
+)
+def test_what_a_workload_asks_for(spec: dict[str, Any], asked: tuple[int, int]) -> None:
+    workload = made(LatticeWorkload, "w", "default", spec=spec)
+    amounts = workload.spec.request_amounts
+    assert asked_by(workload) == asked == (amounts.get("cpu", 0), amounts.get("memory", 0))
+
+
 def test_clusters_sum_their_nodes() -> None:
     rows = {row["name"]: row for row in clusters(FLEET)}
     north = rows["north-001"]
-    assert north["cpu"] == {"used": 2000, "of": 6000}
+    assert north["cpu"] == {"used": 2000, "of": 6000, "asked": 1000}
     assert (north["readyNodes"], north["nodes"], north["readyWorkloads"], north["workloads"]) == (2, 3, 1, 3)
     assert (north["hourlyMicros"], rows["aws-001"]["hourlyMicros"]) == (300_000, None)
+
+
+def test_budgets_tell_their_limits_and_the_months_before() -> None:
+    (row,) = budgets(FLEET)
+    assert (row["ledger"], row["kind"], row["name"], row["region"]) == ("pool.north", "LatticePool", "north", "")
+    assert (row["isHard"], row["alertMillionths"], row["pastMicros"]) == (False, 800_000, {"2026-10": 7_000_000})
+    assert row["projectedMicros"] == 24 * 300_000 + 15 * 24 * 300_000
 
 
 def test_pools_sum_their_nodes_and_tell_their_budget() -> None:

@@ -24,7 +24,7 @@ from lattice.server.auth import Tokens
 from lattice.server.call import Call, Reply, User
 from lattice.server.certificates import new_authority, open_server_pair
 from lattice.server.documents import Documents
-from lattice.server.live import Live
+from lattice.server.live import SPENDING, Live
 from lattice.server.relay import Relay, relay_tls
 from lattice.server.worklogs import WorkLogs
 from lattice.store.memory import MemoryStore
@@ -145,6 +145,17 @@ def test_what_is_used_is_passed_on(tmp_path: Path) -> None:
         found = await pair.top(of="nodes")
         assert set(found) == {"kind", "apiVersion", "at", "term", "nodes"}
         assert found["nodes"][0]["cpu"]["used"] == 700
+
+    play(story, tmp_path)
+
+
+def test_what_was_paid_is_passed_on(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        reply = await pair.follower.read(SPENDING, VIEWER, {"by": "service"})
+        told = msgspec.json.decode(await text(reply))
+        assert (told["kind"], told["by"], told["series"]) == ("Spending", "service", [])
+        with pytest.raises(Denied):
+            await pair.follower.read(SPENDING, User("eve"), {})
 
     play(story, tmp_path)
 

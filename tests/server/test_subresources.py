@@ -44,6 +44,7 @@ def test_openapi_describes_them() -> None:
     assert {each["name"] for each in paths[f"{item}/log"]["get"]["parameters"]} == {"container", "tail", "follow"}
     assert list(paths[f"{item}/retry"]) == ["parameters", "post"]
     assert "get" in paths[f"{HOME}/top"]
+    assert "get" in paths[f"{HOME}/spending"]
     assert set(paths[f"{item}/log"]["get"]["responses"]["200"]["content"]) == {"text/plain"}
 
 

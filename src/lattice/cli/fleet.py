@@ -133,10 +133,11 @@ def ask(sources: Sources, question: dict[str, Any]) -> dict[str, Any]:
         from lattice.cli.worlds import changes_in, gone_in, world_in
         from lattice.clock import SystemClock
         from lattice.placement.answer import answer
+        from lattice.server.pauses import undisturbed
 
         world = _with_tables(world_in(sources), sources)
         changes, gone = changes_in(sources), gone_in(sources, world)
-    with waiting("planning"):
+    with waiting("planning"), undisturbed():
         return answer(question, world, changes, gone, SystemClock().monotonic)
 
 

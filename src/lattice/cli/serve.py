@@ -9,7 +9,7 @@ import random
 import secrets
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from lattice.server.app import MAX_BODY, App
 from lattice.server.auth import Tokens
 from lattice.server.authority import ADMINS
 from lattice.server.bootstrap import bootstrap
+from lattice.server.call import User
 from lattice.server.catalog import Catalog
 from lattice.server.certificates import Authority, open_server_pair, own_hosts, write_private
 from lattice.server.control import Control
@@ -39,13 +40,18 @@ from lattice.server.fleet import Beside, FleetQuestions
 from lattice.server.joining import Joining
 from lattice.server.live import Live
 from lattice.server.nodelink import NodeLinks
+from lattice.server.pages import HOME, Pages
+from lattice.server.pagestream import PageStream
 from lattice.server.relay import Relay, relay_tls
 from lattice.server.servers import Servers
+from lattice.server.signin import SignIn
+from lattice.server.spendbook import SpendBook
 from lattice.server.worklogs import WorkLogs
 from lattice.settings import Settings
 from lattice.store.leader import Election
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Key, Put, Store
+from lattice.ui import assets
 
 ROLE = "controllers"
 ADMIN = "lattice-admin"
@@ -67,7 +73,13 @@ class Running:
     resumed: bool
     lead: Lead
     instance: str
+    new_code: Callable[[], str] = str  # good once, for signing in to the page as administrator
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def page(self) -> str:
+        """A link that signs in, once, within ten minutes."""
+        return f"{self.url}{HOME}#code={self.new_code()}"
 
 
 @contextlib.asynccontextmanager
@@ -109,7 +121,8 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
         relay = Relay(lead.leader_url, lambda: address.url, relay_tls(authority, folder / "tls"))
         stack.push_async_callback(relay.close)
         live = Live(clock, lead.leading, relay, WorkLogs(lead.leading, links.logs, relay))
-        app = App(api, Tokens(store, clock), documents, lambda: _health(running), fleet, joining, live)
+        tokens = Tokens(store, clock)
+        app = App(api, tokens, documents, lambda: _health(running), fleet, joining, live, _pages(api, tokens, running))
         pair = _server_pair(authority, folder, settings)
         await _listen(stack, app, address, _tls(authority, pair), fallback_port=fallback_port)
         tls = Tls(pair[0].read_bytes(), pair[1].read_bytes(), authority.pem)
@@ -121,15 +134,27 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
         running.tasks |= {
             asyncio.create_task(lead.leases.run()),
             asyncio.create_task(election.run()),
+            asyncio.create_task(SpendBook(clock, lead.leading, new_uid, live.spending).run()),
             asyncio.create_task(_compact(running, store, clock, settings.history)),
         }
         if settings.store:  # which others may share
             running.tasks.add(asyncio.create_task(servers.enrol()))
         await lead.begun()
-        gc.collect()
-        gc.set_threshold(SELDOM)  # nearly all garbage goes without: what comes and goes here has no cycles
-        gc.freeze()  # what stays for ever need not be walked through in every collection: those pauses are everybody's
+        _collect_seldom()
         yield running
+
+
+def _pages(api: Api, tokens: Tokens, running: Running) -> Pages:
+    """The page, whose links sign in as administrator."""
+    sign_in = SignIn(api.store, api.clock, api.new_uid, tokens)
+    running.new_code = lambda: sign_in.new_code(User(ADMIN, frozenset({ADMINS})))
+    return Pages(assets(), tokens, sign_in, PageStream(api))
+
+
+def _collect_seldom() -> None:
+    gc.collect()
+    gc.set_threshold(SELDOM)  # nearly all garbage goes without: what comes and goes here has no cycles
+    gc.freeze()  # what stays for ever need not be walked through in every collection: those pauses are everybody's
 
 
 @contextlib.contextmanager

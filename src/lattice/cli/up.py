@@ -23,12 +23,19 @@ if TYPE_CHECKING:
 
 UNSEEDED = "unseeded"  # a file in the data folder, from before the state is made until the seeds are applied
 MISFIT = "examples/vault.yaml"  # a service that fits nowhere in the quickstart
+EXAMPLES = (Path(__file__).parents[1] / "examples", Path(__file__).parents[3] / "examples")  # in a wheel; in a checkout
 
 
 @click.command()
 @config_flag("LATTICE_CONFIG")
 @settings_flags(*SERVER_FLAGS)
-@click.option("--seed", "seeds", multiple=True, metavar="FILE|DIR", help="Apply these when the state is new. Repeatable.")
+@click.option(
+    "--seed",
+    "seeds",
+    multiple=True,
+    metavar="FILE|DIR|quickstart",
+    help="Apply these, or the built-in example, when the state is new. Repeatable.",
+)
 @click.option("--apply", "manifests", multiple=True, metavar="FILE|DIR", help="Apply these at every start. Repeatable.")
 @click.option("--log", "log_file", default="", metavar="FILE", help="Write the log here instead of server.log in the data folder.")
 def up(seeds: tuple[str, ...], manifests: tuple[str, ...], log_file: str, **values: Any) -> None:
@@ -39,7 +46,7 @@ def up(seeds: tuple[str, ...], manifests: tuple[str, ...], log_file: str, **valu
     \b
     Examples:
       lattice up
-      lattice up --seed examples/quickstart
+      lattice up --seed quickstart
       lattice up --data-dir /tmp/try --port 0
     """
     chosen = click.get_current_context().get_parameter_source("port") is not click.core.ParameterSource.DEFAULT
@@ -70,7 +77,7 @@ async def _run(settings: Settings, start: Start) -> None:
             new = not running.resumed or unseeded.exists()
             if start.seeds and not new:
                 click.echo(f"state resumed; {', '.join(start.seeds)} is applied only when the state is new")
-            for manifest in (*(start.seeds if new else ()), *start.manifests):
+            for manifest in (*(map(_found, start.seeds) if new else ()), *start.manifests):
                 await asyncio.to_thread(_apply, running.kubeconfig, manifest)
             if not stop.is_set():
                 unseeded.unlink(missing_ok=True)
@@ -79,6 +86,12 @@ async def _run(settings: Settings, start: Start) -> None:
             _suggest(running)
             await stop.wait()
             click.echo("\nstopping; the state stays in " + _near(folder.resolve()))
+
+
+def _found(seed: str) -> str:
+    """A file or folder of the user's; else an example that comes with Lattice, if one is called so."""
+    examples = [str(folder / seed) for folder in EXAMPLES if (folder / seed).exists()]
+    return seed if Path(seed).exists() or not examples else examples[0]
 
 
 class _logging_to:  # noqa: N801 - reads as a phrase where it is used
@@ -114,6 +127,7 @@ def _greet(running: "Running", settings: Settings) -> None:
         click.echo(f"  (port {settings.port} was taken)")
     click.echo(f"  state       {_near(Path(running.store)) if '://' not in running.store else running.store}")
     click.echo(f"  kubeconfig  {_near(running.kubeconfig)}")
+    click.echo(f"  page        {running.page}")
     click.echo("")
 
 

@@ -12,7 +12,7 @@ from aiohttp import web
 from lattice import metrics, traces
 from lattice.errors import LatticeError, Malformed, NotAllowed, TooLarge, TooMany, Unavailable
 from lattice.kinds.body import encode
-from lattice.server import bodies, joining, live, reviews, shortpaths
+from lattice.server import bodies, joining, live, pages, reviews, shortpaths
 from lattice.server.api import Api
 from lattice.server.audit import note_refusal
 from lattice.server.auth import Tokens, authenticate
@@ -26,6 +26,8 @@ from lattice.server.fleet import asked as fleet_question
 from lattice.server.joining import Joining
 from lattice.server.live import Live
 from lattice.server.options import truthy
+from lattice.server.pages import Pages, Visit
+from lattice.server.pagestream import PageStream
 from lattice.server.planned import apply_planned
 from lattice.server.problem import status_of, warning_header
 from lattice.server.question import APPLY
@@ -56,6 +58,7 @@ class App:
     fleet: FleetQuestions | None = None
     joining: Joining | None = None
     live: Live | None = None
+    pages: Pages | None = None
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         began = time.perf_counter()
@@ -66,6 +69,8 @@ class App:
                     return _response(await self._health(request.path))
                 if request.path == joining.PATH and self.joining is not None:
                     return _response(await self._join(request, self.joining))
+                if self.pages is not None and pages.is_page(request.method, request.path, request.headers):
+                    return _response(await self._page(request, self.pages))
                 user = await authenticate(self.tokens, request.headers, _peer(request))
                 target, verb, answer = self._route(request, user)
                 resource = target.served.resource.id if target else ""
@@ -97,14 +102,16 @@ class App:
         if path == "/metrics":
             authorize(user, Deed("get", "", "metrics"), None)
             return None, "get", _metrics()
+        if self.pages is not None and path == pages.LIVE and asked.method == "GET":
+            return None, "watch", self._watched(self.pages.stream, user, asked.query)
         if parts[0] not in {"api", "apis"} or len(parts) < (3 if parts[0] == "api" else 4):
             if asked.method not in {"GET", "HEAD"}:
                 raise unknown_path(path)
             return None, "get", self.documents.answer(path, request.headers.get("Accept", ""))
         if (kind := REVIEWS.get(tuple(parts[1:]))) and request.method == "POST":
             return None, "create", self._review(request, user, kind)
-        if self.live is not None and path == live.PATH and asked.method == "GET":
-            return None, "get", self.live.top(user, asked.query)
+        if self.live is not None and path in live.PATHS and asked.method == "GET":
+            return None, "get", self.live.read(path, user, asked.query)
         if self.fleet is not None and (question := fleet_question(parts)):
             return None, "ask", self._ask(request, user, self.fleet, question)
         target = locate(self.api.catalog, path)
@@ -135,6 +142,12 @@ class App:
             raise Malformed(f"the body must be a {kind}")
         return Reply(encode(await reviews.review(self.api.catalog, self.tokens, user, kind, body)), 201)
 
+    async def _watched(self, stream: PageStream, user: User, query: Mapping[str, str]) -> Reply:
+        reply = await stream.open(user, query)
+        if self.fleet is not None:
+            self.fleet.warm()
+        return reply
+
     async def _ask(self, request: web.BaseRequest, user: User, fleet: FleetQuestions, question: str) -> Reply:
         if request.method != "POST":
             raise NotAllowed(f"a question is put with POST, not {request.method}", where=request.path, fix="send it as JSON with POST")
@@ -144,6 +157,10 @@ class App:
             return await apply_planned(fleet, user, body)  # also if nobody waits for it any more: half of it would help nobody
         answer = asyncio.create_task(fleet.ask(user, question, body))
         return await while_wanted(answer, lambda: request.transport is not None and not request.transport.is_closing())
+
+    async def _page(self, request: web.BaseRequest, shown: Pages) -> Reply:
+        visit = Visit(request.method, request.path, request.headers, request.remote or "", _peer(request))
+        return await shown.answer(visit, await _body(request, joining.LARGEST))
 
     async def _join(self, request: web.BaseRequest, door: Joining) -> Reply:
         """Open to everybody: a machine that joins has nothing but its token."""

@@ -1,4 +1,8 @@
-"""Who is asking? By client certificate (CN user, O groups) or bearer token; impersonation is refused, never ignored."""
+"""Who is asking? By client certificate (CN user, O groups) or bearer token; impersonation is refused, never ignored.
+
+The page keeps its bearer token in a cookie. Browsers send that along with whatever any site makes them send, so it counts only with
+a header that other sites cannot make them send.
+"""
 
 import hashlib
 import hmac
@@ -6,9 +10,10 @@ import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from lattice.clock import Clock
+from lattice.clock import Clock, stamp
 from lattice.errors import Denied, UnknownUser
 from lattice.kinds.stored import Object, unpack
 from lattice.server.call import User
@@ -20,6 +25,8 @@ TOKEN_TYPE = "lattice.dev/token"  # noqa: S105 - the type of the secret, not the
 TOKEN_PREFIX = "lat-"  # noqa: S105
 REMEMBER = 10.0  # seconds a good token is not looked up again: how long a revoked one may live on
 REMEMBERED = 1024
+COOKIE = "__Host-lattice"  # this prefix: browsers take it only from this very host, and only over TLS
+PAGE_HEADER = "X-Lattice-Page"
 
 
 def user_of_certificate(peer: Mapping[str, Any] | None) -> User | None:
@@ -40,10 +47,10 @@ def new_token() -> tuple[str, str]:
     return f"{TOKEN_PREFIX}{identity}.{secrets.token_urlsafe(32)}", f"token-{identity}"
 
 
-def token_secret(token: str, user: str, groups: Iterable[str]) -> Object:
-    """The Secret that lets a token in: only a digest of it is stored."""
-    name = f"token-{token.removeprefix(TOKEN_PREFIX).partition('.')[0]}"
-    data = {"sha256": _digest(token), "user": user, "groups": ",".join(groups)}
+def token_secret(token: str, user: str, groups: Iterable[str], expires: str = "") -> Object:
+    """The Secret that lets a token in: only a digest of it is stored. `expires`: as in timestamps of the API; never, if empty."""
+    name = secret_name(token)
+    data = {"sha256": _digest(token), "user": user, "groups": ",".join(groups)} | ({"expires": expires} if expires else {})
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -51,6 +58,10 @@ def token_secret(token: str, user: str, groups: Iterable[str]) -> Object:
         "type": TOKEN_TYPE,
         "data": {key: b64encode(value.encode()).decode() for key, value in data.items()},
     }
+
+
+def secret_name(token: str) -> str:
+    return f"token-{token.removeprefix(TOKEN_PREFIX).partition('.')[0]}"
 
 
 def _digest(token: str) -> str:
@@ -77,21 +88,27 @@ class Tokens:
         self._known[digest] = (self.clock.monotonic() + REMEMBER, user)
         return user
 
+    def forget(self, token: str) -> None:
+        """Looked up again when it comes next."""
+        self._known.pop(_digest(token), None)
+
     async def _look_up(self, token: str, digest: str) -> User:
         identity = token.removeprefix(TOKEN_PREFIX).partition(".")[0]
         entry = None
         if token.startswith(TOKEN_PREFIX) and identity.isalnum() and identity.isascii():
             entry = await self.store.get(Key("secrets", TOKEN_NAMESPACE, f"token-{identity}"))
-        data = _token_data(entry)
+        data = token_data(entry)
         if not hmac.compare_digest(data.get("sha256", ""), digest):
             raise UnknownUser(
                 "Unauthorized: the bearer token is not known", fix="get a new one: lattice kubeconfig --user NAME --group GROUP --token"
             )
+        if is_over(data, self.clock.now()):
+            raise UnknownUser(f"Unauthorized: the bearer token expired at {data['expires']}", fix="sign in again")
         groups = {group for group in data.get("groups", "").split(",") if group}
         return User(data.get("user", ""), frozenset(groups | {AUTHENTICATED}))
 
 
-def _token_data(entry: Entry | None) -> dict[str, str]:
+def token_data(entry: Entry | None) -> dict[str, str]:
     """What a token's secret says; nothing if it is none, or damaged."""
     secret = unpack(entry.value, entry.revision) if entry else {}
     if secret.get("type") != TOKEN_TYPE:
@@ -100,6 +117,12 @@ def _token_data(entry: Entry | None) -> dict[str, str]:
         return {name: b64decode(value).decode() for name, value in secret.get("data", {}).items()}
     except ValueError:
         return {}
+
+
+def is_over(data: Mapping[str, str], now: datetime) -> bool:
+    """A token without an end never is; the end of one that cannot be read was long ago."""
+    expires = data.get("expires", "")
+    return bool(expires) and expires <= stamp(now)
 
 
 async def authenticate(tokens: Tokens, headers: Mapping[str, str], peer: Mapping[str, Any] | None) -> User:
@@ -112,4 +135,15 @@ async def authenticate(tokens: Tokens, headers: Mapping[str, str], peer: Mapping
     scheme, _, token = headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
         return await tokens.user(token.strip())
+    if headers.get(PAGE_HEADER) == "1" and (kept := cookie(headers)):
+        return await tokens.user(kept)
     raise UnknownUser("Unauthorized: no credentials", fix="use a client certificate or a bearer token; `lattice kubeconfig` makes both")
+
+
+def cookie(headers: Mapping[str, str]) -> str:
+    """The token that the page keeps, if any."""
+    for part in headers.get("Cookie", "").split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == COOKIE:
+            return value
+    return ""

@@ -155,6 +155,7 @@ class FleetQuestions:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _inside: int = 0  # waiting, or worked on
     _is_closed: bool = False
+    _warming: "asyncio.Task[None] | None" = None
 
     def __post_init__(self) -> None:
         self._snapshot = Snapshot(self.api.store, self.api.clock, RESOURCES)
@@ -165,6 +166,18 @@ class FleetQuestions:
         if self._inside > WAITING:
             Account(ask, user.name, "busy").tell()
             raise _busy(self._inside)
+
+    def warm(self) -> None:
+        """Somebody looks at the page and may ask soon: the process takes a second or two to start."""
+        if not self.beside.is_running and not self._is_closed and (self._warming is None or self._warming.done()):
+            self._warming = asyncio.create_task(self._warmed())
+
+    async def _warmed(self) -> None:
+        with contextlib.suppress(TooMany):
+            async with self.turn():
+                if not self.beside.is_running and not self._is_closed:
+                    self._snapshot.forget()
+                    await self.beside.start()
 
     async def ask(self, user: User, ask: str, body: bytes) -> Reply:
         account = Account(ask, user.name)
@@ -258,6 +271,9 @@ class FleetQuestions:
 
     async def close(self) -> None:
         self._is_closed = True
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.wait({self._warming})
         await self._abandon()
 
 

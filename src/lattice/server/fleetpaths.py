@@ -17,6 +17,7 @@ _GONE = shape("An object.", {"kind": text("Its kind."), "name": text("Its name."
 _SERVICE = text("The service, as namespace/name.", pattern="^[^/]+/[^/]+$")
 SHARED: Final[dict[str, Schema]] = {
     "manifests": {"type": "array", "items": {"type": "object"}, "description": "As if these were applied; checked as by an apply."},
+    "yaml": text("More manifests, as YAML text."),
     "delete": {"type": "array", "items": _GONE, "description": "As if these were deleted."},
     "namespace": text("Namespace of manifests and deletions that name none.", default="default"),
     "fieldManager": text("As whom the manifests would be applied.", default="lattice"),
@@ -60,7 +61,7 @@ SAYS = {
     "optimise": "Which services should move where to make the whole fleet cheaper?",
     APPLY: "Apply the manifests of a plan, if the outcome is still that of the plan.",
 }
-_REQUIRED = {"why": ("service",), "fit": ("service",), APPLY: ("expect", "manifests")}
+_REQUIRED = {"why": ("service",), "fit": ("service",), APPLY: ("expect",)}
 _REFUSALS = {
     "401": "Unauthorized",
     "403": "May not look at the fleet.",

@@ -1,8 +1,7 @@
 """How a machine becomes a node: a one-time token and a signing request in, a certificate out, everything in one commit or nothing."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +9,7 @@ import msgspec
 
 from lattice import metrics
 from lattice.clock import Clock, stamp
-from lattice.errors import Denied, Exists, Invalid, LatticeError, Malformed, NotFound, TooMany, UnknownUser
+from lattice.errors import Denied, Exists, Invalid, LatticeError, Malformed, NotFound, UnknownUser
 from lattice.kinds.core import Secret
 from lattice.kinds.jointoken import JOINED_KEY, NAMESPACE, JoinToken, Kept, judge, kept_in, parse_token, secret_name, with_kept
 from lattice.kinds.lifecycle import born
@@ -18,13 +17,11 @@ from lattice.kinds.metadata import name_problem
 from lattice.kinds.node import FINALIZER, LatticeNode
 from lattice.kinds.stored import Object, pack, unpack
 from lattice.server.certificates import Authority
+from lattice.server.guesses import Guesses
 from lattice.server.signing import Asked, Peer, former_peer, read_request, sign
 from lattice.store.protocol import ABSENT, Clash, Entry, Key, Put, Store
 
 PATH = "/apis/lattice.dev/v1alpha1/join"
-GUESSES = 5  # refused within
-WINDOW = 60.0  # seconds
-REMEMBERED = 4096  # addresses
 LARGEST = 16 * 1024  # bytes of a request
 TRIES = 5
 COME_BACK_WITHIN = timedelta(days=30)  # after a certificate ended
@@ -35,30 +32,6 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token: str = ""
     name: str = ""  # what the machine would like to be called, where the token leaves that open
     certificate: str = ""  # instead of a token: its former one, when it was away for longer than that lasted
-
-
-@dataclass
-class Guesses:
-    """Who was refused lately, and how often; whoever guesses has to wait."""
-
-    clock: Clock
-    _refused: OrderedDict[str, list[float]] = field(default_factory=OrderedDict)
-
-    def admit(self, address: str) -> None:
-        now = self.clock.monotonic()
-        recent = [at for at in self._refused.get(address, ()) if now - at < WINDOW]
-        if recent:
-            self._refused[address] = recent
-        else:
-            self._refused.pop(address, None)
-        if len(recent) >= GUESSES:
-            raise TooMany(f"{GUESSES} join tokens were refused within a minute", fix="wait a minute, then use a good one")
-
-    def count(self, address: str) -> None:
-        self._refused.setdefault(address, []).append(self.clock.monotonic())
-        self._refused.move_to_end(address)
-        if len(self._refused) > REMEMBERED:
-            self._refused.popitem(last=False)
 
 
 @dataclass

@@ -1,8 +1,8 @@
-"""GET …/top: what the fleet uses at this moment. Only the leader hears its nodes; other servers ask it."""
+"""GET …/top and …/spending: what the fleet uses at this moment, and what it has cost. Only the leader knows; other servers ask it."""
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lattice.clock import Clock, stamp
@@ -20,19 +20,33 @@ from lattice.server.call import Reply, User
 from lattice.server.leading import Leading
 from lattice.server.overview import TABLES, Fleet
 from lattice.server.relay import Question, Relay
+from lattice.server.spending import Spending, told
 from lattice.server.worklogs import WorkLogs
 
 PATH = f"/apis/{GROUP}/{VERSION}/top"
+SPENDING = f"/apis/{GROUP}/{VERSION}/spending"
+PATHS = frozenset({PATH, SPENDING})
 
 
 @dataclass(frozen=True)
 class Live:
-    """`?of=nodes,services` asks for some of the tables only."""
+    """`top?of=nodes,services` asks for some of the tables only; `spending?by=service` for what was paid, by service."""
 
     clock: Clock
     leading: Callable[[], Leading | None]
     relay: Relay
     worklogs: WorkLogs
+    spending: Spending = field(default_factory=Spending)
+
+    async def read(self, path: str, user: User, query: Mapping[str, str]) -> Reply:
+        return await (self.top if path == PATH else self.spent)(user, query)
+
+    async def spent(self, user: User, query: Mapping[str, str]) -> Reply:
+        authorize(user, Deed("get", GROUP, "spending"), None)
+        if self.leading() is None:
+            return await self.relay.pass_on(Question(user, SPENDING, query))
+        head = {"kind": "Spending", "apiVersion": f"{GROUP}/{VERSION}"}
+        return Reply(encode(head | await told(self.spending, query.get("by", "pool"))))
 
     async def top(self, user: User, query: Mapping[str, str]) -> Reply:
         authorize(user, Deed("get", GROUP, "top"), None)

@@ -31,6 +31,7 @@ def with_live(documents: Mapping[str, bytes]) -> dict[str, bytes]:
     document = msgspec.json.decode(documents[HOME])
     document["paths"] |= {
         f"/{HOME}/top": {"get": _operation("readTop", "What is used at this moment, and what it costs.", _json({"type": "object"}), _TOP)},
+        f"/{HOME}/spending": {"get": _operation("readSpending", _SPENT, _json({"type": "object"}), _BY)},
         f"{ITEM}/log": {"get": _operation("readWorkloadLog", "What a workload printed.", _text(), _queries(_LOG)), "parameters": _NAMED},
         f"{ITEM}/retry": {"post": _operation("retryWorkload", "Try it again at once.", _json(_WORKLOAD), []), "parameters": _NAMED},
     }
@@ -61,5 +62,7 @@ def _operation(name: str, says: str, answer: Mapping[str, Any], parameters: list
     }
 
 
-_TOP: Final = _queries({"of": ("string", "Some of the tables only: pools, clusters, nodes, services, separated by commas.")})
+_TOP: Final = _queries({"of": ("string", "Some of the tables only: pools, clusters, nodes, services, budgets, separated by commas.")})
+_SPENT: Final = "What was paid per hour in the last seven days: [seconds since 1970, micro-dollars per hour from then on]."
+_BY: Final = _queries({"by": ("string", "pool, service or label:KEY.")})
 _WORKLOAD: Final = {"$ref": f"#/components/schemas/{definition_name(LatticeWorkload.resource)}"}

@@ -4,13 +4,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property, lru_cache
 from typing import Any
 
 from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.container import amounts
 from lattice.kinds.ledger import Account, LatticeLedger
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.quantity import micros
+from lattice.kinds.quantity import Quantity, micros
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.money import standing
@@ -18,6 +20,8 @@ from lattice.presence import Heard, Usage
 
 Row = dict[str, Any]
 NOTHING = Usage()
+NONE_ASKED = (0, 0)
+Asked = tuple[tuple[tuple[str, Quantity], ...], ...]  # what each container asks for, as written
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,21 @@ class Fleet:
     ledgers: Sequence[LatticeLedger] = ()
     heard: Callable[[str], Heard | None] = lambda node: None
 
+    @cached_property
+    def asked(self) -> dict[str, tuple[int, int]]:
+        """Milli-cores and bytes by node, asked for by what is bound there."""
+        found: dict[str, tuple[int, int]] = {}
+        for each in self.workloads:
+            if each.status.binding:
+                cpu, memory = asked_by(each)
+                before = found.get(each.status.binding.node, NONE_ASKED)
+                found[each.status.binding.node] = (before[0] + cpu, before[1] + memory)
+        return found
+
 
 @dataclass(slots=True)
 class Sum:
-    """Over some nodes: milli-cores and bytes."""
+    """Over some nodes: milli-cores and bytes that are used, that there are, and that what is bound there asks for."""
 
     nodes: int = 0
     ready: int = 0
@@ -44,17 +59,24 @@ class Sum:
     memory: int = 0
     of_cpu: int = 0
     of_memory: int = 0
+    asked_cpu: int = 0
+    asked_memory: int = 0
 
-    def add(self, node: LatticeNode, used: Usage) -> None:
+    def add(self, node: LatticeNode, used: Usage, asked: tuple[int, int]) -> None:
         self.nodes += 1
         self.ready += is_ready(node)
         self.cpu += used.cpu
         self.memory += used.memory
         self.of_cpu += node.status.allocatable.get("cpu", 0)
         self.of_memory += node.status.allocatable.get("memory", 0)
+        self.asked_cpu += asked[0]
+        self.asked_memory += asked[1]
 
     def figures(self) -> Row:
-        return {"cpu": {"used": self.cpu, "of": self.of_cpu}, "memory": {"used": self.memory, "of": self.of_memory}}
+        return {
+            "cpu": {"used": self.cpu, "of": self.of_cpu, "asked": self.asked_cpu},
+            "memory": {"used": self.memory, "of": self.of_memory, "asked": self.asked_memory},
+        }
 
 
 def pools(fleet: Fleet) -> list[Row]:
@@ -88,6 +110,25 @@ def budget(book: LatticeLedger, now: datetime) -> Row:
     }
 
 
+def budgets(fleet: Fleet) -> list[Row]:
+    """Every account book, also that of a cloud, of a region and of overflow; and what the months before have cost."""
+    return [_book(each, fleet.now) for each in sorted(fleet.ledgers, key=lambda each: each.metadata.name)]
+
+
+def _book(book: LatticeLedger, now: datetime) -> Row:
+    account = book.spec.budget
+    return {
+        "ledger": book.metadata.name,
+        "kind": account.kind,
+        "name": account.name,
+        "region": account.region,
+        "isHard": book.spec.hard,
+        "alertMillionths": book.spec.alert_millionths,
+        **budget(book, now),
+        "pastMicros": book.status.past,
+    }
+
+
 def clusters(fleet: Fleet) -> list[Row]:
     sums = _sums(fleet, lambda node: node.spec.cluster)
     workloads = Counter(each.spec.cluster for each in fleet.workloads)
@@ -99,6 +140,7 @@ def clusters(fleet: Fleet) -> list[Row]:
             {
                 "name": name,
                 "pool": each.spec.pool,
+                "region": each.spec.region,
                 "nodes": each.spec.wanted_nodes,
                 "readyNodes": total.ready,
                 "workloads": workloads[name],
@@ -116,12 +158,13 @@ def nodes(fleet: Fleet) -> list[Row]:
     rows = []
     for each in sorted(fleet.nodes, key=lambda each: each.metadata.name):
         name, heard, total = each.metadata.name, fleet.heard(each.metadata.name), Sum()
-        total.add(each, _measured(heard))
+        total.add(each, _measured(heard), fleet.asked.get(name, NONE_ASKED))
         rows.append(
             {
                 "name": name,
                 "pool": each.spec.pool,
                 "cluster": each.spec.cluster,
+                "region": each.spec.region,
                 "class": each.spec.node_class,
                 "phase": each.status.phase,
                 "isReady": is_ready(each),
@@ -183,14 +226,34 @@ def _service(service: LatticeService, used: Replicas) -> Row:
     }
 
 
-TABLES: dict[str, Callable[[Fleet], list[Row]]] = {"pools": pools, "clusters": clusters, "nodes": nodes, "services": services}
+TABLES: dict[str, Callable[[Fleet], list[Row]]] = {
+    "pools": pools,
+    "clusters": clusters,
+    "nodes": nodes,
+    "services": services,
+    "budgets": budgets,
+}
 
 
 def _sums(fleet: Fleet, by: Callable[[LatticeNode], str]) -> dict[str, Sum]:
     sums: dict[str, Sum] = {}
     for node in fleet.nodes:
-        sums.setdefault(by(node), Sum()).add(node, _measured(fleet.heard(node.metadata.name)))
+        name = node.metadata.name
+        sums.setdefault(by(node), Sum()).add(node, _measured(fleet.heard(name)), fleet.asked.get(name, NONE_ASKED))
     return sums
+
+
+def asked_by(workload: LatticeWorkload) -> tuple[int, int]:
+    """Milli-cores and bytes. Replicas of a service ask for the same: read once, not ten thousand times."""
+    spec = workload.spec
+    stated = tuple(tuple(each.resources.requests.items()) for each in spec.containers.values() if each.resources)
+    return _read_asked(stated if any(stated) else (tuple(spec.requests.items()),))
+
+
+@lru_cache(maxsize=4096)
+def _read_asked(parts: Asked) -> tuple[int, int]:
+    each = [amounts(dict(part)) for part in parts]
+    return sum(found.get("cpu", 0) for found in each), sum(found.get("memory", 0) for found in each)
 
 
 def _measured(heard: Heard | None) -> Usage:

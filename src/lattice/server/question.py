@@ -45,6 +45,7 @@ class Question(Struct, rename="camel", forbid_unknown_fields=True, kw_only=True)
     """What every question may say: manifests and deletions as if they had happened, and tables before the server's own."""
 
     manifests: list[Raw] = []
+    yaml: str = ""  # more of them, as people write them
     delete: list[Gone] = []
     namespace: Annotated[str, Meta(min_length=1)] = "default"
     field_manager: Annotated[str, Meta(min_length=1)] = "lattice"
@@ -104,7 +105,7 @@ _OURS = frozenset(each.encode_name for each in msgspec.structs.fields(Question))
 
 def read_question(ask: str, body: bytes) -> Question:
     question = _read(PlanQuestion if ask == APPLY else ASKS[ask], body)
-    if ask == APPLY and isinstance(question, PlanQuestion) and not (question.expect and question.manifests):
+    if ask == APPLY and isinstance(question, PlanQuestion) and not (question.expect and (question.manifests or question.yaml)):
         missing = "manifests" if question.expect else "expect"
         cause = Cause(missing, "Required value: name the plan and give its manifests", "FieldValueRequired")
         raise Invalid(cause.message, where=missing, fix="send the manifests that were planned, and the id of the plan", causes=[cause])
@@ -132,7 +133,7 @@ def put(ask: str, question: Question) -> dict[str, Any]:
 
 
 def _bare(question: Question) -> Question:
-    return msgspec.structs.replace(question, manifests=[])  # raw bytes are nothing that can be copied
+    return msgspec.structs.replace(question, manifests=[], yaml="")  # raw bytes are nothing that can be copied
 
 
 class _Search(Struct, rename="camel"):

@@ -3,7 +3,6 @@
 It reads messages from standard input and answers on what was standard output. It ends when its input does: with its server.
 """
 
-import gc
 import os
 import queue
 import signal
@@ -29,12 +28,14 @@ from lattice.placement.world import Key as ObjectKey
 from lattice.placement.world import World
 from lattice.server.api import Api
 from lattice.server.catalog import Catalog
+from lattice.server.pauses import settle_down
 from lattice.server.pipe import Ask, Load, Told, Written, decode_message, framed, read_frame
 from lattice.server.plans import Plans
 from lattice.server.problem import status_of
 from lattice.server.question import APPLY, LOOKED_AT, Gone, OptimiseQuestion, PlanQuestion, Question, put, read_question
 from lattice.server.rehearsal import Applying, Rehearsal, Shelf
 from lattice.server.tables import TableFiles, Tables, paths
+from lattice.server.yamltext import given
 from lattice.store.protocol import Entry, Key
 
 NICE = 5  # so that requests that take milliseconds go first where there are few processors
@@ -69,9 +70,7 @@ class Copy:
         known = self._world
         if known is None or known.book is not tables.book or known.latency_csv is not tables.latency_csv:
             known = self._world = World(self._objects(), *tables, adapters=self.adapters)
-            gc.unfreeze()
-            gc.collect()
-            gc.freeze()
+            settle_down()
         is_accounted = any(isinstance(each, LatticeLedger) for each in known.objects.values())
         return replace(known, now=datetime.now(UTC)) if is_accounted else known
 
@@ -113,7 +112,11 @@ class Worker:
             raise Invalid(cause.message, where=cause.field, causes=[cause])
         shelf = Shelf(self.copy.entries)
         rehearsal = self._rehearsal(shelf, ask.user, question)
-        written = rehearsal.objects(question.manifests)
+        manifests = given(question)
+        try:
+            written = rehearsal.objects(manifests.all)
+        except LatticeError as error:
+            raise manifests.located(error) from error
         world = self._world(question)
         gone = [_gone(each, question.namespace, world) for each in question.delete]
         changes = [_decoders[each.key.resource].decode(each.value) for each in written if each.key.resource in _decoders]

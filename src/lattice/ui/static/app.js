@@ -1,0 +1,107 @@
+// The shell: who is signed in, which view is shown, what is always there.
+import { SIGNED_OUT, signIn, signOut, whoami } from "./lib/api.js";
+import { html, render, useEffect, useState } from "./lib/dom.js";
+import { useConnection } from "./lib/live.js";
+import { Loading, Problem } from "./lib/parts.js";
+import { useRoute } from "./lib/route.js";
+import SignIn from "./views/signin.js";
+
+// In the order of the menu. `#/services/NS/NAME` is views/service.js.
+const VIEWS = {
+  fleet: { title: "Fleet", load: () => import("./views/fleet.js") },
+  services: { title: "Services", load: () => import("./views/services.js"), one: () => import("./views/service.js") },
+  money: { title: "Money", load: () => import("./views/money.js") },
+  plan: { title: "Plan", load: () => import("./views/plan.js") },
+  whatif: { title: "What-if", load: () => import("./views/whatif.js") },
+  nodes: { title: "Nodes", load: () => import("./views/nodes.js") },
+  events: { title: "Events", load: () => import("./views/events.js") },
+};
+const FIRST = "fleet";
+
+function App({ arrived }) {
+  const [user, setUser] = useState(arrived.user);
+  const [note, setNote] = useState(arrived.note);
+  useEffect(() => {
+    const out = () => setUser(null);
+    addEventListener(SIGNED_OUT, out);
+    return () => removeEventListener(SIGNED_OUT, out);
+  }, []);
+  if (!user) return html`<${SignIn} note=${note} onSignedIn=${async () => { setNote(null); setUser(await whoami()); }} />`;
+  return html`<${Shell} user=${user} onOut=${async () => { await signOut(); setUser(null); }} />`;
+}
+
+function Shell({ user, onOut }) {
+  const { view, params, query } = useRoute();
+  const name = VIEWS[view] ? view : FIRST;
+  return html`<a class="skip" href="#main" onClick=${skip}>Skip to content</a>
+    <header class="top">
+      <a class="brand" href="#/${FIRST}"><img src="icon.svg" alt="" width="22" height="22" />Lattice</a>
+      <nav aria-label="Views">${Object.entries(VIEWS).map(([key, each]) => html`<a key=${key} href=${`#/${key}`} aria-current=${key === name ? "page" : null}>${each.title}</a>`)}</nav>
+      <div class="tools"><${Connection} /><${Theme} /><span class="who" title=${user.groups.join(", ")}>${user.name}</span>
+        <button type="button" class="plain" onClick=${onOut}>Sign out</button></div>
+    </header>
+    <main id="main" tabindex="-1"><${Shown} key=${`${name}/${params.length ? "one" : ""}`} name=${name} params=${params} query=${query} user=${user} /></main>`;
+}
+
+function skip(event) {
+  event.preventDefault();
+  document.getElementById("main").focus();
+}
+
+// Views are fetched when they are first shown. Each gets {params, query, user}.
+function Shown({ name, params, query, user }) {
+  const [state, setState] = useState({});
+  const load = params.length && VIEWS[name].one ? VIEWS[name].one : VIEWS[name].load;
+  useEffect(() => {
+    document.title = `${[...params].reverse().join(" · ")}${params.length ? " · " : ""}${VIEWS[name].title} · Lattice`;
+  }, [name, params.join("/")]);
+  useEffect(() => {
+    load().then((module) => setState({ View: module.default }), (error) => setState({ error }));
+  }, []);
+  if (state.error) return html`<${Problem} error=${state.error} retry=${() => location.reload()} />`;
+  return state.View ? html`<${state.View} params=${params} query=${query} user=${user} />` : html`<${Loading} />`;
+}
+
+const SAID = { live: "Live", connecting: "Connecting…", away: "Paused", idle: "" };
+
+function Connection() {
+  const state = useConnection();
+  return html`<span class="live" data-state=${state} role="status">${SAID[state]}</span>`;
+}
+
+const THEMES = { "": "Auto", light: "Light", dark: "Dark" };
+
+function Theme() {
+  const [theme, setTheme] = useState(document.documentElement.dataset.theme ?? "");
+  const turn = () => {
+    const names = Object.keys(THEMES);
+    const next = names[(names.indexOf(theme) + 1) % names.length];
+    wear(next);
+    setTheme(next);
+  };
+  return html`<button type="button" class="plain theme" onClick=${turn} title="Light, dark, or as the system has it"><span aria-hidden="true">◐ </span>${THEMES[theme]}</button>`;
+}
+
+function wear(theme) {
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  localStorage.setItem("lattice-theme", theme);
+}
+
+// A one-time code comes behind the address, where no server log sees it, and is taken off at once.
+async function arrive() {
+  const code = new URLSearchParams(location.hash.replace(/^#/, "")).get("code");
+  let note = null;
+  if (code) {
+    history.replaceState(null, "", `${location.pathname}#/${FIRST}`);
+    await signIn({ code }).catch((error) => { note = error; });
+  }
+  return { user: await whoami().catch((error) => { note = error; return null; }), note };
+}
+
+wear(localStorage.getItem("lattice-theme") ?? "");
+arrive().then((arrived) => {
+  const root = document.getElementById("app");
+  root.textContent = "";
+  render(html`<${App} arrived=${arrived} />`, root);
+});

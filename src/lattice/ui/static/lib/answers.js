@@ -1,0 +1,198 @@
+// Answers about the fleet, arranged for the eye. Pure: no element in sight.
+import { compare, count, hourly, money, plural, signed } from "./format.js";
+
+const MONTH_HOURS = 720;
+
+// `us-east 2, eu-west 1`
+export function where(places) {
+  const counts = new Map();
+  for (const each of places) counts.set(each.pool, (counts.get(each.pool) ?? 0) + each.replicas);
+  return [...counts].map(([pool, replicas]) => `${pool} ${replicas}`).join(", ") || "nowhere";
+}
+
+// Candidates × filters: every pool with a cell for every filter; `first` is the index of the first that rules it out.
+export function matrix({ filters, pools, decisions }) {
+  const chosen = new Map();
+  const scores = new Map();
+  for (const step of decisions) {
+    if (step.chosen) chosen.set(step.chosen, (chosen.get(step.chosen) ?? 0) + step.replicas);
+    for (const each of step.ranked) scores.set(each.name, Math.max(scores.get(each.name) ?? -Infinity, each.score));
+  }
+  const rows = pools.map((pool) => {
+    const cells = filters.map((filter) => pool.reasons.filter((reason) => reason.filter === filter));
+    const failing = cells.filter((cell) => cell.length).length;
+    return { ...pool, cells, failing, first: cells.findIndex((cell) => cell.length), chosen: chosen.get(pool.name) ?? 0, score: scores.get(pool.name) };
+  });
+  const order = (one, other) =>
+    other.chosen - one.chosen || other.fits - one.fits || (other.score ?? -1) - (one.score ?? -1) || one.failing - other.failing || compare(one.name, other.name);
+  return { filters: filters.map((name, index) => ({ name, fails: rows.filter((row) => row.cells[index].length).length })), rows: rows.sort(order) };
+}
+
+// The plugins that scored any pool, with their weights, in their order.
+export function weights(ranked) {
+  const found = new Map();
+  for (const each of ranked) for (const part of each.parts) found.set(part.plugin, part.weight);
+  return [...found].map(([plugin, weight]) => ({ plugin, weight }));
+}
+
+// Replicas 1 to 3, as they were decided alike.
+export function replicasOf({ firstReplica, replicas }) {
+  return replicas === 1 ? `Replica ${firstReplica}` : `Replicas ${firstReplica}–${firstReplica + replicas - 1}`;
+}
+
+// What would be enough, if it were not asked for.
+export const ways = ({ conflicts = [] }, service) =>
+  conflicts.map((parts) => parts.map((part) => (part.source && part.source !== ownSource(service) ? `${part.text} (${part.source})` : part.text)).join(" and "));
+
+const ownSource = (service) => `service/${service.split("/").at(-1)}`;
+
+// `2 new places with region other than north; compliance gdpr; 1 node of cpu 250m, memory 128Mi`
+export function required(wanted) {
+  if (!wanted?.places) return "";
+  const { machine, machines = 1, latency = {}, ...rest } = wanted.requiredProperties;
+  const words = Object.entries(rest).map(([name, value]) => `${spaced(name)} ${told(value)}`);
+  const near = Object.entries(latency).map(([name, each]) => `at most ${each.maxMs} ms to ${name}${each.to.length ? ` in ${each.to.join(", ")}` : ""}`);
+  const sized = machine ? ` of ${told(machine)}` : "";
+  return `${wanted.places === 1 ? "a new place" : `${wanted.places} new places`} with ${[...words, ...near, plural(machines, "node") + sized].join("; ")}`;
+}
+
+const spaced = (name) => name.replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`);
+
+export function told(value) {
+  if (value == null) return "nothing";
+  if (Array.isArray(value)) return value.map(told).join(", ");
+  if (typeof value === "object") return Object.entries(value).map(([name, each]) => `${name} ${told(each)}`).join(", ");
+  return String(value);
+}
+
+// What a plan comes to, in one sentence: the same as the command prints.
+export function summary({ services, clusters, wouldMove, unplaced, total }) {
+  const parts = [...tally(services, "service"), ...tally(clusters, "cluster")];
+  const nodes = clusters.reduce((sum, each) => sum + machines(each.after) - machines(each.before), 0);
+  if (nodes) parts.push(`${plural(Math.abs(nodes), "node")} ${nodes > 0 ? "more" : "less"}`);
+  if (wouldMove.length) parts.push(`${plural(wouldMove.length, "service")} would move`);
+  const before = unplaced.some((each) => each.isNew) ? "" : " as before";
+  for (const [word, some] of [["partly", unplaced.filter(has)], ["not", unplaced.filter((each) => !has(each))]]) {
+    if (some.length) parts.push(`${plural(some.length, "service")} ${word} placed${before}`);
+  }
+  const [then, now] = [total.before.hourlyMicros, total.after.hourlyMicros];
+  const cost = then === now ? `${hourly(now)} as before` : `${hourly(then)} → ${hourly(now)} (${signed(total.change.projected30DayMicros)} in 30 days)`;
+  return `${parts.join(", ") || "nothing changes"}; ${cost}`;
+}
+
+const has = (each) => each.replicas - each.missing;
+const machines = (counts) => Object.values(counts).reduce((sum, each) => sum + each, 0);
+
+function tally(rows, noun) {
+  const verbs = { "+": noun === "service" ? "placed" : "made", "~": "changed", "-": "removed" };
+  return Object.entries(verbs).flatMap(([mark, verb]) => {
+    const found = rows.filter((each) => each.mark === mark && each.isPlaced !== false).length;
+    return found ? [`${plural(found, noun)} ${verb}`] : [];
+  });
+}
+
+// `3 × medium`, or `2 → 3 × medium`
+export function machinesOf({ mark, before, after }) {
+  return [...new Set([...Object.keys(before), ...Object.keys(after)])].sort().map((name) => {
+    const [then, now] = [before[name] ?? 0, after[name] ?? 0];
+    if (mark === "+" || then === now) return `${now} × ${name}`;
+    return mark === "-" ? `${then} × ${name}` : `${then} → ${now} × ${name}`;
+  }).join(", ");
+}
+
+export const MARKS = { "+": "new", "~": "changed", "-": "gone" };
+
+// What happens, in words.
+export function eventWords({ lose, drop, priceMillionths }) {
+  const words = [...lose.map((each) => `without ${each}`), ...drop.map((each) => `with ${each.pool} not certified for ${each.compliance}`)];
+  const change = (priceMillionths - 1e6) / 1e4;
+  return change ? [...words, `with prices ${change > 0 ? "+" : "−"}${Math.abs(change)} %`] : words;
+}
+
+// The fleet before and after a plan as two trees for the packed map: pools › clusters, sized by machines. `clusters`: what there is.
+export function beforeAfter(clusters, plan) {
+  const known = new Map(clusters.map((each) => [each.name, { name: each.name, pool: each.pool, before: each.nodes, after: each.nodes, mark: "" }]));
+  for (const each of plan.clusters) {
+    known.set(each.name, { name: each.name, pool: each.pool, before: machines(each.before), after: machines(each.after), mark: each.mark });
+  }
+  for (const each of known.values()) each.replicas = 0;
+  for (const service of plan.services) {
+    for (const [places, sign] of [[service.before, -1], [service.after, 1]]) {
+      for (const place of places) if (known.has(place.cluster)) known.get(place.cluster).replicas += sign * place.replicas;
+    }
+  }
+  const all = [...known.values()];
+  const total = (when) => all.reduce((sum, each) => sum + each[when], 0);
+  return { before: tree(all, "before"), after: tree(all, "after"), nodesBefore: total("before"), nodesAfter: total("after") };
+}
+
+// On the map of before what loses something is marked, on that of after what gains.
+function fate({ mark, before, after, replicas }, when) {
+  const gain = after - before || replicas;
+  if (when === "before") return mark === "-" || gain < 0 ? "minus" : "";
+  return mark === "+" || gain > 0 ? "plus" : "";
+}
+
+function tree(clusters, when) {
+  const pools = new Map();
+  for (const each of clusters) {
+    if (!each[when]) continue;
+    const mark = fate(each, when);
+    const gain = mark && each.replicas ? ` ${each.replicas > 0 ? "+" : "−"}${plural(Math.abs(each.replicas), "replica")}` : "";
+    const sign = each.mark === "+" ? "+ " : each.mark === "-" ? "− " : "";
+    const box = { key: `${when}/${each.name}`, name: `${sign}${each.name}${gain}`, weight: each[when], ratio: null, note: plural(each[when], "node"), mark };
+    pools.set(each.pool, [...(pools.get(each.pool) ?? []), box]);
+  }
+  return [...pools].sort(([one], [other]) => compare(one, other)).map(([pool, children]) => {
+    const weight = children.reduce((sum, each) => sum + each.weight, 0);
+    return { key: `${when}:${pool}`, name: pool, weight, ratio: null, note: plural(weight, "node"), children };
+  });
+}
+
+// One budget as shares of the longest of limit and projection: what is spent, what the month will come to, where it alerts and ends.
+export function budgetBar({ spentMicros, projectedMicros, limitMicros, alertMillionths }) {
+  const whole = Math.max(limitMicros ?? 0, projectedMicros, 1);
+  const alert = limitMicros == null ? null : (limitMicros * alertMillionths) / 1e6;
+  return {
+    spent: spentMicros / whole,
+    projected: projectedMicros / whole,
+    alert: alert == null ? null : alert / whole,
+    limit: limitMicros == null ? null : limitMicros / whole,
+    used: limitMicros ? projectedMicros / limitMicros : null,
+  };
+}
+
+const WORDS = { LatticePool: "pool", CloudInfrastructure: "cloud", StaticInfrastructure: "overflow of" };
+export const budgetName = ({ kind, name, region }) => `${WORDS[kind] ?? kind} ${name}${region ? ` ${region}` : ""}`;
+
+export const committed = ({ hourlyMicros }) => hourlyMicros * MONTH_HOURS;
+
+// Series of steps as columns that a chart stacks: times, and for each series the sum of it and of those below it.
+export function stacked(series, at) {
+  const times = [...new Set([...series.flatMap((each) => each.points.map(([time]) => time)), at])].sort((one, other) => one - other);
+  const below = times.map(() => 0);
+  const columns = series.map(({ points }) => {
+    let next = 0;
+    let rate = 0;
+    return times.map((time, index) => {
+      while (next < points.length && points[next][0] <= time) rate = points[next++][1];
+      below[index] += rate / 1e6;
+      return below[index];
+    });
+  });
+  return { times, columns };
+}
+
+// Months before this one over all budgets that do not pay for one another twice.
+export function monthsOf(budgets) {
+  const sums = new Map();
+  for (const each of budgets) {
+    if (each.kind === "StaticInfrastructure" || (each.kind === "CloudInfrastructure" && each.region)) continue;
+    for (const [month, micros] of Object.entries(each.pastMicros)) sums.set(month, (sums.get(month) ?? 0) + micros);
+  }
+  return [...sums].sort(([one], [other]) => compare(one, other)).map(([month, micros]) => ({ month, micros }));
+}
+
+export const changeText = (change) => `${signed(change.hourlyMicros, hourly)}`;
+export const costText = (rate) => `${hourly(rate.hourlyMicros)} · ${money(rate.projected30DayMicros)} in 30 days`;
+export const some = (words, most = 3) => `${words.slice(0, most).join(", ")}${words.length > most ? ` and ${count(words.length - most)} more` : ""}`;

@@ -1,0 +1,69 @@
+// The packed map: boxes in boxes, size by weight, shade by how full each is. Names are read, not only colours.
+import { html, memo, useEffect, useRef, useState } from "./dom.js";
+import { percent } from "./format.js";
+import { nested } from "./treemap.js";
+
+const STEPS = 6; // shades, from empty to full
+const ROOMY = 150; // pixels; narrower boxes are named without what all their neighbours' names begin with
+
+export const shade = (ratio) => (ratio == null ? "none" : Math.min(STEPS - 1, Math.floor(Math.max(0, ratio) * STEPS)));
+
+// items: [{key, name, short, weight, ratio, text, note, mark, href, children}].
+// ratio: 0..1 or null; text: instead of the ratio's percent; note: shown where there is room, else on hover;
+// mark: "bad", "held", "plus", "minus" or nothing; href: where a click goes.
+export function PackedMap({ items, label, height = 520, most = 1500 }) {
+  const frame = useRef(null);
+  const width = useWidth(frame);
+  const boxes = width ? nested(items, { x: 0, y: 0, w: width, h: height }, most) : [];
+  return html`<div class="map" ref=${frame} role="group" aria-label=${label} style=${{ height: `${height}px` }} onKeyDown=${step}>
+    ${boxes.map((box) => html`<${Box} key=${box.item.key} ...${box} />`)}
+  </div>`;
+}
+
+const PLACE = ["x", "y", "w", "h", "depth", "open"];
+const SHOWN = ["name", "short", "ratio", "text", "note", "mark", "href"];
+const same = (one, other) => PLACE.every((each) => one[each] === other[each]) && SHOWN.every((each) => one.item[each] === other.item[each]);
+
+const Box = memo(({ item, depth, x, y, w, h, open }) => {
+  const place = { left: `${x}px`, top: `${y}px`, width: `${Math.max(1, w - 1)}px`, height: `${Math.max(1, h - 1)}px` };
+  const full = item.text ?? (item.ratio == null ? "" : percent(item.ratio));
+  const title = [item.name, full, item.note].filter(Boolean).join(" · ");
+  const named = open || (w > 46 && h > 20);
+  return html`<a class="box" href=${item.href} style=${place} title=${title} aria-label=${title} tabindex=${depth ? -1 : 0}
+      data-depth=${depth} data-open=${open ? "" : null} data-shade=${shade(item.ratio)} data-mark=${item.mark || null} data-key=${item.key}>
+    ${named && html`<span class="box-name">${w < ROOMY ? item.short || item.name : item.name}</span>`}
+    ${named && (open || h > 36) && w > 70 && html`<span class="box-full">${full}</span>`}
+    ${!open && h > 64 && w > 120 && html`<span class="box-note">${item.note}</span>`}
+  </a>`;
+}, same);
+
+// Arrow keys go from box to box of the outermost level.
+function step(event) {
+  const moves = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+  if (!(event.key in moves)) return;
+  const boxes = [...event.currentTarget.querySelectorAll('[data-depth="0"]')];
+  const at = boxes.indexOf(document.activeElement);
+  boxes[(at + moves[event.key] + boxes.length) % boxes.length]?.focus();
+  event.preventDefault();
+}
+
+export function Legend({ of }) {
+  return html`<p class="legend" aria-hidden="true">
+    <span>${of}: 0%</span>
+    ${Array.from({ length: STEPS }, (_, step) => html`<i class="box" data-shade=${step}></i>`)}
+    <span>100%</span>
+    <i class="box" data-shade="0" data-mark="bad"></i><span>not ready</span>
+    <i class="box" data-shade="0" data-mark="held"></i><span>cordoned</span>
+  </p>`;
+}
+
+// How wide an element is, whatever happens to the window.
+export function useWidth(ref) {
+  const [width, setWidth] = useState(0);
+  useEffect(() => {
+    const seen = new ResizeObserver(([entry]) => setWidth(Math.floor(entry.contentRect.width)));
+    seen.observe(ref.current);
+    return () => seen.disconnect();
+  }, []);
+  return width;
+}

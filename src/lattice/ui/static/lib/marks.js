@@ -1,0 +1,29 @@
+// Marks that people put on nodes: cordoned, draining. Put on with what was read, so that nobody else's change is lost.
+import { get, objectPath, put } from "./api.js";
+
+const DRAINING = "lattice.dev/draining";
+const ATTEMPTS = 10;
+
+export const cordoned = (spec) => ({ ...spec, unschedulable: true });
+
+export function uncordoned({ unschedulable, taints = [], ...spec }) {
+  const rest = taints.filter((each) => each.key !== DRAINING);
+  return rest.length ? { ...spec, taints: rest } : spec;
+}
+
+export function drained({ taints = [], ...spec }) {
+  return { ...spec, unschedulable: true, taints: [...taints.filter((each) => each.key !== DRAINING), { key: DRAINING, effect: "NoExecute" }] };
+}
+
+// Changes the spec of a node; whoever changed it in between goes first.
+export async function mark(name, change) {
+  const path = objectPath("latticenodes", "", name);
+  for (let attempt = 1; ; attempt += 1) {
+    const node = await get(path);
+    try {
+      return await put(path, { ...node, spec: change(node.spec ?? {}) });
+    } catch (error) {
+      if (error.status !== 409 || attempt === ATTEMPTS) throw error;
+    }
+  }
+}

@@ -1,0 +1,160 @@
+// What a change would do: of a plan, of what might happen, of a cheaper arrangement. One document, one look.
+import { beforeAfter, changeText, costText, MARKS, machinesOf, required, some, summary, ways, where } from "./answers.js";
+import { html, memo, useMemo } from "./dom.js";
+import { count, hourly, money, percent, plural, signed } from "./format.js";
+import { PackedMap } from "./map.js";
+import { Badge, Figures, Table } from "./parts.js";
+import { href } from "./route.js";
+
+const TONES = { "+": "good", "~": "warn", "-": "bad" };
+const NAMED = 20; // services without a place that are told at length
+
+// document: a plan; clusters: what there is now, for the map; words: what happens, if anything does. Drawn once for each answer.
+export const Outcome = memo(Whole, (before, now) => before.document === now.document);
+
+function Whole({ document: plan, clusters, words = [] }) {
+  return html`<section class="stack" aria-label="Outcome">
+    <p class="lead" data-test="summary">${words.length ? `${capital(words.join(", "))}: ` : ""}${summary(plan)}</p>
+    <${Totals} plan=${plan} />
+    ${plan.pending && html`<p class="note">Before is as if all that is declared already had its place; ${money(plan.pending.cost.before.hourlyMicros)}/h is paid now.</p>`}
+    ${plan.unplaced.length > 0 && html`<${Unplaced} found=${plan.unplaced} />`}
+    ${clusters && html`<${Maps} clusters=${clusters} plan=${plan} />`}
+    <${Changes} plan=${plan} />
+    ${plan.budgets.length > 0 && html`<${Budgets} budgets=${plan.budgets} />`}
+    <${Notes} plan=${plan} />
+  </section>`;
+}
+
+function Totals({ plan }) {
+  const { before, after, change } = plan.total;
+  const tone = change.hourlyMicros > 0 ? "warn" : "good";
+  return html`<${Figures} items=${[
+    { title: "Before", value: hourly(before.hourlyMicros) },
+    { title: "After", value: hourly(after.hourlyMicros) },
+    { title: "In 30 days", value: html`<span class="change" data-tone=${change.hourlyMicros ? tone : ""}>${signed(change.projected30DayMicros)}</span>` },
+    { title: "Services changed", value: count(plan.services.length) },
+    { title: "Not all placed", value: count(plan.unplaced.length) },
+  ]} />`;
+}
+
+function Maps({ clusters, plan }) {
+  const maps = useMemo(() => beforeAfter(clusters, plan), [clusters, plan]);
+  const part = (title, items, nodes) => html`<figure class="card">
+    <figcaption><h2>${title}</h2> <span class="quiet">${plural(nodes, "node")}</span></figcaption>
+    ${items.length ? html`<${PackedMap} items=${items} label=${`Map of the fleet, ${title.toLowerCase()}`} height=${240} />` : html`<p class="quiet">no machines</p>`}
+  </figure>`;
+  return html`<div class="columns maps">${part("Before", maps.before, maps.nodesBefore)}${part("After", maps.after, maps.nodesAfter)}</div>
+    <p class="legend" aria-hidden="true"><i class="box" data-shade="none" data-mark="plus"></i><span>gains machines or replicas</span><i class="box" data-shade="none" data-mark="minus"></i><span>loses some</span></p>`;
+}
+
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
+const Mark = ({ mark }) => html`<${Badge} tone=${TONES[mark] ?? "quiet"}>${mark === "-" ? "−" : mark} ${MARKS[mark]}<//>`;
+const serviceLink = (name) => html`<a href=${href("services", ...name.split("/"))}>${name}</a>`;
+
+const SERVICES = [
+  { name: "name", title: "Service", value: (row) => row.name, cell: (row) => serviceLink(row.name) },
+  { name: "mark", title: "Change", value: (row) => row.mark, cell: (row) => html`<${Mark} mark=${row.mark} />` },
+  { name: "where", title: "Where", value: (row) => where(row.after), cell: moved },
+  { name: "cost", title: "$/h", value: (row) => row.cost.change.hourlyMicros, cell: (row) => changeText(row.cost.change), end: true },
+  { name: "month", title: "30 days", value: (row) => row.cost.change.projected30DayMicros, cell: (row) => signed(row.cost.change.projected30DayMicros), end: true, wide: true },
+];
+
+function moved(row) {
+  const [before, after] = [where(row.before), where(row.after)];
+  const told = !row.before.length ? after : before === after ? `${after}, as before` : `${before} → ${after}`;
+  return !row.isPlaced && row.after.length ? `${told} (${row.after.reduce((sum, each) => sum + each.replicas, 0)} of ${plural(row.replicas, "replica")})` : told;
+}
+
+const CLUSTERS = [
+  { name: "name", title: "Cluster", value: (row) => row.name },
+  { name: "mark", title: "Change", value: (row) => row.mark, cell: (row) => html`<${Mark} mark=${row.mark} />` },
+  { name: "pool", title: "Pool", value: (row) => row.pool, wide: true },
+  { name: "nodes", title: "Nodes", value: machinesOf },
+  { name: "cost", title: "$/h", value: (row) => row.cost.change.hourlyMicros, cell: (row) => changeText(row.cost.change), end: true },
+];
+
+const POOLS = [
+  { name: "name", title: "Pool", value: (row) => row.name },
+  { name: "before", title: "Before $/h", value: (row) => row.before.hourlyMicros, cell: (row) => money(row.before.hourlyMicros), end: true, wide: true },
+  { name: "after", title: "After $/h", value: (row) => row.after.hourlyMicros, cell: (row) => money(row.after.hourlyMicros), end: true },
+  { name: "change", title: "Change $/h", value: (row) => row.change.hourlyMicros, cell: (row) => signed(row.change.hourlyMicros), end: true },
+  { name: "month", title: "30 days", value: (row) => row.change.projected30DayMicros, cell: (row) => signed(row.change.projected30DayMicros), end: true },
+];
+
+const MOVES = [
+  { name: "name", title: "Would move", value: (row) => row.name, cell: (row) => serviceLink(row.name) },
+  { name: "to", title: "To", value: (row) => (row.to ? where(row.to) : "nowhere") },
+  { name: "why", title: "Why", value: (row) => row.reasons.join("; ") },
+];
+
+const keyed = (rows) => rows.map((row) => ({ ...row, path: row.name }));
+const Part = ({ title, columns, rows, note }) => rows.length > 0 && html`<section class="stack-tight">
+  <h2>${title}</h2><${Table} label=${title} columns=${columns} rows=${keyed(rows)} height=${380} />${note && html`<p class="quiet">${note}</p>`}</section>`;
+
+function Changes({ plan }) {
+  const changed = plan.pools.filter((each) => each.change.hourlyMicros);
+  return html`<${Part} title="Services" columns=${SERVICES} rows=${plan.services.filter((each) => each.before.length || each.after.length)} />
+    <${Part} title="Clusters" columns=${CLUSTERS} rows=${plan.clusters} />
+    <${Part} title="Money by pool" columns=${POOLS} rows=${changed} />
+    <${Part} title="Would move" columns=${MOVES} rows=${plan.wouldMove} note="They stay where they are until moving them is asked for." />`;
+}
+
+function Budgets({ budgets }) {
+  const shown = budgets.filter((each) => each.before.micros !== each.after.micros || each.limit.micros !== each.limitBefore.micros);
+  return shown.length > 0 && html`<section class="card"><h2>Budgets</h2><ul class="budgets">${shown.map((each) => {
+    const over = each.percentAfter >= 100 ? "bad" : each.percentAfter >= each.alertPercent ? "warn" : "";
+    const text = `${each.percentBefore} % → ${each.percentAfter} %`;
+    return html`<li key=${each.ledger}><div class="budget-head"><strong>${each.subject}</strong>
+        <span class="quiet">${text} of ${money(each.limit.micros)} a month · alert at ${each.alertPercent} % · ${each.isHard ? "hard" : "soft"} limit</span>
+        ${over && html`<${Badge} tone=${over}>${over === "bad" ? "over the limit" : "alert"}<//>`}</div>
+      <${Track} label=${`${each.subject}: ${text}`} tone=${over} solid=${each.percentBefore / 100} light=${each.percentAfter / 100} marks=${[{ ratio: each.alertPercent / 100, title: `alert at ${each.alertPercent} %` }]} /></li>`;
+  })}</ul></section>`;
+}
+
+// A bar with a solid and a light part, and marks: [{ratio, title}].
+export function Track({ label, solid, light, marks = [], tone = "" }) {
+  const wide = (ratio) => ({ width: `${Math.max(0, Math.min(1, ratio)) * 100}%` });
+  return html`<div class="track" role="img" aria-label=${label} data-tone=${tone}>
+    <span class="track-light" style=${wide(light)}></span><span class="track-solid" style=${wide(Math.min(solid, light || solid))}></span>
+    ${marks.map((mark) => html`<i class="track-mark" key=${mark.title} title=${mark.title} style=${{ left: `${Math.min(1, mark.ratio) * 100}%` }}></i>`)}
+  </div>`;
+}
+
+function Unplaced({ found }) {
+  return html`<section class="card problem-card" aria-label="Not all placed"><h2>Not all placed</h2><ul class="verdicts">
+    ${found.slice(0, NAMED).map((each) => html`<li key=${each.name}>
+      <div class="row">${serviceLink(each.name)}<${Badge} tone=${each.isNew ? "bad" : "quiet"}>${each.verdict}${each.isNew ? "" : " as before"}<//>
+        <span class="quiet">has ${each.replicas - each.missing} of ${plural(each.replicas, "replica")}</span></div>
+      <p>${each.reason}</p><${InTheWay} found=${each} service=${each.name} />
+    </li>`)}
+    ${found.length > NAMED && html`<li class="quiet">and ${count(found.length - NAMED)} more</li>`}
+  </ul></section>`;
+}
+
+// Any of these gone would be enough; and what a new place would have to be like.
+export function InTheWay({ found, service }) {
+  const listed = [
+    ...ways(found, service).map((way, index) => [index ? "or without" : "Fits without", way]),
+    ...(found.contradictions ?? []).map((each) => ["Contradict", each.text]),
+    ...(found.waits?.length ? [["Waits for", found.waits.join("; ")]] : []),
+    ...(required(found.required) ? [["Fits in", required(found.required)]] : []),
+  ];
+  return listed.length > 0 && html`<dl class="ways">${listed.map(([term, text]) => html`<div key=${term + text}><dt>${term}</dt><dd>${text}</dd></div>`)}</dl>`;
+}
+
+function Notes({ plan }) {
+  const estimates = plan.latencies.filter((each) => each.isEstimate).length;
+  const lines = [
+    ...plan.risks,
+    ...plan.findings.map((each) => `${each.subject}: ${each.message}`),
+    ...(plan.ignored ? [`ignored ${Object.entries(plan.ignored).map(([kind, number]) => `${number} ${kind}`).join(", ")}: placement does not look at them`] : []),
+    ...(estimates ? [`${estimates} of ${plan.latencies.length} latencies are estimates`] : []),
+    ...(plan.prices.unknown.length ? [`no price known for ${some(plan.prices.unknown)}`] : []),
+  ];
+  const sources = plan.prices.sources.map((each) => `${each.source}${each.asOf ? ` as of ${each.asOf}` : ""}`).join("; ");
+  return html`${lines.length > 0 && html`<ul class="notes">${lines.map((line) => html`<li key=${line}>${line}</li>`)}</ul>`}
+    <p class="quiet">${sources && `Prices: ${sources}. `}As of revision ${plan.revision}.</p>`;
+}
+
+export const shareOf = (millionths) => percent(millionths / 1e6);
+export { costText };

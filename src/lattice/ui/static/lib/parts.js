@@ -1,0 +1,202 @@
+// Parts that views are made of: tables that hold ten thousand rows, bars, badges, errors with their fix.
+import { html, memo, useEffect, useMemo, useRef, useState } from "./dom.js";
+import { ago, compare, percent } from "./format.js";
+import { useWidth } from "./map.js";
+
+const ROW = 34; // pixels, as style.css has it
+const AROUND = 8; // rows drawn beyond what is seen
+const NARROW = 700; // pixels; columns marked `wide` are left out below
+
+// columns: [{name, title, value: row => what sorts, cell: row => what is shown (value if absent), end: true for figures,
+// wide: true if it is left out where there is no room, narrow: true if it is shown only there}]
+// rows with `path` as their key; href(row): where a row leads. Rows are sorted by their head's click; ↑ ↓ Enter work inside.
+// tall: pixels of a row where there is no room, for columns of two lines.
+export function Table({ columns, rows, label, href, sort: first, height = 560, tall = ROW, empty = "nothing here" }) {
+  const frame = useRef(null);
+  const width = useWidth(frame);
+  const [sort, setSort] = useState(first ?? { by: columns[0].name, down: false });
+  const [top, setTop] = useState(0);
+  const [active, setActive] = useState(null);
+  const isNarrow = Boolean(width) && width < NARROW;
+  const high = isNarrow ? tall : ROW;
+  const shown = columns.filter((each) => (isNarrow ? !each.wide : !each.narrow));
+  const sorted = useMemo(() => sortedBy(rows, columns, sort), [rows, columns, sort.by, sort.down]);
+  const start = Math.max(0, Math.min(Math.floor(top / high) - AROUND, sorted.length - 1));
+  const end = Math.min(sorted.length, Math.ceil((top + height) / high) + AROUND);
+  const move = (event) => keyMove(event, { sorted, active, setActive, frame, href, high });
+  return html`<div class="table" ref=${frame} style=${{ maxHeight: `${height}px`, "--row": `${high}px` }} onScroll=${(event) => setTop(event.currentTarget.scrollTop)}
+      tabindex="0" onKeyDown=${move} role="region" aria-label=${label}>
+    <table aria-rowcount=${sorted.length + 1} aria-label=${label}>
+      <thead><tr>${shown.map((each) => html`<${Head} key=${each.name} column=${each} sort=${sort} setSort=${setSort} />`)}</tr></thead>
+      <tbody>
+        ${start > 0 && html`<tr key="before" aria-hidden="true"><td class="space" colspan=${shown.length} style=${{ height: `${start * high}px` }}></td></tr>`}
+        ${sorted.slice(start, end).map((row, index) => html`<${Row} key=${row.path} row=${row} columns=${shown} href=${href} index=${start + index + 2} active=${row.path === active} />`)}
+        ${end < sorted.length && html`<tr key="after" aria-hidden="true"><td class="space" colspan=${shown.length} style=${{ height: `${(sorted.length - end) * high}px` }}></td></tr>`}
+      </tbody>
+    </table>
+    ${!sorted.length && html`<p class="quiet pad">${empty}</p>`}
+  </div>`;
+}
+
+function Head({ column, sort, setSort }) {
+  const on = sort.by === column.name;
+  const direction = on ? (sort.down ? "descending" : "ascending") : "none";
+  const turn = () => setSort({ by: column.name, down: on ? !sort.down : Boolean(column.end) });
+  return html`<th scope="col" class=${column.end ? "end" : ""} aria-sort=${direction}>
+    <button type="button" class="head" onClick=${turn}>${column.title}<span aria-hidden="true">${on ? (sort.down ? " ↓" : " ↑") : ""}</span></button>
+  </th>`;
+}
+
+const sameRow = (one, other) => one.row === other.row && one.index === other.index && one.active === other.active && one.columns.every((each, at) => each === other.columns[at]) && one.columns.length === other.columns.length;
+
+const Row = memo(({ row, columns, href, index, active }) => {
+  const to = href?.(row);
+  return html`<tr aria-rowindex=${index} class=${active ? "active" : ""} data-path=${row.path} onClick=${(event) => to && !event.target.closest("a,button") && (location.hash = to)}>
+    ${columns.map((each, at) => {
+      const shown = each.cell ? each.cell(row) : each.value(row);
+      return html`<td key=${each.name} class=${each.end ? "end" : ""}>${at === 0 && to ? html`<a href=${to}>${shown}</a>` : shown}</td>`;
+    })}
+  </tr>`;
+}, sameRow);
+
+export function sortedBy(rows, columns, { by, down }) {
+  const column = columns.find((each) => each.name === by) ?? columns[0];
+  const sign = down ? -1 : 1;
+  return [...rows].sort((one, other) => sign * compare(column.value(one), column.value(other)) || (one.path < other.path ? -1 : 1));
+}
+
+function keyMove(event, { sorted, active, setActive, frame, href, high }) {
+  const jumps = { ArrowDown: 1, ArrowUp: -1, PageDown: 12, PageUp: -12, Home: -Infinity, End: Infinity };
+  const at = sorted.findIndex((each) => each.path === active);
+  if (event.key === "Enter" && at >= 0 && event.target === frame.current && href) location.hash = href(sorted[at]);
+  if (!(event.key in jumps) || !sorted.length) return;
+  event.preventDefault();
+  const next = Math.max(0, Math.min(sorted.length - 1, at + jumps[event.key]));
+  setActive(sorted[next].path);
+  const y = next * high;
+  const box = frame.current;
+  if (y < box.scrollTop) box.scrollTop = y;
+  else if (y + 2 * high > box.scrollTop + box.clientHeight) box.scrollTop = y + 2 * high - box.clientHeight;
+}
+
+// How full: a bar with its figure beside it. `at`: further marks, [{ratio, title}].
+export function Bar({ ratio, text, tone = "", at = [], label }) {
+  const shown = Math.max(0, Math.min(1, ratio || 0));
+  return html`<span class="bar" data-tone=${tone} role="img" aria-label=${`${label ? `${label}: ` : ""}${text ?? percent(ratio || 0)}`}>
+    <span class="bar-track"><span class="bar-fill" style=${{ width: `${shown * 100}%` }}></span>
+      ${at.map((mark) => html`<i class="bar-mark" title=${mark.title} style=${{ left: `${Math.max(0, Math.min(1, mark.ratio)) * 100}%` }}></i>`)}</span>
+    <span class="bar-text" aria-hidden="true">${text ?? percent(ratio || 0)}</span>
+  </span>`;
+}
+
+// One word about a state. tone: good, warn, bad, quiet; the word says it, the colour only helps.
+export const Badge = ({ tone = "quiet", children }) => html`<span class="badge" data-tone=${tone}>${children}</span>`;
+
+const TONES = {
+  good: ["Ready", "Running", "Healthy", "Active", "Placed", "Normal", "Ok", "Now", "Available"],
+  warn: ["Pending", "Starting", "Progressing", "Draining", "Cordoned", "Creating", "Degraded", "NotNow", "OverBudget", "Alert", "Warning", "Scaling"],
+  bad: ["Failed", "NotReady", "Lost", "Unplaceable", "Unschedulable", "Never", "NotHere", "Unknown", "Exceeded", "Unhealthy"],
+};
+export const toneOf = (word) => Object.keys(TONES).find((tone) => TONES[tone].includes(word)) ?? "quiet";
+export const State = ({ word }) => (word ? html`<${Badge} tone=${toneOf(word)}>${word}<//>` : html`<span class="quiet">–</span>`);
+
+// How long ago, and it grows.
+export function Ago({ stamp }) {
+  const [now, setNow] = useState(Date.now);
+  useEffect(() => {
+    const timer = setInterval(() => setNow(Date.now()), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  return html`<time datetime=${stamp} title=${stamp}>${ago(stamp, now)}</time>`;
+}
+
+export const Loading = ({ what = "Loading" }) => html`<p class="quiet pad" role="status">${what}…</p>`;
+
+export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
+
+// What went wrong, and what to do about it.
+export function Problem({ error, retry }) {
+  if (!error) return null;
+  return html`<div class="problem" role="alert">
+    <strong>${worded(error.message)}</strong>
+    ${error.causes?.length > 0 && html`<ul>${error.causes.map((each) => html`<li>${each.field && html`<code>${each.field}</code>: `}${each.message}</li>`)}</ul>`}
+    ${error.fix && html`<p>Fix: ${worded(error.fix)}</p>`}
+    ${retry && html`<button type="button" onClick=${retry}>Try again</button>`}
+  </div>`;
+}
+
+// `commands` in a sentence stand out.
+const worded = (text) => text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));
+
+// A view's head: h1, a sentence or figures beside it, and what can be done at its right.
+export const Heading = ({ title, note, children }) => html`<header class="heading">
+  <h1>${title}</h1>${note && html`<p class="quiet">${note}</p>`}<div class="actions">${children}</div>
+</header>`;
+
+// One of few: [{value, title}].
+export const Choice = ({ label, options, value, onChange }) => html`<div class="choice" role="radiogroup" aria-label=${label}>
+  ${options.map((each) => html`<button type="button" role="radio" key=${each.value} aria-checked=${each.value === value} onClick=${() => onChange(each.value)}>${each.title}</button>`)}
+</div>`;
+
+export const Search = ({ label, value, onChange }) => html`<input class="search" type="search" placeholder=${label} aria-label=${label} value=${value}
+  onInput=${(event) => onChange(event.currentTarget.value)} />`;
+
+// Figures in a row: [{title, value, note}].
+export const Figures = ({ items }) => html`<dl class="figures">
+  ${items.map((each) => html`<div key=${each.title}><dt>${each.title}</dt><dd>${each.value}${each.note && html`<small>${each.note}</small>`}</dd></div>`)}
+</dl>`;
+
+export const Crumbs = ({ items }) => html`<nav class="crumbs" aria-label="Path"><ol>
+  ${items.map((each, at) => html`<li key=${each.name}>${at < items.length - 1 ? html`<a href=${each.href}>${each.name}</a>` : html`<span aria-current="page">${each.name}</span>`}</li>`)}
+</ol></nav>`;
+
+// A panel over the page; Esc and the background close it, and focus comes back to where it was.
+export function Dialog({ title, onClose, children }) {
+  const ref = useRef(null);
+  useEffect(() => {
+    const before = document.activeElement;
+    ref.current.showModal();
+    return () => before?.focus?.();
+  }, []);
+  return html`<dialog ref=${ref} aria-label=${title} onCancel=${onClose} onClose=${onClose} onClick=${(event) => event.target === ref.current && onClose()}>
+    <div class="dialog-body"><header class="heading"><h2>${title}</h2><button type="button" class="plain" aria-label="Close" onClick=${onClose}>✕</button></header>${children}</div>
+  </dialog>`;
+}
+
+// Asked of the server, and asked again when `keys` change or `again()` is called: {value, error, busy, again}. The old value stays until the new one is there.
+export function useAsked(load, keys) {
+  const [state, setState] = useState({ value: null, error: null, busy: true });
+  const turn = useRef(0);
+  const run = () => {
+    const mine = (turn.current += 1);
+    setState((before) => ({ ...before, busy: true }));
+    Promise.resolve(load()).then(
+      (value) => turn.current === mine && setState({ value, error: null, busy: false }),
+      (error) => turn.current === mine && setState((before) => ({ ...before, error, busy: false })),
+    );
+  };
+  useEffect(() => {
+    run();
+    return () => {
+      turn.current += 1;
+    };
+  }, keys);
+  return { ...state, again: run };
+}
+
+// At most once in `wait` milliseconds, and the last call is never lost: for what is told many times a second.
+export function usePaced(call, wait) {
+  const state = useRef({ timer: 0, at: 0 });
+  const latest = useRef(call);
+  latest.current = call;
+  useEffect(() => () => clearTimeout(state.current.timer), []);
+  return () => {
+    const now = state.current;
+    if (now.timer) return;
+    now.timer = setTimeout(() => {
+      now.timer = 0;
+      now.at = performance.now();
+      latest.current();
+    }, Math.max(0, now.at + wait - performance.now()));
+  };
+}

@@ -1,0 +1,44 @@
+// Where are we? The address's hash, `#/services/default/api?tab=fit`, as words and back.
+import { useEffect, useState } from "./dom.js";
+
+export function parse(hash) {
+  const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
+  const words = path.split("/").filter(Boolean).map(decoded);
+  return { view: words[0] ?? "", params: words.slice(1), query: Object.fromEntries(new URLSearchParams(query)) };
+}
+
+function decoded(word) {
+  try {
+    return decodeURIComponent(word);
+  } catch {
+    return word;
+  }
+}
+
+// href("services", "default", "api") === "#/services/default/api"; an object as the last word is the query.
+export function href(...words) {
+  const query = typeof words.at(-1) === "object" ? words.pop() : {};
+  const search = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== "" && value != null)).toString();
+  return `#/${words.map(encodeURIComponent).join("/")}${search ? `?${search}` : ""}`;
+}
+
+export function go(...words) {
+  location.hash = href(...words);
+}
+
+// The same view with another query, without a new entry in the history.
+export function replaceQuery(query) {
+  const { view, params } = parse(location.hash);
+  history.replaceState(null, "", href(view, ...params, query));
+  dispatchEvent(new HashChangeEvent("hashchange"));
+}
+
+export function useRoute() {
+  const [route, setRoute] = useState(() => parse(location.hash));
+  useEffect(() => {
+    const changed = () => setRoute(parse(location.hash));
+    addEventListener("hashchange", changed);
+    return () => removeEventListener("hashchange", changed);
+  }, []);
+  return route;
+}

@@ -1,0 +1,171 @@
+// The fleet as a packed map: regions › pools › clusters › nodes. Size is capacity, shade is how full.
+import { top } from "../lib/api.js";
+import { html, useEffect, useMemo } from "../lib/dom.js";
+import { bytes, cores, count, cpu, hourly, monthly, percent, plural, share } from "../lib/format.js";
+import { useLive } from "../lib/live.js";
+import { Legend, PackedMap } from "../lib/map.js";
+import { Choice, Crumbs, Empty, Figures, Heading, Loading, Problem, useAsked, usePaced } from "../lib/parts.js";
+import { href, replaceQuery } from "../lib/route.js";
+
+const LEVELS = ["region", "pool", "cluster"];
+const KINDS = ["latticenodes", "latticeclusters", "latticepools", "latticeworkloads"];
+const AT_MOST = 1000; // milliseconds between two looks at what changed
+const USED_AGAIN = 10_000; // what is measured changes without a word
+const BY = [{ value: "cpu", title: "CPU" }, { value: "memory", title: "Memory" }];
+const OF = [{ value: "asked", title: "Asked for" }, { value: "used", title: "Measured" }];
+const NO_POOL = "nodes of no pool";
+const NO_REGION = "no region";
+
+export default function Fleet({ params, query }) {
+  const { value, error, again } = useAsked(() => top("pools", "clusters", "nodes"), []);
+  const soon = usePaced(again, AT_MOST);
+  useLive(KINDS, soon);
+  useEffect(() => {
+    const timer = setInterval(() => document.hidden || again(), USED_AGAIN);
+    return () => clearInterval(timer);
+  }, []);
+  const by = query.by === "memory" ? "memory" : "cpu";
+  const of = query.of === "used" ? "used" : "asked";
+  const tree = useMemo(() => value && fleetTree(value, { by, of }), [value, by, of]);
+  const choose = (more) => replaceQuery({ ...query, ...more });
+  const here = tree && find(tree, params);
+  return html`
+    <${Heading} title="Fleet">
+      <${Choice} label="Shade by" options=${OF} value=${of} onChange=${(next) => choose({ of: next })} />
+      <${Choice} label="Size and shade by" options=${BY} value=${by} onChange=${(next) => choose({ by: next })} />
+    <//>
+    <${Problem} error=${error} retry=${again} />
+    ${!tree && !error && html`<${Loading} />`}
+    ${here && html`<${Totals} of=${here} /><${Path} params=${params} query=${query} /><${Drawn} here=${here} by=${by} of=${of} />`}
+    ${tree && !here && html`<${Empty}>There is no such part of the fleet any more. <a href=${href("fleet")}>See all of it</a>.<//>`}`;
+}
+
+function Totals({ of }) {
+  const items = [
+    { title: "Nodes", value: count(of.nodes), note: of.ready === of.nodes ? "all ready" : `${count(of.ready)} ready` },
+    { title: "CPU asked for", value: percent(share(of.cpu.asked, of.cpu.of)), note: `${cpu(of.cpu.asked)} of ${cores(of.cpu.of)}` },
+    { title: "Memory asked for", value: percent(share(of.memory.asked, of.memory.of)), note: `${bytes(of.memory.asked)} of ${bytes(of.memory.of)}` },
+    { title: "Workloads", value: count(of.workloads) },
+  ];
+  if (of.hourly) items.push({ title: "Cost", value: hourly(of.hourly), note: monthly(of.hourly) });
+  return html`<${Figures} items=${items} />`;
+}
+
+function Path({ params, query }) {
+  const items = [{ name: "All", href: href("fleet", query) }, ...params.map((name, at) => ({ name, href: href("fleet", ...params.slice(0, at + 1), query) }))];
+  return html`<div class="row map-path"><${Crumbs} items=${items} /></div>`;
+}
+
+function Drawn({ here, by, of }) {
+  useEffect(() => {
+    const up = (event) => event.key === "Escape" && !document.querySelector("dialog[open]") && here.parent && (location.hash = here.parent);
+    addEventListener("keydown", up);
+    return () => removeEventListener("keydown", up);
+  }, [here.parent]);
+  if (!here.children.length) return html`<${Empty}>No nodes here yet. They come when a service is placed here.<//>`;
+  const height = Math.max(320, Math.min(620, innerHeight - 330));
+  return html`<${PackedMap} items=${here.children.map(shortened)} label=${`${here.name}, packed by ${by}`} height=${height} />
+    <${Legend} of=${`${by === "cpu" ? "CPU" : "Memory"} ${of === "asked" ? "asked for" : "measured"}`} />`;
+}
+
+// ---- from rows to a tree; pure ----
+
+const nothing = () => ({ nodes: 0, ready: 0, workloads: 0, hourly: 0, cpu: { used: 0, of: 0, asked: 0 }, memory: { used: 0, of: 0, asked: 0 } });
+
+// {name, children, figures…}: every part with the sum of what is in it, ready for the map.
+export function fleetTree({ pools, clusters, nodes }, how) {
+  const regions = new Map(pools.map((each) => [each.name, each.region]));
+  const root = branch("All");
+  for (const pool of pools) enter(root, [regionOf(pool, nodes), pool.name]);
+  const costs = new Map(clusters.map((each) => [each.name, each.hourlyMicros ?? 0]));
+  for (const node of nodes) {
+    const names = [regions.get(node.pool) || node.region || NO_REGION, node.pool || NO_POOL, node.cluster || "no cluster"];
+    enter(root, names).inside.set(node.name, leaf(node));
+  }
+  for (const each of clusters) {
+    const part = root.inside.get(regions.get(each.pool) || each.region || NO_REGION)?.inside.get(each.pool)?.inside.get(each.name);
+    if (part) part.own = costs.get(each.name);
+  }
+  return shown(root, [], how, spareWeight(root, how));
+}
+
+const regionOf = (pool, nodes) => pool.region || nodes.find((each) => each.pool === pool.name)?.region || NO_REGION;
+const branch = (name) => ({ name, inside: new Map() });
+const leaf = (node) => ({ name: node.name, node, inside: new Map() });
+
+function enter(root, names) {
+  return names.reduce((part, name) => {
+    if (!part.inside.has(name)) part.inside.set(name, branch(name));
+    return part.inside.get(name);
+  }, root);
+}
+
+// What is there but has no machine is drawn, too: as a twentieth of the whole.
+function spareWeight(root, { by }) {
+  let sum = 0;
+  const walk = (part) => {
+    sum += part.node?.[by].of ?? 0;
+    part.inside.forEach(walk);
+  };
+  walk(root);
+  return Math.max(1, sum / 20);
+}
+
+function shown(part, path, how, spare) {
+  const parts = [...part.inside.values()];
+  const start = sharedStart([`${part.name}-`, ...parts.map((each) => each.name)]) || sharedStart(parts.map((each) => each.name));
+  const children = parts.map((each) => ({ ...shown(each, [...path, each.name], how, spare), short: each.name.slice(start) }));
+  const total = children.reduce(plus, part.node ? figuresOf(part.node) : nothing());
+  total.hourly += part.own ?? 0;
+  const amount = total[how.by];
+  const query = { by: how.by === "cpu" ? "" : how.by, of: how.of === "asked" ? "" : how.of };
+  return {
+    ...total,
+    key: path.join("/") || "all",
+    name: part.name,
+    weight: amount.of || (part.node ? spare / 10 : children.reduce((sum, each) => sum + each.weight, 0) || spare),
+    ratio: total.nodes && amount.of ? share(amount[how.of], amount.of) : null,
+    note: noteOf(part, total, how),
+    mark: part.node ? markOf(part.node) : "",
+    href: part.node ? href("nodes", part.name) : href("fleet", ...path, query),
+    parent: path.length ? href("fleet", ...path.slice(0, -1), query) : "",
+    children,
+  };
+}
+
+// How many characters names begin with in common, up to a dash: where there is no room, they go without.
+function sharedStart(names) {
+  let length = 0;
+  if (names.length < 2) return 0;
+  while (length < names[0].length && names.every((each) => each[length] === names[0][length])) length += 1;
+  return names[0].lastIndexOf("-", length - 1) + 1;
+}
+
+function figuresOf(node) {
+  return { nodes: 1, ready: node.isReady ? 1 : 0, workloads: node.workloads, hourly: 0, cpu: { ...node.cpu }, memory: { ...node.memory } };
+}
+
+function plus(total, part) {
+  for (const name of ["nodes", "ready", "workloads", "hourly"]) total[name] += part[name];
+  for (const name of ["cpu", "memory"]) for (const what of ["used", "of", "asked"]) total[name][what] += part[name][what] ?? 0;
+  return total;
+}
+
+function noteOf(part, total, { by }) {
+  if (!total.nodes) return "no nodes yet";
+  const room = by === "cpu" ? cores(total.cpu.of) : bytes(total.memory.of);
+  if (part.node) return `${room}, ${plural(total.workloads, "workload")}${part.node.isReady ? "" : ", not ready"}${part.node.unschedulable ? ", cordoned" : ""}`;
+  return `${plural(total.nodes, "node")}, ${room}, ${plural(total.workloads, "workload")}${total.ready < total.nodes ? `, ${total.nodes - total.ready} not ready` : ""}`;
+}
+
+const markOf = (node) => (node.isReady ? (node.unschedulable ? "held" : "") : "bad");
+
+// A region with one pool of its own name is drawn as that pool: a frame around the same frame says nothing.
+function shortened(part) {
+  const only = part.children.length === 1 && part.children[0].name === part.name ? part.children[0] : null;
+  return only ? shortened({ ...only, key: part.key }) : { ...part, children: part.children.map(shortened) };
+}
+
+function find(tree, path) {
+  return path.slice(0, LEVELS.length).reduce((part, name) => part?.children.find((each) => each.name === name), tree);
+}

@@ -1,0 +1,136 @@
+// Where does the money go: budgets, cost over time, and what could be saved.
+import { budgetBar, budgetName, committed, monthsOf } from "../lib/answers.js";
+import { ask, get, top, withQuery } from "../lib/api.js";
+import { Stack } from "../lib/chart.js";
+import { html, useEffect, useMemo, useState } from "../lib/dom.js";
+import { hourly, money, monthly, percent, plural, span } from "../lib/format.js";
+import { useLive } from "../lib/live.js";
+import { Outcome, Track, shareOf } from "../lib/outcome.js";
+import { Badge, Bar, Choice, Empty, Figures, Heading, Loading, Problem, State, Table, useAsked, usePaced } from "../lib/parts.js";
+import { href, replaceQuery } from "../lib/route.js";
+
+const SPENDING = "/apis/lattice.dev/v1alpha1/spending";
+const PAID = ["latticeclusters", "latticeservices", "latticeledgers"];
+const SEARCH_SECONDS = 10;
+
+export default function Money({ query }) {
+  const by = query.by || "pool";
+  const budgets = useAsked(() => top("budgets"), []);
+  const cost = useAsked(() => ask("cost", { by }), [by]);
+  const spending = useAsked(() => get(withQuery(SPENDING, { by })), [by]);
+  const anew = usePaced(() => [budgets, spending].forEach((each) => each.busy || each.again()), 3000);
+  const resum = usePaced(() => cost.busy || cost.again(), 10_000);
+  useLive(PAID, () => { anew(); resum(); });
+  useEffect(() => {
+    const timer = setInterval(() => !document.hidden && [budgets, spending].forEach((each) => each.again()), 30_000);
+    return () => clearInterval(timer);
+  }, [by]);
+  return html`<${Heading} title="Money"><${By} by=${by} labels=${spending.value?.labels ?? []} /><//>
+    ${cost.value && budgets.value && html`<${Totals} cost=${cost.value} budgets=${budgets.value.budgets} />`}
+    <div class="stack">
+      ${[budgets, cost, spending].map((each) => each.error && html`<${Problem} error=${each.error} retry=${each.again} />`)}
+      <${Budgets} found=${budgets.value?.budgets} />
+      <${OverTime} found=${spending.value} />
+      <${Costs} found=${cost.value} />
+      <${Savings} />
+    </div>`;
+}
+
+function By({ by, labels }) {
+  const options = [{ value: "pool", title: "By pool" }, { value: "service", title: "By service" }, ...labels.slice(0, 6).map((key) => ({ value: `label:${key}`, title: `By label ${key}` }))];
+  return html`<${Choice} label="What to sum by" options=${options} value=${by} onChange=${(value) => replaceQuery({ by: value === "pool" ? "" : value })} />`;
+}
+
+function Totals({ cost, budgets }) {
+  const own = budgets.filter((each) => each.kind === "LatticePool" || (each.kind === "CloudInfrastructure" && !each.region));
+  const sum = (of) => own.reduce((total, each) => total + each[of], 0);
+  return html`<${Figures} items=${[
+    { title: "Now", value: hourly(cost.total.hourlyMicros), note: monthly(cost.total.hourlyMicros) },
+    { title: "Spent this month", value: money(sum("spentMicros")) },
+    { title: "Projected this month", value: money(sum("projectedMicros")) },
+    { title: "Empty machines", value: hourly(cost.overhead.hourlyMicros) },
+    ...(cost.unplaced.length ? [{ title: "Not counted", value: plural(cost.unplaced.length, "service"), note: "without a place" }] : []),
+  ]} />`;
+}
+
+function Budgets({ found }) {
+  if (!found) return html`<${Loading} what="Reading budgets" />`;
+  if (!found.length) return html`<${Empty}>No machine has been paid for yet.<//>`;
+  const worst = [...found].sort((one, other) => (budgetBar(other).used ?? -1) - (budgetBar(one).used ?? -1) || other.projectedMicros - one.projectedMicros);
+  return html`<section class="card"><h2>Budgets of this month</h2>
+    <p class="legend" aria-hidden="true"><i class="swatch" data-of="solid"></i><span>spent</span><i class="swatch" data-of="light"></i><span>projected</span><i class="swatch" data-of="mark"></i><span>alert</span><i class="swatch" data-of="limit"></i><span>limit</span></p>
+    <ul class="budgets">${worst.slice(0, 40).map((each) => html`<${Budget} key=${each.ledger} each=${each} />`)}</ul>
+    ${worst.length > 40 && html`<p class="quiet">and ${worst.length - 40} more that are used less</p>`}</section>`;
+}
+
+function Budget({ each }) {
+  const bar = budgetBar(each);
+  const tone = each.state === "Exceeded" ? "bad" : each.state === "Alert" ? "warn" : "";
+  const limit = each.limitMicros == null ? "no limit" : `${percent(bar.used)} of ${money(each.limitMicros)}, ${each.isHard ? "hard" : "soft"}`;
+  const text = `${money(each.spentMicros)} spent, ${money(each.projectedMicros)} projected; ${limit}`;
+  const marks = bar.limit != null && [{ ratio: bar.alert, title: `alert at ${money((each.limitMicros * each.alertMillionths) / 1e6)}` }, { ratio: bar.limit, title: `limit ${money(each.limitMicros)}` }];
+  return html`<li><div class="budget-head"><strong>${budgetName(each)}</strong><span class="quiet">${text} · committed ${hourly(each.hourlyMicros)}, ${money(committed(each))} in 30 days</span><${State} word=${each.state} /></div>
+    ${bar.limit != null && html`<${Track} label=${`${budgetName(each)}: ${text}`} tone=${tone} solid=${bar.spent} light=${bar.projected} marks=${marks} />`}
+    ${Object.keys(each.pastMicros).length > 0 && html`<p class="quiet">Before: ${monthsOf([each]).map(({ month, micros }) => `${month} ${money(micros)}`).join(", ")}</p>`}</li>`;
+}
+
+function OverTime({ found }) {
+  if (!found) return html`<${Loading} what="Reading what was paid" />`;
+  const label = `Cost over time by ${found.by.replace("label:", "label ")}: ${found.series.map((each) => `${each.name} ${hourly(each.points.at(-1)?.[1] ?? 0)}`).join(", ") || "nothing"}`;
+  return html`<section class="card"><h2>Cost over time</h2>
+    <p class="quiet">Dollars per hour, over the last ${span(Math.max(0, found.at - found.since))}; seven days are kept.</p>
+    ${found.series.length ? html`<${Stack} series=${found.series} since=${found.since} at=${found.at} label=${label} />` : html`<p class="quiet">Nothing has cost anything since.</p>`}</section>`;
+}
+
+function Costs({ found }) {
+  const columns = useMemo(() => costColumns(found?.by ?? "pool"), [found?.by]);
+  const rows = useMemo(() => found?.rows.map((row) => ({ ...row, path: row.name })), [found]);
+  if (!found) return html`<${Loading} what="Summing up" />`;
+  const what = found.by.replace("label:", "");
+  const link = found.by === "service" ? (row) => (row.name.startsWith("(") ? null : href("services", ...row.name.split("/"))) : undefined;
+  return html`<section class="stack-tight"><h2>Who pays what now</h2>
+    <${Table} label=${`Cost by ${what}`} columns=${columns} rows=${rows} href=${link} sort=${{ by: "hour", down: true }} height=${420} empty="nothing costs anything" />
+    ${found.partlyPlaced.length > 0 && html`<p class="quiet">Counted with the replicas that have a place: ${found.partlyPlaced.map((each) => `${each.name} ${each.placed} of ${each.replicas}`).join(", ")}</p>`}</section>`;
+}
+
+function costColumns(by) {
+  const what = by.replace("label:", "");
+  return [
+    { name: "name", title: what[0].toUpperCase() + what.slice(1), value: (row) => row.name },
+    { name: "hour", title: "$/h", value: (row) => row.hourlyMicros, cell: (row) => money(row.hourlyMicros), end: true },
+    { name: "month", title: "30 days", value: (row) => row.projected30DayMicros, cell: (row) => money(row.projected30DayMicros), end: true },
+    { name: "share", title: "Share", value: (row) => row.shareMillionths, cell: (row) => html`<${Bar} ratio=${row.shareMillionths / 1e6} text=${shareOf(row.shareMillionths)} label=${row.name} />`, end: true },
+    ...(by === "pool" ? [{ name: "empty", title: "Empty $/h", value: (row) => row.overhead.hourlyMicros, cell: (row) => money(row.overhead.hourlyMicros), end: true, wide: true }] : []),
+  ];
+}
+
+// Two plans: what is still to be done for what is declared, and what moving would save.
+function Savings() {
+  const [asked, setAsked] = useState(null);
+  const [found, setFound] = useState({});
+  const run = async (name, question) => {
+    setAsked(name);
+    setFound({});
+    try {
+      const [{ clusters }, plan] = await Promise.all([top("clusters"), question()]);
+      setFound({ name, plan, clusters });
+    } catch (error) {
+      setFound({ error });
+    }
+    setAsked(null);
+  };
+  return html`<section class="card"><h2>Plan differences</h2>
+    <div class="row"><button type="button" disabled=${asked} onClick=${() => run("pending", () => ask("plan"))}>What is still to be done</button>
+      <button type="button" disabled=${asked} onClick=${() => run("optimise", () => ask("optimise", { timeLimitSeconds: SEARCH_SECONDS }))}>What could be saved</button>
+      ${asked && html`<span class="quiet" role="status">${asked === "optimise" ? `Searching, at most ${SEARCH_SECONDS} s…` : "Planning…"}</span>`}</div>
+    <${Problem} error=${found.error} />
+    ${found.plan && html`<${Saved} plan=${found.plan} />${found.plan.isEmpty ? "" : html`<${Outcome} document=${found.plan} clusters=${found.clusters} />`}`}
+  </section>`;
+}
+
+function Saved({ plan }) {
+  if (plan.ask !== "optimise") return plan.isEmpty && html`<p class="lead">Nothing: everything that is declared is as it should be, at ${hourly(plan.total.after.hourlyMicros)}.</p>`;
+  const bound = `No arrangement costs less than ${hourly(plan.bound.hourlyMicros)}: the gap is at most ${(plan.gapMillionths / 1e4).toFixed(2)} %.`;
+  const saving = plan.moves ? `${plural(plan.moves, "move")} would save ${money(plan.saving.projected30DayMicros)} in 30 days.` : `No move would pay for itself, at ${hourly(plan.total.after.hourlyMicros)}.`;
+  return html`<p class="lead">${saving} <span class="quiet">${bound} ${plan.solver.note}</span> <${Badge}>${plan.solver.status}<//></p>`;
+}

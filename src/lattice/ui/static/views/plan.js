@@ -1,0 +1,104 @@
+// What would these manifests do? The same plan as `lattice plan -f`, before anything happens.
+import { ask, top } from "../lib/api.js";
+import { html, useRef, useState } from "../lib/dom.js";
+import { plural } from "../lib/format.js";
+import { useLive } from "../lib/live.js";
+import { Outcome } from "../lib/outcome.js";
+import { Heading, Problem } from "../lib/parts.js";
+import { href } from "../lib/route.js";
+
+const DECLARED = ["latticepools", "latticenodeclasses", "cloudinfrastructures", "staticinfrastructures", "latticeplacementpolicies", "latticeclusters"];
+const KEPT = "lattice-plan"; // what was typed stays while the page is open
+const SAMPLE = `apiVersion: lattice.dev/v1alpha1
+kind: LatticeService
+metadata:
+  name: hello
+spec:
+  containers:
+    main:
+      command: [sleep, infinity]
+  placement:
+    resources:
+      cores: 0.1
+      memoryGi: 0.0625
+  replicas:
+    min: 2
+`;
+
+export default function Plan({ user }) {
+  const [yaml, setYaml] = useState(sessionStorage.getItem(KEPT) ?? "");
+  const [namespace, setNamespace] = useState("default");
+  const [state, setState] = useState({});
+  const [over, setOver] = useState(false);
+  const turn = useRef(0);
+  useLive(DECLARED, () => setState((before) => (before.plan ? { ...before, moved: true } : before)));
+  const write = (text) => {
+    sessionStorage.setItem(KEPT, text);
+    setYaml(text);
+  };
+  const run = async (text = yaml) => {
+    const mine = (turn.current += 1);
+    setState({ busy: true });
+    try {
+      const [{ clusters }, plan] = await Promise.all([top("clusters"), ask("plan", { yaml: text, namespace })]);
+      if (turn.current === mine) setState({ plan, clusters, yaml: text, namespace });
+    } catch (error) {
+      if (turn.current === mine) setState({ error });
+    }
+  };
+  const take = async (files) => {
+    if (!files.length) return;
+    const text = (await Promise.all([...files].map((file) => file.text()))).join("\n---\n");
+    write(text);
+    run(text);
+  };
+  const drop = (event) => {
+    event.preventDefault();
+    setOver(false);
+    if (event.dataTransfer.files.length) take(event.dataTransfer.files);
+    else write(event.dataTransfer.getData("text/plain"));
+  };
+  return html`<${Heading} title="Plan" note="What would a change do, in places and in money, before it happens?" />
+    <section class="card drop" data-over=${over ? "" : null} onDrop=${drop} onDragOver=${(event) => { event.preventDefault(); setOver(true); }} onDragLeave=${() => setOver(false)}>
+      <label for="manifests">Manifests: paste them, or drop files here. Services, pools, node classes, infrastructure, policies.</label>
+      <textarea id="manifests" rows="12" spellcheck="false" value=${yaml} onInput=${(event) => write(event.currentTarget.value)} placeholder=${SAMPLE}
+        onKeyDown=${(event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && run()}></textarea>
+      <div class="row">
+        <button type="button" class="main" disabled=${state.busy || !yaml.trim()} onClick=${() => run()}>Plan</button>
+        <label class="button file">Choose files<input type="file" multiple accept=".yaml,.yml,.json" onChange=${(event) => take(event.currentTarget.files)} /></label>
+        ${!yaml && html`<button type="button" class="plain" onClick=${() => write(SAMPLE)}>Try a sample</button>`}
+        ${yaml && html`<button type="button" class="plain" onClick=${() => { write(""); setState({}); }}>Clear</button>`}
+        <label class="inline">Namespace <input size="12" value=${namespace} onInput=${(event) => setNamespace(event.currentTarget.value.trim())} /></label>
+        ${state.busy && html`<span class="quiet" role="status">Planning…</span>`}
+      </div>
+    </section>
+    <${Problem} error=${state.error} />
+    ${state.plan && html`<${Next} state=${state} user=${user} stale=${state.yaml !== yaml} onDone=${() => run(state.yaml)} /><${Outcome} document=${state.plan} clusters=${state.clusters} />`}`;
+}
+
+// The plan can be applied as it is: refused if the outcome would not be that of the plan any more.
+function Next({ state: { plan, yaml, namespace, moved }, user, stale, onDone }) {
+  const [done, setDone] = useState({});
+  const apply = async () => {
+    setDone({ busy: true });
+    try {
+      const { objects } = await ask("apply", { yaml, namespace, expect: plan.id });
+      setDone({ id: plan.id, objects });
+    } catch (error) {
+      setDone({ id: plan.id, error });
+    }
+  };
+  const now = done.busy || done.id === plan.id ? done : {};
+  return html`<div class="row next"><code data-test="plan-id">${plan.id}</code>
+      ${user.mayWrite && !now.objects && html`<button type="button" disabled=${now.busy || stale} onClick=${apply}>Apply this plan</button>`}
+      ${stale && html`<span class="quiet">The text has changed since: plan again.</span>`}
+      ${!stale && moved && !now.objects && html`<span class="quiet">The fleet has changed since. <button type="button" class="plain" onClick=${onDone}>Plan again</button></span>`}
+      ${!user.mayWrite && html`<span class="quiet">You may look only: somebody else has to apply it.</span>`}</div>
+    <${Problem} error=${now.error} retry=${onDone} />
+    ${now.objects && html`<p class="done" role="status">${plural(now.objects.length, "object")} applied: ${now.objects.map(({ verdict, object }) => html`<span key=${object.metadata.uid}> ${link(object)} ${verdict}</span>`)}</p>`}`;
+}
+
+function link({ kind, metadata }) {
+  const named = `${kind}/${metadata.name}`;
+  return kind === "LatticeService" ? html`<a href=${href("services", metadata.namespace, metadata.name)}>${named}</a>` : named;
+}

@@ -1,0 +1,70 @@
+// Everything that teams run: how it is, where it is, what it costs, and what was decided.
+import { html, useMemo, useState } from "../lib/dom.js";
+import { count, hourly, money, monthly, plural } from "../lib/format.js";
+import { useRows } from "../lib/live.js";
+import { Ago, Badge, Choice, Empty, Figures, Heading, Loading, Search, State, Table } from "../lib/parts.js";
+import { href, replaceQuery } from "../lib/route.js";
+
+const COLUMNS = [
+  { name: "name", title: "Service", value: (row) => row.name },
+  { name: "namespace", title: "Namespace", value: (row) => row.namespace, wide: true },
+  { name: "ready", title: "Ready", value: (row) => row.ready - row.wanted, cell: health, end: true },
+  { name: "phase", title: "Health", value: (row) => row.phase, cell: (row) => html`<${State} word=${row.phase} />`, wide: true },
+  { name: "where", title: "Where", value: (row) => row.pools.join(", "), cell: (row) => row.pools.join(", ") || html`<span class="quiet">nowhere</span>`, wide: true },
+  { name: "cost", title: "Cost/h", value: (row) => row.hourlyMicros ?? -1, cell: (row) => money(row.hourlyMicros), end: true },
+  { name: "month", title: "30 days", value: (row) => row.hourlyMicros ?? -1, cell: (row) => monthly(row.hourlyMicros).replace("/mo", ""), end: true, wide: true },
+  { name: "verdict", title: "Verdict", value: (row) => row.verdict, cell: (row) => html`<${State} word=${row.verdict} />` },
+  { name: "why", title: "Why", value: (row) => row.why, cell: (row) => html`<span class="quiet" title=${row.why}>${row.why}</span>`, wide: true },
+  { name: "age", title: "Age", value: (row) => row.created, cell: (row) => html`<${Ago} stamp=${row.created} />`, end: true, wide: true },
+];
+const SHOWN = { all: () => true, waiting: isWaiting, unwell: (row) => !isWaiting(row) && row.ready < row.wanted };
+
+function health(row) {
+  const tone = row.ready >= row.wanted ? "good" : row.ready ? "warn" : "bad";
+  return html`<${Badge} tone=${tone}>${row.ready}/${row.wanted}<//>`;
+}
+
+function isWaiting(row) {
+  return row.verdict !== "Placed" && row.verdict !== "";
+}
+
+export default function Services({ query }) {
+  const { rows, ready } = useRows("latticeservices");
+  const [word, setWord] = useState(query.find ?? "");
+  const show = SHOWN[query.show] ? query.show : "all";
+  const sums = useMemo(() => sum(rows), [rows]);
+  const found = useMemo(() => rows.filter((row) => SHOWN[show](row) && isFound(row, word)), [rows, show, word]);
+  if (!ready) return html`<${Loading} what="Reading services" />`;
+  const options = Object.keys(SHOWN).map((value) => ({ value, title: `${value[0].toUpperCase()}${value.slice(1)} ${count(sums[value])}` }));
+  return html`<${Heading} title="Services">
+      <${Choice} label="Which" options=${options} value=${show} onChange=${(value) => replaceQuery({ ...query, show: value === "all" ? "" : value })} />
+      <${Search} label="Find by name, pool or label" value=${word} onChange=${setWord} />
+    <//>
+    <${Figures} items=${[
+      { title: "Replicas ready", value: `${count(sums.ready)} of ${count(sums.wanted)}` },
+      { title: "Cost", value: hourly(sums.micros), note: monthly(sums.micros) },
+      { title: "Waiting for a place", value: plural(sums.waiting, "service") },
+    ]} />
+    ${rows.length
+      ? html`<${Table} label="Services" columns=${COLUMNS} rows=${found} href=${(row) => href("services", row.namespace, row.name)} empty="none is like that" />`
+      : html`<${Empty}>No service is declared yet. <a href="#/plan">Paste one</a> to see what it would do.<//>`}`;
+}
+
+function sum(rows) {
+  const sums = { all: rows.length, waiting: 0, unwell: 0, ready: 0, wanted: 0, micros: 0 };
+  for (const row of rows) {
+    sums.waiting += SHOWN.waiting(row);
+    sums.unwell += SHOWN.unwell(row);
+    sums.ready += row.ready;
+    sums.wanted += row.wanted;
+    sums.micros += row.hourlyMicros ?? 0;
+  }
+  return sums;
+}
+
+function isFound(row, word) {
+  if (!word) return true;
+  const sought = word.toLowerCase();
+  const labels = Object.entries(row.labels ?? {}).map(([key, value]) => `${key}=${value}`);
+  return [row.path, row.verdict, row.phase, ...row.pools, ...labels].some((each) => each.toLowerCase().includes(sought));
+}

@@ -1,0 +1,231 @@
+"""What the page is told as it happens: rows, many changes in one note, nothing missed, and only what one may see."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from server.apis import ADMIN, VIEWER, an_api
+from server.links import a_node, a_workload
+from store.virtual import VirtualClock
+
+from lattice.controllers.record import created
+from lattice.errors import Denied, Gone, Malformed
+from lattice.kinds.base import Kind
+from lattice.kinds.node import LatticeNode
+from lattice.server.api import Api
+from lattice.server.call import User
+from lattice.server.pagestream import BEAT, BEATING, PACE, PageStream
+from lattice.store.memory import MemoryStore
+from lattice.store.protocol import Delete, Key
+
+NOTE = {"event": "change"}
+
+
+@dataclass
+class Listener:
+    """What came through a stream, piece by piece."""
+
+    pieces: AsyncIterator[bytes]
+    heard: list[bytes] = field(default_factory=list)
+
+    def listen(self) -> None:
+        self.task = asyncio.create_task(self._listen())
+
+    async def _listen(self) -> None:
+        async for piece in self.pieces:
+            self.heard.append(piece)
+
+    def take(self) -> list[tuple[str, Any]]:
+        """Events since the last look, by name and data; a beat is without either."""
+        said, self.heard = b"".join(self.heard).decode(), []
+        return [_parsed(block) for block in said.split("\n\n") if block]
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.wait({self.task})
+
+
+def _parsed(block: str) -> tuple[str, Any]:
+    fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+    return fields.get("event", ""), json.loads(fields.get("data", "null"))
+
+
+class World:
+    def __init__(self, api: Api, clock: VirtualClock) -> None:
+        self.api, self.clock, self.listeners = api, clock, list[Listener]()
+
+    async def put(self, obj: Kind) -> None:
+        await self.api.store.commit([created(obj, uid=f"u-{obj.metadata.name}", now="2026-01-01T00:00:00Z")])
+
+    async def cordon(self, name: str, *, held: bool) -> None:
+        from lattice.controllers.record import with_spec
+
+        entry = await self.api.store.get(Key(LatticeNode.resource.id, "", name))
+        assert entry is not None
+        node = msgspec.json.decode(entry.value, type=LatticeNode)
+        spec = msgspec.structs.replace(node.spec, unschedulable=held)
+        await self.api.store.commit([with_spec(entry, spec, node.status)])
+
+    async def remove(self, name: str) -> None:
+        await self.api.store.commit([Delete(Key(LatticeNode.resource.id, "", name))])
+
+    async def open(self, user: User = ADMIN, **query: str) -> Listener:
+        reply = await PageStream(self.api).open(user, query)
+        assert not isinstance(reply.body, bytes)
+        assert reply.content_type == "text/event-stream"
+        listener = Listener(reply.body)
+        listener.listen()
+        self.listeners.append(listener)
+        await self.clock.advance(0.01)
+        return listener
+
+
+def play(story: Callable[[World], Awaitable[None]], window: int = 10_000) -> None:
+    async def whole() -> None:
+        clock = VirtualClock()
+        world = World(await an_api(MemoryStore(clock, window), clock), clock)
+        await story(world)
+        for each in world.listeners:
+            await each.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 20))
+
+
+def test_what_is_there_is_listed_and_then_only_what_changed_is_told() -> None:
+    async def story(world: World) -> None:
+        for name in ("n1", "n2"):
+            await world.put(a_node(name))
+        stream = await world.open(kinds="latticenodes,latticeworkloads", list="latticenodes")
+        (kind, listed), (last, note) = stream.take()
+        assert (kind, listed["kind"], [row["path"] for row in listed["rows"]], listed["more"]) == (
+            "rows",
+            "latticenodes",
+            ["/n1", "/n2"],
+            False,
+        )
+        assert (last, note) == ("change", {"revision": await world.api.store.revision(), "changes": {}})
+        await world.put(a_workload("web"))
+        await world.clock.advance(PACE)
+        [(_, note)] = stream.take()
+        assert [row["path"] for row in note["changes"]["latticeworkloads"]["rows"]] == ["default/web"]
+        assert list(note["changes"]) == ["latticeworkloads"]
+
+    play(story)
+
+
+def test_a_kind_that_is_empty_is_listed_as_empty() -> None:
+    async def story(world: World) -> None:
+        stream = await world.open(kinds="latticeworkloads", list="latticeworkloads")
+        assert stream.take()[0] == ("rows", {"kind": "latticeworkloads", "rows": [], "more": False})
+
+    play(story)
+
+
+def test_many_are_listed_in_pieces_of_which_only_the_last_ends_the_list() -> None:
+    async def story(world: World) -> None:
+        for number in range(250):
+            await world.put(a_node(f"n{number:03}"))
+        stream = await world.open(kinds="latticenodes", list="latticenodes")
+        await world.clock.advance(0.1)
+        told = [data for kind, data in stream.take() if kind == "rows"]
+        assert [len(each["rows"]) for each in told] == [100, 100, 50]
+        assert [each["more"] for each in told] == [True, True, False]
+
+    play(story)
+
+
+def test_what_changes_many_times_within_a_moment_is_told_once_as_it_is_then() -> None:
+    async def story(world: World) -> None:
+        for name in ("n1", "n2"):
+            await world.put(a_node(name))
+        stream = await world.open(kinds="latticenodes")
+        stream.take()
+        for held in (True, False, True):
+            await world.cordon("n1", held=held)
+        await world.remove("n2")
+        await world.clock.advance(PACE / 2)
+        assert stream.take() == []
+        await world.clock.advance(PACE)
+        [(_, note)] = stream.take()
+        told = note["changes"]["latticenodes"]
+        assert [(row["path"], row["unschedulable"]) for row in told["rows"]] == [("/n1", True)]
+        assert told["gone"] == ["/n2"]
+        assert note["revision"] == await world.api.store.revision()
+
+    play(story)
+
+
+def test_a_stream_goes_on_where_another_stopped() -> None:
+    async def story(world: World) -> None:
+        await world.put(a_node("n1"))
+        stream = await world.open(kinds="latticenodes")
+        [(_, note)] = stream.take()
+        await stream.close()
+        await world.cordon("n1", held=True)
+        again = await world.open(kinds="latticenodes", after=str(note["revision"]))
+        await world.clock.advance(PACE)
+        told = [row for _, data in again.take() for row in data["changes"].get("latticenodes", {}).get("rows", [])]
+        assert [(row["path"], row["unschedulable"]) for row in told] == [("/n1", True)]
+
+    play(story)
+
+
+def test_silence_is_told_too() -> None:
+    async def story(world: World) -> None:
+        stream = await world.open(kinds="latticenodes")
+        stream.take()
+        await world.clock.advance(BEAT + 0.1)
+        assert stream.heard == [BEATING]
+
+    play(story)
+
+
+def test_history_that_is_gone_means_list_again() -> None:
+    async def story(world: World) -> None:
+        await world.put(a_node("n1"))
+        for held in (True, False) * 3:
+            await world.cordon("n1", held=held)
+        await world.api.store.compact(await world.api.store.revision())
+        with pytest.raises(Gone):
+            await world.open(kinds="latticenodes", after="1")
+
+    play(story, window=2)
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        pytest.param({}, "of which kinds?", id="none"),
+        pytest.param({"kinds": "pods"}, "there is no kind 'pods'", id="unknown"),
+        pytest.param({"kinds": "latticenodes", "after": "yesterday"}, "'yesterday' is no revision", id="not a revision"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(query: dict[str, str], words: str) -> None:
+    async def story(world: World) -> None:
+        with pytest.raises(Malformed, match=words.replace("?", r"\?")):
+            await world.open(**query)
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("user", "kinds", "allowed"),
+    [
+        pytest.param(VIEWER, "latticenodes,events", True, id="viewers see the fleet"),
+        pytest.param(VIEWER, "latticenodes,secrets", False, id="but no secrets"),
+        pytest.param(User("eve"), "latticenodes", False, id="others see nothing"),
+    ],
+)
+def test_only_who_may_watch_a_kind_is_told_of_it(user: User, kinds: str, allowed: bool) -> None:
+    async def story(world: World) -> None:
+        if allowed:
+            assert (await world.open(user, kinds=kinds)).take()[0][0] == "change"
+        else:
+            with pytest.raises(Denied):
+                await world.open(user, kinds=kinds)
+
+    play(story)

@@ -1,0 +1,49 @@
+"""What stays is left alone by the garbage collector, and one answer leaves it as it was."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from lattice.server.pauses import SELDOM, settle_down, undisturbed
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+def test_one_answer_is_not_disturbed_and_changes_nothing() -> None:
+    before = gc.get_threshold()
+    with undisturbed():
+        assert gc.get_threshold()[0] == SELDOM
+        assert gc.get_freeze_count() > 0
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
+
+
+def test_an_answer_that_fails_changes_nothing_either() -> None:
+    before = gc.get_threshold()
+    with pytest.raises(ValueError, match="no answer"), undisturbed():
+        raise ValueError("no answer")
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
+
+
+def test_what_was_left_alone_is_looked_at_when_there_is_more_to_leave_alone() -> None:
+    class Round:
+        other: "Round"
+
+    settle_down()
+    gone: list[str] = []
+    one = Round()
+    one.other = one
+    weakref.finalize(one, gone.append, "collected")
+    gc.freeze()
+    del one
+    settle_down()
+    assert gone == ["collected"]
+    assert gc.get_threshold()[0] == SELDOM

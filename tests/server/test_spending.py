@@ -1,0 +1,87 @@
+"""What was paid per hour over time: a point for each change, sums that add up, and nothing of another term."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from lattice.errors import Malformed
+from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.service import LatticeService
+from lattice.server.spending import KEPT, NAMED, POINTS, Spending, Track, summed, told
+
+
+def a_cluster(pool: str, hourly: float) -> LatticeCluster:
+    return _made(LatticeCluster, f"{pool}-001", {"pool": pool}, {"cost": {"hourly": hourly}})
+
+
+def a_service(name: str, hourly: float | None, **labels: str) -> LatticeService:
+    status = {} if hourly is None else {"totalCost": {"hourly": hourly}}
+    return _made(LatticeService, name, {"containers": {"main": {"command": ["x"]}}}, status, namespace="shop", labels=labels)
+
+
+def _made(kind: Any, name: str, spec: Any, status: Any, **metadata: Any) -> Any:
+    resource = kind.resource
+    metadata |= {"name": name}
+    return msgspec.convert(
+        {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec, "status": status}, kind
+    )
+
+
+def noted(*looks: tuple[int, list[LatticeCluster], list[LatticeService]]) -> Spending:
+    spending = Spending()
+    for look in looks:
+        spending.look(*look)
+    return spending
+
+
+def test_a_point_for_each_change_and_none_where_nothing_changed() -> None:
+    one, two = [a_cluster("north", 1)], [a_cluster("north", 2)]
+    spending = noted((10, one, []), (15, one, []), (20, two, []), (25, [], []))
+    assert spending.series("pool") == {"north": [(10, 1_000_000), (20, 2_000_000), (25, 0)]}
+    assert spending.answer("pool") | {"series": 0} == {"by": "pool", "since": 10, "at": 25, "labels": [], "series": 0}
+
+
+def test_services_and_empty_machines_add_up_to_what_the_pools_cost() -> None:
+    pools = [a_cluster("north", 1), a_cluster("south", 0.5)]
+    spending = noted((10, pools, [a_service("web", 0.75), a_service("api", 0.25), a_service("new", None)]), (20, pools, []))
+    found = spending.series("service")
+    assert list(found) == ["shop/web", "shop/api", "(empty nodes)"]
+    assert found["(empty nodes)"] == [(10, 500_000), (20, 1_500_000)]
+    assert summed(found.values()) == [*summed(spending.series("pool").values()), (20, 1_500_000)]
+
+
+def test_by_label_with_those_that_have_none() -> None:
+    services = [a_service("web", 1, team="blue"), a_service("api", 2, team="blue"), a_service("old", 4)]
+    spending = noted((10, [], services))
+    assert spending.series("label:team") == {"(no label team)": [(10, 4_000_000)], "blue": [(10, 3_000_000)]}
+    assert spending.answer("service")["labels"] == ["team"]
+
+
+@pytest.mark.parametrize("by", ["moon", "label:", ""])
+def test_by_what_is_told(by: str) -> None:
+    with pytest.raises(Malformed, match="choose pool, service or label:KEY"):
+        asyncio.run(told(Spending(), by))
+
+
+def test_of_many_the_dearest_are_named_and_the_rest_is_one() -> None:
+    found = noted((10, [], [a_service(f"s{number:02}", 1 + number) for number in range(NAMED + 3)])).series("service")
+    assert next(iter(found)) == f"shop/s{NAMED + 2:02}"
+    assert found["(3 others)"] == [(10, (1 + 2 + 3) * 1_000_000)]
+
+
+def test_what_is_older_than_it_is_kept_goes_and_its_last_rate_stays() -> None:
+    spending = noted((10, [a_cluster("north", 1)], [a_service("web", 1)]), (20, [a_cluster("north", 2)], []))
+    spending.look(KEPT + 100, [a_cluster("north", 2)], [])
+    assert (spending.answer("pool")["since"], spending.series("pool")) == (100, {"north": [(100, 2_000_000)]})
+    assert spending.services == {}
+
+
+def test_a_restless_track_stays_small_and_keeps_both_ends() -> None:
+    track = Track()
+    for second in range(3 * POINTS):
+        track.note(second, second + 1)
+    assert len(track.points) <= POINTS
+    assert (track.points[0], track.points[-1]) == ((0, 1), (3 * POINTS - 1, 3 * POINTS))
+    assert track.points == sorted(track.points)

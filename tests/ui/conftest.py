@@ -1,0 +1,43 @@
+"""One running quickstart and one browser for all tests of the page."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browsing import CHROMIUM, EXAMPLES, Shop, Visitor, a_browser, read_until, until
+from playwright.sync_api import Browser, BrowserContext
+from servers import running_server
+
+FLAGS = ("--controllers", "*", "--providers", "local,docker=local", "--heartbeat", "1")
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    folder: Path = tmp_path_factory.mktemp("shop")
+    with running_server(folder, *FLAGS, "--seed", str(EXAMPLES / "quickstart")) as server:
+        made = Shop(server, read_until(server, "Ctrl-C stops it."))
+        until(made.is_ready, "every service of the quickstart runs")
+        yield made
+
+
+@pytest.fixture(scope="module")  # as long as it is open its event loop runs, and tests of others could start none
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM:
+        pytest.skip("no chromium here: tests of the page are left out")
+    with a_browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def signed_in() -> dict[str, BrowserContext]:
+    """By group: signing in anew for every test would only take time."""
+    return {}
+
+
+@pytest.fixture
+def visit(browser: Browser, shop: Shop, signed_in: dict[str, BrowserContext]) -> Iterator[Visitor]:
+    """Opens the page; afterwards nothing may have gone wrong on any that was opened."""
+    visitor = Visitor(browser, shop, signed_in)
+    yield visitor
+    visitor.close()
+    assert visitor.wrongs == []

@@ -1,0 +1,60 @@
+"""The page's files: small, whole, nothing from outside, nothing that its content security policy forbids."""
+
+import re
+from pathlib import PurePosixPath
+
+import pytest
+
+from lattice.ui import assets
+
+ASSETS = assets()
+SCRIPTS = sorted(path for path in ASSETS if path.endswith(".js"))
+OURS = [path for path in SCRIPTS if not path.startswith("vendor/")]
+IMPORT = re.compile(r"""(?:\bfrom\s*|\bimport\s*\(?\s*)["']([^"']+)["']""")
+LARGEST = 150 * 1024
+
+
+def test_all_files_together_are_small() -> None:
+    assert sum(len(each.gzipped) for each in ASSETS.values()) <= LARGEST
+
+
+@pytest.mark.parametrize("path", SCRIPTS)
+def test_every_import_is_a_file_of_the_page(path: str) -> None:
+    for name in IMPORT.findall(ASSETS[path].body.decode()):
+        assert name.startswith("."), f"{path} imports {name}, which only an import map could find"
+        parts: list[str] = []
+        for part in (PurePosixPath(path).parent / name).parts:
+            parts = parts[:-1] if part == ".." else [*parts, part]
+        assert "/".join(parts) in ASSETS, f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("path", ["index.html", "style.css", *OURS])
+def test_nothing_is_fetched_from_elsewhere(path: str) -> None:
+    body = ASSETS[path].body.decode()
+    assert re.findall(r"(?:https?:)?//[a-z][a-z0-9.-]*\.[a-z]{2,}", body) == []
+    assert "@import" not in body
+
+
+def test_the_first_file_has_no_script_style_or_handler_of_its_own() -> None:
+    body = ASSETS["index.html"].body.decode()
+    assert re.findall(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", body) == []
+    named = re.findall(r'(?:href|src)="([^"#]+)"', body)
+    assert [name for name in named if name not in ASSETS] == []
+
+
+@pytest.mark.parametrize("path", OURS)
+def test_no_style_is_written_as_text(path: str) -> None:
+    """Which the content security policy would not let through; objects are set one property at a time."""
+    assert re.findall(r"\bstyle=(?!\$\{)", ASSETS[path].body.decode()) == []
+
+
+def test_libraries_of_others_come_with_their_licences() -> None:
+    told = ASSETS["vendor/README.md"].body.decode()
+    for path in ASSETS:
+        if path.startswith("vendor/") and path != "vendor/README.md":
+            assert f"`{path.removeprefix('vendor/')}`" in told
+    assert all("icense" in ASSETS[path].body.decode() or "LICENSE" in path for path in ASSETS if "LICENSE" in path)
+
+
+def test_a_file_that_changes_has_another_tag() -> None:
+    assert len({each.etag for each in ASSETS.values()}) == len({each.body for each in ASSETS.values()})

@@ -1,0 +1,112 @@
+"""Fleet, nodes and events as people meet them: drilling in, live changes, keyboard, light and dark."""
+
+import re
+
+import pytest
+from browsing import NARROW, WIDE, Shop, Visitor
+from playwright.sync_api import Page, expect
+
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
+
+PROBE = """
+apiVersion: lattice.dev/v1alpha1
+kind: LatticeService
+metadata: {name: probe, namespace: default}
+spec:
+  containers: {main: {command: [sleep, "600"]}}
+  placement:
+    pools: {matchLabels: {lattice.dev/pool: nowhere}}
+"""
+
+
+def boxes(page: Page, depth: int) -> list[str]:
+    return page.locator(f".map [data-depth='{depth}']").evaluate_all("all => all.map((each) => each.getAttribute('aria-label'))")
+
+
+def test_the_fleet_is_drawn_from_regions_down_to_nodes_and_a_click_goes_in(visit: Visitor) -> None:
+    page = visit("#/fleet")
+    south = page.locator(".map [data-depth='0']", has_text=re.compile("^south"))
+    expect(south).to_have_attribute("aria-label", re.compile(r"south · \d+% · 2 nodes, 2 cores, 3 workloads"))
+    assert len(boxes(page, 0)) == 3
+    south.click(position={"x": 5, "y": 5})
+    expect(page.get_by_role("navigation", name="Path")).to_contain_text("south")
+    expect(page.locator(".map [data-depth='0']")).to_have_count(2)
+    page.locator(".map [data-depth='0']", has_text="south-002").click(position={"x": 5, "y": 5})
+    expect(page.locator(".map [data-depth='0']")).to_have_count(1)
+    page.keyboard.press("Escape")
+    expect(page.locator(".map [data-depth='0']")).to_have_count(2)
+    page.get_by_role("navigation", name="Path").get_by_role("link", name="All").click()
+    expect(page.locator(".map [data-depth='0']")).to_have_count(3)
+    page.locator(".map [data-key$='lab-001-nano-1']").click()
+    expect(page.get_by_role("heading", name="lab-001-nano-1")).to_be_visible()
+
+
+def test_the_map_is_packed_by_memory_or_shaded_by_what_is_measured(visit: Visitor) -> None:
+    page = visit("#/fleet")
+    page.get_by_role("radio", name="Memory").click()
+    expect(page.locator(".map")).to_have_attribute("aria-label", "All, packed by memory")
+    page.get_by_role("radio", name="Measured").click()
+    expect(page.locator(".legend")).to_contain_text("Memory measured")
+    assert page.url.endswith("by=memory&of=used")
+
+
+def test_the_map_and_tables_are_reached_by_keyboard(visit: Visitor) -> None:
+    page = visit("#/fleet")
+    page.locator(".map [data-depth='0']").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == boxes(page, 0)[1]
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("navigation", name="Path").get_by_role("link", name="All")).to_be_visible()
+    page = visit("#/nodes")
+    page.get_by_role("region", name="Nodes").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="north-001-grid-1")).to_be_visible()
+
+
+def test_a_change_shows_within_two_seconds(visit: Visitor, shop: Shop) -> None:
+    page = visit("#/events?q=probe")
+    expect(page.get_by_text("nothing happened that matches")).to_be_visible()
+    expect(page.get_by_role("status")).to_have_text("Live")
+    try:
+        shop.apply(PROBE)
+        expect(page.get_by_role("link", name="service/probe").first).to_be_visible(timeout=2000)
+    finally:
+        shop.delete("probe")
+
+
+def test_events_are_filtered_by_type_and_by_words(visit: Visitor) -> None:
+    page = visit("#/events")
+    rows = page.locator("tbody tr[data-path]")
+    expect(rows.first).to_be_visible()
+    page.get_by_role("radio", name="Warnings").click()
+    expect(page.locator("tbody .badge", has_text="Normal")).to_have_count(0)
+    page.get_by_role("radio", name="All").click()
+    page.get_by_label("Filter by words").fill("NodeReady lab-001")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("node/lab-001-nano-1")
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_nothing_is_wider_than_the_window(size: tuple[int, int], visit: Visitor) -> None:
+    page = visit("#/fleet", size=size)
+    for view, title in (("fleet", "Fleet"), ("nodes", "Nodes"), ("events", "Events"), ("nodes/lab-001-nano-1", "lab-001-nano-1")):
+        page.evaluate("hash => { location.hash = hash; }", f"#/{view}")
+        expect(page.get_by_role("heading", level=1, name=title)).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= size[0], view
+
+
+def test_light_and_dark_follow_the_system_until_somebody_chooses(visit: Visitor) -> None:
+    page = visit("#/fleet", color_scheme="dark", fresh=True)
+    shade = "getComputedStyle(document.body).backgroundColor"
+    expect(page.get_by_role("button", name="Auto")).to_be_visible()
+    dark = page.evaluate(shade)
+    page.get_by_role("button", name="Auto").click()
+    light = page.evaluate(shade)
+    assert light != dark
+    page.reload()
+    expect(page.get_by_role("button", name="Light")).to_be_visible()
+    assert page.evaluate(shade) == light
+    page.get_by_role("button", name="Light").click()
+    assert page.evaluate(shade) == dark

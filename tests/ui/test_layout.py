@@ -1,0 +1,134 @@
+"""What the page computes without drawing: how boxes are packed, how amounts are said, how rows are sorted."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from browsing import Shop, Visitor
+from playwright.sync_api import Browser, Page
+
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, shop: Shop) -> Iterator[Page]:
+    visitor = Visitor(browser, shop)
+    yield visitor("#/fleet", group="")
+    visitor.close()
+    assert visitor.wrongs == []
+
+
+def run(page: Page, module: str, body: str, *given: Any) -> Any:
+    """The result of a script that sees the module as `it` and its arguments as `given`."""
+    return page.evaluate(f"async (given) => {{ const it = await import('/ui/lib/{module}.js'); {body} }}", list(given))
+
+
+WEIGHTS = [[1], [5, 1], [6, 6, 4, 3, 2, 2, 1], [1000, 1], [1] * 200, list(range(1, 60))]
+
+
+def test_boxes_fill_their_frame_as_their_weights_say_and_do_not_overlap(page: Page) -> None:
+    for weights in WEIGHTS:
+        items = [{"key": str(at), "weight": weight} for at, weight in enumerate(weights)]
+        boxes = run(page, "treemap", "return it.squarify(given[0], { x: 10, y: 20, w: 600, h: 400 });", items)
+        scale = 600 * 400 / sum(weights)
+        assert len(boxes) == len(weights)
+        for box in boxes:
+            assert box["w"] * box["h"] == pytest.approx(box["item"]["weight"] * scale)
+            assert box["x"] + 1e-6 >= 10
+            assert box["x"] + box["w"] <= 610 + 1e-6
+            assert box["y"] + 1e-6 >= 20
+            assert box["y"] + box["h"] <= 420 + 1e-6
+        assert not [1 for at, one in enumerate(boxes) for other in boxes[:at] if _overlap(one, other)]
+
+
+def _overlap(one: dict[str, float], other: dict[str, float]) -> bool:
+    near = 1e-6
+    return (
+        one["x"] + near < other["x"] + other["w"]
+        and other["x"] + near < one["x"] + one["w"]
+        and one["y"] + near < other["y"] + other["h"]
+        and other["y"] + near < one["y"] + one["h"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("weights", "room"),
+    [([0, 0], {"w": 9, "h": 9}), ([], {"w": 9, "h": 9}), ([1], {"w": 0, "h": 9})],
+    ids=["no weight", "nothing", "no room"],
+)
+def test_nothing_is_drawn_where_there_is_nothing(weights: list[int], room: dict[str, int], page: Page) -> None:
+    items = [{"key": str(at), "weight": weight} for at, weight in enumerate(weights)]
+    assert run(page, "treemap", "return it.squarify(given[0], { x: 0, y: 0, ...given[1] });", items, room) == []
+
+
+def test_what_is_inside_a_box_stays_inside_and_too_much_of_it_stays_closed(page: Page) -> None:
+    tree = [{"key": f"r{r}", "weight": 40, "children": [{"key": f"r{r}n{n}", "weight": 1} for n in range(40)]} for r in range(3)]
+    script = "return it.nested(given[0], { x: 0, y: 0, w: 900, h: 500 }, given[1]);"
+    boxes = run(page, "treemap", script, tree, 1500)
+    assert len(boxes) == 3 + 120
+    frames = {box["item"]["key"]: box for box in boxes if box["depth"] == 0}
+    for box in boxes:
+        if box["depth"] == 1:
+            frame = frames[box["parent"]["key"]]
+            assert frame["x"] <= box["x"]
+            assert box["x"] + box["w"] <= frame["x"] + frame["w"]
+            assert frame["y"] < box["y"]
+            assert box["y"] + box["h"] <= frame["y"] + frame["h"]
+    few = run(page, "treemap", script, tree, 50)
+    assert len(few) <= 50
+    assert [box["open"] for box in few if box["depth"] == 0] == [True, False, False]
+
+
+def test_amounts_are_said_as_people_read_them(page: Page) -> None:
+    said = [
+        ("money", 1_234_500_000, "$1,234.50"),
+        ("money", 5200, "$0.0052"),
+        ("money", -250_000, "−$0.25"),
+        ("money", 0, "$0.00"),
+        ("money", None, "–"),
+        ("hourly", 64_000, "$0.064/h"),
+        ("monthly", 64_000, "$46.08/mo"),
+        ("cores", 1000, "1 core"),
+        ("cores", 250, "0.25 cores"),
+        ("cpu", 16_500, "16.5"),
+        ("cpu", 1_234_567, "1,235"),
+        ("bytes", 1 << 30, "1 GiB"),
+        ("bytes", 640 << 20, "640 MiB"),
+        ("bytes", 1_600_000_000, "1.5 GiB"),
+        ("percent", 0.004, "<1%"),
+        ("percent", 0.356, "36%"),
+        ("span", 119, "119s"),
+        ("span", 7199, "119m"),
+        ("span", 90_000, "25h"),
+    ]
+    for name, amount, words in said:
+        assert run(page, "format", "return it[given[0]](given[1]);", name, amount) == words, name
+
+
+def test_rows_are_sorted_as_people_count(page: Page) -> None:
+    script = """const rows = given[0].map((name) => ({ path: name, name }));
+        const columns = [{ name: "name", value: (row) => row.name }];
+        return it.sortedBy(rows, columns, { by: "name", down: given[1] }).map((row) => row.name);"""
+    assert run(page, "parts", script, ["web-10", "api", "web-2", None], False) == ["api", "web-2", "web-10", None]
+    assert run(page, "parts", script, ["web-10", "api", "web-2"], True) == ["web-10", "web-2", "api"]
+
+
+@pytest.mark.parametrize(
+    ("address", "route"),
+    [
+        ("", {"view": "", "params": [], "query": {}}),
+        ("#/services/default/a%2Fb?tab=fit", {"view": "services", "params": ["default", "a/b"], "query": {"tab": "fit"}}),
+        ("#/nodes/%E0%A4", {"view": "nodes", "params": ["%E0%A4"], "query": {}}),
+    ],
+)
+def test_addresses_are_read(address: str, route: dict[str, Any], page: Page) -> None:
+    assert run(page, "route", "return it.parse(given[0]);", address) == route
+
+
+def test_marks_on_nodes_keep_what_else_is_there(page: Page) -> None:
+    other = {"key": "gpu", "effect": "NoSchedule"}
+    drained = run(page, "marks", "return it.drained(given[0]);", {"pool": "p", "taints": [other]})
+    assert drained == {"pool": "p", "unschedulable": True, "taints": [other, {"key": "lattice.dev/draining", "effect": "NoExecute"}]}
+    assert run(page, "marks", "return it.drained(given[0]);", drained) == drained
+    assert run(page, "marks", "return it.uncordoned(given[0]);", drained) == {"pool": "p", "taints": [other]}
+    assert run(page, "marks", "return it.uncordoned(it.cordoned(given[0]));", {"pool": "p"}) == {"pool": "p"}

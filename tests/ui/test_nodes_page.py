@@ -1,0 +1,69 @@
+"""A node from the page: what is packed on it, cordoned, drained and taken back. On a machine of its own, so that the quickstart stays as it is."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browsing import Shop, Visitor, until
+from playwright.sync_api import expect
+from servers import LATTICE
+
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
+
+GUEST = {
+    "apiVersion": "lattice.dev/v1alpha1",
+    "kind": "LatticeWorkload",
+    "metadata": {"name": "guest", "namespace": "default"},
+    "spec": {
+        "containers": {"main": {"command": ["sleep", "600"]}},
+        "requests": {"cpu": "250m", "memory": "64Mi"},
+        "constraints": {"nodeSelector": {"rack": "spare"}},
+    },
+}
+
+
+@pytest.fixture
+def spare(shop: Shop, tmp_path: Path) -> Iterator[str]:
+    """A machine that joined by itself, with one workload on it that may run nowhere else."""
+    token = shop.server.lattice("tokens", "create", "--node", "spare", "--label", "rack=spare").stdout.strip()
+    flags = ["--server", shop.url, "--join", token, "--data-dir", str(tmp_path), "--cpu", "1", "--memory", "256Mi", "--runtime", "fake"]
+    with (tmp_path / "agent.log").open("wb") as log:
+        agent = subprocess.Popen([*LATTICE, "agent", *flags], stdout=log, stderr=log)
+    shop.apply(json.dumps(GUEST), "latticeworkloads")
+    try:
+        until(lambda: bound_to(shop, "spare"), "the workload is on the spare node")
+        yield "spare"
+    finally:
+        shop.delete("guest", "latticeworkloads")
+        shop.delete("spare", "latticenodes")
+        until(lambda: "spare" not in [each["metadata"]["name"] for each in shop.get("latticenodes")["items"]], "the spare node is gone")
+        agent.terminate()
+        agent.wait(20)
+
+
+def bound_to(shop: Shop, node: str) -> list[str]:
+    found = shop.get(f"latticeworkloads?fieldSelector=status.binding.node%3D{node}")["items"]
+    return [each["metadata"]["name"] for each in found]
+
+
+def test_a_node_is_cordoned_drained_and_taken_back_from_the_page(visit: Visitor, shop: Shop, spare: str) -> None:
+    page = visit(f"#/nodes/{spare}")
+    state = page.locator(".figures .badge")
+    expect(page.get_by_role("group", name="Workloads on spare").get_by_role("link", name="guest")).to_be_visible()
+    page.get_by_role("button", name="Cordon").click()
+    expect(state).to_have_text("Cordoned")
+    page.get_by_role("button", name="Drain…").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_role("button", name="Drain…").click()
+    expect(page.get_by_role("dialog")).to_contain_text("1 workload will move elsewhere")
+    page.get_by_role("dialog").get_by_role("button", name="Drain").click()
+    expect(state).to_have_text("Draining")
+    expect(page.get_by_text("drained: nothing runs here any more")).to_be_visible()
+    assert bound_to(shop, spare) == []
+    page.get_by_role("button", name="Uncordon").click()
+    expect(state).to_have_text("Ready")
+    expect(page.locator("tbody tr[data-path='default/guest']")).to_be_visible()

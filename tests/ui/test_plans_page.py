@@ -1,0 +1,150 @@
+"""The page about changes and money: budgets, cost over time, plans by paste, and what if."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from browsing import EXAMPLES, NARROW, Shop, Visitor
+from playwright.sync_api import expect
+
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
+expect.set_options(timeout=15_000)  # the first question starts a process
+SAFE = (EXAMPLES / "vault.yaml").read_text().replace("vault", "safe").replace("[fedramp]", "[gdpr]")
+
+
+@pytest.fixture
+def leftovers(shop: Shop) -> Iterator[None]:
+    yield
+    shop.delete("safe")
+
+
+def test_budgets_with_what_is_spent_projected_and_allowed(visit: Visitor) -> None:
+    page = visit("#/money")
+    north = page.locator(".budgets li").filter(has_text="pool north")
+    expect(north).to_contain_text("of $60.00, hard")
+    expect(north).to_contain_text("committed $0.024/h, $17.28 in 30 days")
+    assert [each.get_attribute("title") for each in north.locator(".track-mark").all()] == ["alert at $48.00", "limit $60.00"]
+    expect(page.locator(".budgets li").filter(has_text="pool lab")).to_contain_text("no limit")
+
+
+def test_cost_by_pool_service_and_label(visit: Visitor) -> None:
+    page = visit("#/money")
+    expect(page.get_by_role("table", name="Cost by pool")).to_contain_text("south")
+    chart = page.locator(".chart")
+    expect(chart.locator("canvas")).to_be_visible()
+    expect(page.get_by_role("img", name="Cost over time by pool")).to_have_attribute(
+        "aria-label", "Cost over time by pool: south $0.036/h, north $0.024/h, lab $0.004/h"
+    )
+    page.get_by_role("radio", name="By service").click()
+    expect(page.get_by_role("table", name="Cost by service")).to_contain_text("default/web")
+    expect(chart.locator(".u-legend")).to_contain_text("default/web")
+    page.get_by_role("radio", name="By label app").click()
+    expect(page.get_by_role("table", name="Cost by app")).to_contain_text("(no label app)")
+
+
+def test_what_could_be_saved_is_searched_for(visit: Visitor) -> None:
+    page = visit("#/money")
+    page.get_by_role("button", name="What is still to be done").click()
+    expect(page.get_by_text("everything that is declared is as it should be")).to_be_visible()
+    page.get_by_role("button", name="What could be saved").click()
+    expect(page.get_by_text("No move would pay for itself")).to_be_visible(timeout=20_000)
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_a_pasted_plan_is_the_one_of_the_command_and_can_be_applied(visit: Visitor, shop: Shop) -> None:
+    page = visit("#/plan")
+    page.get_by_label("Manifests").fill(SAFE)
+    page.get_by_role("button", name="Plan", exact=True).click()
+    expect(page.locator("[data-test=summary]")).to_contain_text("1 service placed")
+    document = json.loads(shop.server.lattice("plan", "-f", "-", "-o", "json", stdin=SAFE).stdout)
+    assert page.locator("[data-test=plan-id]").inner_text() == document["id"]
+    where = document["services"][-1]["after"][0]["cluster"]
+    expect(page.get_by_role("group", name="Map of the fleet, after").locator(f'[data-key="after/{where}"]')).to_have_attribute(
+        "data-mark", "plus"
+    )
+    expect(page.get_by_role("group", name="Map of the fleet, before").locator("[data-mark]")).to_have_count(0)
+    expect(page.locator('tr[data-path="default/safe"]')).to_contain_text("+ new")
+    page.get_by_role("button", name="Apply this plan").click()
+    expect(page.get_by_text("1 object applied")).to_be_visible()
+    page.get_by_role("link", name="LatticeService/safe").click()
+    expect(page.locator("[data-test=verdict]")).to_contain_text("Placed in south", timeout=10_000)
+
+
+def test_a_plan_of_dropped_files(visit: Visitor) -> None:
+    page = visit("#/plan")
+    files: list[Any] = [
+        {"name": f"{name}.yaml", "mimeType": "text/yaml", "buffer": SAFE.replace("safe", name).encode()} for name in ("safe-1", "safe-2")
+    ]
+    page.locator("input[type=file]").set_input_files(files)
+    expect(page.locator("[data-test=summary]")).to_contain_text("2 services placed")
+
+
+def test_what_is_wrong_with_a_manifest_is_told_with_its_line(visit: Visitor) -> None:
+    page = visit("#/plan")
+    page.get_by_label("Manifests").fill(SAFE.replace("min: 1", "min: -1"))
+    page.get_by_label("Manifests").press("Control+Enter")
+    expect(page.get_by_role("alert")).to_contain_text("yaml:16 spec.replicas.min")
+    visit.forgive("422")
+
+
+def test_who_may_only_look_may_plan_and_not_apply(visit: Visitor) -> None:
+    page = visit("#/plan", group="lattice:viewers")
+    page.get_by_label("Manifests").fill(SAFE)
+    page.get_by_role("button", name="Plan", exact=True).click()
+    expect(page.get_by_text("somebody else has to apply it")).to_be_visible()
+    expect(page.get_by_role("button", name="Apply this plan")).to_have_count(0)
+
+
+def test_who_would_be_left_without_if_a_pool_were_lost(visit: Visitor) -> None:
+    page = visit("#/whatif")
+    page.get_by_role("button", name="south", exact=True).click()
+    expect(page.locator("[data-test=summary]")).to_contain_text("Without south: ")
+    expect(page.get_by_role("region", name="Not all placed")).to_contain_text("default/api")
+    expect(page.locator('tr[data-path="default/orders"]')).to_contain_text("south 1 → north 1")
+    expect(page.get_by_role("group", name="Map of the fleet, before").locator('[data-mark="minus"]')).to_have_count(2)
+    page.get_by_role("button", name="Lose each pool in turn").click()
+    expect(page.locator("[data-test=summary]")).to_contain_text("The loss of 3 of 3 pools would leave somebody without a place")
+    page.locator('tr[data-path="north"]').click()
+    expect(page.locator("[data-test=summary]")).to_contain_text("Without north: ")
+
+
+def test_higher_prices_and_lapsed_certificates(visit: Visitor) -> None:
+    page = visit("#/whatif")
+    page.get_by_role("slider").fill("50")
+    expect(page.locator("[data-test=summary]")).to_contain_text("With prices +50 %: 4 services changed; $0.064/h → $0.096/h")
+    page.get_by_label("Pool", exact=True).select_option("south")
+    page.get_by_label("Certificate").fill("gdpr")
+    page.get_by_role("button", name="Drop", exact=True).click()
+    expect(page.locator("[data-test=summary]")).to_contain_text("With south not certified for gdpr, with prices +50 %")
+    expect(page.get_by_role("region", name="Not all placed")).to_contain_text("default/api")
+
+
+ARRANGED = """async () => {
+  const { stacked, budgetBar, beforeAfter, summary } = await import("/ui/lib/answers.js");
+  return {
+    stacked: stacked([{ points: [[10, 2e6], [30, 1e6]] }, { points: [[20, 5e6]] }], 40),
+    over: budgetBar({ spentMicros: 50, projectedMicros: 200, limitMicros: 100, alertMillionths: 800000 }),
+    unlimited: budgetBar({ spentMicros: 50, projectedMicros: 200, limitMicros: null, alertMillionths: 800000 }),
+    shrunk: beforeAfter([{ name: "a-1", pool: "a", nodes: 3 }], { clusters: [{ name: "a-1", pool: "a", mark: "~", before: { big: 3 }, after: { big: 1 } }], services: [] }),
+  };
+}"""
+
+
+def test_what_is_drawn_adds_up(visit: Visitor) -> None:
+    found = visit("#/whatif").evaluate(ARRANGED)
+    assert found["stacked"] == {"times": [10, 20, 30, 40], "columns": [[2, 2, 1, 1], [2, 7, 6, 6]]}
+    assert found["over"] == {"spent": 0.25, "projected": 1, "alert": 0.4, "limit": 0.5, "used": 2}
+    assert (found["unlimited"]["limit"], found["unlimited"]["used"]) == (None, None)
+    (pool,) = found["shrunk"]["before"]
+    assert (pool["weight"], pool["children"][0]["mark"], found["shrunk"]["nodesAfter"]) == (3, "minus", 1)
+
+
+def test_nothing_is_wider_than_a_telephone(visit: Visitor) -> None:
+    page = visit("#/money", size=NARROW, color_scheme="dark")
+    expect(page.locator(".chart canvas")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]
+    page.get_by_role("link", name="What-if").click()
+    page.get_by_role("button", name="south", exact=True).click()
+    expect(page.get_by_role("table", name="Clusters")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]

@@ -1,0 +1,108 @@
+"""The page about services: what is where, why it waits, what would help; live."""
+
+from collections.abc import Iterator
+
+import pytest
+from browsing import EXAMPLES, NARROW, Shop, Visitor
+from playwright.sync_api import Page, expect
+
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
+expect.set_options(timeout=15_000)  # the first question starts a process
+VAULT = (EXAMPLES / "vault.yaml").read_text()
+
+
+@pytest.fixture(scope="module")
+def vault(shop: Shop) -> Iterator[None]:
+    """A service that fits nowhere."""
+    shop.apply(VAULT)
+    yield
+    shop.delete("vault")
+
+
+@pytest.fixture
+def crypt(shop: Shop) -> Iterator[str]:
+    """The same, to be applied and changed."""
+    yield VAULT.replace("vault", "crypt")
+    shop.delete("crypt")
+
+
+def row(page: Page, name: str) -> list[str]:
+    return page.locator(f'tr[data-path="default/{name}"] td').all_inner_texts()
+
+
+def test_services_tell_health_place_cost_and_verdict(visit: Visitor) -> None:
+    page = visit("#/services")
+    expect(page.locator('tr[data-path="default/web"]')).to_be_visible()
+    name, namespace, ready, health, where, hourly, month, verdict, why, _ = row(page, "web")
+    assert (name, namespace, ready, health, where, verdict) == ("web", "default", "2/2", "Running", "north, south", "Placed")
+    assert (hourly, month) == ("$0.042", "$30.24")
+    assert why == "Placed in north and south per minRegions of policy/shop-policy"
+    page.get_by_role("searchbox").fill("app=shop")
+    expect(page.locator("tbody tr[data-path]")).to_have_count(1)
+
+
+def test_a_service_comes_waits_is_placed_and_goes_while_one_looks(visit: Visitor, shop: Shop, crypt: str) -> None:
+    page = visit("#/services?show=waiting")
+    expect(page.locator("h1")).to_have_text("Services")
+    shop.apply(crypt)
+    line = page.locator('tr[data-path="default/crypt"]')
+    expect(line).to_be_visible(timeout=2000)
+    expect(line).to_contain_text("Never")
+    line.locator("a").click()
+    expect(page.locator("[data-test=verdict]")).to_contain_text("Why it waits")
+    shop.apply(crypt.replace("[fedramp]", "[gdpr]"))
+    expect(page.locator("[data-test=verdict]")).to_contain_text("Placed in south")
+    expect(page.locator(".timeline")).to_contain_text("in south-")
+    expect(page.locator('[data-path="default/crypt-0"]')).to_be_visible()
+    page.get_by_role("link", name="Services").first.click()
+    expect(line).to_contain_text("Placed")
+    shop.delete("crypt")
+    expect(line).to_have_count(0)
+
+
+@pytest.mark.usefixtures("vault")
+def test_why_it_waits_pool_by_pool_and_what_would_help(visit: Visitor) -> None:
+    page = visit("#/services/default/vault")
+    expect(page.locator("[data-test=verdict]")).to_contain_text("0 of 3 pools: 3 without compliance fedramp")
+    first = page.locator('tr[data-pool="north"] td[data-first]')
+    expect(first).to_have_count(1)
+    assert (first.text_content() or "").startswith("✗ compliance first that rules it out")
+    assert first.locator("dd").all_inner_texts() == ["fedramp", "soc2", "fedramp"]
+    assert first.evaluate("cell => cell.cellIndex") == page.locator("thead th").all_inner_texts().index("Compliance\n3 out")
+    assert page.locator('tr[data-pool="north"] td.pass').count() == page.locator(".matrix thead th").count() - 2
+    fits = page.locator("[data-test=fit] .fits > li")
+    expect(fits).to_have_count(3)
+    told = fits.first.inner_text()
+    assert "add compliance fedramp to lab" in told
+    assert "platform" in told
+    assert "$0.00/h" in told
+    assert "LatticePool/lab spec.labels.compliance: nothing → fedramp" in told
+
+
+def test_why_it_is_where_it_is_with_the_parts_of_every_score(visit: Visitor) -> None:
+    page = visit("#/services/default/web")
+    expect(page.locator("[data-test=verdict]")).to_contain_text("Placed in north and south")
+    assert page.locator(".matrix tr[data-pool][data-chosen] th").all_inner_texts()[0].split("\n")[1] == "chosen for 1"
+    expect(page.locator('tr[data-pool="lab"] td[data-first]')).to_contain_text("tier=production")
+    assert [each.split("\n")[0] for each in page.locator(".step h3").all_inner_texts()] == ["Replica 1 anywhere", "Replica 2 outside south"]
+    assert page.locator(".part.deciding").count() == 1
+    expect(page.locator('[data-path="default/web-0"]')).to_contain_text("Running")
+    assert "ScaledUp" in page.locator(".timeline").inner_text()
+
+
+def test_a_service_that_is_not_there(visit: Visitor) -> None:
+    page = visit("#/services")
+    with page.expect_response("**/fleet/why", timeout=30_000):
+        page.goto(f"{visit.shop.url}/ui/#/services/default/nobody")
+    expect(page.get_by_role("alert")).to_contain_text("not found")
+    visit.forgive("404")
+
+
+@pytest.mark.usefixtures("vault")
+def test_nothing_is_wider_than_a_telephone(visit: Visitor) -> None:
+    page = visit("#/services", size=NARROW, color_scheme="dark")
+    expect(page.locator('tr[data-path="default/vault"]')).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]
+    page.locator('tr[data-path="default/vault"] a').click()
+    expect(page.locator(".matrix").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]

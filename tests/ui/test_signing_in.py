@@ -1,0 +1,58 @@
+"""Signing in to the page: by the link that `lattice up` prints, by a token, and not without either."""
+
+import pytest
+from browsing import Shop, Visitor
+from playwright.sync_api import expect
+
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
+
+
+def test_the_printed_link_signs_in_once(visit: Visitor, shop: Shop) -> None:
+    page = visit(shop.link, group="")
+    expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
+    assert "code" not in page.url
+    assert [each["name"] for each in page.context.cookies()] == ["__Host-lattice"]
+    again = visit(shop.link, group="")
+    expect(again.get_by_role("alert")).to_contain_text("this link was used already")
+    assert "code" not in again.url
+    visit.forgive("401")
+
+
+def test_without_credentials_there_is_only_the_way_in(visit: Visitor) -> None:
+    page = visit("#/services", group="")
+    expect(page.get_by_label("Bearer token")).to_be_visible()
+    expect(page.get_by_role("navigation")).to_have_count(0)
+
+
+def test_a_wrong_token_is_refused_with_a_sentence_and_a_right_one_lets_in(visit: Visitor, shop: Shop) -> None:
+    page = visit("#/nodes", group="")
+    page.get_by_label("Bearer token").fill("lat-000000000000.wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("the bearer token is not known")
+    visit.forgive("401")
+    page.get_by_label("Bearer token").fill(shop.token())
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Nodes")).to_be_visible()
+
+
+def test_signing_out_leaves_nothing_behind(visit: Visitor) -> None:
+    page = visit("#/fleet", fresh=True)
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Bearer token")).to_be_visible()
+    assert page.context.cookies() == []
+    page.reload()
+    expect(page.get_by_label("Bearer token")).to_be_visible()
+
+
+def test_another_site_cannot_use_the_cookie(visit: Visitor, shop: Shop) -> None:
+    page = visit("#/fleet")
+    without = "fetch('/apis/lattice.dev/v1alpha1/latticenodes', {credentials: 'same-origin'}).then((answer) => answer.status)"
+    assert page.evaluate(without) == 401  # what a form, an image or a link of another site could make the browser send
+    visit.forgive("401")
+
+
+def test_viewers_see_but_do_not_touch(visit: Visitor) -> None:
+    page = visit("#/nodes", group="lattice:viewers")
+    page.get_by_role("link", name="north-001-grid-1").click()
+    expect(page.get_by_text("read only")).to_be_visible()
+    expect(page.get_by_role("button", name="Cordon")).to_have_count(0)
