@@ -113,7 +113,6 @@ def test_whatif_somebody_is_left_without_ends_with_2(lattice):
     [
         pytest.param(["whatif", "--lose-pool", "us-east"], id="a pool that is lost"),
         pytest.param(["whatif", "--drop-compliance", "us-east:gdpr", "--price", "+20%"], id="a certificate, and dearer"),
-        pytest.param(["plan", "--delete", "pool/us-east"], id="a pool that is deleted"),
     ],
 )
 def test_who_is_left_without_is_pointed_to_a_fit_of_that_very_world(lattice, flags):

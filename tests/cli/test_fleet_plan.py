@@ -161,18 +161,20 @@ def test_what_lattice_makes_cannot_be_planned_by_hand(lattice, tmp_path):
     assert "LatticeCluster is written by Lattice only" in ran.err
 
 
-def test_deleting_a_pool_takes_its_clusters_and_leaves_services_without(lattice):
+def test_deleting_a_pool_takes_nothing_with_it_that_runs(lattice):
     ran = lattice("plan", "--world", SEED_000, "--delete", "pool/us-east")
-    assert ran.code == 2
+    assert ran.code == 2, "there is nowhere that they would go"
     lines = words(ran.out)
-    assert "- us-east-002 us-east 3 × medium -$0.576" in lines
-    assert any(line.startswith("! default/api-gateway 1 of 3 NotHere ") for line in lines)
+    assert lines[0] == "3 services would move; $1.536/h as before"
+    assert any(line.startswith("default/api-gateway nowhere us-east: is not offered any more") for line in lines)
+    assert "They stay where they are until moving them is asked for." in lines
+    assert not any("us-east-002" in line or "empty nodes" in line or "one region" in line for line in lines)
 
 
 def test_before_is_called_hypothetical_where_it_is(lattice, tmp_path):
     """Nothing of this world runs yet: a plan of a deletion begins where all of it would."""
     ran = lattice("plan", "--world", SEED_000, "--delete", "pool/us-east")
-    assert "$1.536/h → $0.768/h" in ran.out
+    assert "$1.536/h as before" in ran.out
     told = "! before is as if all that is declared already had its place; 3 services still wait for that, and $0.00/h is paid now"
     assert told in ran.out.splitlines()
     pending = json.loads(lattice("plan", "--world", SEED_000, "--delete", "pool/us-east", "-o", "json").out)["pending"]

@@ -207,7 +207,7 @@ def _whole_rules(settled: Settled, service: LatticeService, offers: list[Offer])
     least = max((each.spec.requirements.min_regions or 0 for each in policies), default=0)
     if len({offer.region for offer in offers}) < least:
         yield f"fewer than {least} regions"
-    rules = [(each.topology_key, each.max_skew) for each in service.spec.spread]
+    rules = [(each.topology_key, each.max_skew) for each in service.spec.spread if each.when_unsatisfiable == "DoNotSchedule"]
     rules += [(rule.topology_key, rule.max_skew) for each in policies if (rule := each.spec.requirements.spread_constraint)]
     for key, skew in rules:
         yield from _skew(settled, service, key, skew)

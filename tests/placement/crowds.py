@@ -104,7 +104,7 @@ def service(draw: Random, name: str) -> LatticeService:
         "capabilities": [["gpu"]],
         "dataResidency": ["eu"],
         "requiredRegions": [["us-east-1"], ["us-east-1", "eu-west-1"], ["p1"]],
-        "spread": [_skew("region"), _skew("zone"), _skew("node")],
+        "spread": [_skew("region"), _skew("zone"), _skew("node"), _skew("region", "ScheduleAnyway")],
         "gpu": [1, 0.3],
     }
     return a_service(
@@ -120,8 +120,8 @@ def service(draw: Random, name: str) -> LatticeService:
     )
 
 
-def _skew(key: str) -> list[dict[str, Any]]:
-    return [{"topologyKey": key, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
+def _skew(key: str, when: str = "DoNotSchedule") -> list[dict[str, Any]]:
+    return [{"topologyKey": key, "maxSkew": 1, "whenUnsatisfiable": when}]
 
 
 def policy(draw: Random, name: str) -> LatticePlacementPolicy:

@@ -53,6 +53,18 @@ def a_replica(slot: int, revision: str = NEW, cell: Cell = A, *, ready: bool = T
         ),
         pytest.param({A: 2}, [a_replica(0), a_replica(1, ready=False, no_room="0 of 1 node")], Steps(), id="no update waits for room"),
         pytest.param(
+            {A: 1, B: 1},
+            [a_replica(0, OLD), a_replica(1, ready=False, no_room="0 of 1 node")],
+            Steps(start=(B,), is_rolling=True, no_room="0 of 1 node"),
+            id="who finds no node keeps nobody from another place",
+        ),
+        pytest.param(
+            {A: 1, B: 1},
+            [a_replica(0, OLD), a_replica(1, ready=False, no_room="0 of 1 node"), a_replica(2, cell=B, ready=False)],
+            Steps(is_rolling=True, no_room="0 of 1 node"),
+            id="of whom there is one at a time all the same",
+        ),
+        pytest.param(
             {A: 2},
             [a_replica(0, OLD), a_replica(1, OLD), a_replica(2)],
             Steps(stop=("api-1",), is_rolling=True),

@@ -18,7 +18,7 @@ from lattice.kinds.service import LatticeService
 from lattice.placement.arrange import in_order
 from lattice.placement.demand import Demand
 from lattice.placement.fleet import Fleet
-from lattice.placement.place import Placement, missing_replicas, place_each
+from lattice.placement.place import Placement, missing_replicas, place_each, place_most
 from lattice.placement.profile import profile_of
 from lattice.placement.series import Series, decide_with_overflow
 from lattice.placement.size import settle
@@ -118,6 +118,13 @@ CASES = [
                  id="a service that talks to itself"),
     pytest.param([a_pool(), a_policy(clusters={"maxNodes": 3}), a_service("aaa", replicas=9), a_service("aab", replicas=9), a_service(
                   replicas=31, dependencies={"aab": {"type": "service", "direction": "outbound"}})], id="the cluster of a neighbour first"),
+    pytest.param([*(a_pool(f"p{n}", capacity={"maxNodes": 1}, classes=["s", "m"] if n % 2 else ["m"]) for n in range(9)), a_class("s", 2, 8, 0.05),
+                  a_class("m", 4, 16, 0.1), a_service(replicas=40)], id="pools of one machine are sold out one after the other"),
+    pytest.param([a_cloud(regions=["r1", "r2"], budget=SHARED), *(a_pool(f"p{n}", capacity={"maxNodes": 1}) for n in range(5)),
+                  a_service(cores=2, replicas=20)], id="sold out, and a budget that regions share"),
+    pytest.param([*(a_pool(f"p{n}", classes=[f"c{n}"], capacity={"maxNodes": 1}) for n in range(6)), *(a_class(f"c{n}", 4, 16, price)
+                  for n, price in enumerate([0.1, 0.100001, 9000, 0.1, 0.1, 8999.99])), a_service(cores=2, replicas=20)],
+                 id="prices that look the same beside others"),
     pytest.param([a_pool(), a_service(replicas=12, spread=[{"topologyKey": "node", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule"}])],
                  id="two to a machine"),
 ]  # fmt: skip
@@ -138,6 +145,40 @@ def test_what_comes_out_the_same_is_not_decided_again(monkeypatch: pytest.Monkey
     placement = place_each(world.demands["default/api"], world.fleet(), 0)
     assert len(placement.seats) == 800
     assert len(decided) <= 3 * 13
+
+
+def test_offers_that_sell_out_are_not_all_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """50 pools of one machine, 4 replicas to a machine."""
+    world, decided = a_world(*(a_pool(f"p{n:02}", capacity={"maxNodes": 1}) for n in range(50)), a_service(replicas=200)), []
+    real = decide_with_overflow
+    monkeypatch.setattr("lattice.placement.series.decide_with_overflow", lambda *given: decided.append(1) or real(*given))
+    placement = place_each(world.demands["default/api"], world.fleet(), 0)
+    assert len(placement.seats) == 200
+    assert len(decided) <= 3
+
+
+def cheap_then_roomy(demand: Demand, fleet: Fleet, keep: int) -> Placement:
+    """As `place_most` says, by trying everything."""
+    tried = {}
+    for roomy in (False, True):
+        with fleet.what_if():
+            tried[roomy] = place_each(demand, fleet, keep, roomy=roomy)
+    cheap = tried[False]
+    is_short = cheap.missing and cheap.seats and cheap.is_short_of_room
+    return place_each(demand, fleet, keep, roomy=bool(is_short and len(tried[True].seats) > len(cheap.seats)))
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_as_many_as_can_be_as_by_trying_everything(part: int) -> None:
+    for number in range(part * EXAMPLES // 10, (part + 1) * EXAMPLES // 10):
+        world = many(dice(number), crowd(number))
+        assert told(world, place_most, 1) == told(world, cheap_then_roomy, 1), f"crowd {number}"
+
+
+@pytest.mark.parametrize("objects", CASES)
+def test_as_many_as_can_be(objects: list[Kind]) -> None:
+    world = a_world(*objects)
+    assert told(world, place_most, 1) == told(world, cheap_then_roomy, 1)
 
 
 def test_nothing_is_settled_before_it_is_decided() -> None:

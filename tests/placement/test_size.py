@@ -212,7 +212,9 @@ def test_an_even_spread_over_three_stays_even_when_two_go() -> None:
 
 def test_a_pool_that_is_deleted_and_made_again_counts_on() -> None:
     first = settle(a_world(a_pool("p1"), a_service())).applied()
-    gone = plan(first, [], [("LatticePool", "", "p1"), ("LatticeService", "default", "api")]).after
+    empty = plan(first, [], [("LatticeService", "default", "api")]).after
+    assert empty is not None
+    gone = plan(empty.applied(), [], [("LatticePool", "", "p1")]).after
     assert gone is not None
     again = plan(gone.applied(), [a_pool("p1"), a_service()]).after
     assert again is not None

@@ -13,6 +13,7 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.placement.conditions import budget_exceeded, capacity_pressure, conditions
 from lattice.placement.plan import Settled, settle
+from lattice.placement.pressure import scarcest
 from lattice.placement.stale import resolved
 from lattice.placement.status import dollars, placed_because, spending, state_of
 
@@ -133,7 +134,9 @@ def test_writing_it_again_changes_nothing() -> None:
     pytest.param([(12, 10)], "True", "0% capacity available", id="more in use than there is"),
 ])  # fmt: skip
 def test_capacity_pressure(uses: list[tuple[int, int]], pressed: str, message: str) -> None:
-    found = capacity_pressure(uses)
+    use = scarcest(uses)
+    assert use is not None
+    found = capacity_pressure(use)
     assert (found.type, found.status, found.message) == ("CapacityPressure", pressed, message)
 
 

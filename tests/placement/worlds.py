@@ -137,6 +137,7 @@ def seed_world(*certificates: str) -> World:
 REGIONS = ("us-east-1", "us-west-2", "eu-west-1")
 CERTIFICATES = ("gdpr", "soc2", "hipaa")
 TIERS = ("production", "test")
+WHEN = ("DoNotSchedule", "ScheduleAnyway")
 
 
 def _mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
@@ -217,7 +218,7 @@ def services(draw: st.DrawFn, name: str, others: Sequence[str] = ()) -> LatticeS
         dataResidency=draw(_mostly("", "eu")),
         requiredRegions=draw(_mostly([], ["us-east-1"], ["us-east-1", "eu-west-1"], ["p1"], ["moon"])),
         latency=latency,
-        spread=draw(_mostly([], [{"topologyKey": "region", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}])),
+        spread=draw(_mostly([], *([{"topologyKey": "region", "maxSkew": 1, "whenUnsatisfiable": when}] for when in WHEN))),
     )
 
 

@@ -339,6 +339,13 @@ class Table:
             share[line, row] = np.float32(used) * inverse[line, row]
         self.touch(row)
 
+    def take_many(self, resource: int, rows: Sequence[int], amounts: Sequence[int]) -> None:
+        """As `take` of one resource on each of these rows; a row may stand several times. Whoever takes touches them."""
+        line = self._line_of(resource)
+        np.add.at(self._taken[line], rows, amounts)
+        self._free[line, rows] = self._total[line, rows] - self._taken[line, rows]
+        self._share[line, rows] = as_floats(self._taken[line, rows]) * self._inverse[line, rows]
+
     def _settle(self, row: int) -> None:
         np.subtract(self._total[:, row], self._taken[:, row], out=self._free[:, row])
         self._share[:, row] = as_floats(self._taken[:, row]) * self._inverse[:, row]

@@ -21,20 +21,24 @@ _WORDS = {"LatticePool": "pool", "CloudInfrastructure": "cloud", "StaticInfrastr
 
 
 class Account(Part):
-    """Whose budget it is. A StaticInfrastructure has one for its overflow only: what is owned costs nothing."""
+    """Whose budget it is. A StaticInfrastructure has one for its overflow; what is owned costs nothing: only its clusters are counted."""
 
     kind: Annotated[
         Literal["LatticePool", "CloudInfrastructure", "StaticInfrastructure"],
         Meta(description="Kind of the object that states the budget."),
     ]
     name: Annotated[str, Meta(min_length=1, description="Name of that object.")]
-    region: Annotated[str, Meta(description="Region of a CloudInfrastructure; absent for the budget over all of them.")] = ""
+    region: Annotated[
+        str,
+        Meta(description='Region of a CloudInfrastructure; absent for the budget over all of them. "clusters" of a StaticInfrastructure.'),
+    ] = ""
 
     @property
     def ledger(self) -> str:
-        """Name of its ledger: pool.us-east, cloud.aws, cloud.aws.us-east-1, static.dc-east.overflow. No two accounts share one."""
+        """Name of its ledger: pool.us-east, cloud.aws, cloud.aws.us-east-1, static.dc-east.overflow, static.dc-east.clusters. No two
+        accounts share one."""
         word = _WORDS[self.kind]
-        tail = ["overflow"] if self.kind == "StaticInfrastructure" else [self.region] if self.region else []
+        tail = [self.region or "overflow"] if self.kind == "StaticInfrastructure" else [self.region] if self.region else []
         plain = ".".join([word, self.name, *tail])
         if not subdomain_problem(plain) and not (self.kind == "CloudInfrastructure" and self._is_ambiguous):
             return plain

@@ -50,7 +50,7 @@ def _plan(world: World, changes: Sequence[Kind], gone: Sequence[Key]) -> Plan:
     """Of no change: what is still to be done for what is declared already."""
     if changes or gone:
         return plan(world, changes, gone)
-    return compare(Settled(world, world.fleet(), {}), settle(world, keep=1))
+    return compare(Settled.now(world), settle(world, keep=1))
 
 
 def _planned(made: Plan) -> Document:

@@ -13,6 +13,7 @@ from lattice.placement.plugins.capabilities import Capabilities
 from lattice.placement.plugins.compliance import Compliance
 from lattice.placement.plugins.labels import Labels
 from lattice.placement.plugins.residency import Residency
+from lattice.placement.quote import NONE
 
 LASTING = (Available(), Labels(), Compliance(), Capabilities(), Residency())  # nothing that is placed makes these say yes
 PLENTY = 1 << 40
@@ -21,10 +22,26 @@ PLENTY = 1 << 40
 def may_fit(demand: Demand, fleet: Fleet) -> bool:
     """False: there is no room for all replicas that it lacks, whatever goes where. Those that run take what the service asks now."""
     missing = demand.replicas - len(fleet.seats.get(demand.name, ()))
-    if missing <= 0:
-        return True
+    return missing <= 0 or most_more(demand, fleet) >= missing
+
+
+def most_more(demand: Demand, fleet: Fleet) -> int:
+    """Replicas beyond those that run."""
     rows = _open(demand, fleet)
-    return bool(rows.any()) and _on_machines(demand, fleet, rows) + _on_new_ones(demand, fleet, rows) >= missing
+    return _on_machines(demand, fleet, rows) + int(_on_new_ones(demand, fleet)[rows].sum()) if rows.any() else 0
+
+
+def most_cheaply(demand: Demand, fleet: Fleet) -> int:
+    """As `most_more`, with every machine of the class that costs least: known of offers that have one machine left to make."""
+    rows, table, quotes = _open(demand, fleet), fleet.table, fleet.table.quotes
+    room = _on_new_ones(demand, fleet)
+    if rows.any() and len(quotes.catalogue.names):
+        kind = quotes.of(ReplicaAsk(demand)).type
+        holds = np.where(kind == NONE, 0, _per_machine(demand, fleet)[kind, np.arange(table.count)])
+        is_last = table.free(table.index["nodes"]) == 1
+        is_last[fleet.machines.column("offer")[_idle(fleet)]] = False
+        np.minimum(room, np.where(is_last, holds, PLENTY), out=room)
+    return _on_machines(demand, fleet, rows) + int(room[rows].sum())
 
 
 def _open(demand: Demand, fleet: Fleet) -> Flags:
@@ -60,17 +77,17 @@ def _given_back(demand: Demand, fleet: Fleet, resource: str, amount: int) -> Int
     return found
 
 
-def _on_new_ones(demand: Demand, fleet: Fleet, rows: Flags) -> int:
-    """By each limit alone: machines, cores, memory and money. Budgets that offers share count for each of them.
+def _on_new_ones(demand: Demand, fleet: Fleet) -> Integers:
+    """By offer, of each limit alone: machines, cores, memory and money. Budgets that offers share count for each of them.
 
     Machines that hold nothing may go, and leave what they take.
     """
     if "capacity" in demand.ignoring:
-        return PLENTY
+        return np.full(fleet.table.count, PLENTY, np.int64)
     quotes, table = fleet.table.quotes, fleet.table
     serving, catalogue = quotes.serving(demand), quotes.catalogue
     if not len(serving.serves):
-        return 0
+        return np.zeros(table.count, np.int64)
     per = np.where(serving.serves, _per_machine(demand, fleet), 0)
     idle = _idle(fleet)
     nodes = np.maximum(table.free(table.index["nodes"]), 0) + np.bincount(fleet.machines.column("offer")[idle], minlength=table.count)
@@ -83,7 +100,8 @@ def _on_new_ones(demand: Demand, fleet: Fleet, rows: Flags) -> int:
     if "budget" not in demand.ignoring:
         left = np.maximum(fleet.left + _refunded(fleet, idle), 0)
         np.minimum(room, _paid(per, catalogue.rate, left), out=room)
-    return int(np.minimum(room[rows], PLENTY).sum())
+    found: Integers = np.minimum(room, PLENTY)
+    return found
 
 
 def _per_machine(demand: Demand, fleet: Fleet) -> Integers:

@@ -36,7 +36,7 @@ def carried_out(settled: Settled, target: Targets, deadline: Deadline) -> Settle
         fleet = world.fleet()
         broken = _carry(fleet, demands, wanted)
         if not broken:
-            return Settled(world, fleet, settled.placements)
+            return Settled(world, fleet, settled.placements, settled.adrift)
         staying = broken | {near for name in broken for _, near in demands[name].latency_to}
         if deadline.is_over or not staying & wanted.keys():
             return settled

@@ -32,7 +32,7 @@ def compacted(settled: Settled, allowance: Allowance, deadline: Deadline) -> Set
                 break
             together = [each for each in fleet.in_offer[row].values() if each.group == group]
             _Compaction(fleet, together, world.demands, allowance).run()
-    return Settled(world, fleet, settled.placements)
+    return Settled(world, fleet, settled.placements, settled.adrift)
 
 
 @dataclass

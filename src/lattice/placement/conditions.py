@@ -6,12 +6,12 @@ from lattice.kinds.base import Condition
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.pool import LatticePool
 from lattice.placement.fleet import Fleet
-from lattice.placement.offer import NO_LIMIT, Offer
+from lattice.placement.offer import Offer
+from lattice.placement.pressure import Use, is_pressed, scarcest_in
 from lattice.placement.status import dollars, projected_cost
 from lattice.placement.supply import Finding, cloud_account, pool_account
 from lattice.placement.world import World
 
-PRESSURE = 80  # percent in use from which a place is under pressure
 CENT = 10_000  # micro-dollars
 
 
@@ -92,18 +92,14 @@ def budget_exceeded(projected: int, limit: int, *, is_hard: bool) -> Condition:
 
 def _pressed(offer: str, fleet: Fleet) -> Iterator[Condition]:
     row = fleet.table.row_of.get(offer)
-    if row is None:
-        return
-    limits = fleet.offers[row].limits
-    named = {"nodes": limits.nodes, "cpu": limits.milli, "memory": limits.memory}
-    uses = [(int(fleet.table.taken(fleet.table.index[name])[row]), limit) for name, limit in named.items() if 0 < limit < NO_LIMIT]
-    if uses:
-        yield capacity_pressure(uses)
+    use = None if row is None else scarcest_in(fleet, row)
+    if use is not None:
+        yield capacity_pressure(use)
 
 
-def capacity_pressure(uses: Sequence[tuple[int, int]]) -> Condition:
-    """Of machines, cores and memory what is scarcest: (used, in all)."""
-    used, whole = max(uses, key=lambda each: each[0] / each[1])
+def capacity_pressure(use: Use) -> Condition:
+    """Of what is scarcest."""
+    used, whole = use
     left = (max(0, whole - used) * 200 + whole) // (2 * whole)  # to the nearest percent
-    is_pressed = used * 100 >= whole * PRESSURE
-    return _condition("CapacityPressure", is_pressed, "NearlyFull" if is_pressed else "RoomLeft", f"{left}% capacity available")
+    reason = "NearlyFull" if is_pressed(use) else "RoomLeft"
+    return _condition("CapacityPressure", is_pressed(use), reason, f"{left}% capacity available")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from lattice.kinds.constraint import Toleration
+from lattice.kinds.constraint import Spread, Toleration
 from lattice.kinds.policy import DEFAULT_MAX_NODES, DEFAULT_MIN_NODES, DEFAULT_PACKING, LatticePlacementPolicy
 from lattice.kinds.selector import Requirement as LabelDemand
 from lattice.kinds.service import LatticeService
@@ -15,6 +15,7 @@ RequirementKind = Literal["label", "compliance", "capability", "residency", "reg
 Ignored = Literal["prices", "budget", "capacity", "dependencies", "overflow", "reservation"]
 Sort = Literal["cost", "availableCapacity"]
 Preferences = tuple[tuple[Sort, bool, int], ...]  # what to sort by, whether small comes first, weight
+PLACE_KEYS = ("region", "zone", "provider", "pool")
 NODE_KEYS = ("node", "kubernetes.io/hostname")
 CHEAPEST_FIRST: Preferences = (("cost", True, 1),)
 DEFAULT = "the default"
@@ -76,6 +77,7 @@ class Demand:
     rules: ClusterRules = ClusterRules()
     sized_by: tuple[str, str] = ("", "")  # who wants as many machines in a cluster as the rules say, and who allows no more
     preferences: Preferences = ()
+    even: tuple[tuple[str, int], ...] = ()  # what it would like to be spread over, and the skew up to which that is even enough
     neighbours: tuple[str, ...] = ()  # services that it talks to, or that talk to it
     latency_to: tuple[tuple[str, str], ...] = ()  # name of a dependency -> service
     admitted: frozenset[str] = frozenset()  # offers whose reserve it may use
@@ -159,7 +161,7 @@ class Demand:
     @cached_property
     def shape(self) -> Hashable:
         """Demands of one shape are asked of the same plugins, so it also says which of those that look at the whole fleet have a say."""
-        return (self.fixed_shape, self.machine_shape, bool(self.latency), bool(self.spread), bool(self.neighbours))
+        return (self.fixed_shape, self.machine_shape, bool(self.latency), bool(self.spread), bool(self.neighbours), bool(self.even))
 
     def without(self, dropped: Iterable[Requirement]) -> "Demand":
         gone = set(dropped)
@@ -248,6 +250,7 @@ def resolve(
             for each in p.spec.preferences
             if each.weight
         ),
+        even=tuple((each.topology_key, each.max_skew) for each in _over_places(service, "ScheduleAnyway")),
         neighbours=tuple(dict.fromkeys([*_called(service).values(), *neighbours])),
         latency_to=tuple(_latency_targets(service).items()),
         admitted=frozenset(admitted),
@@ -282,11 +285,15 @@ def _own_requirements(service: LatticeService, source: str, requests: Mapping[st
         yield Requirement("region", value, source)
     for name, latency in placement.latency.items():
         yield Requirement("latency", name, source, latency.max_ms)
-    for each in service.spec.spread:
-        if each.topology_key in ("region", "zone", "provider", "pool") and each.when_unsatisfiable == "DoNotSchedule":
-            yield Requirement("spread", each.topology_key, source, each.max_skew)
+    for each in _over_places(service, "DoNotSchedule"):
+        yield Requirement("spread", each.topology_key, source, each.max_skew)
     for name, amount in requests.items():
         yield Requirement("resource", name, source, amount)
+
+
+def _over_places(service: LatticeService, when: Literal["DoNotSchedule", "ScheduleAnyway"]) -> list[Spread]:
+    """Its own rules, or wishes, for how it is spread over offers; those about nodes are the scheduler's."""
+    return [each for each in service.spec.spread if each.topology_key in PLACE_KEYS and each.when_unsatisfiable == when]
 
 
 def _policy_requirements(policy: LatticePlacementPolicy) -> Iterable[Requirement]:
@@ -298,7 +305,7 @@ def _policy_requirements(policy: LatticePlacementPolicy) -> Iterable[Requirement
     if rules.min_regions and rules.min_regions > 1:
         yield Requirement("minRegions", "regions", source, rules.min_regions)
     spread = rules.spread_constraint
-    if spread and spread.topology_key in ("region", "zone", "provider", "pool"):
+    if spread and spread.topology_key in PLACE_KEYS:
         yield Requirement("spread", spread.topology_key, source, spread.max_skew)
 
 

@@ -7,7 +7,7 @@ from lattice.placement.demand import ReplicaAsk
 from lattice.placement.fleet import Cluster, Fleet, Seat
 from lattice.placement.offer import MachineType
 from lattice.placement.quote import takes
-from lattice.placement.size import nearest_first, neighbours_in, new_cluster, take_seat
+from lattice.placement.size import nearest_first, neighbours_in, new_machines, take_seat
 
 Entry = tuple[int, int, int, str, int]  # replicas of the service there, free milli-cores and bytes, name and row of a machine
 
@@ -55,15 +55,10 @@ class Filling:
 
     def buy(self, kind: MachineType) -> Seat:
         """On one more machine of the nearest and fullest cluster that may grow, else in a new one."""
-        if self._growing:
-            cluster = min(self._growing, key=self._rank)
-            added = [self.fleet.add_machine(cluster, kind)]
-        else:
-            cluster = new_cluster(self.ask, self.fleet, self.row)
-            count = self.fleet.offers[self.row].first_nodes(self.ask.demand.rules.min_nodes)
-            added = [self.fleet.add_machine(cluster, kind) for _ in range(count)]
-            self._growing.append(cluster)
-        self._growing = [each for each in self._growing if len(each.machines) < each.max_nodes]
+        grown = min(self._growing, key=self._rank, default=None)
+        cluster, added = new_machines(self.ask, self.fleet, self.row, kind, grown)
+        some = self._growing if grown else [cluster]
+        self._growing = [each for each in some if len(each.machines) < each.max_nodes]
         self._look_again(cluster, added)
         return self._settled(cluster, added[0])
 

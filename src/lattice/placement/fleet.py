@@ -77,12 +77,13 @@ class Machines(Table):
         self.kind: dict[int, MachineType] = {}
         self.holds: dict[int, Counter[str]] = {}
 
-    def describe(self, row: int, offer: int, group: int, kind: int) -> None:
-        """Of a new machine: nothing is on it yet."""
-        columns = self._columns
-        columns["offer"][row], columns["group"][row], columns["type"][row] = offer, group, kind
-        columns["open"][row] = columns["closed"][row] = False
-        self.touch(row)
+    def describe(self, rows: Sequence[int], offer: int, group: int, kind: int) -> None:
+        """Of new machines: nothing is on them yet."""
+        columns, at = self._columns, rows[0] if len(rows) == 1 else rows
+        columns["offer"][at], columns["group"][at], columns["type"][at] = offer, group, kind
+        columns["open"][at] = columns["closed"][at] = False
+        for row in rows:
+            self.touch(row)
 
 
 class Offers(Table):
@@ -211,7 +212,8 @@ class Fleet:
     def _pay(self, row: int, overflow: str, rate: int) -> None:
         if not rate:
             return
-        self._touch_target(overflow)
+        if overflow:
+            self._touch_target(overflow)
         for ledger in self.ledgers(row, overflow):
             self.committed[ledger] += rate
             if self.cap(ledger) < NO_LIMIT:
@@ -280,8 +282,8 @@ class Fleet:
         number = self.type_names.setdefault(kind.name, len(self.type_names))
         for row in rows:
             machines.cluster[row], machines.kind[row], machines.holds[row] = cluster, kind, Counter()
-            machines.describe(row, cluster.row, self._group(cluster.group), number)
             self._note(self._remove_machine, row)
+        machines.describe(rows, cluster.row, self._group(cluster.group), number)
         cluster.machines += rows
         self.on_row[cluster.row].update(rows)
         self._resize(cluster, kind, len(rows))
@@ -329,11 +331,44 @@ class Fleet:
 
     def seat(self, seat: Seat) -> None:
         self._occupy(seat, 1)
-        self.seats.setdefault(seat.service, []).append(seat)
-        cluster = self.machines.cluster[seat.machine]
-        self._counts.setdefault(seat.service, Counter())[cluster.row] += 1
-        self._clusters.setdefault(seat.service, Counter())[cluster.name] += 1
+        self._list(seat)
         self._note(self._unseat, seat)
+
+    def _list(self, seat: Seat) -> None:
+        """Where the service has its replicas."""
+        service, cluster = seat.service, self.machines.cluster[seat.machine]
+        known = self.seats.get(service)
+        if known is None:
+            self.seats[service], self._counts[service], self._clusters[service] = (
+                [seat],
+                Counter({cluster.row: 1}),
+                Counter({cluster.name: 1}),
+            )
+            return
+        known.append(seat)
+        self._counts[service][cluster.row] += 1
+        self._clusters[service][cluster.name] += 1
+
+    def seat_all(self, seats: Sequence[Seat]) -> None:
+        """As `seat`, of many that were there before anybody began to change things, in offers that count neither GPUs nor a reserve."""
+        machines = self.machines
+        taken: dict[str, tuple[list[int], list[int]]] = {}  # by resource: machines and amounts
+        for seat in seats:
+            row = seat.machine
+            used, holds = machines.cluster[row].used, machines.holds[row]
+            holds[seat.service] = holds.get(seat.service, 0) + 1
+            for name, amount in seat.needs:
+                if name in used:
+                    used[name] += amount
+                rows, amounts = taken.get(name) or taken.setdefault(name, ([], []))
+                rows.append(row)
+                amounts.append(amount)
+            self._list(seat)
+        for name, (rows, amounts) in taken.items():
+            machines.take_many(machines.add_resource(name), rows, amounts)
+        for row in dict.fromkeys(each.machine for each in seats):
+            machines.touch(row)
+            self.table.touch(machines.cluster[row].row)
 
     def unseat(self, seat: Seat) -> None:
         self._unseat(seat)

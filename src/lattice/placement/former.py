@@ -31,8 +31,7 @@ class Former:
 
     def kind(self, offer: Offer, cluster: str, name: str) -> MachineType:
         """At what the ledger pays, else at what the class would cost there; a price that nobody knows stays unknown."""
-        place = offer.place
-        known = next(iter(self.classes.types([name], place.provider, place.region)), MachineType(name, {}, 0))
+        known = self._class(name, offer.place.provider, offer.place.region)
         if offer.is_static:
             return owned(known)
         lots = self.lots.get((cluster, name))
@@ -40,3 +39,11 @@ class Former:
             return known
         micros = lots.pop()
         return replace(known, rate=micros, price=Price(micros, "ledger"))
+
+    def rate(self, lot: tuple[str, str], provider: str, region: str) -> int:
+        """Of one more machine of a cluster and class, in an offer that is gone."""
+        lots = self.lots.get(lot)
+        return lots.pop() if lots else self._class(lot[1], provider, region).rate
+
+    def _class(self, name: str, provider: str, region: str) -> MachineType:
+        return next(iter(self.classes.types([name], provider, region)), MachineType(name, {}, 0))

@@ -100,6 +100,12 @@ def opened(stated: LedgerSpec, found: LatticeLedger | None, now: datetime) -> La
     )
 
 
+def counting(account: Account, found: LatticeLedger | None, cluster: str, now: datetime) -> LatticeLedger:
+    """The ledger, having seen this cluster, which it does not pay for."""
+    ledger = found or opened(LedgerSpec(budget=account), None, now)
+    return _with(ledger, last_cluster=max(ledger.status.last_cluster, number_in(cluster)))
+
+
 def accrue(ledger: LatticeLedger, now: datetime) -> LatticeLedger:
     """Counts what was spent until `now`, in each calendar month its own. A clock that goes back un-spends nothing."""
     status = ledger.status

@@ -8,12 +8,15 @@ import numpy as np
 
 from lattice.engine.decide import Decision
 from lattice.engine.table import Flags
-from lattice.placement.demand import CHEAPEST_FIRST, Demand, Preferences, ReplicaAsk
+from lattice.placement.bound import most_cheaply, most_more
+from lattice.placement.demand import CHEAPEST_FIRST, Demand, ReplicaAsk
 from lattice.placement.eligible import eligible
 from lattice.placement.fleet import Fleet, Seat
 from lattice.placement.plugins.spread import domain_of
 from lattice.placement.series import Series
 from lattice.placement.size import trim
+
+MANY = 32  # replicas: placing so many takes longer than counting how many there could be room for
 
 
 @dataclass(slots=True)
@@ -41,16 +44,16 @@ class Placement:
 def place(demand: Demand, fleet: Fleet, *, keep: int = 0) -> Placement:
     """All replicas that it lacks; where there is not room for all, as many as there is, unless a rule over all of them cannot hold.
 
-    Tries the policies' order first, then the cheapest, which spares budgets; then classes of machines that hold more.
+    Tries the policies' order and an even spread first, then the cheapest, which spares budgets; then classes of machines that hold more.
 
     `keep`: how many decisions to keep for explaining; the last one, if it fails, is always kept.
     """
     if demand.problem:
         return Placement(demand, missing=max(0, demand.replicas - len(fleet.seats.get(demand.name, ()))))
     placement = None
-    for preferences in _orders(demand, fleet):
+    for wishing in _orders(demand, fleet):
         with fleet.attempt() as attempt:
-            placement = place_each(replace(demand, preferences=preferences), fleet, keep)
+            placement = place_each(wishing, fleet, keep)
             attempt.succeeded = placement.is_complete
         if placement.is_complete:
             break
@@ -62,10 +65,10 @@ def place(demand: Demand, fleet: Fleet, *, keep: int = 0) -> Placement:
     return placement
 
 
-def _orders(demand: Demand, fleet: Fleet) -> list[Preferences]:
+def _orders(demand: Demand, fleet: Fleet) -> list[Demand]:
     """Those that are worth trying before as many are placed as can be."""
-    has_other = demand.neighbours or demand.preferences not in ((), CHEAPEST_FIRST)
-    return [demand.preferences, CHEAPEST_FIRST] if has_other and _money_matters(fleet) else []
+    has_other = demand.neighbours or demand.even or demand.preferences not in ((), CHEAPEST_FIRST)
+    return [demand, replace(demand, preferences=CHEAPEST_FIRST, even=())] if has_other and _money_matters(fleet) else []
 
 
 def _money_matters(fleet: Fleet) -> bool:
@@ -74,15 +77,28 @@ def _money_matters(fleet: Fleet) -> bool:
 
 def place_most(demand: Demand, fleet: Fleet, keep: int) -> Placement:
     """On the classes that cost least; where those do not hold all, on those that hold more, if more replicas find a place then."""
+    missing = demand.replicas - len(fleet.seats.get(demand.name, ()))
+    most = most_more(demand, fleet) if missing >= MANY else missing
+    if missing >= MANY and not demand.regions and not demand.min_regions:
+        cheaply = most_cheaply(demand, fleet)
+        roomy = _roomy(demand, fleet, keep, cheaply) if cheaply < min(missing, most) else None
+        if roomy is not None:
+            return roomy
     with fleet.attempt() as attempt:
         cheap = place_each(demand, fleet, keep)
-        attempt.succeeded = not (cheap.missing and cheap.seats and cheap.is_short_of_room and _has_choice(demand, fleet))
+        is_short = cheap.missing and cheap.seats and cheap.is_short_of_room
+        attempt.succeeded = not (is_short and len(cheap.seats) < most and _has_choice(demand, fleet))
     if attempt.succeeded:
         return cheap
+    return _roomy(demand, fleet, keep, len(cheap.seats)) or place_each(demand, fleet, keep)
+
+
+def _roomy(demand: Demand, fleet: Fleet, keep: int, least: int) -> Placement | None:
+    """On the classes that hold most, if that are more replicas than `least`."""
     with fleet.attempt() as attempt:
         roomy = place_each(demand, fleet, keep, roomy=True)
-        attempt.succeeded = len(roomy.seats) > len(cheap.seats)
-    return roomy if attempt.succeeded else place_each(demand, fleet, keep)
+        attempt.succeeded = len(roomy.seats) > least
+    return roomy if attempt.succeeded else None
 
 
 def _has_choice(demand: Demand, fleet: Fleet) -> bool:

@@ -10,18 +10,21 @@ import msgspec
 
 from lattice.kinds.base import Kind
 from lattice.kinds.cluster import LatticeCluster
-from lattice.placement.arrange import Stale, arrange_all, outgrown, stale
+from lattice.kinds.service import LatticeService
+from lattice.placement.adrift import Adrift, adrift
+from lattice.placement.arrange import arrange_all, outgrown, stale
 from lattice.placement.costs import cost_of, run_rate
+from lattice.placement.demand import Demand, key_of
 from lattice.placement.fleet import Fleet
 from lattice.placement.place import Placement, place, withdraw
 from lattice.placement.plugins.capacity import Full
 from lattice.placement.plugins.overflow import Gated, utilisation
 from lattice.placement.present import Layout
+from lattice.placement.pressure import Use, is_pressed, scarcest_in, uses
 from lattice.placement.size import class_counts
 from lattice.placement.status import PLACED, Answer, settled_objects, state_of
 from lattice.placement.world import Key, World, key, placed_counts
 
-PRESSURE = 800_000  # millionths in use from which a place is under pressure
 Where = tuple[str, str, str]  # offer, cluster, class
 
 
@@ -32,6 +35,13 @@ class Settled:
     world: World
     fleet: Fleet
     placements: Mapping[str, Placement]  # of services that were looked at
+    adrift: Adrift = field(default_factory=Adrift)
+
+    @staticmethod
+    def now(world: World) -> "Settled":
+        """As it is, with nobody placed who is not."""
+        fleet = world.fleet()
+        return Settled(world, fleet, {}, adrift(world, fleet))
 
     @cached_property
     def unplaced(self) -> dict[str, Placement]:
@@ -39,31 +49,39 @@ class Settled:
 
     @cached_property
     def where(self) -> dict[str, Counter[Where]]:
-        return {name: placed_counts(self.fleet, name) for name in self.world.services if name in self.fleet.seats}
+        here = (name for name in self.world.services if name in self.fleet.seats or name in self.adrift.replicas)
+        return {name: placed_counts(self.fleet, name) + self.adrift.where(name) for name in here}
 
     @cached_property
     def clusters(self) -> dict[str, Counter[str]]:
-        return {name: class_counts(self.fleet, each) for name, each in self.fleet.clusters.items()}
+        left = {each.metadata.name: Counter(each.spec.nodes) for each in self.adrift.clusters}
+        return {**left, **{name: class_counts(self.fleet, each) for name, each in self.fleet.clusters.items()}}
 
     @cached_property
     def offer_of(self) -> dict[str, str]:
-        return {name: self.fleet.offers[each.row].name for name, each in self.fleet.clusters.items()}
+        left = {each.metadata.name: each.spec.pool for each in self.adrift.clusters}
+        return {**left, **{name: self.fleet.offers[each.row].name for name, each in self.fleet.clusters.items()}}
 
     @cached_property
     def costs(self) -> Mapping[str, int]:
         """Micro-dollars per hour by service: its part of the machines that it is on."""
-        return cost_of(self.fleet).services
+        found = cost_of(self.fleet).services
+        return {**found, **{name: found.get(name, 0) + self.adrift.cost(name) for name in self.adrift.replicas}}
 
     @cached_property
     def rates(self) -> dict[str, int]:
-        return run_rate(self.fleet)
+        return dict(sorted((Counter(run_rate(self.fleet)) + Counter(self.adrift.rates)).items()))
 
     def applied(self) -> World:
         """The world with what Lattice would have written by now."""
-        gone = [each for each in self.world.objects if each[0] == LatticeCluster.resource.kind and each[2] not in self.fleet.clusters]
+        gone = [each for each in self.world.objects if each[0] == LatticeCluster.resource.kind and each[2] not in self.clusters]
         state = state_of(self.fleet)
         answers = {name: Answer(each, PLACED if each.is_complete else "Pending", state=state) for name, each in self.placements.items()}
-        written = self.world.having(settled_objects(self.world, self.fleet, answers), gone, with_status=True)
+        objects = [
+            self.adrift.beside(each, key_of(each)) if isinstance(each, LatticeService) else each
+            for each in settled_objects(self.world, self.fleet, answers)
+        ]
+        written = self.world.having(objects, gone, with_status=True)
         return written.laid_out(Layout.of(self.fleet, self.world.layout))
 
 
@@ -73,7 +91,8 @@ def settle(world: World, *, keep: int = 0, updated: Iterable[str] = ()) -> Settl
     for name in updated:
         for seat in outgrown(world.demands[name], fleet):
             fleet.unseat(seat)
-    return Settled(world, fleet, arrange_all(world.demands.values(), fleet, keep=keep))
+    left = adrift(world, fleet)
+    return Settled(world, fleet, arrange_all(map(left.fewer, world.demands.values()), fleet, keep=keep), left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +259,8 @@ def _cluster_changes(before: Settled, after: Settled) -> Iterable[ClusterChange]
 
 
 def _budget_changes(before: Settled, after: Settled) -> Iterable[BudgetChange]:
-    known = {**before.world.supply.budgets, **after.world.supply.budgets}
-    for name in sorted(known):
-        budget = known[name]
+    """Of budgets that are there; one that went with its pool limits nothing any more."""
+    for name, budget in sorted(after.world.supply.budgets.items()):
         if budget.limit is None:
             continue
         spent = [
@@ -258,24 +276,24 @@ def _budget_changes(before: Settled, after: Settled) -> Iterable[BudgetChange]:
 def _moving(before: Settled, after: Settled) -> Iterable[Moving]:
     """Services that the change makes misplaced; those that were so before are not its doing."""
     for name, demand in after.world.demands.items():
-        found = stale(demand, after.fleet)
-        old = before.world.demands.get(name)
-        if found is None or (old is not None and _same_trouble(stale(old, before.fleet), found)):
-            continue
-        yield Moving(name, found.reasons, _would_go(found, after))
+        reasons, old = _troubles(demand, after), before.world.demands.get(name)
+        if reasons and (old is None or _troubles(old, before) != reasons):
+            yield Moving(name, reasons, _would_go(demand, after))
 
 
-def _same_trouble(before: Stale | None, after: Stale) -> bool:
-    return before is not None and before.reasons == after.reasons
+def _troubles(demand: Demand, settled: Settled) -> tuple[str, ...]:
+    """Why it would not be put where it is."""
+    found = stale(demand, settled.fleet)
+    return (*settled.adrift.reasons(demand.name), *(found.reasons if found else ()))
 
 
-def _would_go(found: Stale, after: Settled) -> Mapping[Where, int] | None:
+def _would_go(demand: Demand, after: Settled) -> Mapping[Where, int] | None:
     """Everything the service has, put anew."""
     fleet = after.fleet
     with fleet.what_if():
-        withdraw(fleet, list(fleet.seats[found.service]))
-        placement = place(after.world.demands[found.service], fleet)
-        return dict(placed_counts(fleet, found.service)) if placement.is_complete else None
+        withdraw(fleet, list(fleet.seats.get(demand.name, ())))
+        placement = place(demand, fleet)
+        return dict(placed_counts(fleet, demand.name)) if placement.is_complete else None
 
 
 def _risks(before: Settled, after: Settled) -> Iterable[str]:
@@ -286,11 +304,10 @@ def _risks(before: Settled, after: Settled) -> Iterable[str]:
             yield f"budget of {change.subject} is passed: {percent}" + ("" if change.hard else "; it is soft and only warns")
         elif change.limit >= change.after >= alert and not change.was_alerting:
             yield f"budget of {change.subject} reaches its alert: {percent}"
-    for offer, share in _pressures(after):
-        if share >= PRESSURE > dict(_pressures(before)).get(offer, 0):
-            yield f"{offer} is {share // 10_000} % full"
-    known = set(_in_pieces(before))
-    yield from (each for each in _in_pieces(after) if each not in known)
+    known = _pressed(before)
+    yield from (f"{offer} is {used * 100 // whole} % full" for offer, (used, whole) in _pressed(after).items() if offer not in known)
+    in_pieces = set(_in_pieces(before))
+    yield from (each for each in _in_pieces(after) if each not in in_pieces)
     yield from _over_limits(before, after)
     yield from _lone_regions(before, after)
 
@@ -320,29 +337,20 @@ def _over_limits(before: Settled, after: Settled) -> Iterable[str]:
 
 
 def _beyond(settled: Settled) -> Iterable[tuple[str, str, int, int]]:
-    fleet = settled.fleet
-    for row, offer in enumerate(fleet.offers):
-        limits = {"nodes": offer.limits.nodes, "cpu": offer.limits.milli, "memory": offer.limits.memory, "clusters": offer.limits.clusters}
-        for name, limit in limits.items():
-            taken = int(fleet.table.taken(fleet.table.index[name])[row])
-            if taken > limit:
-                yield offer.name, name, taken, limit
+    for row, offer in enumerate(settled.fleet.offers):
+        yield from ((offer.name, name, taken, limit) for name, (taken, limit) in uses(settled.fleet, row).items() if taken > limit)
 
 
-def _pressures(settled: Settled) -> list[tuple[str, int]]:
-    fleet, found = settled.fleet, []
-    for row, offer in enumerate(fleet.offers):
-        shares = [0]
-        for name, limit in (("nodes", offer.limits.nodes), ("cpu", offer.limits.milli), ("memory", offer.limits.memory)):
-            if 0 < limit < 1 << 60:
-                shares.append(int(fleet.table.taken(fleet.table.index[name])[row]) * 1_000_000 // limit)
-        found.append((offer.name, max(shares)))
-    return found
+def _pressed(settled: Settled) -> dict[str, Use]:
+    found = {offer.name: scarcest_in(settled.fleet, row) for row, offer in enumerate(settled.fleet.offers)}
+    return {name: use for name, use in found.items() if use is not None and is_pressed(use)}
 
 
 def _lone_regions(before: Settled, after: Settled) -> Iterable[str]:
     """Services that were in several regions and are in one now."""
     for name in after.where:
-        counts = [len({each.fleet.offers[row].region for row in each.fleet.rows_of(name)}) for each in (before, after)]
+        counts = [
+            len({each.fleet.offers[row].region for row in each.fleet.rows_of(name)} | each.adrift.regions(name)) for each in (before, after)
+        ]
         if counts[0] > 1 and counts[1] == 1:
             yield f"{name} is left in one region"

@@ -14,14 +14,14 @@ from lattice.kinds.policy import DEFAULT_PACKING
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.demand import Demand, key_of
+from lattice.placement.demand import Demand
 from lattice.placement.fleet import Cluster, Fleet, Seat
 from lattice.placement.former import Former
 from lattice.placement.offer import NO_LIMIT, MachineType
 from lattice.placement.quote import takes
 from lattice.placement.seen import is_going, stays
-from lattice.placement.size import ranks, take_seat
-from lattice.placement.supply import Classes
+from lattice.placement.size import plain_seats, ranks, take_seat
+from lattice.placement.supply import Classes, static_account
 
 OVERFLOW_LABEL = "lattice.dev/overflow-of"
 BARE = "workload/"  # before the name of a workload that belongs to no service, where services are named
@@ -83,9 +83,9 @@ class Present:
 def count_clusters(fleet: Fleet, objects: Iterable[Kind], layout: Layout) -> None:
     """Numbers that were given to clusters before are not given again, though these, and the pool itself, may have been gone meanwhile.
 
-    The ledger of a pool or region outlives it. One that was written before ledgers counted knows less than the pool's status.
+    The ledger of a pool, region or data center outlives it. One that was written before ledgers counted knows less than the pool's status.
     """
-    counted = {offer.budgets[-1]: offer.name for offer in fleet.offers if offer.budgets}
+    counted = {offer.budgets[-1] if offer.budgets else static_account(offer.name).ledger: offer.name for offer in fleet.offers}
     for offer, number in layout.numbers.items():
         fleet.count_from(offer, number)
     for each in objects:
@@ -176,24 +176,37 @@ class Seating:
     fleet: Fleet
     present: Present
     _usable: dict[tuple[str, str], list[int]] = field(default_factory=dict)  # machines by cluster and class, "" for all
-
+    _bound: list[Seat] = field(default_factory=list)
     _waiting: list[tuple[Demand, Sequence[int], int]] = field(default_factory=list)
 
     def add(self, service: LatticeService, demand: Demand) -> None:
         """Where they are bound; the others are kept in mind."""
         row_of = self.fleet.machines.row_of
-        rows = [row_of[name] for name in self.present.machines_of(key_of(service)) if name in row_of]
+        rows = [row_of[name] for name in self.present.machines_of(demand.name) if name in row_of]
+        here: list[int] = []
         for placed in service.status.placements:
             cluster = self.fleet.clusters.get(placed.cluster)
             if cluster is None:
                 continue
             usable, wanted = self._machines(cluster, placed.node), placed.replicas or 0
             among = set(usable) if rows else ()
-            here = [row for row in rows if row in among][:wanted]
-            for machine in here:
-                take_seat(demand, self.fleet, machine)
-            if wanted > len(here):
-                self._waiting.append((demand, usable, wanted - len(here)))
+            bound = [row for row in rows if row in among][:wanted]
+            here += bound
+            if wanted > len(bound):
+                self._waiting.append((demand, usable, wanted - len(bound)))
+        self._seat(demand, here)
+
+    def _seat(self, demand: Demand, machines: Sequence[int]) -> None:
+        seats = plain_seats(demand, self.fleet, machines)
+        if seats is not None:
+            self._bound += seats
+            return
+        for each in machines:
+            take_seat(demand, self.fleet, each)
+
+    def settle(self) -> None:
+        """All that are bound."""
+        self.fleet.seat_all(self._bound)
 
     def guess(self) -> None:
         """Those that are not bound yet to where they would be, in the room that all others leave."""

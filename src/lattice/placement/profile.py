@@ -12,6 +12,7 @@ from lattice.placement.plugins.capabilities import Capabilities
 from lattice.placement.plugins.capacity import Capacity
 from lattice.placement.plugins.compliance import Compliance
 from lattice.placement.plugins.cost import Cost
+from lattice.placement.plugins.even import Even
 from lattice.placement.plugins.labels import Labels
 from lattice.placement.plugins.latency import Latency
 from lattice.placement.plugins.overflow import Overflow
@@ -27,16 +28,18 @@ FILTERS = (
     Labels(), Compliance(), Capabilities(), Residency(), Region(), Latency(), Spread(), Overflow(), Available(), Capacity(), Budget(),
 )  # fmt: skip
 # One criterion goes before the next: each weighs more than everything after it together.
-TIER, OVERFLOW_REGION, PROXIMITY, PREFERENCES = 256.0, 128.0, 64.0, 1.0
+TIER, OVERFLOW_REGION, PROXIMITY, EVEN, PREFERENCES = 256.0, 128.0, 64.0, 16.0, 1.0
 SUITED = 0.125  # among data centers, which all cost nothing
 
 
 @lru_cache(maxsize=256)
 def profile_of(preferences: Preferences) -> Profile:
-    """Owned before rented, then near before far, then the policies' preferences; without any the cheapest."""
+    """Owned before rented, then near before far, then evenly, then the policies' preferences; without any the cheapest."""
     wishes = preferences or CHEAPEST_FIRST
     whole = sum(weight for _, _, weight in wishes)
-    scores: list[tuple[object, float]] = [(Tier(), TIER), (OverflowRegion(), OVERFLOW_REGION), (Proximity(), PROXIMITY)]
+    scores: list[tuple[object, float]] = [
+        (Tier(), TIER), (OverflowRegion(), OVERFLOW_REGION), (Proximity(), PROXIMITY), (Even(), EVEN),
+    ]  # fmt: skip
     for sort, ascending, weight in wishes:
         scores.append((Cost(ascending) if sort == "cost" else AvailableCapacity(not ascending), PREFERENCES * weight / whole))
     if not any(sort == "availableCapacity" for sort, _, _ in wishes):

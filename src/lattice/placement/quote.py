@@ -43,6 +43,9 @@ class Quotes:
         self.is_blind = bool(self.unknown) or bool((self.catalogue.is_there & ~self.catalogue.is_priced).any())  # some price is not known
         self._kept: dict[object, Quote] = {}
         self._serving: dict[object, Serving] = {}
+        self._grown: dict[
+            str, tuple[int, Integers]
+        ] = {}  # by group of clusters: as of which version, and machines that they may still have
 
     def serving(self, demand: Demand) -> Serving:
         key = (demand.machine_shape,)
@@ -72,10 +75,11 @@ class Quotes:
         demand, fleet, catalogue = ask.demand, self.fleet, self.catalogue
         serving = self.serving(demand)
         serves, rate = serving.serves[:, rows], catalogue.rate[:, rows]
-        count, fits, paid = self._openable(ask, rows)
+        growth = self._growth(ask, rows)
+        count, fits, paid = self._openable(ask, rows, growth)
         total = np.where(paid, np.maximum(serving.total[:, rows], rate * count), NO_LIMIT)
         if ask.room_for:
-            total = _of_the_roomiest(total, np.where(paid, self._holds(ask, rows), 0))
+            total = _of_the_roomiest(total, np.where(paid, self._holds(ask, rows, growth), 0))
         kind = _cheapest(total, rate)
         at = np.arange(len(rows))
         affordable = any_of(paid)
@@ -95,10 +99,10 @@ class Quotes:
             unit=np.where(has_room, 0, np.where(affordable & (best < UNPRICED), per_replica, NO_LIMIT)),
         )
 
-    def _openable(self, ask: ReplicaAsk, rows: Rowids) -> tuple[Integers, Flags, Flags]:
+    def _openable(self, ask: ReplicaAsk, rows: Rowids, growth: Integers) -> tuple[Integers, Flags, Flags]:
         """How many machines at once; which classes within the limits, and of those which within the budgets too."""
         demand = ask.demand
-        grows = self._growable(ask, rows)
+        grows = growth > 0
         count = np.where(grows, 1, np.maximum(1, np.minimum(self.fleet.nodes_per_cluster[rows], demand.rules.min_nodes)))
         fits = self.serving(demand).serves[:, rows].copy()
         if "capacity" not in demand.ignoring:
@@ -110,7 +114,8 @@ class Quotes:
 
     def may_open(self, ask: ReplicaAsk, row: int, kind: str) -> bool:
         """May machines of this class be made there for it?"""
-        _, _, paid = self._openable(ask, np.array([row], np.intp))
+        rows = np.array([row], np.intp)
+        _, _, paid = self._openable(ask, rows, self._growth(ask, rows))
         return bool(paid[self.fleet.type_names[kind], 0]) if kind in self.catalogue.types[row] else False
 
     def short_of(self, ask: ReplicaAsk, replicas: int) -> dict[str, Integers]:
@@ -122,7 +127,7 @@ class Quotes:
         rows = np.arange(fleet.table.count)
         if not len(catalogue.names):
             return {"price": np.full(len(rows), NO_LIMIT, np.int64)}
-        machines = np.maximum(self._openable(ask, rows)[0], -(-replicas // serving.per))
+        machines = np.maximum(self._openable(ask, rows, self._growth(ask, rows))[0], -(-replicas // serving.per))
         prices = np.where(serving.serves, np.where(catalogue.is_priced, catalogue.rate * machines, UNPRICED), NO_LIMIT)
         at = (prices.argmin(axis=0), rows)
         short = {"money": prices[at] - self._money_left(ask, rows), "nodes": machines[at] - self._nodes_left(ask.demand, rows)}
@@ -132,16 +137,22 @@ class Quotes:
         found = {name: np.maximum(0, each) for name, each in short.items()} | {"price": prices[at]}
         return {name: np.where(serving.serves[at], each, NO_LIMIT) for name, each in found.items()}
 
-    def _growable(self, ask: ReplicaAsk, rows: Rowids) -> Flags:
-        """Where a cluster of the right group may have one more machine."""
-        group = self.fleet.group_of(ask.demand, ask.overflow)
-        found = np.zeros(len(rows), np.bool_)
-        if group in self.fleet.groups:
-            clusters = self.fleet.in_offer
-            for position, row in enumerate(rows.tolist()):
-                if clusters[row]:
-                    found[position] = any(each.group == group and len(each.machines) < each.max_nodes for each in clusters[row].values())
-        return found
+    def _growth(self, ask: ReplicaAsk, rows: Rowids) -> Integers:
+        """Machines that clusters of its group may still have."""
+        table, group = self.fleet.table, self.fleet.group_of(ask.demand, ask.overflow)
+        if group not in self.fleet.groups:
+            return np.zeros(len(rows), np.int64)
+        version, found = self._grown.get(group) or (NONE, np.zeros(table.count, np.int64))
+        if version != table.version:
+            changed = table.changed_since(version) if version != NONE else None
+            for row in range(table.count) if changed is None else changed:
+                found[row] = self._growth_in(row, group)
+            self._grown[group] = (table.version, found)
+        return found[rows]
+
+    def _growth_in(self, row: int, group: str) -> int:
+        clusters = self.fleet.in_offer[row].values()
+        return sum(min(PLENTY, max(0, each.max_nodes - len(each.machines))) for each in clusters if each.group == group)
 
     def _within_limits(self, ask: ReplicaAsk, rows: Rowids, count: Integers, grows: Flags) -> Flags:
         table, catalogue, demand = self.fleet.table, self.catalogue, ask.demand
@@ -157,12 +168,12 @@ class Quotes:
             within &= (size >= NO_LIMIT) | (size * np.minimum(count, PLENTY) <= left)
         return within
 
-    def _holds(self, ask: ReplicaAsk, rows: Rowids) -> Integers:
+    def _holds(self, ask: ReplicaAsk, rows: Rowids, growth: Integers) -> Integers:
         """Replicas on all machines that may still be made of each class, if only of that; more than are asked for are not counted."""
         table, catalogue, demand = self.fleet.table, self.catalogue, ask.demand
         machines: Integers = np.full((len(catalogue.names), len(rows)), ask.room_for, np.int64)
         if "capacity" not in demand.ignoring:
-            np.minimum(machines, np.minimum(self._nodes_left(demand, rows), self._slots(ask, rows)), out=machines)
+            np.minimum(machines, np.minimum(self._nodes_left(demand, rows), self._slots(ask, rows, growth)), out=machines)
             for resource in ("cpu", "memory"):
                 size, left = catalogue.size(resource)[:, rows], table.free(table.index[resource])[rows]
                 np.minimum(machines, np.where((size > 0) & (size < NO_LIMIT), left // np.maximum(1, size), PLENTY), out=machines)
@@ -172,13 +183,11 @@ class Quotes:
         held: Integers = np.minimum(machines * self.serving(demand).per[:, rows], ask.room_for)
         return held
 
-    def _slots(self, ask: ReplicaAsk, rows: Rowids) -> Integers:
+    def _slots(self, ask: ReplicaAsk, rows: Rowids, growth: Integers) -> Integers:
         """Machines that clusters of its group may still have, and new clusters."""
-        fleet, rules, group = self.fleet, ask.demand.rules, self.fleet.group_of(ask.demand, ask.overflow)
-        own = [[each for each in fleet.in_offer[row].values() if each.group == group] for row in rows.tolist()]
-        growing = np.array([sum(max(0, each.max_nodes - len(each.machines)) for each in clusters) for clusters in own], np.int64)
+        fleet, rules = self.fleet, ask.demand.rules
         more = np.minimum(fleet.table.free(fleet.table.index["clusters"])[rows], self._overflow_left(ask.overflow))
-        slots: Integers = growing + np.clip(more, 0, PLENTY) * np.clip(fleet.nodes_per_cluster[rows], 1, rules.max_nodes)
+        slots: Integers = growth + np.clip(more, 0, PLENTY) * np.clip(fleet.nodes_per_cluster[rows], 1, rules.max_nodes)
         return slots
 
     def _nodes_left(self, demand: Demand, rows: Rowids) -> Integers:

@@ -81,7 +81,7 @@ def plan_document(made: Plan, before: Settled, after: Settled) -> Document:
 
 def pending(before: Settled) -> Document | None:
     """What a plan takes as done though it is not: what is declared already and has its place only on paper. None: it is as it is."""
-    real = Settled(before.world, before.world.fleet(), {})
+    real = Settled.now(before.world)
     late = [name for name in sorted({*real.where, *before.where}) if real.where.get(name) != before.where.get(name)]
     if not late and real.rates == before.rates:
         return None
@@ -90,7 +90,8 @@ def pending(before: Settled) -> Document | None:
 
 def _overhead(settled: Settled) -> int:
     """Machines that nobody is on: no service pays for them."""
-    return sum(cost_of(settled.fleet).overhead.values())
+    left = settled.adrift
+    return sum(cost_of(settled.fleet).overhead.values()) + sum(left.rates.values()) - sum(map(left.cost, left.replicas))
 
 
 def _service(each: ServiceChange, after: Settled) -> Document:

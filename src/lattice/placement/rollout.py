@@ -106,13 +106,13 @@ def _spare(unwanted: Sequence[Replica], total: int, live: Sequence[Replica]) -> 
 
 
 def _lacking(missing: Counter[Cell], total: int, staying: Sequence[Replica], replicas: Sequence[Replica]) -> tuple[Cell, ...]:
-    """All that are lacking; one in the place of another only when nothing else is under way."""
+    """All that are lacking; one in the place of another only when nothing else is under way. Who finds no room is not waited for."""
     cells = [cell for cell in sorted(missing) for _ in range(missing[cell])]
     lacking = total - len(staying)
     if lacking > 0:
         return tuple(cells[:lacking])
     going = sum(each.is_going for each in replicas) + sum(not each.is_going for each in replicas) - len(staying)
-    may_surge = cells and len(staying) == total and not going and all(each.is_ready for each in staying)
+    may_surge = cells and len(staying) == total and not going and all(each.is_ready or each.no_room for each in staying)
     return tuple(cells[:1]) if may_surge else ()
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lattice.engine.decide import RULED_OUT, Decision, decide
+from lattice.engine.decide import NOWHERE, RULED_OUT, Decision, decide
 from lattice.engine.plugin import Profile
 from lattice.placement.demand import Demand, ReplicaAsk
 from lattice.placement.fill import Filling
@@ -11,6 +11,7 @@ from lattice.placement.offer import NO_LIMIT, MachineType
 from lattice.placement.plugins.overflow import sources
 from lattice.placement.profile import profile_of
 from lattice.placement.size import offered
+from lattice.placement.turns import Turns, only_price_counts
 
 
 class Series:
@@ -31,15 +32,34 @@ class Series:
         self._next: MachineType | None = None  # the class of machine that would be bought there; None: that is not known
         self._sold_out: set[tuple[int, str]] = set()  # where nothing more can be bought: what is left only becomes less
         self._weighs_room = any(sort == "availableCapacity" for sort, _, _ in demand.preferences)
+        self._takes_turns = not with_scores and only_price_counts(demand, fleet)
+        self._turns: Turns | None = None  # as long as only offers that were chosen are different from what they were
 
     def decide(self, ask: ReplicaAsk) -> Decision:
-        if self._known and self._at and not ask.region and not ask.avoid:
-            known = self._known.get(self._fillings[self._at].has_room)
+        if self._at and not ask.region and not ask.avoid:
+            known = self._known.get(self._filling.has_room) if self._known else None
+            known = known or self._next_turn(ask)
             if known is not None:
                 return known
         asked, decision = decide_with_overflow(ask, self.fleet, self.profile)
+        self._turns = None
         if decision.fits:
             self._go_to(asked, decision)
+            if self._takes_turns and not self.fleet.offers[decision.chosen].is_static:
+                self._turns = Turns(asked, self.fleet, decision)
+        return decision
+
+    def _next_turn(self, ask: ReplicaAsk) -> Decision | None:
+        """None: every plugin has to be asked."""
+        filling, turns = self._filling, self._turns
+        if turns is None or not turns.hold_for(ask, filling.row) or self._is_shared(filling.row):
+            return None
+        row = turns.next(filling.row, has_room=filling.has_room)
+        if row == NOWHERE:
+            return None
+        decision = turns.to(row, ask)
+        self._go_to(ask, decision)
+        self._next = turns.offered(row)
         return decision
 
     def _go_to(self, asked: ReplicaAsk, decision: Decision) -> None:
@@ -50,12 +70,12 @@ class Series:
         if at not in self._fillings:
             self._fillings[at] = Filling(asked, self.fleet, decision.chosen)
         if not asked.region and not asked.avoid and not asked.room_for and self._is_steady(decision):
-            self._known[self._fillings[at].has_room] = decision.copied()
+            self._known[self._fillings[at].has_room] = decision.copied() if self.with_scores else decision
 
     def _is_steady(self, decision: Decision) -> bool:
         """Does it not matter how many replicas are there already, but for the room that they leave?"""
         row = decision.chosen
-        if self.demand.spread or self._is_rationed(row) or row not in self.fleet.counts(self.demand.name):
+        if self.demand.spread or self.demand.even or self._is_rationed(row) or row not in self.fleet.counts(self.demand.name):
             return False
         if not self.fleet.offers[row].is_static:
             return True

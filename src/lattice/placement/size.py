@@ -44,12 +44,21 @@ def settle_on(ask: ReplicaAsk, fleet: Fleet, row: int, kind: str) -> Seat | None
 
 
 def take_seat(demand: Demand, fleet: Fleet, machine: int) -> Seat:
-    offer = fleet.offers[fleet.machines.cluster[machine].row]
-    needs = demand.effective_needs
-    limit = gpu_limit(fleet, demand, fleet.row(offer.name)) if needs.get("gpu") and offer.limits.gpus else ""
+    row = fleet.machines.cluster[machine].row
+    offer, needs = fleet.offers[row], demand.effective_needs
+    limit = gpu_limit(fleet, demand, row) if needs.get("gpu") and offer.limits.gpus else ""
     seat = Seat(demand.name, machine, tuple(needs.items()), limit, offer.name not in demand.admitted)
     fleet.seat(seat)
     return seat
+
+
+def plain_seats(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> list[Seat] | None:
+    """For these replicas, to be taken later and with others; None: some are in places that count GPUs or keep a reserve."""
+    offers = [fleet.offers[fleet.machines.cluster[each].row] for each in machines]
+    if any(offer.reserved_nodes or offer.limits.gpus for offer in offers):
+        return None
+    needs, admitted = tuple(demand.effective_needs.items()), demand.admitted
+    return [Seat(demand.name, each, needs, "", offer.name not in admitted) for each, offer in zip(machines, offers, strict=True)]
 
 
 def _machine_with_room(ask: ReplicaAsk, fleet: Fleet, row: int, *, filling: bool, kind: str = "") -> int | None:
@@ -104,14 +113,19 @@ def ranks(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> list[tuple[i
 
 
 def _new_machine(ask: ReplicaAsk, fleet: Fleet, row: int, kind: MachineType) -> int:
+    grown = [fleet.clusters[each] for each in growing(fleet, row, fleet.group_of(ask.demand, ask.overflow))]
+    near = neighbours_in(ask.demand, fleet)
+    first = min(grown, key=lambda each: nearest_first(each, near), default=None)
+    return new_machines(ask, fleet, row, kind, first)[1][0]
+
+
+def new_machines(ask: ReplicaAsk, fleet: Fleet, row: int, kind: MachineType, grown: Cluster | None) -> tuple[Cluster, list[int]]:
     """One more for a cluster that may grow, else as many as a new cluster begins with."""
-    grown = growing(fleet, row, fleet.group_of(ask.demand, ask.overflow))
-    if grown:
-        near = neighbours_in(ask.demand, fleet)
-        return fleet.add_machine(min((fleet.clusters[each] for each in grown), key=lambda each: nearest_first(each, near)), kind)
+    if grown is not None:
+        return grown, [fleet.add_machine(grown, kind)]
     cluster = new_cluster(ask, fleet, row)
     count = fleet.offers[row].first_nodes(ask.demand.rules.min_nodes)
-    return fleet.add_machines(cluster, kind, fleet.new_names(cluster, kind.name, count))[0]
+    return cluster, fleet.add_machines(cluster, kind, fleet.new_names(cluster, kind.name, count))
 
 
 def new_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:

@@ -6,12 +6,9 @@ everything that is seen is where it is meant to be.
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-import msgspec
-
-from lattice.kinds.cluster import LatticeCluster
-from lattice.kinds.service import PlacedIn
+from lattice.placement.adrift import Stranded, fewer, stranded
 from lattice.placement.arrange import groups, in_order, outgrown, place_together
 from lattice.placement.demand import Demand
 from lattice.placement.fleet import Fleet
@@ -40,7 +37,7 @@ class Decided:
     stages: list[Stage] = field(default_factory=list)
     reliefs: dict[str, list[Relief]] = field(default_factory=dict)
     unsettled: set[str] = field(default_factory=set)  # clusters whose machines all stay for now
-    stranded: Mapping[str, tuple[PlacedIn, ...]] = field(default_factory=dict)  # replicas that run on where nothing is offered any more
+    stranded: Stranded = field(default_factory=dict)  # replicas that run on where nothing is offered any more
 
     @property
     def wanted(self) -> Wanted:
@@ -77,33 +74,10 @@ def decide_stages(world: World, seen: Seen, *, keep: int = 1, but: Collection[st
             decided.reliefs[name] = found
             decided.note([name])
             decided.unsettled.update(each.cell[0] for each in found)
-    decided.stranded = stranded(world, fleet, seen)
-    _arrange(decided, {name: _fewer(each, decided.stranded) for name, each in world.demands.items() if name not in but}, keep)
+    decided.stranded = stranded(world, fleet, seen.stuck)
+    _arrange(decided, {name: fewer(each, decided.stranded) for name, each in world.demands.items() if name not in but}, keep)
     _leave_out(decided)
     return decided
-
-
-def stranded(world: World, fleet: Fleet, seen: Seen) -> dict[str, tuple[PlacedIn, ...]]:
-    """A pool that is gone takes nothing with it that runs: what is there stays, unless no node takes it or fewer are wanted."""
-    found = {}
-    for name, service in world.services.items():
-        left, kept = world.demands[name].replicas - len(fleet.seats.get(name, ())), []
-        for each in service.status.placements:
-            is_there = each.cluster not in fleet.clusters and (LatticeCluster.resource.kind, "", each.cluster) in world.objects
-            here = (each.replicas or 0) - seen.stuck.get(name, Counter())[each.cluster, each.node] if is_there else 0
-            if (count := min(here, left)) > 0:
-                kept.append(msgspec.structs.replace(each, replicas=count))
-                left -= count
-        if kept:
-            found[name] = tuple(kept)
-    return found
-
-
-def _fewer(demand: Demand, stranded: Mapping[str, tuple[PlacedIn, ...]]) -> Demand:
-    """Without those that run elsewhere."""
-    if demand.name not in stranded:
-        return demand
-    return replace(demand, replicas=demand.replicas - sum(each.replicas or 0 for each in stranded[demand.name]))
 
 
 def _leave_out(decided: Decided) -> None:

@@ -108,6 +108,11 @@ def overflow_account(static: str) -> Account:
     return Account(kind="StaticInfrastructure", name=static)
 
 
+def static_account(static: str) -> Account:
+    """Of nothing that costs: its ledger keeps the number of the last cluster."""
+    return Account(kind="StaticInfrastructure", name=static, region="clusters")
+
+
 def _lower(words: Iterable[str]) -> frozenset[str]:
     return frozenset(word.lower() for word in words)
 

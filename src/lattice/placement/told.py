@@ -10,6 +10,7 @@ from lattice.placement.change import Change
 from lattice.placement.fit import Suggestion
 from lattice.placement.optimise import Effort, FleetPlan
 from lattice.placement.plan import Settled
+from lattice.placement.profile import FILTERS
 from lattice.placement.report import Document, changing, latencies, money, places, prices, rate, shortfall, verdict
 from lattice.placement.status import PLACED, placed_because
 from lattice.placement.verdict import Verdict
@@ -33,6 +34,7 @@ def why_document(found: Why, settled: Settled, pool: str = "") -> Document:
         "isStale": bool(found.now) and found.verdict is None and _pools(found.now) != _pools(found.would),
         "cost": rate(settled.costs.get(name, 0)),
         "requirements": [{"kind": each.kind, "text": str(each), "source": each.source} for each in found.demand.requirements],
+        "filters": [each.name for each in FILTERS],
         "decisions": [_step(each, pool) for each in found.steps],
         "pools": [_pool(each, settled) for each in found.refusals if pool in ("", each.pool)],
         "latencies": latencies(settled, [name]),

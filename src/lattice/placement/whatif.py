@@ -43,7 +43,8 @@ def after(before: Settled, event: Event) -> Settled:
     world = happened(before.applied(), event)
     fleet = world.fleet()
     Ties.of(before, world).leave(fleet, fleet.seats)
-    return Settled(world, fleet, arrange_all(world.demands.values(), fleet, keep=1))
+    demands = map(before.adrift.fewer, world.demands.values())
+    return Settled(world, fleet, arrange_all(demands, fleet, keep=1), before.adrift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Ties:
                 dependants.setdefault(target, []).append(demand.name)
         fleet, demands = before.fleet, before.world.demands
         strays = {(name, _offer(fleet, seat)) for name in before.where for seat in misplaced(demands[name], fleet)}
-        return Ties(world.demands, dependants, frozenset(strays))
+        return Ties({name: before.adrift.fewer(each) for name, each in world.demands.items()}, dependants, frozenset(strays))
 
     def leave(self, fleet: Fleet, looking: Iterable[str]) -> set[str]:
         """Of these services, replicas where they may not be any more go, and then those that had to be near them. Answers whose did."""
@@ -181,7 +182,8 @@ def _loss(settled: Settled, ties: Ties, offer: str) -> Loss:
         placements = arrange_all((ties.demands[name] for name in affected), fleet)
         without = tuple(name for name in sorted(affected) if name in placements and not placements[name].is_complete)
         moved = {name: dict(placed_counts(fleet, name)) for name in sorted(affected) if name not in without}
-        return Loss(offer, moved, tuple(name for name in without if name not in waiting), sum(run_rate(fleet).values()))
+        cost = sum(run_rate(fleet).values()) + sum(settled.adrift.rates.values())
+        return Loss(offer, moved, tuple(name for name in without if name not in waiting), cost)
 
 
 def _close(fleet: Fleet, row: int) -> set[str]:

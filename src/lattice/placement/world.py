@@ -150,6 +150,7 @@ class World:
         seating = Seating(fleet, present)
         for name in sorted(self.services, key=self._largest_first):
             seating.add(self.services[name], self.demands[name])
+        seating.settle()
         add_bare(fleet, present)
         seating.guess()
         return fleet

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from lattice.engine.plugin import Scope
-from lattice.engine.table import Floats, Rows
+from lattice.engine.table import Flags, Floats, Integers, Rows
 from lattice.placement.demand import ReplicaAsk
 from lattice.placement.offer import NO_LIMIT
 from lattice.placement.reason import fleet_of
@@ -27,11 +27,19 @@ class Cost:
 
     def score(self, ask: ReplicaAsk, rows: Rows) -> Floats:
         """1 for the cheapest that would take it, next to nothing for the dearest, 0 where the price is not known."""
-        unit = fleet_of(rows).table.quotes.of(ask).unit
-        known = (unit < NO_LIMIT) & ~rows.column("lost")
-        score = np.zeros(rows.count, np.float32)
-        if known.any():
-            least, most = int(unit[known].min()), int(unit[known].max())
-            span = max(1, most - least)
-            score[known] = 1.0 - (unit[known] - least) / span * (1.0 - LEAST)
-        return score if self.cheap_first else np.where(known, np.float32(1 + LEAST) - score, np.float32(0)).astype(np.float32)
+        unit, is_lost = fleet_of(rows).table.quotes.of(ask).unit, rows.column("lost")
+        score = cheapness(unit, is_lost)
+        if self.cheap_first:
+            return score
+        return np.where((unit < NO_LIMIT) & ~is_lost, np.float32(1 + LEAST) - score, np.float32(0)).astype(np.float32)
+
+
+def cheapness(unit: Integers, is_lost: Flags) -> Floats:
+    """By offer, of what one replica costs there; NO_LIMIT: nobody knows, or it takes none."""
+    known = (unit < NO_LIMIT) & ~is_lost
+    score = np.zeros(len(unit), np.float32)
+    if known.any():
+        stated = unit[known]
+        least, most = int(stated.min()), int(stated.max())
+        score[known] = 1.0 - (stated - least) / max(1, most - least) * (1.0 - LEAST)
+    return score

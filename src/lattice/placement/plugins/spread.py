@@ -9,6 +9,7 @@ from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rows, Table
 from lattice.placement.demand import ReplicaAsk, Requirement
 from lattice.placement.eligible import eligible
+from lattice.placement.fleet import Fleet
 from lattice.placement.offer import Offer
 from lattice.placement.reason import fleet_of
 
@@ -22,6 +23,15 @@ def domain_of(offer: Offer, key: str) -> str:
         case "provider":
             return offer.place.provider
     return offer.name
+
+
+def replicas_by_domain(fleet: Fleet, service: str, key: str, may: Flags) -> dict[str, int]:
+    """Of a service; domains that it may go to and is not in count as well."""
+    counts = {domain_of(fleet.offers[row], key): 0 for row in np.flatnonzero(may).tolist()}
+    for row, replicas in fleet.counts(service).items():
+        domain = domain_of(fleet.offers[row], key)
+        counts[domain] = counts.get(domain, 0) + replicas
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +65,9 @@ class Spread:
         """Counted are all domains that the service may go to by its other requirements, full ones included."""
         fleet = fleet_of(rows)
         may = eligible(ask, fleet)
-        here = fleet.counts(ask.demand.name)
         found: dict[Reason, Flags] = {}
         for each in ask.demand.spread:
-            counts = {domain_of(fleet.offers[row], each.value): 0 for row in np.flatnonzero(may).tolist()}
-            for row, replicas in here.items():
-                domain = domain_of(fleet.offers[row], each.value)
-                counts[domain] = counts.get(domain, 0) + replicas
+            counts = replicas_by_domain(fleet, ask.demand.name, each.value, may)
             least = min(counts.values(), default=0)
             ahead = {domain for domain, count in counts.items() if count + 1 - least > each.amount}
             mask = np.array([domain_of(offer, each.value) in ahead for offer in fleet.offers], np.bool_)

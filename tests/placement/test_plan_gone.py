@@ -1,0 +1,93 @@
+"""A pool, region or data center that is deleted takes nothing with it that runs: a plan says that it stays, and where it would go."""
+
+import pytest
+from worlds import a_class, a_cloud, a_pool, a_service, a_static, a_world
+
+from lattice.kinds.base import Kind
+from lattice.placement.plan import Settled, plan, settle
+from lattice.placement.whatif import Event, happening
+from lattice.placement.world import Key, World
+
+P1: Key = ("LatticePool", "", "p1")
+API = "default/api"
+
+
+def running(*objects: Kind) -> World:
+    return settle(a_world(*objects)).applied()
+
+
+def after_losing(world: World, *gone: Key) -> Settled:
+    found = plan(world, [], gone).after
+    assert found is not None
+    return found
+
+
+GONE = [
+    pytest.param([a_pool("p1")], P1, {("p1", "p1-001", "m"): 2}, 200_000, id="a pool"),
+    pytest.param([a_cloud(regions=["r1"])], ("CloudInfrastructure", "", "cloud"), {("cloud/r1", "cloud-r1-001", "m"): 2}, 200_000, id="a cloud"),
+    pytest.param([a_static("dc", region="us")], ("StaticInfrastructure", "", "dc"), {("dc", "dc-001", "static"): 2}, 0, id="a data center"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("supply", "gone", "where", "rate"), GONE)
+def test_what_runs_there_stays_and_would_move(supply: list[Kind], gone: Key, where: dict[tuple[str, str, str], int], rate: int) -> None:
+    before = running(*supply, a_service(replicas=2))
+    made = plan(before, [a_pool("p2", classes=["l"]), a_class("l", 8, 32, 0.4)], [gone])
+    assert made.services == made.clusters == made.unplaced == ()
+    assert made.total == (rate, rate)
+    (moving,) = made.would_move
+    (place,) = where
+    assert moving.reasons == (f"{place[0]}: is not offered any more",)
+    assert moving.to == {("p2", "p2-001", "l"): 2}
+    assert made.after is not None
+    assert made.after.where == {API: where}
+
+
+def test_where_nothing_else_would_take_it_the_plan_is_not_feasible() -> None:
+    made = plan(running(a_pool("p1"), a_service()), [], [P1])
+    assert [each.to for each in made.would_move] == [None]
+    assert not made.is_feasible
+
+
+def test_what_was_left_behind_is_no_news_to_the_next_plan() -> None:
+    left = after_losing(running(a_pool("p1"), a_pool("p2"), a_service()), P1).applied()
+    made = plan(left, [a_pool("p3")])
+    assert made.is_empty
+
+
+def test_only_those_that_lack_a_place_get_one_elsewhere() -> None:
+    left = after_losing(running(a_pool("p1"), a_service(cores=4, replicas=2)), P1).applied()
+    made = plan(left, [a_pool("p2"), a_service(cores=4, replicas=3)])
+    assert made.after is not None
+    assert made.after.where[API] == {("p1", "p1-001", "m"): 2, ("p2", "p2-001", "m"): 1}
+
+
+def test_fewer_are_those_that_were_left_behind() -> None:
+    left = after_losing(running(a_pool("p1"), a_service(cores=4, replicas=3)), P1).applied()
+    made = plan(left, [a_service(cores=4, replicas=1)])
+    assert made.after is not None
+    assert made.after.where[API] == {("p1", "p1-001", "m"): 1}
+
+
+def test_machines_stay_though_nobody_is_on_them_any_more() -> None:
+    """Nobody can be asked to take them back; they are paid until somebody says that they are gone."""
+    made = plan(running(a_pool("p1"), a_service()), [], [P1, ("LatticeService", "default", "api")])
+    assert ([each.mark for each in made.services], made.clusters, made.total) == (["-"], (), (200_000, 200_000))
+
+
+def test_a_loss_is_no_deletion() -> None:
+    """`whatif` is about what is not there any more: it does not stay. What was left behind before does."""
+    settled = settle(running(a_pool("p1"), a_pool("p2"), a_service()))
+    lost = happening(settled, Event(lose=("p1",))).after
+    assert lost is not None
+    assert lost.where == {API: {("p2", "p2-001", "m"): 1}}
+    left = settle(after_losing(settled.applied(), P1).applied())
+    lost = happening(left, Event(lose=("p2",))).after
+    assert lost is not None
+    assert lost.where == {API: {("p1", "p1-001", "m"): 1}}
+
+
+def test_a_pool_that_is_declared_again_has_its_own_back() -> None:
+    left = after_losing(running(a_pool("p1"), a_pool("p2"), a_service()), P1).applied()
+    made = plan(left, [a_pool("p1")])
+    assert (made.services, made.clusters, made.would_move) == ((), (), ())

@@ -1,0 +1,62 @@
+"""What a verdict lists is put to the test on the manifests themselves: edited, planned anew, is the service placed then?"""
+
+from collections.abc import Iterable
+
+from edits import Hindrance, Label, hindrances, singled_out
+from hypothesis import HealthCheck, assume, given, note, settings
+from hypothesis import strategies as st
+from proofs import many
+from worlds import worlds
+
+from lattice.placement.obstacle import Obstacle
+from lattice.placement.plan import Settled, plan, settle
+from lattice.placement.verdict import judge
+from lattice.placement.world import World
+
+LARGE = settings(many, suppress_health_check=list(HealthCheck))
+
+
+def label(part: Obstacle) -> Label:
+    """As it is named by who edits manifests."""
+    value = getattr(part, "value", "")
+    return (part.kind, value, part.source if value else "")
+
+
+def alone(settled: Settled, name: str) -> World:
+    """With what Lattice has written by now, and without others that have no place: they would compete for what becomes free."""
+    others = [world_key(each) for each in settled.unplaced if each != name]
+    return settled.applied().having([], others)
+
+
+def world_key(service: str) -> tuple[str, str, str]:
+    namespace, _, name = service.partition("/")
+    return ("LatticeService", namespace, name)
+
+
+def is_placed(world: World, name: str, lifted: Iterable[Hindrance]) -> bool:
+    changed = world
+    for each in lifted:
+        changed = changed.having(each.lift(changed))
+    changes = [each for key, each in changed.objects.items() if each is not world.objects.get(key)]
+    return name not in plan(world, changes).unplaced
+
+
+@LARGE
+@given(worlds(), st.data())
+def test_manifests_without_what_is_listed_are_placed_and_without_anything_else_are_not(world: World, data: st.DataObject) -> None:
+    first = settle(world)
+    assume(first.unplaced)
+    name = data.draw(st.sampled_from(sorted(first.unplaced)))
+    settled = settle(singled_out(world, name))
+    assume(not any(settled.fleet.seats.get(each) for each in settled.unplaced if each != name))
+    found = judge(settled.unplaced[name], settled.fleet, world.services)
+    here, known = alone(settled, name), {each.label: each for each in hindrances(settled.world, name)}
+    note(f"{name}: {found.kind} {found.reason}, listed {[[str(part) for part in parts] for parts in found.conflicts]}")
+    singles = {label(parts[0]) for parts in found.conflicts if len(parts) == 1}
+    if found.conflicts:
+        listed = [known[label(part)] for part in data.draw(st.sampled_from(found.conflicts))]
+        assert is_placed(here, name, listed)
+        left_out = data.draw(st.sampled_from(listed))
+        assert not is_placed(here, name, [each for each in listed if each is not left_out])
+    other = data.draw(st.sampled_from(sorted(set(known) - singles)))
+    assert not is_placed(here, name, [known[other]])
