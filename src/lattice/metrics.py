@@ -146,12 +146,19 @@ class Reconciles:
         self._controller = controller
         self._seconds = RECONCILE_SECONDS.labels(controller)
         self._depth = CONTROLLER_DEPTH.labels(controller)
+        self._attempts: dict[str, Counter] = {}  # by result
+        self._told = -1  # as depth
 
     def depth(self, keys: int) -> None:
-        self._depth.set(keys)
+        if keys != self._told:
+            self._told = keys
+            self._depth.set(keys)
 
     def attempt(self, result: str, seconds: float) -> None:
-        RECONCILES.labels(self._controller, result).inc()
+        counter = self._attempts.get(result)
+        if counter is None:
+            counter = self._attempts[result] = RECONCILES.labels(self._controller, result)
+        counter.inc()
         self._seconds.observe(seconds)
         if result in ("conflict", "failed"):
             CONTROLLER_RETRIES.labels(self._controller).inc()
