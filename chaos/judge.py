@@ -42,9 +42,6 @@ class RealChecker(Checker):
     def rejections(self) -> Found:
         return iter(())
 
-    def paid(self, record: Record) -> Found:
-        return iter(())
-
 
 def is_alone(fault: Fault, faults: Sequence[Fault], around: float) -> bool:
     """Whether nothing else befell servers or etcd so long before it and after."""
@@ -82,6 +79,8 @@ def _run(evidence: Evidence, machines: dict[str, Any], heard: list[tuple[float, 
         store=SimpleNamespace(history=records, elections=[]),
         told=evidence.crowd.told,
         heard=heard,
+        greeted=[],
+        hosts=[],
         machines=machines,
         gone=[],
         loop=SimpleNamespace(time=lambda: evidence.ended, errors=[]),

@@ -22,6 +22,18 @@ def test_time_passes_only_when_everybody_waits() -> None:
     assert loop.run_until_complete(wait()) == 3600
 
 
+def test_time_passes_for_who_is_busy_without_end() -> None:
+    loop = a_loop()
+
+    async def spin() -> float:
+        until = loop.time() + 1e-7
+        while loop.time() < until:
+            await asyncio.sleep(0)
+        return loop.time()
+
+    assert loop.run_until_complete(spin()) == 1e-6
+
+
 def order(seed: int) -> list[int]:
     loop, seen = a_loop(seed), list[int]()
 

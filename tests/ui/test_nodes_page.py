@@ -49,11 +49,15 @@ def bound_to(shop: Shop, node: str) -> list[str]:
 
 
 def test_a_node_is_cordoned_drained_and_taken_back_from_the_page(visit: Visitor, shop: Shop, spare: str) -> None:
+    fleet = visit("#/fleet")
+    box = fleet.locator(f".map [data-key$='{spare}']")
+    expect(box).to_have_attribute("aria-label", "spare · 25% · 1 core, 1 workload")
     page = visit(f"#/nodes/{spare}")
     state = page.locator(".figures .badge")
     expect(page.get_by_role("group", name="Workloads on spare").get_by_role("link", name="guest")).to_be_visible()
     page.get_by_role("button", name="Cordon").click()
     expect(state).to_have_text("Cordoned")
+    expect(box).to_have_attribute("data-mark", "held")
     page.get_by_role("button", name="Drain…").click()
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")

@@ -1,6 +1,7 @@
 """Time as one host sees it: its wall clock is off and jumps, its monotonic clock runs a little fast or slow, and neither is the truth."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -23,6 +24,9 @@ class SimClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self.rate)
+
+    def alarm(self, seconds: float, ring: Callable[[], object]) -> asyncio.TimerHandle:
+        return self.loop.call_later(seconds / self.rate, ring)
 
     def jump(self, seconds: float) -> None:
         """Somebody sets the wall clock."""

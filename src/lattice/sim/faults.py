@@ -15,6 +15,7 @@ from lattice.scheduling.profile import Binding
 from lattice.sim.machines import SimMachine
 from lattice.sim.servers import ServerHost
 from lattice.sim.stores import HOST as STORE
+from lattice.sim.stores import finished
 from lattice.sim.world import Shape
 
 if TYPE_CHECKING:
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 BINDINGS: tuple[Binding, ...] = ("optimistic", "optimistic", "pessimistic", "two-phase")
 EPOCHS = (datetime(2026, 3, 10, 9, 0, tzinfo=UTC), datetime(2026, 1, 31, 23, 58, tzinfo=UTC))  # the second passes into another month
 HOUR = 3600.0
+STILL = 7.0  # seconds at most that watches stand still
 KINDS = (
     "kill server", "pause server", "stop server", "kill agent", "pause agent", "power cut", "machine lost", "cut agent", "cut store",
-    "cut one way", "store away", "loss", "twice", "slow", "lag", "clock jump", "clock rate", "provider", "runtime", "capacity",
+    "cut one way", "store away", "loss", "twice", "slow", "lag", "gap", "clock jump", "clock rate", "provider", "runtime", "capacity",
 )  # fmt: skip
 LASTING = frozenset({"twice", "clock rate"})  # from the beginning to the end of the faults
 
@@ -96,6 +98,7 @@ class Nemesis:
             "loss": self._lose_messages,
             "slow": self._slow,
             "lag": self._lag,
+            "gap": self._gap,
             "clock jump": self._jump,
             "provider": self._provider,
             "runtime": self._runtime,
@@ -278,6 +281,21 @@ class Nemesis:
             host.lag = 0.0
 
         self._later(seconds, heal)
+
+    def _gap(self, seconds: float) -> None:
+        """Watches stand still, and before they go on what they missed is compacted away."""
+        host = self._host()
+        client = host.server.store if host.server is not None else None
+        if client is None or client.is_held:
+            return
+        self.world.note(f"watches of {host.name} stand still for {min(seconds, STILL):.1f} s, and what they miss is compacted")
+        client.is_held = True
+
+        def heal() -> None:
+            finished(self.world.store.compact(self.world.store.newest))
+            client.release()
+
+        self._later(min(seconds, STILL), heal)
 
     def _jump(self, _: float) -> None:
         machine = self._machine()

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+BUSY, INSTANT = 1000, 1e-6  # after so many rounds at one moment, so many seconds have passed
 
 
 class State(Enum):
@@ -53,20 +54,32 @@ class Deadlock(Exception):
 class SimTask(asyncio.Task[T]):
     """Sets of tasks are walked through in the order in which they were made, not by their addresses."""
 
-    def __init__(self, coro: Coroutine[Any, Any, T], number: int, **rest: Any) -> None:
-        self.number = number
-        context = rest.get("context")
-        self.process = PROCESS.get() if context is None else context.get(PROCESS)
-        super().__init__(coro, **rest)
-        self._log_destroy_pending = False
+    number: int
+    process: Process | None
 
     def __hash__(self) -> int:
         return self.number
 
 
+class SimTimer(asyncio.TimerHandle):
+    """Costs as little as it can: a run makes tens of thousands."""
+
+    __slots__ = ()
+
+    def __init__(self, when: float, callback: Callable[..., object], args: Any, loop: "SimLoop", context: contextvars.Context) -> None:
+        self._when, self._callback, self._args, self._loop, self._context = when, callback, args, loop, context
+        self._cancelled, self._scheduled, self._repr, self._source_traceback = False, True, None, None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None  # type: ignore[assignment]
+
+
 class SimLoop(asyncio.BaseEventLoop):
+    """Not the base class's own ways of calling soon and later: they ask each time whether they are closed, debugged, or slow."""
+
     _ready: deque[Any]  # handles, of the base class, with what it keeps in them
-    _scheduled: list[Any]
+    _scheduled: list[tuple[float, int, Any]]  # when, a number, a handle: compared without asking the handles
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
@@ -75,9 +88,31 @@ class SimLoop(asyncio.BaseEventLoop):
         self.errors: list[str] = []  # what nobody handled
         self.graveyard: list[Any] = []
         self._now = 0.0
+        self._rounds = 0  # since time last passed
         self._numbers = itertools.count(1)
-        self.set_task_factory(self._make_task)  # type: ignore[arg-type]
         self.set_exception_handler(self._note)
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> SimTimer:  # type: ignore[override]
+        handle = SimTimer(self._now, callback, args, self, contextvars.copy_context() if context is None else context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> SimTimer:  # type: ignore[override]
+        handle = SimTimer(when, callback, args, self, contextvars.copy_context() if context is None else context)
+        heapq.heappush(self._scheduled, (when, next(self._numbers), handle))
+        return handle
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> SimTimer:  # type: ignore[override]
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def create_task(self, coro: Any, *, name: object = None, context: contextvars.Context | None = None) -> SimTask[Any]:
+        task: Any = SimTask.__new__(SimTask)
+        task.number = next(self._numbers)  # hashed while it is made
+        task.process = PROCESS.get() if context is None else context.get(PROCESS)
+        task.__init__(coro, loop=self, name=name, context=context)
+        task._log_destroy_pending = False
+        made: SimTask[Any] = task
+        return made
 
     def time(self) -> float:
         return self._now
@@ -115,9 +150,6 @@ class SimLoop(asyncio.BaseEventLoop):
             future.set_exception(error)
         return future
 
-    def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T], **rest: Any) -> SimTask[T]:
-        return SimTask(coro, next(self._numbers), loop=loop, **rest)
-
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         self.errors.append(f"{context.get('message', '')}: {error!r}")
@@ -132,34 +164,47 @@ class SimLoop(asyncio.BaseEventLoop):
         return None
 
     def _run_once(self) -> None:
+        """Work takes time: who is busy without end at one moment would wait for ever for the least part of a second to pass."""
+        self._rounds = self._rounds + 1 if self._ready else 0
         if not self._ready:
             self._advance()
+        elif self._rounds % BUSY == 0:
+            self._now += INSTANT
         ready = list(self._ready)
         self._ready.clear()
         if len(ready) > 1:
-            self.rng.shuffle(ready)
+            self._mix(ready)
         self.steps += len(ready)
         for handle in ready:
             if handle._cancelled:
                 continue
-            process = handle._context.get(PROCESS)
+            context = handle._context
+            process = context.get(PROCESS)
             if process is None or process.state is State.ALIVE:
-                handle._run()
+                try:
+                    context.run(handle._callback, *handle._args)
+                except Exception as error:  # noqa: BLE001 - as the base class does: told, and everybody else goes on
+                    self.call_exception_handler({"message": f"in {handle._callback}", "exception": error})
             elif process.state is State.PAUSED:
                 process.held.append(handle)
             else:
                 self.graveyard.append(handle)
 
+    def _mix(self, ready: list[Any]) -> None:
+        draw = self.rng.random
+        for last in range(len(ready) - 1, 0, -1):
+            other = int(draw() * (last + 1))
+            ready[last], ready[other] = ready[other], ready[last]
+
     def _advance(self) -> None:
         """To the next moment at which something is due; all that is due then becomes ready."""
         scheduled = self._scheduled
-        while scheduled and scheduled[0]._cancelled:
+        while scheduled and scheduled[0][2]._cancelled:
             heapq.heappop(scheduled)
         if not scheduled:
             raise Deadlock(f"at {self._now:.3f} s everybody waits and no timer runs")
-        self._now = max(self._now, scheduled[0]._when)
-        while scheduled and scheduled[0]._when <= self._now:
-            timer = heapq.heappop(scheduled)
-            timer._scheduled = False
+        now = self._now = max(self._now, scheduled[0][0])
+        while scheduled and scheduled[0][0] <= now:
+            timer = heapq.heappop(scheduled)[2]
             if not timer._cancelled:
                 self._ready.append(timer)

@@ -204,8 +204,9 @@ class _Ear:
 
     async def receive(self) -> pb.FromAgent | None:
         said = await self.end.receive()
-        if said is not None and said.WhichOneof("said") == "beat" and self.server.lead.leading() is not None and self._is_known():
-            self.world.heard.append((self.world.loop.time(), self.peer.node))
+        if said is not None and self.server.lead.leading() is not None and self._is_known():
+            is_beat = said.WhichOneof("said") == "beat"
+            (self.world.heard if is_beat else self.world.greeted).append((self.world.loop.time(), self.peer.node))
         return said
 
     def _is_known(self) -> bool:

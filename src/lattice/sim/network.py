@@ -6,17 +6,15 @@ cut off may still arrive once the cut is healed, when whoever sent it has long g
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from lattice.errors import Unavailable
 from lattice.sim.loop import Process, SimLoop
+from lattice.wire.talk import MemoryEnd, Way
 
 T = TypeVar("T")
-O = TypeVar("O")  # noqa: E741 - what goes out
-I = TypeVar("I")  # noqa: E741 - what comes in
 
 KEEPALIVE = 8.0  # seconds without a way through, and a connection is broken
 TICK = 1e-7  # seconds between two messages that arrive together: what is due at one moment happens in any order
@@ -109,36 +107,31 @@ class Network:
             self.streams.remove(stream)
 
 
-class _Way(Generic[T]):
-    """One direction of a connection."""
+class _Way(Way[T]):
+    """One direction of a connection over the network."""
 
     def __init__(self, stream: "Stream", src: str, dst: str) -> None:
+        super().__init__(ROOM)
         self.stream = stream
         self.src, self.dst = src, dst
-        self.items: deque[T] = deque()
         self.under_way = 0
         self.arrives = 0.0
         self.stalled: list[T | None] = []
-        self.is_closed = False
-        self.moved = asyncio.Event()
 
-    async def put(self, item: T) -> None:
-        while self.under_way + len(self.items) >= ROOM and not self.is_closed:
-            self.moved.clear()
-            await self.moved.wait()
-        if self.is_closed:
-            raise Unavailable("the connection is gone")
+    @property
+    def load(self) -> int:
+        return self.under_way + len(self.items)
+
+    def carry(self, item: T) -> None:
         self.under_way += 1
-        self.carry(item)
+        self._send(item)
 
-    async def get(self) -> T | None:
-        while not self.items and not self.is_closed:
-            self.moved.clear()
-            await self.moved.wait()
+    def hang_up(self) -> None:
+        if not self.is_closed:
+            self._send(None)
         self.moved.set()
-        return self.items.popleft() if self.items else None
 
-    def carry(self, item: T | None) -> None:
+    def _send(self, item: T | None) -> None:
         """None: hung up. In order, whatever happens."""
         net = self.stream.net
         if self.stalled or net.is_cut(self.src, self.dst):
@@ -152,11 +145,7 @@ class _Way(Generic[T]):
     def flow(self) -> None:
         stalled, self.stalled = self.stalled, []
         for item in stalled:
-            self.carry(item)
-
-    def close(self) -> None:
-        self.is_closed = True
-        self.moved.set()
+            self._send(item)
 
     def _arrive(self, item: T | None) -> None:
         if self.is_closed:
@@ -181,8 +170,8 @@ class Stream:
         self.near, self.far = near, far
         self._out: _Way[Any] = _Way(self, near.host, far.host)
         self._back: _Way[Any] = _Way(self, far.host, near.host)
-        self.near_end: End[Any, Any] = End(self._out, self._back)
-        self.far_end: End[Any, Any] = End(self._back, self._out)
+        self.near_end: MemoryEnd[Any, Any] = MemoryEnd(self._out, self._back)
+        self.far_end: MemoryEnd[Any, Any] = MemoryEnd(self._back, self._out)
 
     def broken(self) -> None:
         """Both ends see it; what came before is still read."""
@@ -200,23 +189,4 @@ class Stream:
         if silently:
             self.net.loop.post(self.net.loop.time() + KEEPALIVE, self.broken)
         else:
-            way.carry(None)
-
-
-class End(Generic[O, I]):
-    def __init__(self, out: _Way[O], into: _Way[I]) -> None:
-        self._out = out
-        self._into = into
-
-    async def send(self, said: O) -> None:
-        await self._out.put(said)
-
-    async def receive(self) -> I | None:
-        return await self._into.get()
-
-    def close(self) -> None:
-        """We neither say nor hear anything more; the other end is told in its turn."""
-        if not self._out.is_closed:
-            self._out.carry(None)
-        self._into.close()
-        self._out.moved.set()
+            way.hang_up()

@@ -43,8 +43,12 @@ class Snap:
 
     objects: dict[str, dict[str, Any]] = field(default_factory=lambda: {kind.resource.id: {} for kind in KINDS})
     ready_at: dict[str, float] = field(default_factory=dict)  # by path of a workload: when it was last seen to be ready
+    missed_at: dict[str, float] = field(default_factory=dict)  # and when it was last seen not to be
     bound_at: dict[str, float] = field(default_factory=dict)  # and when it was last seen to be bound
+    made_at: dict[str, float] = field(default_factory=dict)  # and when it was made
     wanted: dict[str, list[tuple[float, int]]] = field(default_factory=dict)  # by path of a service: since when how many
+    stated_at: dict[str, float] = field(default_factory=dict)  # and when somebody last changed what is asked of it
+    marked_at: dict[str, float] = field(default_factory=dict)  # by path of a node: when it was last seen to be one to leave
 
     @property
     def workloads(self) -> dict[str, LatticeWorkload]:
@@ -99,12 +103,21 @@ class Snap:
             else:
                 shelf[move.key.path] = move.new
             for each in (move.old, move.new):
-                if isinstance(each, LatticeWorkload) and each.status.ready:
-                    self.ready_at[move.key.path] = at
-                if isinstance(each, LatticeWorkload) and each.status.binding:
-                    self.bound_at[move.key.path] = at
+                self._note(move.key.path, each, at)
+            if isinstance(move.new, LatticeWorkload) and move.old is None:
+                self.made_at[move.key.path] = at
             if isinstance(move.new, LatticeService):
                 self.wanted.setdefault(move.key.path, []).append((at, move.new.spec.wanted()))
+                if move.old is None or move.old.metadata.generation != move.new.metadata.generation:
+                    self.stated_at[move.key.path] = at
+
+    def _note(self, path: str, each: Any, at: float) -> None:
+        if isinstance(each, LatticeWorkload):
+            (self.ready_at if each.status.ready else self.missed_at)[path] = at
+        if isinstance(each, LatticeWorkload) and each.status.binding:
+            self.bound_at[path] = at
+        if isinstance(each, LatticeNode) and (each.spec.unschedulable or each.spec.taints or each.metadata.deletion_timestamp):
+            self.marked_at[path] = at
 
     def least_wanted(self, service: str, since: float) -> int:
         """The smallest number of replicas that was asked for since then."""

@@ -11,14 +11,14 @@ import msgspec
 from lattice.agent import loop as agent_loop
 from lattice.agent import work
 from lattice.clock import Clock
-from lattice.controllers import bindings, clusters, departures, ledgers, nodes, office, placing, replicas, supply, turns
+from lattice.controllers import bindings, clusters, departures, disruptions, ledgers, nodes, office, placing, replicas, supply, turns
 from lattice.errors import Conflict, Gone
 from lattice.placement import machines, money, rollout
 from lattice.scheduling import facts, noderules, prepared, schedule
 from lattice.scheduling.plugins import ready, taints
 from lattice.server import joining, verbs, write
 from lattice.store import cache, leader, memory
-from lattice.store.protocol import Key, Put
+from lattice.store.protocol import Clash, Key, Put
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _prepared_for_ever() -> None:
 def _wall_clock_lease() -> None:
     class Wall:
         def __init__(self, clock: Clock) -> None:
-            self.now, self.sleep = clock.now, clock.sleep
+            self.now, self.sleep, self.alarm = clock.now, clock.sleep, clock.alarm
 
         def monotonic(self) -> float:
             return self.now().timestamp()
@@ -305,16 +305,56 @@ def _trickling_status() -> None:
 
 
 def _given_up_after_conflict() -> None:
+    """Neither is it tried again, nor does anybody look at everything from time to time: either alone would heal it."""
+
     def failed(self: Any, key: str, pause: Any) -> float:
         self._in_hand.pop(key)
         return 0.0
 
+    wake = turns.Turns.wake
+
+    def deaf(self: Any, key: str, lane: turns.Lane = turns.Lane.ORDINARY) -> None:
+        if lane is not turns.Lane.BACKGROUND:
+            wake(self, key, lane)
+
     _swap(turns.Turns, "failed", failed)
+    _swap(turns.Turns, "wake", deaf)
 
 
 def _surplus_kept() -> None:
     stopping = replicas.Replicas._stopping
     _swap(replicas.Replicas, "_stopping", lambda self, mine, names: stopping(self, mine, names[:0]))
+
+
+def _restless() -> None:
+    """Whoever is as he should be is replaced all the same, one after the other."""
+    steps = rollout.next_steps
+
+    def restless(wanted: Any, revision: str, found: Any, least: int = 0) -> Any:
+        asked, live = steps(wanted, revision, found, least), [each for each in found if not each.is_going]
+        is_fine = asked.is_none and len(live) == sum(wanted.values()) and all(each.is_ready for each in live)
+        return replace(asked, start=tuple(sorted(wanted))[:1]) if is_fine else asked
+
+    _swap(replicas, "next_steps", restless)
+
+
+def _room_below_least() -> None:
+    _swap(disruptions, "may_displace", lambda found: found.available)
+
+
+def _same_again() -> None:
+    """Who loses a race writes the same once more, without reading what is there."""
+    commit = office.Office.commit
+
+    async def stubborn(self: Any, writes: Any, checks: Any = (), request_id: Any = None) -> int:
+        for _ in range(9):
+            try:
+                return await commit(self, writes, checks, request_id)
+            except Clash:
+                await self.clock.sleep(0.4)
+        return await commit(self, writes, checks, request_id)
+
+    _swap(office.Office, "commit", stubborn)
 
 
 PLANTED: dict[str, Planted] = {
@@ -347,6 +387,9 @@ PLANTED: dict[str, Planted] = {
     "stale-reads": Planted("a read is answered from an old copy", ("I-04",), _stale_reads),
     "foreign-node": Planted("a machine that joins writes another's node", ("I-38",), _foreign_node),
     "trickling-status": Planted("money that trickles is written each time", ("I-33",), _trickling_status),
-    "given-up-after-conflict": Planted("who loses a race is not looked at again", ("I-32",), _given_up_after_conflict),
+    "given-up-after-conflict": Planted("who loses a race is not looked at again, ever", ("I-32",), _given_up_after_conflict),
+    "restless": Planted("replicas that are as they should be are replaced", ("I-25",), _restless),
+    "room-below-least": Planted("replicas that are needed make room for others", ("I-28",), _room_below_least),
+    "same-again": Planted("who loses a race writes the same again, unread", ("I-35",), _same_again),
     "surplus-kept": Planted("replicas that are too many stay", ("I-32",), _surplus_kept),
 }

@@ -5,10 +5,11 @@ import gc
 import os
 import re
 import select
+import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,6 +26,7 @@ from lattice.sim.servers import authority, catalog
 BEFORE = 25.0  # seconds before a violation that are told
 MOST = 14  # lines of history that are told of one
 CRITICAL = 50
+DIGEST_LINE = 2  # words of a line that tells the hash of a history
 T = TypeVar("T")
 
 
@@ -112,7 +114,6 @@ def story(run: Run, violation: Violation) -> Iterator[str]:
 
 def warm_up() -> None:
     """What every run needs is made once, before the first process is split off."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(CRITICAL))
     authority()
     catalog()
     gc.collect()
@@ -132,6 +133,7 @@ def isolated(work: Callable[[], object]) -> tuple[int, int]:
     try:
         os.close(reader)
         gc.disable()  # it lives for seconds; nothing of it is worth looking for
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(CRITICAL))
         with os.fdopen(writer, "wb") as answer:
             answer.write(msgspec.json.encode(work()))
         code = 0
@@ -188,9 +190,13 @@ def run_many(seeds: Iterable[int], workers: int = 2, planted: str = "") -> Itera
 def replayed(seed: int, planted: str = "", *, with_log: bool = False) -> Summary:
     """One seed, in a process of its own."""
     warm_up()
-    if with_log:
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(0), processors=[_with_time])
-    return _read(_answer(*isolated(lambda: summary_of(seed, planted))), seed)
+
+    def told() -> Summary:
+        if with_log:
+            structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(0), processors=[_with_time])
+        return summary_of(seed, planted)
+
+    return _read(_answer(*isolated(told)), seed)
 
 
 def _with_time(_: object, level: str, said: Any) -> str:
@@ -216,13 +222,30 @@ def shown(summary: Summary) -> Iterator[str]:
     yield f"  see it again: lattice sim replay {summary.seed}"
 
 
-def totals(summaries: Iterable[Summary]) -> tuple[Counter[str], Counter[str]]:
-    """Figures and faults of all of them."""
+def figures_of(summaries: Sequence[Summary]) -> Iterator[str]:
+    """What all of them came to, in two lines: figures, and faults by kind."""
     figures: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     for each in summaries:
         figures.update(each.figures)
-        figures["runs"] += 1
-        figures["violations"] += len(each.violations)
         faults.update(each.faults)
-    return figures, faults
+    violations = sum(len(each.violations) for each in summaries)
+    counts = ", ".join(f"{count:,} {name}" for name, count in figures.items())
+    seconds = sum(each.seconds for each in summaries) / max(len(summaries), 1)
+    yield f"{len(summaries):,} runs, {violations:,} violations, {counts}; {seconds:.2f} seconds of a processor each"
+    yield "faults: " + (", ".join(f"{name} {count:,}" for name, count in sorted(faults.items()) if count) or "none")
+
+
+def digests_elsewhere(first: int, count: int, workers: int) -> dict[int, str]:
+    """The same seeds in another interpreter, in which strings hash to something else: the hash of each history."""
+    words = ["sim", "run", "--first", str(first), "--seeds", str(count), "--workers", str(workers), "--digests"]
+    hashed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    said = subprocess.run(
+        [sys.executable, "-m", "lattice", *words],
+        env={**os.environ, "PYTHONHASHSEED": hashed},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    ).stdout
+    found = (line.split() for line in said.splitlines())
+    return {int(each[0]): each[1] for each in found if len(each) == DIGEST_LINE and each[0].isdigit()}

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +17,11 @@ from lattice.sim.faults import Nemesis, Swarm, usual_behaviour
 from lattice.sim.machines import SimMachine
 from lattice.sim.users import Client
 from lattice.sim.world import World
+from lattice.store.cache import Cache
 
 SETTLED = 8.0  # seconds until the first services are declared
 FAULTS_END = 110.0
+COMPARE_EVERY = 6.5
 RETRY_AT = 20.0  # seconds after the last fault: what failed for good is tried once more
 ENDS = 215.0
 
@@ -39,6 +42,7 @@ class Run:
     struck: Counter[str]
     span: Span = field(default_factory=Span)
     trouble: str = ""  # why it did not come to its end
+    odd_copies: list[tuple[float, str]] = field(default_factory=list)  # when a leader's copy was not what it claimed to be, and how
 
     @property
     def digest(self) -> str:
@@ -80,6 +84,7 @@ async def _live(run: Run, nemesis: Nemesis, rng: random.Random) -> None:
     for day in days:
         await day.first_service()
     await world.until(SETTLED)
+    looking = asyncio.ensure_future(_compare(run))
     busy = [asyncio.ensure_future(work) for work in (*(day.run() for day in days), nemesis.run())]
     await world.until(run.span.faults_end)
     for each in busy:
@@ -90,6 +95,28 @@ async def _live(run: Run, nemesis: Nemesis, rng: random.Random) -> None:
     await world.until(run.span.faults_end + RETRY_AT)
     await _retry_failed(clients[0])
     await world.until(run.span.ends)
+    looking.cancel()
+
+
+async def _compare(run: Run) -> None:
+    """A leader's copies, with what was stored at the revision that they claim to be at."""
+    world = run.world
+    while True:
+        await asyncio.sleep(COMPARE_EVERY)
+        host = world.leader()
+        office = host.server.lead.office if host is not None and host.server is not None else None
+        for copy in office.copies if office is not None else ():
+            if copy.revision and (words := difference(copy, world.store.contents(copy.resource, copy.revision))):
+                run.odd_copies.append((world.loop.time(), f"{words}, of which it claims to know revision {copy.revision}"))
+
+
+def difference(copy: Cache[Any], stored: Mapping[str, int]) -> str:
+    """Empty if there is none; `stored`: revisions by path."""
+    known = {path: entry.revision for path in stored if (entry := copy.entry(path)) is not None}
+    if known == stored and len(copy) == len(stored):
+        return ""
+    odd = sorted(path for path in {*stored, *known} if stored.get(path) != known.get(path))[:3]
+    return f"the leader's copy of {copy.resource} differs from the store: {odd or f'{len(copy)} and {len(stored)}'}"
 
 
 async def _make_room(client: Client) -> None:

@@ -114,6 +114,7 @@ class SimServer:
         self.lead.leases.rng = rng
         self.links = NodeLinks(clock, self.lead.leading, self.lead.leader, TIMES.nodes.heartbeat, self.lead.environment)
         self.lead.changed = self.links.leadership_changed
+        self.store.view = self._view
         self.tasks: list[asyncio.Task[None]] = []
         self.joining = Joining(self.store, authority(), clock, new_uid, lambda: host.address)
 
@@ -129,6 +130,12 @@ class SimServer:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    def _view(self) -> int:
+        """What the copies of this leader know, all of them."""
+        office = self.lead.office
+        known = [copy.revision for copy in office.copies if copy.revision] if office is not None else []
+        return min(known, default=self.store.seen)
 
     def serve(self, origin: str, work: Callable[[], Coroutine[Any, Any, Any]], answer: Answer) -> None:
         """A request that has arrived here."""

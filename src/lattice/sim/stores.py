@@ -3,9 +3,9 @@
 import asyncio
 import contextvars
 from bisect import bisect_right
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lattice.clock import Clock
 from lattice.errors import LatticeError, Unavailable
@@ -21,7 +21,7 @@ ORIGIN: contextvars.ContextVar[str] = contextvars.ContextVar("origin", default="
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One commit. `led` is the term that the role was in when it was applied."""
+    """One commit. `led` is the term that the role was in when it was applied; `seen`: what its writer had been told of when it asked."""
 
     revision: int
     at: float
@@ -32,6 +32,7 @@ class Record:
     request_id: str | None
     changes: tuple[Change, ...]
     blind: tuple[Key, ...] = ()  # written over something that the writer had not seen
+    seen: int | None = None  # None: nobody knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,10 @@ class HistoryStore(MemoryStore):
         self.elections: list[Elected] = []
         self.asker = ""
         self.origin = ""
+        self.seen: int | None = None
         self.ears: list[Callable[[int], None]] = []
         self.lines: dict[str, _Line] = {}
+        self.touched_at: dict[Key, int] = {}  # by key: its last revision, also of one that is gone
 
     async def commit(
         self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
@@ -88,9 +91,21 @@ class HistoryStore(MemoryStore):
         lease = self._leases.get(role)
         return lease.term if lease is not None else None
 
-    def contents(self, resource: str) -> dict[str, int]:
-        """Revision of each object, by path."""
-        return {path: entry.revision for path, entry in self._shelf(resource).entries.items()}
+    def contents(self, resource: str, at: int | None = None) -> dict[str, int]:
+        """Revision of each object, by path; at a revision that is past, or now."""
+        if at is None or at >= self._revision:
+            return {path: entry.revision for path, entry in self._shelf(resource).entries.items()}
+        found: dict[str, int] = {}
+        for change in (change for batch in self.batches(resource, 0, at) for change in batch.changes):
+            if change.value is None:
+                found.pop(change.key.path, None)
+            else:
+                found[change.key.path] = change.revision
+        return found
+
+    def newest_of(self, keys: Iterable[Key]) -> int:
+        """Revision at which one of them was last written or deleted."""
+        return max((self.touched_at.get(key, 0) for key in keys), default=0)
 
     @property
     def newest(self) -> int:
@@ -104,7 +119,8 @@ class HistoryStore(MemoryStore):
 
     def _note(self, revision: int, changes: tuple[Change, ...], fence: Term | None, request_id: str | None, blind: tuple[Key, ...]) -> None:
         led = self._terms.get("controllers", 0)
-        self.history.append(Record(revision, self._time(), self.asker, self.origin, fence, led, request_id, changes, blind))
+        self.touched_at.update((change.key, revision) for change in changes)
+        self.history.append(Record(revision, self._time(), self.asker, self.origin, fence, led, request_id, changes, blind, self.seen))
         for resource in dict.fromkeys(change.key.resource for change in changes):
             line = self.lines.setdefault(resource, _Line())
             line.revisions.append(revision)
@@ -123,6 +139,14 @@ def finished(coro: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it waited")
 
 
+class Rejected(NamedTuple):
+    """A plan that somebody else was ahead of, so many times in a row; `knowing`: the last of these with all of that known."""
+
+    plan: tuple[str, ...] = ()
+    times: int = 0
+    knowing: int = 0
+
+
 class StoreClient:
     """The store as one server process reaches it: a Store."""
 
@@ -133,9 +157,10 @@ class StoreClient:
         self.lag = lag  # seconds by which watches are behind just now
         self.seen = store.newest  # watches have been told up to here
         self.watches: list[SimWatch] = []
-        self.rejections: dict[tuple[str, ...], int] = {}  # by what was written: how often in a row somebody else was first
-        self.worst = 0
-        self.worst_plan: tuple[str, ...] = ()
+        self.rejections: dict[tuple[str, ...], Rejected] = {}  # by what was written: since it was last written
+        self.worst = Rejected()
+        self.is_held = False  # its watches are told nothing
+        self.view: Callable[[], int] = lambda: self.seen  # the revision that whoever writes has seen, in all of its copies
         self._arrives = 0.0
         self._stalled_since: float | None = None
         store.ears.append(self._published)
@@ -167,15 +192,27 @@ class StoreClient:
         self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
     ) -> int:
         plan = tuple(sorted(str(each.key) for each in writes if each.key.resource != "events"))
+        seen, found = self.view(), 0
+
+        async def work() -> int:
+            nonlocal found
+            found = self.store.newest_of(each.key for each in (*writes, *checks))
+            self.store.seen = seen
+            return await self.store.commit(writes, checks=checks, fence=fence, request_id=request_id)
+
         try:
-            revision: int = await self._ask(lambda: self.store.commit(writes, checks=checks, fence=fence, request_id=request_id))
+            revision: int = await self._ask(work)
         except Clash:
-            self.rejections[plan] = self.rejections.get(plan, 0) + 1
-            if self.rejections[plan] > self.worst:
-                self.worst, self.worst_plan = self.rejections[plan], plan
+            self._rejected(plan, is_known=found <= seen)
             raise
         self.rejections.pop(plan, None)
         return revision
+
+    def _rejected(self, plan: tuple[str, ...], *, is_known: bool) -> None:
+        """`is_known`: whoever wrote that had been told already of what it clashes with."""
+        before = self.rejections.get(plan, Rejected(plan))
+        now = self.rejections[plan] = Rejected(plan, before.times + 1, before.knowing + 1 if is_known else 0)
+        self.worst = max(self.worst, now, key=lambda each: (each.knowing, each.times))
 
     async def revision(self) -> int:
         found: int = await self._ask(self.store.revision)
@@ -212,7 +249,7 @@ class StoreClient:
         return found
 
     def _published(self, revision: int) -> None:
-        if not self.watches or not self.process.is_alive:
+        if not self.watches or not self.process.is_alive or self.is_held:
             return
         now, host = self.net.loop.time(), self.process.host
         if self.net.is_cut(HOST, host) or self.net.is_cut(host, HOST):
@@ -231,6 +268,11 @@ class StoreClient:
         for watch in self.watches:
             if watch.resource in touched:
                 watch.moved.set()
+
+    def release(self) -> None:
+        """Its watches go on from where they were, if what comes next is still there."""
+        self.is_held = False
+        self._published(self.store.newest)
 
     def healed(self) -> None:
         """What was published while we were cut off comes now, unless the connection broke before."""

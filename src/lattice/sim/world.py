@@ -58,7 +58,8 @@ class World:
         self.profile: ProfileSpec = replace(PRESETS[DEFAULT], binding=self.shape.binding, reservation_timeout=8.0)
         self.told: list[Told] = []
         self.machines: dict[str, SimMachine] = {}
-        self.heard: list[tuple[float, str]] = []  # when a server took in what a node said
+        self.heard: list[tuple[float, str]] = []  # when a leader took in a node's beat
+        self.greeted: list[tuple[float, str]] = []  # and when something else that it said
         self.store_clients: list[StoreClient] = []
         self.gone: list[SimMachine] = []  # machines that are no more, for the record
         provider = FakeProvider(self.true_clock, latency=0.8)

@@ -36,8 +36,8 @@ AgentEnd = End[FromAgent, ToAgent]
 ServerEnd = End[ToAgent, FromAgent]
 
 
-class _Way(Generic[T]):
-    """One direction, with room for so many messages under way."""
+class Way(Generic[T]):
+    """One direction, with room for so many messages. What carries them may take its time: see `carry`."""
 
     def __init__(self, room: int) -> None:
         self.items: deque[T] = deque()
@@ -46,13 +46,12 @@ class _Way(Generic[T]):
         self.moved = asyncio.Event()
 
     async def put(self, item: T) -> None:
-        while len(self.items) >= self.room and not self.is_closed:
+        while self.load >= self.room and not self.is_closed:
             self.moved.clear()
             await self.moved.wait()
         if self.is_closed:
             raise Unavailable("the connection is gone")
-        self.items.append(item)
-        self.moved.set()
+        self.carry(item)
 
     async def get(self) -> T | None:
         while not self.items and not self.is_closed:
@@ -60,6 +59,19 @@ class _Way(Generic[T]):
             await self.moved.wait()
         self.moved.set()
         return self.items.popleft() if self.items else None
+
+    @property
+    def load(self) -> int:
+        """Messages that were sent and not received yet."""
+        return len(self.items)
+
+    def carry(self, item: T) -> None:
+        self.items.append(item)
+        self.moved.set()
+
+    def hang_up(self) -> None:
+        """Nothing more comes this way."""
+        self.close()
 
     def close(self) -> None:
         self.is_closed = True
@@ -69,7 +81,7 @@ class _Way(Generic[T]):
 class MemoryEnd(Generic[O, I]):
     """An end of a connection inside this process."""
 
-    def __init__(self, out: _Way[O], into: _Way[I]) -> None:
+    def __init__(self, out: Way[O], into: Way[I]) -> None:
         self._out = out
         self._into = into
 
@@ -80,11 +92,12 @@ class MemoryEnd(Generic[O, I]):
         return await self._into.get()
 
     def close(self) -> None:
-        self._out.close()
+        """We neither say nor hear anything more; the other end is told in its turn."""
+        self._out.hang_up()
         self._into.close()
 
 
 def pair(room: int = 16) -> tuple[MemoryEnd[FromAgent, ToAgent], MemoryEnd[ToAgent, FromAgent]]:
     """The agent's end and the server's end of a new connection."""
-    up, down = _Way[FromAgent](room), _Way[ToAgent](room)
+    up, down = Way[FromAgent](room), Way[ToAgent](room)
     return MemoryEnd(up, down), MemoryEnd(down, up)

@@ -1,0 +1,155 @@
+"""What ends, and when: silent nodes, copies that must be alone, replicas that are needed, nodes that are removed."""
+
+from bisect import bisect_right
+from collections import defaultdict
+from itertools import pairwise
+from math import inf
+
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.workload import LatticeWorkload
+from lattice.sim.past import Life, Move, lives, node_of, path_of
+from lattice.sim.promises.seen import CONTROLLERS, STALE, Found, Seen, is_preempted, is_ready, workload_moves
+from lattice.sim.settings import TIMES
+from lattice.sim.stores import Record
+
+
+def silence(seen: Seen, record: Record, moves: list[Move]) -> Found:
+    """I-13: what ran on a silent node is bound anew only when the time is up: since it was heard, and since this leader was elected."""
+    for move in workload_moves(moves):
+        node = seen.snap.nodes.get(f"/{node_of(move.old)}") if node_of(move.old) and not node_of(move.new) else None
+        if node is None or move.new is None or is_ready(node) or node.metadata.uid != move.old.status.binding.uid:
+            continue
+        policy = move.old.spec.disconnect
+        certain = TIMES.nodes.certain_after(policy.stop_after_ms / 1000) if policy.policy == "stop" else 0.0
+        least = max(TIMES.nodes.replace_after, certain) / seen.rate(record)
+        quiet = record.at - max(seen.last_heard.get(node.metadata.name, -inf), seen.elected_at(record))
+        if quiet < least:
+            words = f"{move.key.path} was taken from {node.metadata.name} {quiet:.1f} s after that was heard"
+            yield "I-13", f"{words} or the leader elected, before {least:.1f} s"
+
+
+def ground(seen: Seen) -> Found:
+    """I-13: a strict single copy never runs twice, and ends in time when its node is cut off. I-19: a node runs a workload once."""
+    by_uid: dict[str, list[Life]] = defaultdict(list)
+    contacts: dict[str, list[float]] = defaultdict(list)
+    for at, node in sorted([*seen.world.heard, *seen.world.greeted]):
+        contacts[node].append(at)
+    for machine in [*seen.world.gone, *seen.world.machines.values()]:
+        for life in lives(machine):
+            by_uid[life.which.uid].append(life)
+            yield from _lonely(life, contacts[life.node], min(life.end, seen.world.loop.time()))
+    for every in by_uid.values():
+        every.sort(key=lambda life: life.start)
+        for index, life in enumerate(every):
+            for other in every[index + 1 :]:
+                if other.start >= life.end or other.which.container != life.which.container:
+                    continue
+                words = f"{life.spec.workload} ran on {life.node} from {life.start:.2f} to {life.end:.2f} s"
+                if other.node == life.node:
+                    yield "I-19", f"{words}, and once more there from {other.start:.2f} s"
+                elif life.spec.stop_after is not None:
+                    yield "I-13", f"{words}, and on {other.node} from {other.start:.2f} s"
+
+
+def _lonely(life: Life, contacts: list[float], end: float) -> Found:
+    if life.spec.stop_after is None:
+        return
+    allowed = (life.spec.stop_after + TIMES.nodes.kill_grace) * (1 + TIMES.nodes.clock_error)
+    index = bisect_right(contacts, life.start)
+    known = [contacts[index - 1] if index else life.start, *contacts[index : bisect_right(contacts, end)], end]
+    for heard, following in pairwise(known):
+        if following > heard + allowed:
+            words = f"{life.spec.workload} ran on {life.node} until {end:.2f} s, which nobody had heard since {heard:.2f} s"
+            yield "I-13", f"{words}: it was to end by itself after {life.spec.stop_after:g} s"
+            return
+
+
+def disruption(seen: Seen, record: Record, moves: list[Move]) -> Found:
+    """I-24: nobody who is needed is stopped by choice. I-28: nor told to make room."""
+    if record.origin != CONTROLLERS:
+        return
+    gone: set[str] = set()
+    for move in workload_moves(moves):
+        is_stopped, is_told = _is_stopped_by_choice(move), _is_told_to_make_room(move)
+        if not (is_stopped or is_told) or not move.old.status.ready:
+            continue
+        gone.add(move.key.path)
+        key = f"{move.key.namespace}/{move.old.spec.service}"
+        service = seen.snap.services.get(key)
+        if service is None or service.metadata.deletion_timestamp or not _owned(move.old, service.metadata.uid):
+            continue
+        since = seen.since(record)
+        others = [each for each in seen.snap.replicas(key) if path_of(each) not in gone and _was_there(seen, each, since)]
+        least = seen.snap.least_wanted(key, since)
+        if len(others) < least:
+            number, what = ("I-24", "stopped") if is_stopped else ("I-28", "told to make room")
+            yield number, f"{move.key.path} was {what} while it was needed: {len(others)} others are ready and {least} are wanted"
+
+
+def replacement(seen: Seen, record: Record, moves: list[Move]) -> Found:
+    """I-25: nobody is replaced who is as he should be: until moves exist, other prices, supply or policies move no healthy replica."""
+    for move in workload_moves(moves):
+        key = f"{move.key.namespace}/{move.new.spec.service}" if move.old is None and move.new.spec.service else ""
+        service = seen.snap.services.get(key)
+        if record.origin != CONTROLLERS or service is None or service.metadata.deletion_timestamp:
+            continue
+        since = seen.since(record)
+        live = [each for each in seen.snap.replicas(key) if not each.metadata.deletion_timestamp]
+        if len(live) >= service.spec.wanted() > 0 and all(_is_fine(seen, each, since) for each in live):
+            yield "I-25", f"{move.key.path} was made though the {len(live)} that {key} wants are ready, as asked, and on nodes that stay"
+
+
+def _is_fine(seen: Seen, workload: LatticeWorkload, since: float) -> bool:
+    """Ready, on a node that stays, and made since what is asked of its service last changed; all of that for a while."""
+    path, where = path_of(workload), f"/{node_of(workload)}"
+    node = seen.snap.nodes.get(where)
+    if node is None or not is_ready(node) or seen.snap.marked_at.get(where, -inf) >= since or _is_to_leave(node):
+        return False
+    stated = seen.snap.stated_at.get(f"{workload.metadata.namespace}/{workload.spec.service}", 0.0)
+    is_steady = bool(workload.status.ready) and seen.snap.missed_at.get(path, -inf) < since
+    return is_steady and not is_preempted(workload) and stated < seen.snap.made_at.get(path, 0.0) - STALE
+
+
+def _is_to_leave(node: LatticeNode) -> bool:
+    return bool(node.spec.unschedulable or node.spec.taints or node.metadata.deletion_timestamp)
+
+
+def _was_there(seen: Seen, workload: LatticeWorkload, since: float) -> bool:
+    """Ready and to stay, or it was when whoever decided last heard of it."""
+    path = path_of(workload)
+    if workload.metadata.deletion_timestamp or is_preempted(workload):
+        return False
+    return bool(workload.status.ready) or seen.snap.ready_at.get(path, -inf) >= since
+
+
+def removal(seen: Seen, record: Record, moves: list[Move]) -> Found:
+    """I-27: a machine's node is deleted only when nothing is bound or prepared there, unless the machine itself is gone."""
+    for move in moves:
+        if isinstance(move.old, LatticeNode) and move.new is None and move.old.spec.cluster:
+            left = [path_of(each) for each in seen.snap.on(move.key.name) if not _is_on_former(each, move.old)]
+            if left and not seen.world.cloud.was_lost(move.key.name, record.at):
+                yield "I-27", f"node {move.key.name} was deleted with {', '.join(left)} on it"
+
+
+def _is_on_former(workload: LatticeWorkload, node: LatticeNode) -> bool:
+    """Bound to another node that had this name."""
+    binding = workload.status.binding
+    return binding is not None and binding.uid != node.metadata.uid
+
+
+def _is_stopped_by_choice(move: Move) -> bool:
+    """Marked for removal, or told to leave its node while it is wanted; not one that makes room for somebody more important."""
+    old, new = move.old, move.new
+    if old is None or new is None or is_preempted(old) or old.metadata.deletion_timestamp or not old.spec.service:
+        return False
+    is_told = new.status.last_action == "ApplyStopped" != old.status.last_action and new.spec.desired_state == "Running"
+    return bool(new.metadata.deletion_timestamp) or is_told
+
+
+def _is_told_to_make_room(move: Move) -> bool:
+    old, new = move.old, move.new
+    return old is not None and new is not None and bool(old.spec.service) and is_preempted(new) and not is_preempted(old)
+
+
+def _owned(workload: LatticeWorkload, uid: str) -> bool:
+    return any(each.uid == uid for each in workload.metadata.owner_references)

@@ -1,0 +1,150 @@
+"""Histories that never happened: objects, commits and machines, put together by hand for the checker to judge."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+
+from lattice.agent.runtimes.fake import Happening
+from lattice.agent.runtimes.protocol import InstanceId, RunSpec
+from lattice.kinds.base import Kind
+from lattice.kinds.container import Container
+from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.pool import LatticePool
+from lattice.kinds.service import LatticeService
+from lattice.kinds.workload import LatticeWorkload
+from lattice.sim.check import Checker
+from lattice.sim.run import Run
+from lattice.sim.stores import Elected, Record, Rejected
+from lattice.sim.users import Told
+from lattice.store.protocol import Change, Key, Term
+
+READY = {"type": "Ready", "status": "True", "reason": "Heartbeat", "message": "", "lastTransitionTime": "2026-03-10T09:00:00Z"}
+ENDS = 200.0  # seconds
+
+
+def node(name: str = "n1", cpu: int = 1000, *, is_ready: bool = True, **spec: Any) -> LatticeNode:
+    conditions = [{**READY, "status": "True" if is_ready else "False"}]
+    status = {"allocatable": {"cpu": cpu}, "conditions": conditions}
+    return _made(LatticeNode, name, "", {"spec": spec, "status": status}, uid=f"uid-{name}")
+
+
+def workload(name: str = "w1", on: str = "", *, cpu: int = 600, **rest: Any) -> LatticeWorkload:
+    """`on`: bound there; `ready`, `decision`, `conditions` and others go to its status."""
+    status = {key: rest.pop(key) for key in ("ready", "decision", "conditions", "lastAction", "allocatedPorts") if key in rest}
+    status |= {"binding": {"node": on, "uid": f"uid-{on}", "term": 1}} if on else {}
+    metadata = {key: rest.pop(key) for key in ("deletionTimestamp", "ownerReferences") if key in rest}
+    spec = {"containers": {"main": {"command": ["run"]}}, "requests": {"cpu": f"{cpu}m"}, **rest}
+    return _made(LatticeWorkload, name, "default", {"spec": spec, "status": status}, uid=f"uid-{name}", **metadata)
+
+
+def service(name: str = "web", least: int = 1, generation: int = 1, **status: Any) -> LatticeService:
+    spec = {"containers": {"main": {"command": ["run"]}}, "replicas": {"min": least}}
+    return _made(LatticeService, name, "default", {"spec": spec, "status": status}, uid=f"uid-{name}", generation=generation)
+
+
+def replica(slot: int, on: str = "", *, ready: bool = True, **rest: Any) -> LatticeWorkload:
+    owner = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService", "name": "web", "uid": "uid-web"}
+    return workload(f"web-{slot}", on, cpu=100, service="web", slot=slot, ready=ready, ownerReferences=[owner], **rest)
+
+
+def ledger(committed: int, spent: int = 0, minute: int = 0, lots: int | None = None) -> LatticeLedger:
+    """In March; so many machines of one micro-dollar an hour as it commits, unless `lots` says otherwise."""
+    count = committed if lots is None else lots
+    machines = {"east-001": [{"nodeClass": "small", "count": count, "micros": 1}]} if count else {}
+    status = {"committedMicros": committed, "spentMicros": spent, "machines": machines}
+    status |= {"month": "2026-03", "asOf": f"2026-03-10T09:{minute:02}:00.000000Z"}
+    spec = {"budget": {"kind": "LatticePool", "name": "east"}, "hard": True}
+    return _made(LatticeLedger, "east", "", {"spec": spec, "status": status})
+
+
+def pool(limit: float) -> LatticePool:
+    spec = {"provider": {"type": "fake", "region": "east"}, "budget": {"maxMonthlyCost": limit}, "nodeClasses": ["small"]}
+    return _made(LatticePool, "east", "", {"spec": spec})
+
+
+def said(kind: str, status: str = "False", reason: str = "", message: str = "why") -> dict[str, Any]:
+    return {**READY, "type": kind, "status": status, "reason": reason or kind, "message": message}
+
+
+def _made(kind: type[Kind], name: str, namespace: str, body: dict[str, Any], **metadata: Any) -> Any:
+    whole = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind}
+    return msgspec.convert({**whole, "metadata": {"name": name, "namespace": namespace, **metadata}, **body}, kind)
+
+
+def key_of(obj: Kind) -> Key:
+    return Key(obj.resource.id, obj.metadata.namespace or "", obj.metadata.name)
+
+
+@dataclass
+class Past:
+    """A run that is told what happened."""
+
+    binding: str = "optimistic"
+    kinds: tuple[str, ...] = ()
+    history: list[Record] = field(default_factory=list)
+    elections: list[Elected] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
+    heard: list[tuple[float, str]] = field(default_factory=list)
+    odd_copies: list[tuple[float, str]] = field(default_factory=list)
+    standing: list[tuple[str, str, int]] = field(default_factory=list)
+    machines: dict[str, Any] = field(default_factory=dict)
+    worst: Rejected = field(default_factory=Rejected)
+    trouble: str = ""
+    is_led: bool = True
+
+    def commit(self, *objects: Kind, gone: tuple[Kind, ...] = (), at: float | None = None, term: int | None = 1, **rest: Any) -> None:
+        """By the leader of that term, unless `rest` says something else of the record; told of everything before."""
+        revision = rest.pop("revision", self.history[-1].revision + 1 if self.history else 2)
+        changes = [Change(revision, key_of(each), msgspec.json.encode(each), None) for each in objects]
+        changes += [Change(revision, key_of(each), None, None) for each in gone]
+        known = {"actor": "s1#1", "origin": "controllers", "led": term or 0, "request_id": None, "seen": revision - 1} | rest
+        held = Term("controllers", term, "s1") if term is not None else None
+        when = self.history[-1].at + 1.0 if at is None and self.history else at or 1.0
+        self.history.append(Record(revision=revision, at=when, term=held, changes=tuple(changes), **known))
+
+    def ran(self, on: str, name: str = "w1", start: float = 10.0, end: float | None = None, stop_after: float | None = None) -> None:
+        """A copy of that workload was there in truth."""
+        which = InstanceId(f"uid-{name}", "r1", "main")
+        spec = RunSpec(id=which, workload=f"default/{name}", container=Container(command=("run",)), stop_after=stop_after)
+        clock = SimpleNamespace(truth=lambda at: at)
+        empty = SimpleNamespace(name=on, clock=clock, ground=SimpleNamespace(history=[], begun=[], live=list))
+        ground = self.machines.setdefault(on, empty).ground
+        ground.begun.append(spec)
+        ground.history.append(Happening(start, "start", which))
+        ground.history += [] if end is None else [Happening(end, "stop", which)]
+
+    def runs(self, each: LatticeWorkload) -> None:
+        binding = each.status.binding
+        assert binding is not None
+        self.ran(binding.node, each.metadata.name)
+
+    def numbers(self) -> set[str]:
+        """Of the promises that the checker says were broken."""
+        return {each.number for each in Checker(cast("Run", self._run())).check()}
+
+    def _run(self) -> SimpleNamespace:
+        office = SimpleNamespace(copies=[])
+        leader = SimpleNamespace(server=SimpleNamespace(lead=SimpleNamespace(office=office)))
+        client = SimpleNamespace(worst=self.worst, process=SimpleNamespace(name="s1#1"))
+        world = SimpleNamespace(
+            store=SimpleNamespace(history=self.history, elections=self.elections),
+            told=self.told,
+            heard=self.heard,
+            greeted=[],
+            hosts=[],
+            machines=self.machines,
+            gone=[],
+            loop=SimpleNamespace(time=lambda: ENDS, errors=[]),
+            cloud=SimpleNamespace(standing=lambda at: self.standing, was_lost=lambda node, at: False),
+            leader=lambda: leader if self.is_led else None,
+            store_clients=[client],
+        )
+        swarm = SimpleNamespace(kinds=self.kinds, shape=SimpleNamespace(binding=self.binding))
+        return SimpleNamespace(world=world, swarm=swarm, trouble=self.trouble, odd_copies=self.odd_copies)
+
+
+Case = Callable[[Past, bool], None]  # the same history with and without what is wrong
