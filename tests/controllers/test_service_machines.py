@@ -11,8 +11,11 @@ from lattice.controllers.ledgers import Ledgers, Payment
 from lattice.controllers.services import FLEET
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger, Lot
+from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.placement.money import Charge
+from lattice.placement.plan import plan
+from lattice.placement.world import World
 from lattice.store.protocol import Write
 
 
@@ -182,5 +185,24 @@ def test_a_machine_whose_payment_was_given_back_meanwhile_is_paid_for_again() ->
             assert town.paid() == Counter({("p1-001", "m"): 1})
             await town.look()
             assert town.paid() == Counter({("p1-001", "m"): 2})
+
+    play(script)
+
+
+def test_a_cluster_of_a_pool_that_is_gone_stays_as_long_as_somebody_is_in_it() -> None:
+    async def script() -> None:
+        async with a_town(a_class(), a_pool(budget=1000), a_service(replicas=2)) as town:
+            await town.look()
+            await town.bind()
+            await town.remove(LatticePool, "p1")
+            await town.look()
+            assert town.machines() == {"p1-001": {"m": 1}}, "what runs there runs on"
+            said = plan(World.of(each for copy in town.office.copies for each in copy.all()), [], [("LatticeService", "default", "api")])
+            assert said.after is not None
+            assert said.after.clusters == {}
+            await town.remove(LatticeService, "api", "default")
+            await town.finish()
+            await town.look()
+            assert town.machines() == {"p1-001": {}}
 
     play(script)

@@ -69,10 +69,10 @@ def test_fewer_are_those_that_were_left_behind() -> None:
     assert made.after.where[API] == {("p1", "p1-001", "m"): 1}
 
 
-def test_machines_stay_though_nobody_is_on_them_any_more() -> None:
-    """Nobody can be asked to take them back; they are paid until somebody says that they are gone."""
+def test_machines_go_with_the_last_who_is_in_their_cluster() -> None:
     made = plan(running(a_pool("p1"), a_service()), [], [P1, ("LatticeService", "default", "api")])
-    assert ([each.mark for each in made.services], made.clusters, made.total) == (["-"], (), (200_000, 200_000))
+    assert ([each.mark for each in made.services], [each.mark for each in made.clusters]) == (["-"], ["-"])
+    assert made.total == (200_000, 0)
 
 
 def test_a_loss_is_no_deletion() -> None:

@@ -14,8 +14,10 @@ from worlds import a_class, a_cloud, a_pool, a_service, a_static, a_world
 
 from lattice.errors import Invalid, NotFound
 from lattice.kinds.base import Kind
+from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure
 from lattice.kinds.pool import LatticePool
+from lattice.kinds.service import LatticeService
 from lattice.placement.arrange import arrange, misplaced
 from lattice.placement.fleet import Fleet
 from lattice.placement.place import withdraw
@@ -58,11 +60,17 @@ def state(fleet: Fleet) -> dict[str, Any]:
 
 
 def without_offer(world: World, offer: str) -> World:
-    """Written by hand: the object is gone, or the cloud has one region less; clusters and replicas that were there are gone by themselves."""
+    """Written by hand: the object is gone, or the cloud has one region less, and so are the clusters and replicas that were there."""
     found: dict[Any, Kind] = {}
     owner, _, region = offer.partition("/")
     for key, each in world.objects.items():
-        if each.metadata.name != owner or key[0] not in ("LatticePool", "CloudInfrastructure", "StaticInfrastructure"):
+        if isinstance(each, LatticeCluster) and each.spec.pool == offer:
+            continue
+        if isinstance(each, LatticeService):
+            placements = tuple(placed for placed in each.status.placements if placed.pool != offer)
+            status = msgspec.structs.replace(each.status, placements=placements)
+            found[key] = msgspec.structs.replace(each, status=status) if status != each.status else each
+        elif each.metadata.name != owner or key[0] not in ("LatticePool", "CloudInfrastructure", "StaticInfrastructure"):
             found[key] = each
         elif region:
             assert isinstance(each, CloudInfrastructure)

@@ -15,6 +15,7 @@ from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService, PlacedIn, ServiceStatus
+from lattice.placement.adrift import held_clusters
 from lattice.placement.charges import charges, paid_for, releases
 from lattice.placement.money import Charge
 from lattice.placement.stages import Decided, Stage
@@ -198,10 +199,10 @@ class Placing:
 
     async def _give_up(self, decided: Decided) -> None:
         """Machines that nobody is on and nobody needs; a cluster that has none left is to begin with none."""
-        wanted, offers = decided.wanted, decided.fleet.table.row_of
+        wanted, offers, held = decided.wanted, decided.fleet.table.row_of, held_clusters(decided.stranded)
         for known in sorted(self._clusters.all(), key=lambda each: each.metadata.name):
             name, entry = known.metadata.name, self._clusters.entry(f"/{known.metadata.name}")
-            if entry is None or name in decided.unsettled or known.spec.pool not in offers:
+            if entry is None or name in decided.unsettled or (known.spec.pool not in offers and name in held):
                 continue
             target = wanted.get(name, Counter())
             fewer = {kind: min(count, target[kind]) for kind, count in known.spec.nodes.items()}

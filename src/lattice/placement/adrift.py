@@ -54,12 +54,25 @@ class Adrift:
 
 
 def adrift(world: World, fleet: Fleet) -> Adrift:
+    """As it is now: also clusters that nobody is in any more."""
     clusters = tuple(
         each for each in world.objects.values() if isinstance(each, LatticeCluster) and each.spec.pool not in fleet.table.row_of
     )
     if not clusters:
         return Adrift()
     return Adrift(stranded(world, fleet, {}), clusters, _rates(world, clusters))
+
+
+def adrift_in_the_end(world: World, fleet: Fleet) -> Adrift:
+    """Clusters that nobody is in any more go."""
+    now = adrift(world, fleet)
+    held = held_clusters(now.replicas)
+    clusters = tuple(each for each in now.clusters if each.metadata.name in held)
+    return Adrift(now.replicas, clusters, _rates(world, clusters))
+
+
+def held_clusters(stranded: Stranded) -> set[str]:
+    return {each.cluster for several in stranded.values() for each in several}
 
 
 def stranded(world: World, fleet: Fleet, stuck: Stuck) -> dict[str, tuple[PlacedIn, ...]]:

@@ -11,7 +11,7 @@ import msgspec
 from lattice.kinds.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.service import LatticeService
-from lattice.placement.adrift import Adrift, adrift
+from lattice.placement.adrift import Adrift, adrift, adrift_in_the_end
 from lattice.placement.arrange import arrange_all, outgrown, stale
 from lattice.placement.costs import cost_of, run_rate
 from lattice.placement.demand import Demand, key_of
@@ -91,7 +91,7 @@ def settle(world: World, *, keep: int = 0, updated: Iterable[str] = ()) -> Settl
     for name in updated:
         for seat in outgrown(world.demands[name], fleet):
             fleet.unseat(seat)
-    left = adrift(world, fleet)
+    left = adrift_in_the_end(world, fleet)
     return Settled(world, fleet, arrange_all(map(left.fewer, world.demands.values()), fleet, keep=keep), left)
 
 
