@@ -61,6 +61,11 @@ class Copy:
             pytest.skip(f"{row.test_id} is skipped here")
         assert done.returncode == TESTS_FAILED, f"{row.test_id} says nothing about {row.slip}:\n{done.stdout}{done.stderr}"
 
+    def assert_all_there(self, specification: Specification) -> None:
+        """They run with all others."""
+        done = self.run("-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *specification.test_ids)
+        assert done.returncode == 0, done.stdout + done.stderr
+
     def assert_all_pass(self, specification: Specification) -> None:
         """Without a slip: so it is the slip that they fail for."""
         ids = specification.test_ids

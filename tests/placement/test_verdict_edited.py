@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from edits import Hindrance, Label, hindrances, singled_out
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
-from proofs import many
+from proofs import EXAMPLES, LONG
 from worlds import worlds
 
 from lattice.placement.obstacle import Obstacle
@@ -13,7 +13,7 @@ from lattice.placement.plan import Settled, plan, settle
 from lattice.placement.verdict import judge
 from lattice.placement.world import World
 
-LARGE = settings(many, suppress_health_check=list(HealthCheck))
+LARGE = settings(max_examples=EXAMPLES if LONG else EXAMPLES // 4, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def label(part: Obstacle) -> Label:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from proofs import EXAMPLES, PATIENCE, many
+from proofs import EXAMPLES, LONG, PATIENCE
 
 from lattice.engine.decide import decide
 from lattice.engine.explain import ranked
@@ -126,10 +126,13 @@ def slow_loss(mix: Mix, kinds: list[tuple[Kind, int]], node: tuple[int, list[int
     return lost + (STARVED * max(0.0, sum(gpus) - cpu * used / along) if along else 0)
 
 
-some = settings(max_examples=EXAMPLES // 5, deadline=None)  # for those that build two tables and ask them about everything
+most = settings(max_examples=EXAMPLES if LONG else EXAMPLES // 3, deadline=None)
+some = settings(
+    max_examples=EXAMPLES if LONG else EXAMPLES // 10, deadline=None
+)  # for those that build two tables and ask them about everything
 
 
-@many
+@most
 @given(nodes=machines, given_to=placements)
 def test_the_loss_agrees_with_the_obvious_loop(nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]) -> None:
     table = filled(nodes, given_to)
@@ -143,7 +146,7 @@ def test_the_loss_agrees_with_the_obvious_loop(nodes: list[tuple[int, int, str]]
     assert (table.lessons.latest.mix.loss(states) == mix.loss(states)).all()
 
 
-@many
+@most
 @given(nodes=machines, given_to=placements, cpu=st.sampled_from((0, 2, 4)), gpu=st.sampled_from((0, 300, 1000, 2000)))
 def test_scores_are_shares_and_asking_twice_changes_nothing(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]], cpu: int, gpu: int
@@ -156,7 +159,7 @@ def test_scores_are_shares_and_asking_twice_changes_nothing(
     assert (GpuFragmentation().score(ask, table) == first).all()
 
 
-@many
+@most
 @given(nodes=machines, given_to=placements)
 def test_row_order_does_not_matter(nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]) -> None:
     there, back = filled(nodes, given_to), cluster(*reversed(nodes))
@@ -167,7 +170,7 @@ def test_row_order_does_not_matter(nodes: list[tuple[int, int, str]], given_to: 
     assert (new[0] == new[1][::-1]).all()
 
 
-@many
+@most
 @given(nodes=machines, given_to=placements, cpu=st.sampled_from((0, 2)), gpu=st.sampled_from((0, 300, 1000, 2000)))
 def test_what_is_scored_is_what_the_table_does(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]], cpu: int, gpu: int
