@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from lattice.controllers.agreements import Agreements
+from lattice.controllers.aside import aside
 from lattice.controllers.automation import Automation
 from lattice.controllers.calls import Calls
 from lattice.controllers.clusters import Clusters, Mint
@@ -75,7 +76,7 @@ class Acting:
             self.scheduling.loop(),
             replicas,
             Drifts(office).loop(),
-            Services(office, means.tables, means.adapters, asyncio.to_thread, means.room_grace).loop(),
+            Services(office, means.tables, means.adapters, aside, means.room_grace).loop(),
             Clusters(office, means.providers, means.mint, means.endpoint).loop(),
             Supply(office, means.adapters, lambda: means.tables()[0]).loop(),
             Statuses(office).loop(),

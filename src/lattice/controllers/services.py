@@ -56,7 +56,7 @@ class Outcome:
 
 @dataclass
 class Services:
-    """`aside`: where to think about a large fleet without holding up everybody else, such as `asyncio.to_thread`."""
+    """`aside`: where to think about a large fleet without holding up everybody else, such as `aside.py`."""
 
     office: Office
     tables: Callable[[], Tables] = built_in

@@ -3,12 +3,12 @@
 All of it at once, seldom: one look serves every object, and a busy fleet is looked at no more than every few seconds.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import msgspec
 
+from lattice.controllers.aside import aside
 from lattice.controllers.loop import Again, Loop, Pace, Source
 from lattice.controllers.office import Office
 from lattice.controllers.record import conditioned, path_of, with_status
@@ -41,7 +41,7 @@ class Supply:
     adapters: frozenset[str]
     book: Callable[[], PriceBook] = PriceBook.builtin
     pause: float = PAUSE
-    aside: Callable[[Callable[[], Fleet]], Awaitable[Fleet]] = asyncio.to_thread  # where to think: thousands of machines take a while
+    aside: Callable[[Callable[[], Fleet]], Awaitable[Fleet]] = aside  # where to think: thousands of machines take a while
     name: str = "supply"
     _looked: float = field(default=float("-inf"))
     _took: float = 0.0

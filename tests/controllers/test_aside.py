@@ -1,0 +1,49 @@
+"""A thought that takes for ever holds up nobody, not even who ends."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from lattice.controllers.aside import aside
+
+UNENDING = """
+import asyncio, threading
+from lattice.controllers.aside import aside
+
+async def main():
+    begun = threading.Event()
+    thinking = asyncio.create_task(aside(lambda: (begun.set(), threading.Event().wait())))
+    while not begun.is_set():
+        await asyncio.sleep(0.01)
+    thinking.cancel()
+
+asyncio.run(main())
+print("ended")
+"""
+
+
+def test_others_go_on_and_the_thought_is_had() -> None:
+    async def script() -> int:
+        hint = threading.Event()
+        thinking = asyncio.create_task(aside(lambda: hint.wait() and 7))
+        await asyncio.sleep(0)
+        hint.set()
+        return int(await thinking)
+
+    assert asyncio.run(script()) == 7
+
+
+def test_trouble_is_told() -> None:
+    async def script() -> None:
+        await aside(lambda: 1 // 0)
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(script())
+
+
+def test_a_process_ends_though_a_thought_does_not() -> None:
+    done = subprocess.run([sys.executable, "-c", UNENDING], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
