@@ -381,10 +381,10 @@ def test_silence_ends_those_who_may_not_run_alone(on_node: Case) -> None:
 def test_contact_keeps_them_running(on_node: Case) -> None:
     async def case(rig: Rig) -> None:
         await rig.runtime.contact(clock.monotonic())
-        await rig.runtime.start(rig.spec("runs", stop_after=1.0))
-        for _ in range(8):
-            await asyncio.sleep(0.25)
+        await rig.runtime.start(rig.spec("runs", stop_after=2.5))
+        for _ in range(12):
             await rig.runtime.contact(clock.monotonic())
+            await asyncio.sleep(0.25)
         assert [each.live for each in await rig.runtime.list()] == [True]
 
     on_node(case)
