@@ -11,6 +11,7 @@ from placement.worlds import a_class, a_pool, a_service, policies, pools, servic
 from service_world import Town, a_town, play
 from store.virtual import VirtualClock
 
+from lattice.controllers.ledgers import Ledgers, Payment
 from lattice.kinds.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
@@ -19,7 +20,8 @@ from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.quantity import micros
 from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import Binding
+from lattice.kinds.workload import Binding, LatticeWorkload
+from lattice.placement.charges import releases
 from lattice.placement.plan import Settled, plan
 from lattice.placement.replicas import NODE_CLASS
 from lattice.placement.supply import pool_account
@@ -57,33 +59,61 @@ def scaled(service: LatticeService, replicas: int) -> LatticeService:
 
 
 async def bind(town: Town, world: World) -> None:
-    """Each to a machine that has the room."""
+    """Each to the emptiest machine of its cluster and class that has the room."""
     await town.make_nodes()
     fleet = seen(town, world).fleet()
-    machines = fleet.machines
-    for service in town.all(LatticeService):
-        mine = town.workloads(service.metadata.name)
-        seats = Counter(machines.names[each.machine] for each in fleet.seats.get(f"default/{service.metadata.name}", ()))
-        seats -= Counter(each.status.binding.node for each in mine if each.status.binding)
-        for each in mine:
-            if each.status.binding or each.metadata.deletion_timestamp:
-                continue
-            cell = (each.spec.cluster, each.spec.constraints.node_selector[NODE_CLASS])
-            nodes = [n.metadata.name for n in town.all(LatticeNode) if (n.spec.cluster, n.spec.node_class) == cell]
-            node = next((name for name in nodes if seats[name] > 0), "")
-            if node:
-                seats[node] -= 1
-                await town.change(each, binding=Binding(node=node), ready=True, actual_state="Running", conditions=())
+    machines, taken = fleet.machines, {name: Counter[str]() for name in fleet.machines.row_of}
+    asked = {name: Counter(dict(seats[0].needs)) for name, seats in fleet.seats.items() if seats}
+    every = [(each, f"default/{each.spec.service}") for each in town.all(LatticeWorkload) if not each.metadata.deletion_timestamp]
+    for each, service in every:
+        if each.status.binding and each.status.binding.node in taken:
+            taken[each.status.binding.node] += asked[service]
+
+    def fits(node: str, needs: Counter[str]) -> bool:
+        row, index = machines.row_of[node], machines.index
+        return all(taken[node][name] + count <= machines.total(index[name])[row] for name, count in needs.items())
+
+    for each, service in every:
+        if each.status.binding or service not in asked:
+            continue
+        cell = (each.spec.cluster, each.spec.constraints.node_selector[NODE_CLASS])
+        nodes = [n.metadata.name for n in town.all(LatticeNode) if (n.spec.cluster, n.spec.node_class) == cell]
+        free = [name for name in nodes if name in taken and fits(name, asked[service])]
+        if free:
+            node = min(free, key=lambda name: (taken[name]["cpu"], name))
+            taken[node] += asked[service]
+            await town.change(each, binding=Binding(node=node), ready=True, actual_state="Running", conditions=())
+
+
+async def vanish(town: Town) -> None:
+    """Machines that nobody wants any more are gone, and not paid any more."""
+    wanted = {each.metadata.name: Counter(each.spec.nodes) for each in town.all(LatticeCluster)}
+    for node in reversed(town.all(LatticeNode)):
+        cluster, kind = node.spec.cluster, node.spec.node_class
+        alike = [each for each in town.all(LatticeNode) if (each.spec.cluster, each.spec.node_class) == (cluster, kind)]
+        if len(alike) > wanted[cluster][kind] and not any(_is_on(each, node) for each in town.all(LatticeWorkload)):
+            await town.remove(LatticeNode, node.metadata.name)
+    books = town.all(LatticeLedger)
+    cells = sorted({(cluster, lot.node_class) for book in books for cluster, lots in book.status.machines.items() for lot in lots})
+    back = [each for cell in cells for each in releases(books, cell, wanted.get(cell[0], Counter())[cell[1]])]
+    if back:
+        await Ledgers(town.store, town.clock).commit_with_charges(Payment([], releases=back))
+        await town.caught_up()
+
+
+def _is_on(workload: LatticeWorkload, node: LatticeNode) -> bool:
+    return workload.status.binding is not None and workload.status.binding.node == node.metadata.name
 
 
 async def settled(town: Town, world: World, *, binding: bool) -> None:
     """Until nobody has anything to do: what is to go is gone, and everything bound if it is to be."""
-    for _ in range(6):
+    for _ in range(8):
         before = await town.store.revision()
         await town.look()
         if binding:
             await bind(town, world)
         await town.finish()
+        await vanish(town)
         if await town.store.revision() == before:
             return
 
