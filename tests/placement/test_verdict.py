@@ -185,6 +185,15 @@ def test_a_verdict_names_the_pools_that_would_need_room() -> None:
     assert found.waits == ("room in p1, p2",)
 
 
+@pytest.mark.timeout(30)
+def test_it_does_not_take_longer_for_however_many() -> None:
+    """Every one of them tried in turn, for each set of demands, would take minutes."""
+    few, many = (judged(a_class(), a_pool("p1", budget=500), a_service(replicas=count)) for count in (2_000, 100_000))
+    assert few is not None
+    assert many is not None
+    assert (few.kind, few.conflicts) == (many.kind, many.conflicts)
+
+
 def test_details_are_those_of_the_moment_when_the_replica_failed() -> None:
     """Before anything was placed there was a machine left; the second replica found none."""
     found = verdict(a_pool(capacity={"maxNodes": 1}), a_service(cores=3, replicas=2))

@@ -82,14 +82,16 @@ def _on_new_ones(demand: Demand, fleet: Fleet) -> Integers:
 
     Machines that hold nothing may go, and leave what they take.
     """
-    if "capacity" in demand.ignoring:
-        return np.full(fleet.table.count, PLENTY, np.int64)
     quotes, table = fleet.table.quotes, fleet.table
+    if {"capacity", "budget"} <= demand.ignoring:
+        return np.full(table.count, PLENTY, np.int64)
     serving, catalogue = quotes.serving(demand), quotes.catalogue
     if not len(serving.serves):
         return np.zeros(table.count, np.int64)
     per = np.where(serving.serves, _per_machine(demand, fleet), 0)
     idle = _idle(fleet)
+    if "capacity" in demand.ignoring:
+        return np.minimum(_paid(per, catalogue.rate, np.maximum(fleet.left + _refunded(fleet, idle), 0)), PLENTY)
     nodes = np.maximum(table.free(table.index["nodes"]), 0) + np.bincount(fleet.machines.column("offer")[idle], minlength=table.count)
     room = np.minimum(nodes, PLENTY) * per.max(axis=0)
     for resource in ("cpu", "memory"):

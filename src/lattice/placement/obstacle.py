@@ -43,6 +43,8 @@ _WORDS: dict[str, str] = {
     "perNode": "how many replicas may share a machine",
 }
 
+ENOUGH = 256  # replicas
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
@@ -126,7 +128,14 @@ def is_feasible(demand: Demand, fleet: Fleet) -> bool:
         return False
     with fleet.what_if():
         reseat(demand, fleet)
-        return place(demand, fleet).is_complete
+        return place(_tried(demand, fleet), fleet).is_complete
+
+
+def _tried(demand: Demand, fleet: Fleet) -> Demand:
+    """Where neither machines nor money count, so many more find a place as well as however many."""
+    if not {"capacity", "budget"} <= demand.ignoring:
+        return demand
+    return replace(demand, replicas=min(demand.replicas, len(fleet.seats.get(demand.name, ())) + ENOUGH))
 
 
 def reseat(demand: Demand, fleet: Fleet) -> None:
