@@ -15,6 +15,7 @@ from lattice.kinds.constraint import Toleration
 from lattice.placement.bound import may_fit
 from lattice.placement.demand import DEFAULT, ClusterRules, Demand, Ignored, ReplicaAsk, Requirement
 from lattice.placement.fleet import Fleet
+from lattice.placement.offer import NO_LIMIT
 from lattice.placement.place import place, place_most
 from lattice.placement.plugins.available import Closed, TooBig
 from lattice.placement.plugins.budget import OverBudget, Unpriced
@@ -43,7 +44,7 @@ _WORDS: dict[str, str] = {
     "perNode": "how many replicas may share a machine",
 }
 
-ENOUGH = 256  # replicas
+ENOUGH = 256  # replicas that are tried first
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +129,26 @@ def is_feasible(demand: Demand, fleet: Fleet) -> bool:
         return False
     with fleet.what_if():
         reseat(demand, fleet)
-        return place(_tried(demand, fleet), fleet).is_complete
+        return _is_endless(demand, fleet) or place(demand, fleet).is_complete
 
 
-def _tried(demand: Demand, fleet: Fleet) -> Demand:
-    """Where neither machines nor money count, so many more find a place as well as however many."""
-    if not {"capacity", "budget"} <= demand.ignoring:
-        return demand
-    return replace(demand, replicas=min(demand.replicas, len(fleet.seats.get(demand.name, ())) + ENOUGH))
+def _is_endless(demand: Demand, fleet: Fleet) -> bool:
+    """Of very many: do the first of them tell that there is a place for however many?"""
+    some = len(fleet.seats.get(demand.name, ())) + ENOUGH
+    if demand.replicas <= some or demand.spread or fleet.spilling:
+        return False
+    with fleet.what_if():
+        return place(replace(demand, replicas=some), fleet).is_complete and _goes_on(demand, fleet)
+
+
+def _goes_on(demand: Demand, fleet: Fleet) -> bool:
+    """The last one went where neither machines nor money end."""
+    offer = fleet.offers[fleet.machines.cluster[fleet.seats[demand.name][-1].machine].row]
+    limits, ignoring = offer.limits, demand.ignoring
+    counted = (limits.nodes, limits.milli, limits.memory, limits.clusters, *limits.gpus.values())
+    is_roomy = not offer.is_static and all(each >= NO_LIMIT for each in counted)
+    is_paid = all(fleet.cap(each) >= NO_LIMIT for each in offer.budgets)
+    return ("capacity" in ignoring or is_roomy) and ("budget" in ignoring or is_paid)
 
 
 def reseat(demand: Demand, fleet: Fleet) -> None:
