@@ -79,7 +79,7 @@ CASES = {
     "not YAML": Case(POOL + "  : [\n", ("FILE:9: is not YAML",)),
     "not a manifest": Case("- just\n- a list\n", ("FILE:1: a manifest is a mapping, got a list",)),
     "nothing at all": Case("# empty\n", ("FILE: there is no manifest here",)),
-    "a mistake in the second of two": Case(CONFIGMAP + "  a: b\n---\n" + POOL + "    maxCores: {\n", ("FILE:17: is not YAML",)),
+    "a mistake in the second of two": Case(CONFIGMAP + "  a: b\n---\n" + POOL + "    maxCores: {\n", ("FILE:16: is not YAML",)),
 }
 
 

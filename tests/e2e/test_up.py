@@ -151,8 +151,43 @@ def test_seeds_are_applied_when_the_state_is_new_and_only_then(tmp_path: Path) -
     second = start(data, "--seed", str(manifest))
     said = _until_ready(second)
     assert f"state resumed; {manifest} is applied only when the state is new" in said
+    assert "to apply it now: " in said
+    assert f" apply --kubeconfig {second.kubeconfig} -f {manifest}" in said
     assert "configmap/hello" not in said
     assert Wire(second.kubeconfig).get(f"{CONFIGMAPS}/hello").value["data"] == {"a": "2"}
+    assert second.stop() == 0
+    _said(first), _said(second)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        pytest.param(None, 1, "cannot be read: no such file or directory", id="not there"),
+        pytest.param("a: [", 1, "is not YAML", id="not YAML"),
+        pytest.param("{apiVersion: lattice.dev/v1alpha1, kind: LatticePool, metadata: {name: x}}", 1, "spec: Required value", id="invalid"),
+    ],
+)
+def test_a_seed_that_cannot_be_used_is_refused_before_anything_is_made(text: str | None, code: int, words: str, tmp_path: Path) -> None:
+    manifest, data = tmp_path / "seed.yaml", tmp_path / "data"
+    if text is not None:
+        manifest.write_text(text)
+    command = [*LATTICE, "up", "--data-dir", data, "--seed", manifest, "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == code, done.stderr
+    assert str(manifest) in done.stderr
+    assert words in done.stderr
+    assert not data.exists()
+
+
+def test_a_seed_that_is_gone_is_told_on_a_state_that_is_there_and_one_that_was_kept_is_not_judged_again(tmp_path: Path) -> None:
+    manifest, data = tmp_path / "seed.yaml", tmp_path / "data"
+    first = start(data)
+    assert first.stop() == 0
+    done = subprocess.run([*LATTICE, "up", "--data-dir", data, "--seed", manifest], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, "cannot be read" in done.stderr) == (1, True), done.stderr
+    manifest.write_text("{apiVersion: lattice.dev/v1alpha1, kind: LatticePool, metadata: {name: x}}")
+    second = start(data, "--seed", str(manifest))
+    assert "state resumed" in _until_ready(second)
     assert second.stop() == 0
     _said(first), _said(second)
 

@@ -468,6 +468,11 @@ def test_toleration(toleration, tolerates):
     assert toleration.tolerates(Taint(key="gpu", value="yes", effect="NoSchedule")) is tolerates
 
 
+def test_an_address_is_told_everything_that_is_wrong_with_it_but_not_its_password():
+    rule = a("AutomationRule\nwhen: {workloadFailures: {count: 3}}\nactions: [{webhook: {url: 'http://me:secret@x'}}]")
+    assert [cause.message for cause in rule.problems()] == ["must not carry a user name or password", "must be an https address"]
+
+
 def test_data_of_secrets_is_base64():
     secret = decoded({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"a": "x!"}, "stringData": {"b": "x!"}})
     assert [str(cause) for cause in secret.problems()] == ["data.a: must be base64; put plain text into stringData"]

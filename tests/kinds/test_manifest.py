@@ -95,7 +95,7 @@ def test_decimals_are_kept_digit_by_digit():
         pytest.param("- a\n", "f.yaml:1", "a manifest is a mapping, got a list", id="a list at the top"),
         pytest.param("---\nhello\n", "f.yaml:2", "a manifest is a mapping, got 'hello'", id="a word at the top"),
         pytest.param("a:\n\t- b\n", "f.yaml:2", "is not YAML: found character that cannot start any token", id="tabs"),
-        pytest.param("a: [1\n", "f.yaml:2", "is not YAML: did not find expected ',' or ']'", id="an open bracket"),
+        pytest.param("a: [1\n", "f.yaml:1", "is not YAML: did not find expected ',' or ']'", id="an open bracket"),
         pytest.param(b"a: \xff\n", "f.yaml", "is not UTF-8 text", id="other encodings"),
     ],
 )

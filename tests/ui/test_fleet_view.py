@@ -88,6 +88,31 @@ def test_events_are_filtered_by_type_and_by_words(visit: Visitor) -> None:
     expect(rows).to_contain_text("node/lab-001-nano-1")
 
 
+def test_an_event_is_opened_where_its_message_is_cut(visit: Visitor) -> None:
+    page = visit("#/events?q=NodeReady lab-001", size=NARROW)
+    message = page.locator("tbody tr[data-path] button.told")
+    said = message.inner_text()
+    message.click()
+    expect(page.get_by_role("dialog", name="NodeReady")).to_contain_text(said)
+    expect(page.get_by_role("dialog")).to_contain_text("about node/lab-001-nano-1")
+
+
+def test_names_on_the_map_are_whole_where_they_fit(visit: Visitor) -> None:
+    page = visit("#/fleet", size=(270, 844))
+    expect(page.locator(".map [data-key='lab'] .box-name")).to_have_text("lab")
+    expect(page.locator(".map [data-key='lab/lab/lab-001'] .box-name")).to_have_text("lab-001")
+    cut = "all => all.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.textContent)"
+    assert page.locator(".map [data-depth='0'] > .box-name").evaluate_all(cut) == []
+
+
+def test_an_address_that_leads_nowhere_says_so(visit: Visitor) -> None:
+    page = visit("#/bogus")
+    expect(page.get_by_text("There is no view “bogus”.")).to_be_visible()
+    expect(page.locator("nav [aria-current=page]")).to_have_count(0)
+    page.get_by_role("link", name="See the fleet").click()
+    expect(page.get_by_role("heading", level=1, name="Fleet")).to_be_visible()
+
+
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_nothing_is_wider_than_the_window(size: tuple[int, int], visit: Visitor) -> None:
     page = visit("#/fleet", size=size)

@@ -87,7 +87,7 @@ def test_amounts_are_said_as_people_read_them(page: Page) -> None:
         ("money", 0, "$0.00"),
         ("money", None, "–"),
         ("hourly", 64_000, "$0.064/h"),
-        ("monthly", 64_000, "$46.08/mo"),
+        ("monthly", 64_000, "$46.08 in 30 days"),
         ("cores", 1000, "1 core"),
         ("cores", 250, "0.25 cores"),
         ("cpu", 16_500, "16.5"),

@@ -66,6 +66,13 @@ def test_a_pasted_plan_is_the_one_of_the_command_and_can_be_applied(visit: Visit
     expect(page.get_by_role("group", name="Map of the fleet, before").locator("[data-mark]")).to_have_count(0)
     expect(page.locator('tr[data-path="default/safe"]')).to_contain_text("+ new")
     page.get_by_role("button", name="Apply this plan").click()
+    asked = page.get_by_role("dialog", name="Apply this plan?")
+    expect(asked).to_contain_text("1 service placed")
+    asked.get_by_role("button", name="Not now").click()
+    expect(asked).to_have_count(0)
+    assert "safe" not in [each["metadata"]["name"] for each in shop.get("latticeservices")["items"]]
+    page.get_by_role("button", name="Apply this plan").click()
+    asked.get_by_role("button", name="Apply", exact=True).click()
     expect(page.get_by_text("1 object applied")).to_be_visible()
     page.get_by_role("link", name="LatticeService/safe").click()
     expect(page.locator("[data-test=verdict]")).to_contain_text("Placed in south", timeout=10_000)
@@ -86,6 +93,20 @@ def test_what_is_wrong_with_a_manifest_is_told_with_its_line(visit: Visitor) -> 
     page.get_by_label("Manifests").press("Control+Enter")
     expect(page.get_by_role("alert")).to_contain_text("yaml:16 spec.replicas.min")
     visit.forgive("422")
+
+
+def test_what_is_wrong_with_a_text_is_told_once_and_on_a_line_that_is_there(visit: Visitor) -> None:
+    page = visit("#/plan")
+    page.get_by_label("Manifests").fill("apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n")
+    page.get_by_label("Manifests").press("Control+Enter")
+    told = page.get_by_role("alert")
+    expect(told).to_contain_text("1 thing is wrong")
+    assert (told.inner_text().count("there is no kind Pod"), told.inner_text().count("kubectl api-resources")) == (1, 1)
+    visit.forgive("404")
+    page.get_by_label("Manifests").fill("apiVersion: v1\nspec: [\n")
+    page.get_by_label("Manifests").press("Control+Enter")
+    expect(told.locator("strong")).to_contain_text("line 2 is not YAML")
+    visit.forgive("400")
 
 
 def test_who_may_only_look_may_plan_and_not_apply(visit: Visitor) -> None:
@@ -148,3 +169,6 @@ def test_nothing_is_wider_than_a_telephone(visit: Visitor) -> None:
     page.get_by_role("button", name="south", exact=True).click()
     expect(page.get_by_role("table", name="Clusters")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]
+    services = page.get_by_role("table", name="Services")
+    expect(services).to_contain_text("south 1 → north 1")
+    assert page.get_by_role("region", name="Services").evaluate("each => each.scrollWidth - each.clientWidth") == 0

@@ -36,6 +36,7 @@ def test_services_tell_health_place_cost_and_verdict(visit: Visitor) -> None:
     name, namespace, ready, health, where, hourly, month, verdict, why, _ = row(page, "web")
     assert (name, namespace, ready, health, where, verdict) == ("web", "default", "2/2", "Running", "north, south", "Placed")
     assert (hourly, month) == ("$0.042", "$30.24")
+    expect(page.locator(".figures")).to_contain_text("in 30 days, without empty machines")
     assert why == "Placed in north and south per minRegions of policy/shop-policy"
     page.get_by_role("searchbox").fill("app=shop")
     expect(page.locator("tbody tr[data-path]")).to_have_count(1)
@@ -94,7 +95,9 @@ def test_a_service_that_is_not_there(visit: Visitor) -> None:
     page = visit("#/services")
     with page.expect_response("**/fleet/why", timeout=30_000):
         page.goto(f"{visit.shop.url}/ui/#/services/default/nobody")
-    expect(page.get_by_role("alert")).to_contain_text("not found")
+    expect(page.get_by_text("There is no service nobody in default.")).to_be_visible()
+    expect(page.get_by_role("link", name="See all services")).to_have_attribute("href", "#/services")
+    expect(page.get_by_role("button", name="Try again")).to_have_count(0)
     visit.forgive("404")
 
 

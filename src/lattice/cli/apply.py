@@ -197,6 +197,16 @@ def _placed(cause: Cause, document: Document) -> Cause:
     return Cause(f"{document.at(path)}: {path}" if named else document.at(path), cause.message, cause.reason)
 
 
+def check_alone(document: Document, target: Target) -> None:
+    """Refuses, with its line, what the server would refuse about the object alone."""
+    metadata = document.value["metadata"]
+    namespace = {"namespace": metadata.get("namespace") or "default"} if target.resource.namespaced else {}
+    try:
+        _check_here(target, {**document.value, "metadata": metadata | namespace})
+    except LatticeError as e:
+        raise located(e, document, target) from e
+
+
 def _check_here(target: Target, value: dict[str, Any]) -> None:
     """What the server would refuse about the object alone, found without one."""
     from lattice.kinds import KINDS

@@ -65,10 +65,12 @@ async def _run(settings: Settings, start: Start) -> None:
     from lattice.cli.serve import serve
 
     folder = Path(settings.data_dir)
+    blank = not settings.store and not (folder / "state.db").exists()
+    _refuse_unusable(start.seeds, blank)
     os.umask(0o077)  # the log tells more than others need to know
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     unseeded = folder / UNSEEDED
-    if start.seeds and not settings.store and not (folder / "state.db").exists():
+    if start.seeds and blank:
         unseeded.touch()
     with _logging_to(Path(start.log_file) if start.log_file else folder / "server.log"):
         async with serve(settings, fallback_port=start.fallback_port) as running:
@@ -76,7 +78,7 @@ async def _run(settings: Settings, start: Start) -> None:
             _greet(running, settings)
             new = not running.resumed or unseeded.exists()
             if start.seeds and not new:
-                click.echo(f"state resumed; {', '.join(start.seeds)} is applied only when the state is new")
+                _tell_unused(start.seeds, running.kubeconfig)
             for manifest in (*(map(_found, start.seeds) if new else ()), *start.manifests):
                 await asyncio.to_thread(_apply, running.kubeconfig, manifest)
             if not stop.is_set():
@@ -86,6 +88,22 @@ async def _run(settings: Settings, start: Start) -> None:
             _suggest(running)
             await stop.wait()
             click.echo("\nstopping; the state stays in " + _near(folder.resolve()))
+
+
+def _refuse_unusable(seeds: tuple[str, ...], blank: bool) -> None:
+    """Before anything is made: a state that began without its seeds would never get them. What is kept already is not judged again."""
+    from lattice.cli.apply import check_alone
+    from lattice.cli.sources import manifests
+
+    if places := [_found(seed) for seed in seeds if seed != "-"]:
+        manifests(places, check=check_alone if blank else lambda document, target: None)
+
+
+def _tell_unused(seeds: tuple[str, ...], kubeconfig: Path) -> None:
+    click.echo(f"state resumed; {', '.join(seeds)} is applied only when the state is new")
+    told = "" if is_found(kubeconfig) else f" --kubeconfig {shlex.quote(_near(kubeconfig))}"
+    files = "".join(f" -f {shlex.quote(_found(seed))}" for seed in seeds)
+    click.echo(f"  to apply it now: {_called()} apply{told}{files}\n")
 
 
 def _found(seed: str) -> str:

@@ -21,7 +21,7 @@ ACTIONS = ("webhook", "event", "retry_workload", "set_desired_state")
 class NodeCpu(Part):
     """A node whose processors have been busy for some time."""
 
-    above: Annotated[Amount, Meta(description="Share of the cores in use, as 0.85 or as 85 percent.")]
+    above: Annotated[Amount, Meta(description="More than this share of the cores in use, as 0.85 or as 85 percent.")]
     for_: Annotated[str, Meta(description='How long it must stay above, such as "5m"; absent means at once.')] = msgspec.field(
         name="for", default="0"
     )
@@ -57,7 +57,7 @@ class WorkloadFailures(Part):
 class BudgetUse(Part):
     """A budget of which much is used up, as projected to the end of the month."""
 
-    above: Annotated[Amount, Meta(description="Share of the limit, as 0.9 or as 90 percent.")]
+    above: Annotated[Amount, Meta(description="This share of the limit or more, as 0.9 or as 90 percent.")]
     ledger: Annotated[str, Meta(description="Name of the LatticeLedger to watch, such as pool.us-east; absent means all.")] = ""
 
     @property
@@ -71,7 +71,7 @@ class BudgetUse(Part):
 class CapacityUse(Part):
     """A pool of which much is in use: machines, cores or memory, whichever is scarcest."""
 
-    above: Annotated[Amount, Meta(description="Share of the capacity, as 0.9 or as 90 percent.")]
+    above: Annotated[Amount, Meta(description="This share of the capacity or more, as 0.9 or as 90 percent.")]
     pool: Annotated[str, Meta(description="Name of the LatticePool to watch; absent means all.")] = ""
 
     @property
@@ -122,7 +122,7 @@ class Webhook(Part):
         yield from unreadable
         if not unreadable and self.timeout_ms > LONGEST_CALL_MS:
             yield Cause(f"{path}.timeout", f'must be at most 30s, got "{self.timeout}"')
-        if wrong := _url_problem(self.url):
+        for wrong in _url_problems(self.url):
             yield Cause(f"{path}.url", wrong)
 
 
@@ -227,12 +227,15 @@ def _outside(name: str) -> str:
     return first + "".join(word.title() for word in rest)
 
 
-def _url_problem(url: str) -> str:
+def _url_problems(url: str) -> Iterator[str]:
     try:
         parts = urlsplit(url)
         usable = parts.scheme == "https" and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
-        return f'must be an https address, got "{url}"'
-    if parts.username is not None or parts.password is not None:
-        return "must not carry a user name or password"
-    return "" if usable else f'must be an https address, got "{url}"'
+        yield f'must be an https address, got "{url}"'
+        return
+    login = parts.username is not None or parts.password is not None
+    if login:
+        yield "must not carry a user name or password"
+    if not usable:
+        yield "must be an https address" + ("" if login else f', got "{url}"')  # a password is not repeated

@@ -74,7 +74,7 @@ def load(text: str | bytes, source: str = "<input>", *, lists: bool = True) -> l
             composer.take(event)
     except yaml.YAMLError as e:
         if (found := _as_json(readable)) is None:
-            raise _unreadable(e, source) from e
+            raise _unreadable(e, source, readable) from e
         composer.done = [(found, Mark(1))]
     return [d for value, mark in composer.done for d in _documents(value, mark, source, lists)]
 
@@ -100,9 +100,10 @@ def _as_json(text: str) -> Any:
     return None if parsed.duplicates else parsed.value
 
 
-def _unreadable(e: yaml.YAMLError, source: str) -> Malformed:
+def _unreadable(e: yaml.YAMLError, source: str, text: str) -> Malformed:
     mark = getattr(e, "problem_mark", None)
-    where = f"{source}:{mark.line + 1}" if mark is not None else source
+    last = text.rstrip().count("\n")  # what is missed at the end is told of the last line that says anything
+    where = f"{source}:{min(mark.line, last) + 1}" if mark is not None else source
     problem = getattr(e, "problem", None) or getattr(e, "reason", None) or str(e)
     tab = "\\t" in problem or "tab" in problem or "cannot start any token" in problem
     fix = "indent with spaces, and quote text that begins with a special character" if tab else "check indentation, colons and quotes here"

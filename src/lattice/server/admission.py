@@ -10,6 +10,7 @@ import msgspec
 from lattice.errors import Cause, Conflict, Denied, Invalid, Malformed
 from lattice.kinds.base import GROUP
 from lattice.kinds.metadata import admit_metadata
+from lattice.kinds.standing import standing_problems
 from lattice.kinds.stored import Object
 from lattice.kinds.structural import Findings
 from lattice.server.catalog import Served
@@ -100,12 +101,12 @@ def _undecodable(served: Served, strange: list[str], paths: list[str]) -> Malfor
 
 
 def _problems(served: Served, obj: Object, already_wrong: bool) -> list[Cause]:
-    """What only the class knows. Where the schema has passed it decodes; if not, that is the finding."""
+    """What only the class knows. Where the schema has passed it decodes; if not, the parts that do are asked."""
     try:
         typed = msgspec.convert(obj, served.kind)
     except msgspec.ValidationError as mismatch:
         if already_wrong:
-            return []
+            return list(standing_problems(served.kind, obj))
         what, _, where = str(mismatch).partition(" - at `$")
         return [Cause(where.rstrip("`").removeprefix("."), f"Invalid value: {what}")]
     return list(typed.problems())

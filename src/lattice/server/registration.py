@@ -82,7 +82,8 @@ def registered(node: Object, hello: Hello, size: Size | None = None) -> Object:
     others = {name: value for name, value in metadata.items() if name != "labels"}
     before = msgspec.convert(node.get("status", {}), NodeStatus, strict=False)
     conditions = tuple(each for each in before.conditions if each.type != QUARANTINED)
-    status = msgspec.to_builtins(msgspec.structs.replace(before, conditions=conditions, **_status(hello, size)))
+    known = {"conditions": conditions, "workloads": before.workloads or 0}
+    status = msgspec.to_builtins(msgspec.structs.replace(before, **known, **_status(hello, size)))
     return {**node, "metadata": {**others, **({"labels": labels} if labels else {})}, "status": status}
 
 

@@ -2,7 +2,7 @@
 import { SIGNED_OUT, signIn, signOut, whoami } from "./lib/api.js";
 import { html, render, useEffect, useState } from "./lib/dom.js";
 import { useConnection } from "./lib/live.js";
-import { Loading, Problem } from "./lib/parts.js";
+import { Empty, Heading, Loading, Problem } from "./lib/parts.js";
 import { useRoute } from "./lib/route.js";
 import SignIn from "./views/signin.js";
 
@@ -32,7 +32,7 @@ function App({ arrived }) {
 
 function Shell({ user, onOut }) {
   const { view, params, query } = useRoute();
-  const name = VIEWS[view] ? view : FIRST;
+  const name = view || FIRST;
   return html`<a class="skip" href="#main" onClick=${skip}>Skip to content</a>
     <header class="top">
       <a class="brand" href="#/${FIRST}"><img src="icon.svg" alt="" width="22" height="22" />Lattice</a>
@@ -40,7 +40,16 @@ function Shell({ user, onOut }) {
       <div class="tools"><${Connection} /><${Theme} /><span class="who" title=${user.groups.join(", ")}>${user.name}</span>
         <button type="button" class="plain" onClick=${onOut}>Sign out</button></div>
     </header>
-    <main id="main" tabindex="-1"><${Shown} key=${`${name}/${params.length ? "one" : ""}`} name=${name} params=${params} query=${query} user=${user} /></main>`;
+    <main id="main" tabindex="-1">${Object.hasOwn(VIEWS, name)
+      ? html`<${Shown} key=${`${name}/${params.length ? "one" : ""}`} name=${name} params=${params} query=${query} user=${user} />`
+      : html`<${Nowhere} name=${name} />`}</main>`;
+}
+
+function Nowhere({ name }) {
+  useEffect(() => {
+    document.title = "Nothing here · Lattice";
+  }, []);
+  return html`<${Heading} title="Nothing here" /><${Empty}>There is no view “${name}”. <a href="#/${FIRST}">See the fleet</a>.<//>`;
 }
 
 function skip(event) {

@@ -19,7 +19,7 @@ export function money(micros) {
 export const hourly = (micros) => (micros == null ? "–" : `${money(micros)}/h`);
 
 // What an hourly price comes to in 30 days.
-export const monthly = (micros) => (micros == null ? "–" : `${money(micros * MONTH_HOURS)}/mo`);
+export const monthly = (micros) => (micros == null ? "–" : `${money(micros * MONTH_HOURS)} in 30 days`);
 
 export const signed = (micros, how = money) => (micros > 0 ? `+${how(micros)}` : how(micros));
 

@@ -4,7 +4,9 @@ import { percent } from "./format.js";
 import { nested } from "./treemap.js";
 
 const STEPS = 6; // shades, from empty to full
-const ROOMY = 150; // pixels; narrower boxes are named without what all their neighbours' names begin with
+const ROOMY = 150; // pixels; where a name does not fit into a narrower box, it goes without what all its neighbours' names begin with
+const LETTER = 7.5; // pixels, with some to spare
+const BESIDE = 55; // pixels beside the name of an open box for how full it is
 
 export const shade = (ratio) => (ratio == null ? "none" : Math.min(STEPS - 1, Math.floor(Math.max(0, ratio) * STEPS)));
 
@@ -29,10 +31,13 @@ const Box = memo(({ item, depth, x, y, w, h, open }) => {
   const full = item.text ?? (item.ratio == null ? "" : percent(item.ratio));
   const title = [item.name, full, item.note].filter(Boolean).join(" · ");
   const named = open || (w > 46 && h > 20);
+  const roomFor = (text, beside) => text.length * LETTER + 14 + beside <= w;
+  const name = w >= ROOMY || roomFor(item.name, 0) ? item.name : item.short || item.name;
+  const figured = w > 70 && (open ? w >= ROOMY || roomFor(name, BESIDE) : h > 36);
   return html`<a class="box" href=${item.href} style=${place} title=${title} aria-label=${title} tabindex=${depth ? -1 : 0}
       data-depth=${depth} data-open=${open ? "" : null} data-shade=${shade(item.ratio)} data-mark=${item.mark || null} data-key=${item.key}>
-    ${named && html`<span class="box-name">${w < ROOMY ? item.short || item.name : item.name}</span>`}
-    ${named && (open || h > 36) && w > 70 && html`<span class="box-full">${full}</span>`}
+    ${named && html`<span class="box-name" data-alone=${figured ? null : ""}>${name}</span>`}
+    ${named && figured && html`<span class="box-full">${full}</span>`}
     ${!open && h > 64 && w > 120 && html`<span class="box-note">${item.note}</span>`}
   </a>`;
 }, same);

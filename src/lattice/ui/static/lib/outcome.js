@@ -52,12 +52,17 @@ const Mark = ({ mark }) => html`<${Badge} tone=${TONES[mark] ?? "quiet"}>${mark 
 const serviceLink = (name) => html`<a href=${href("services", ...name.split("/"))}>${name}</a>`;
 
 const SERVICES = [
-  { name: "name", title: "Service", value: (row) => row.name, cell: (row) => serviceLink(row.name) },
-  { name: "mark", title: "Change", value: (row) => row.mark, cell: (row) => html`<${Mark} mark=${row.mark} />` },
-  { name: "where", title: "Where", value: (row) => where(row.after), cell: moved },
+  { name: "name", title: "Service", value: (row) => row.name, cell: (row) => serviceLink(row.name), wide: true },
+  { name: "both", title: "Service", value: (row) => row.name, cell: twoLines, narrow: true },
+  { name: "mark", title: "Change", value: (row) => row.mark, cell: (row) => html`<${Mark} mark=${row.mark} />`, wide: true },
+  { name: "where", title: "Where", value: (row) => where(row.after), cell: moved, wide: true },
   { name: "cost", title: "$/h", value: (row) => row.cost.change.hourlyMicros, cell: (row) => changeText(row.cost.change), end: true },
   { name: "month", title: "30 days", value: (row) => row.cost.change.projected30DayMicros, cell: (row) => signed(row.cost.change.projected30DayMicros), end: true, wide: true },
 ];
+
+function twoLines(row) {
+  return html`<span class="two"><span>${serviceLink(row.name)} <${Mark} mark=${row.mark} /></span><span class="quiet">${moved(row)}</span></span>`;
+}
 
 function moved(row) {
   const [before, after] = [where(row.before), where(row.after)];
@@ -88,12 +93,12 @@ const MOVES = [
 ];
 
 const keyed = (rows) => rows.map((row) => ({ ...row, path: row.name }));
-const Part = ({ title, columns, rows, note }) => rows.length > 0 && html`<section class="stack-tight">
-  <h2>${title}</h2><${Table} label=${title} columns=${columns} rows=${keyed(rows)} height=${380} />${note && html`<p class="quiet">${note}</p>`}</section>`;
+const Part = ({ title, columns, rows, note, tall }) => rows.length > 0 && html`<section class="stack-tight">
+  <h2>${title}</h2><${Table} label=${title} columns=${columns} rows=${keyed(rows)} height=${380} tall=${tall} />${note && html`<p class="quiet">${note}</p>`}</section>`;
 
 function Changes({ plan }) {
   const changed = plan.pools.filter((each) => each.change.hourlyMicros);
-  return html`<${Part} title="Services" columns=${SERVICES} rows=${plan.services.filter((each) => each.before.length || each.after.length)} />
+  return html`<${Part} title="Services" columns=${SERVICES} rows=${plan.services.filter((each) => each.before.length || each.after.length)} tall=${60} />
     <${Part} title="Clusters" columns=${CLUSTERS} rows=${plan.clusters} />
     <${Part} title="Money by pool" columns=${POOLS} rows=${changed} />
     <${Part} title="Would move" columns=${MOVES} rows=${plan.wouldMove} note="They stay where they are until moving them is asked for." />`;

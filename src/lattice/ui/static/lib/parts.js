@@ -1,6 +1,6 @@
 // Parts that views are made of: tables that hold ten thousand rows, bars, badges, errors with their fix.
 import { html, memo, useEffect, useMemo, useRef, useState } from "./dom.js";
-import { ago, compare, percent } from "./format.js";
+import { ago, compare, percent, plural } from "./format.js";
 import { useWidth } from "./map.js";
 
 const ROW = 34; // pixels, as style.css has it
@@ -117,12 +117,20 @@ export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
 // What went wrong, and what to do about it.
 export function Problem({ error, retry }) {
   if (!error) return null;
+  const causes = error.causes ?? [];
+  const said = error.fix && causes.some((each) => each.message.includes(error.fix));
   return html`<div class="problem" role="alert">
-    <strong>${worded(error.message)}</strong>
-    ${error.causes?.length > 0 && html`<ul>${error.causes.map((each) => html`<li>${each.field && html`<code>${each.field}</code>: `}${each.message}</li>`)}</ul>`}
-    ${error.fix && html`<p>Fix: ${worded(error.fix)}</p>`}
+    <strong>${worded(headline(error.message, causes))}</strong>
+    ${causes.length > 0 && html`<ul>${causes.map((each) => html`<li>${each.field && html`<code>${each.field}</code>: `}${worded(each.message)}</li>`)}</ul>`}
+    ${error.fix && !said && html`<p>Fix: ${worded(error.fix)}</p>`}
     ${retry && html`<button type="button" onClick=${retry}>Try again</button>`}
   </div>`;
+}
+
+// What is wrong with a text that was given is told line by line; the message is the same once more.
+function headline(message, causes) {
+  if (causes.length && causes.every((each) => each.field?.startsWith("yaml:"))) return `${plural(causes.length, "thing is", "things are")} wrong`;
+  return message.replace(/^yaml:(\d+): /, "line $1 ");
 }
 
 // `commands` in a sentence stand out.

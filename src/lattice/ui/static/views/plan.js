@@ -1,10 +1,11 @@
 // What would these manifests do? The same plan as `lattice plan -f`, before anything happens.
+import { summary } from "../lib/answers.js";
 import { ask, top } from "../lib/api.js";
 import { html, useRef, useState } from "../lib/dom.js";
-import { plural } from "../lib/format.js";
+import { plural, signed } from "../lib/format.js";
 import { useLive } from "../lib/live.js";
 import { Outcome } from "../lib/outcome.js";
-import { Heading, Problem } from "../lib/parts.js";
+import { Dialog, Heading, Problem } from "../lib/parts.js";
 import { href } from "../lib/route.js";
 
 const DECLARED = ["latticepools", "latticenodeclasses", "cloudinfrastructures", "staticinfrastructures", "latticeplacementpolicies", "latticeclusters"];
@@ -79,7 +80,9 @@ export default function Plan({ user }) {
 // The plan can be applied as it is: refused if the outcome would not be that of the plan any more.
 function Next({ state: { plan, yaml, namespace, moved }, user, stale, onDone }) {
   const [done, setDone] = useState({});
+  const [asking, setAsking] = useState(false);
   const apply = async () => {
+    setAsking(false);
     setDone({ busy: true });
     try {
       const { objects } = await ask("apply", { yaml, namespace, expect: plan.id });
@@ -90,10 +93,16 @@ function Next({ state: { plan, yaml, namespace, moved }, user, stale, onDone }) 
   };
   const now = done.busy || done.id === plan.id ? done : {};
   return html`<div class="row next"><code data-test="plan-id">${plan.id}</code>
-      ${user.mayWrite && !now.objects && html`<button type="button" disabled=${now.busy || stale} onClick=${apply}>Apply this plan</button>`}
+      ${user.mayWrite && !now.objects && html`<button type="button" disabled=${now.busy || stale} onClick=${() => setAsking(true)}>Apply this plan…</button>`}
       ${stale && html`<span class="quiet">The text has changed since: plan again.</span>`}
       ${!stale && moved && !now.objects && html`<span class="quiet">The fleet has changed since. <button type="button" class="plain" onClick=${onDone}>Plan again</button></span>`}
       ${!user.mayWrite && html`<span class="quiet">You may look only: somebody else has to apply it.</span>`}</div>
+    ${asking && html`<${Dialog} title="Apply this plan?" onClose=${() => setAsking(false)}>
+      <p>${summary(plan)}</p>
+      <p>It is done at once: ${signed(plan.total.change.projected30DayMicros)} in 30 days.</p>
+      <div class="row dialog-end"><button type="button" onClick=${() => setAsking(false)}>Not now</button>
+        <button type="button" class="main" onClick=${apply}>Apply</button></div>
+    <//>`}
     <${Problem} error=${now.error} retry=${onDone} />
     ${now.objects && html`<p class="done" role="status">${plural(now.objects.length, "object")} applied: ${now.objects.map(({ verdict, object }) => html`<span key=${object.metadata.uid}> ${link(object)} ${verdict}</span>`)}</p>`}`;
 }

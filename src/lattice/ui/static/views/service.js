@@ -5,7 +5,7 @@ import { html, useMemo, useState } from "../lib/dom.js";
 import { bytes, count, cpu, hourly, money, plural, signed } from "../lib/format.js";
 import { useLive } from "../lib/live.js";
 import { InTheWay } from "../lib/outcome.js";
-import { Ago, Badge, Crumbs, Figures, Loading, Problem, State, Table, useAsked, usePaced } from "../lib/parts.js";
+import { Ago, Badge, Crumbs, Empty, Figures, Heading, Loading, Problem, State, Table, useAsked, usePaced } from "../lib/parts.js";
 import { href } from "../lib/route.js";
 
 const SUPPLY = ["latticepools", "latticenodeclasses", "latticeplacementpolicies", "cloudinfrastructures", "staticinfrastructures"];
@@ -24,6 +24,7 @@ export default function Service({ params: [namespace, name] }) {
   useLive(["latticeservices"], ({ latticeservices: note }) => concerns(note, (row) => row.path === path) && anew());
   useLive(["latticeworkloads"], ({ latticeworkloads: note }) => concerns(note, (row) => row.namespace === namespace && row.service === name) && recount());
   useLive(SUPPLY, () => reason());
+  if (service.error?.status === 404) return html`<${Heading} title=${name} /><${Empty}>There is no service ${name} in ${namespace}. <a href=${href("services")}>See all services</a>.<//>`;
   if (service.error) return html`<${Trail} namespace=${namespace} name=${name} /><${Problem} error=${service.error} retry=${service.again} />`;
   if (!service.value) return html`<${Loading} what="Reading the service" />`;
   return html`<${Trail} namespace=${namespace} name=${name} />

@@ -12,7 +12,7 @@ const COLUMNS = [
   { name: "phase", title: "Health", value: (row) => row.phase, cell: (row) => html`<${State} word=${row.phase} />`, wide: true },
   { name: "where", title: "Where", value: (row) => row.pools.join(", "), cell: (row) => row.pools.join(", ") || html`<span class="quiet">nowhere</span>`, wide: true },
   { name: "cost", title: "Cost/h", value: (row) => row.hourlyMicros ?? -1, cell: (row) => money(row.hourlyMicros), end: true },
-  { name: "month", title: "30 days", value: (row) => row.hourlyMicros ?? -1, cell: (row) => monthly(row.hourlyMicros).replace("/mo", ""), end: true, wide: true },
+  { name: "month", title: "30 days", value: (row) => row.hourlyMicros ?? -1, cell: (row) => monthly(row.hourlyMicros).replace(" in 30 days", ""), end: true, wide: true },
   { name: "verdict", title: "Verdict", value: (row) => row.verdict, cell: (row) => html`<${State} word=${row.verdict} />` },
   { name: "why", title: "Why", value: (row) => row.why, cell: (row) => html`<span class="quiet" title=${row.why}>${row.why}</span>`, wide: true },
   { name: "age", title: "Age", value: (row) => row.created, cell: (row) => html`<${Ago} stamp=${row.created} />`, end: true, wide: true },
@@ -42,7 +42,7 @@ export default function Services({ query }) {
     <//>
     <${Figures} items=${[
       { title: "Replicas ready", value: `${count(sums.ready)} of ${count(sums.wanted)}` },
-      { title: "Cost", value: hourly(sums.micros), note: monthly(sums.micros) },
+      { title: "Cost", value: hourly(sums.micros), note: `${monthly(sums.micros)}, without empty machines` },
       { title: "Waiting for a place", value: plural(sums.waiting, "service") },
     ]} />
     ${rows.length
