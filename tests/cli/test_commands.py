@@ -11,6 +11,7 @@ import threading
 import pytest
 
 POOLS = "/apis/lattice.dev/v1alpha1/latticepools"
+CLUSTERS = "/apis/lattice.dev/v1alpha1/latticeclusters"
 SERVICES = "/apis/lattice.dev/v1alpha1/namespaces/default/latticeservices"
 
 
@@ -267,9 +268,32 @@ def test_a_closed_stream_is_no_error(server, closed):
 def test_delete_waits_until_it_is_gone(server, lattice):
     server.put(f"{POOLS}/a", a_pool("a"))
     assert lattice("delete", "pool", "a") == (0, 'latticepool.lattice.dev "a" deleted\n', "")
-    assert [method for method, _, _ in server.log] == ["DELETE", "GET"]
+    assert [(method, path) for method, path, _ in server.log] == [("GET", CLUSTERS), ("DELETE", f"{POOLS}/a"), ("GET", f"{POOLS}/a")]
     assert lattice("delete", "pool", "a").code == 1
     assert lattice("delete", "pool", "a", "--ignore-not-found") == (0, "", "")
+
+
+@pytest.mark.parametrize(("flags", "was"), [(["--dry-run"], " (server dry run)"), ([], "")])
+def test_deleting_a_pool_in_use_warns_of_what_runs_on(server, lattice, flags, was):
+    server.put(f"{POOLS}/a", a_pool("a"))
+    for name, pool in (("a-001", "a"), ("b-001", "b")):
+        status = {"cost": {"hourly": 0.048}}
+        server.put(f"{CLUSTERS}/{name}", {"metadata": {"name": name}, "spec": {"pool": pool, "nodes": {"m": 2}}, "status": status})
+    placements = [{"pool": "a", "cluster": "a-001", "replicas": 3}, {"pool": "b", "cluster": "b-001", "replicas": 1}]
+    web = {"metadata": {"name": "web", "namespace": "shop"}, "status": {"placements": placements}}
+    server.put("/apis/lattice.dev/v1alpha1/namespaces/shop/latticeservices/web", web)
+    ran = lattice("delete", "pool", "a", *flags)
+    assert (ran.code, ran.out) == (0, f'latticepool.lattice.dev "a" deleted{was}\n')
+    assert ran.err == (
+        "Warning: latticepool/a is in use: 2 machines in a-001 with 3 replicas of shop/web run on without it, for $0.048/h, $34.56/30d; "
+        "to move them: `lattice drain -l lattice.dev/cluster=a-001`\n"
+    )
+
+
+def test_deleting_warns_of_nothing_that_the_caller_may_not_see(server, lattice):
+    server.put(f"{POOLS}/a", a_pool("a"))
+    server.answers["GET", CLUSTERS] = [(403, [], {"reason": "Forbidden", "message": "you may not"})]
+    assert lattice("delete", "pool", "a") == (0, 'latticepool.lattice.dev "a" deleted\n', "")
 
 
 def test_delete_by_rule_by_manifest_and_not_really(server, lattice, tmp_path):

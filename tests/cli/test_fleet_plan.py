@@ -61,7 +61,7 @@ def test_everything_that_is_declared_is_planned_from_nothing(lattice):
     assert "+ default/api-gateway us-east 2, eu-west 1 +$0.576 +$414.72" in lines
     assert "+ us-east-002 us-east 3 × medium +$0.576" in lines
     assert "total $0.00 $1.536 +$1.536 +$1,105.92" in lines
-    assert "latticepool/us-east $10,000.00 0 % → 6 % 80 % hard" in lines
+    assert "latticepool/us-east $10,000.00 0 % → 6 % 80 % hard $13.120888" in lines
     assert "prices: costPerHour of node classes" in ran.out
     assert ran.err == ""
 
@@ -234,7 +234,7 @@ def test_a_budget_that_shrinks_below_what_is_used_is_marked(lattice, tmp_path):
     pools = Path(SEED_000, "pools.yaml").read_text().replace("maxMonthlyCost: 6000", "maxMonthlyCost: 100")
     (tmp_path / "pools.yaml").write_text(pools)
     ran = lattice("plan", "--world", SEED_000, "-f", "pools.yaml")
-    assert "! latticepool/eu-west $6,000.00 → $100.00 9 % → 553 % 80 % hard" in words(ran.out)
+    assert "! latticepool/eu-west $6,000.00 → $100.00 9 % → 553 % 80 % hard $0.00" in words(ran.out)
 
 
 def test_prices_of_a_file_go_first_and_their_age_is_shown(lattice, tmp_path):

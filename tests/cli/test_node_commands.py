@@ -69,8 +69,26 @@ def test_nodes_by_label(server, lattice):
 def test_a_dry_run_changes_nothing(flag, told, server, lattice):
     server.put(N1, a_node())
     server.put(WEB, a_workload())
-    assert lattice("drain", "n1", flag).out == f"node/n1 draining{told}\n"
+    assert lattice("cordon", "n1", flag) == (0, f"node/n1 cordoned{told}\n", "")
+    assert lattice("drain", "n1", flag).out.startswith(f"node/n1 draining{told}\n")
     assert server.objects[N1]["spec"] == {}
+
+
+def test_a_dry_run_of_a_drain_says_what_would_move_and_that_it_may_cost(server, lattice):
+    server.put(N1, a_node(pool="a"))
+    for number in range(5):
+        server.put(f"{HOME}/namespaces/shop/latticeworkloads/web-{number}", a_workload(f"web-{number}"))
+    ran = lattice("drain", "n1", "--dry-run")
+    assert ran.out.splitlines()[1:] == ["node/n1: would move shop/web-0, shop/web-1, shop/web-2, shop/web-3, shop/web-4"]
+    assert ran.err == (
+        "where no other node has room for them this makes new machines, which cost money; `lattice whatif --lose-pool a` prices the loss of all of a\n"
+    )
+
+
+def test_a_dry_run_of_draining_an_empty_node_says_that_nothing_moves(server, lattice):
+    server.put(N1, a_node(pool="a"))
+    ran = lattice("drain", "n1", "--dry-run")
+    assert (ran.out.splitlines()[1:], ran.err) == (["node/n1: nothing runs there, nothing would move"], "")
 
 
 def test_one_that_is_not_there_does_not_keep_the_others(server, lattice):

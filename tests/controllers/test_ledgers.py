@@ -279,7 +279,10 @@ async def test_a_ledger_is_made_with_the_first_machine(store: MemoryStore, ledge
     assert found.metadata.uid
     assert (found.metadata.creation_timestamp, found.metadata.generation) == ("2026-11-15T12:00:00Z", 1)
     assert (found.spec.limit_micros, found.spec.hard) == (10_000_000_000, True)
-    assert (found.status.phase, found.status.message) == ("Ok", "$0.576/h; $0.00 spent, $214.272 projected in 2026-11; $10,000.00/30d")
+    assert (found.status.phase, found.status.message) == (
+        "Ok",
+        "$0.576/h; $0.00 spent until 2026-11-15 12:00 UTC, $214.272 projected in 2026-11; $10,000.00/30d",
+    )
 
 
 @in_memory

@@ -357,8 +357,11 @@ class TestStanding:
     def test_people_are_told(self) -> None:
         ledger = money.described(a_ledger(500 * DOLLAR, committed=576_000))
         assert ledger.status.phase == "Alert"
-        assert ledger.status.message == "$0.576/h; $0.00 spent, $414.72 projected in 2026-11; $500.00/30d"
-        assert money.described(a_ledger()).status.message == "$0.00/h; $0.00 spent, $0.00 projected in 2026-11; no limit"
+        assert ledger.status.message == "$0.576/h; $0.00 spent until 2026-11-01 00:00 UTC, $414.72 projected in 2026-11; $500.00/30d"
+        assert (
+            money.described(a_ledger()).status.message
+            == "$0.00/h; $0.00 spent until 2026-11-01 00:00 UTC, $0.00 projected in 2026-11; no limit"
+        )
 
 
 @pytest.mark.parametrize(

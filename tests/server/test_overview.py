@@ -14,7 +14,7 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.presence import Heard, Usage
-from lattice.server.overview import Fleet, asked_by, budgets, clusters, nodes, pools, services, summary
+from lattice.server.overview import Fleet, asked_by, budget, budgets, clusters, nodes, pools, services, summary
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 GI = 1 << 30
@@ -140,6 +140,13 @@ def test_budgets_tell_their_limits_and_the_months_before() -> None:
     assert row["projectedMicros"] == 24 * 300_000 + 15 * 24 * 300_000
 
 
+def test_a_hard_budget_tells_what_more_machines_may_cost_an_hour() -> None:
+    (book,) = FLEET.ledgers
+    hard = msgspec.structs.replace(book, spec=msgspec.structs.replace(book.spec, hard=True, limit_micros=720_000_000))
+    found = budget(hard, FLEET.now)
+    assert (found["leftHourlyMicros"], found["state"]) == (1_000_000 - 300_000, "Ok")
+
+
 def test_pools_sum_their_nodes_and_tell_their_budget() -> None:
     rows = {row["name"]: row for row in pools(FLEET)}
     assert list(rows) == ["aws/us-east-1", "north"]
@@ -150,6 +157,7 @@ def test_pools_sum_their_nodes_and_tell_their_budget() -> None:
         "spentMicros": 24 * 300_000,
         "projectedMicros": 24 * 300_000 + 15 * 24 * 300_000,
         "limitMicros": 100_000_000,
+        "leftHourlyMicros": None,
         "state": "Exceeded",
     }
     assert "budget" not in rows["aws/us-east-1"]

@@ -24,7 +24,9 @@ def test_budgets_with_what_is_spent_projected_and_allowed(visit: Visitor) -> Non
     north = page.locator(".budgets li").filter(has_text="pool north")
     expect(north).to_contain_text("of $60.00, hard")
     expect(north).to_contain_text("committed $0.024/h, $17.28 in 30 days")
-    assert [each.get_attribute("title") for each in north.locator(".track-mark").all()] == ["alert at $48.00", "limit $60.00"]
+    expect(north).to_contain_text("$0.059/h left for more machines")
+    marks = [each.get_attribute("title") for each in north.locator(".track-mark").all()]
+    assert marks == ["committed $17.28 in 30 days", "alert at $48.00", "limit $60.00"]
     expect(page.locator(".budgets li").filter(has_text="pool lab")).to_contain_text("no limit")
 
 
@@ -65,6 +67,7 @@ def test_a_pasted_plan_is_the_one_of_the_command_and_can_be_applied(visit: Visit
     )
     expect(page.get_by_role("group", name="Map of the fleet, before").locator("[data-mark]")).to_have_count(0)
     expect(page.locator('tr[data-path="default/safe"]')).to_contain_text("+ new")
+    assert page.locator('tr[data-path="(empty nodes)"]').count() == bool(document["overhead"]["change"]["hourlyMicros"])
     page.get_by_role("button", name="Apply this plan").click()
     asked = page.get_by_role("dialog", name="Apply this plan?")
     expect(asked).to_contain_text("1 service placed")
@@ -142,12 +145,15 @@ def test_higher_prices_and_lapsed_certificates(visit: Visitor) -> None:
 
 
 ARRANGED = """async () => {
-  const { stacked, budgetBar, beforeAfter, summary } = await import("/ui/lib/answers.js");
+  const { stacked, budgetBar, beforeAfter, serviceRows } = await import("/ui/lib/answers.js");
   return {
     stacked: stacked([{ points: [[10, 2e6], [30, 1e6]] }, { points: [[20, 5e6]] }], 40),
     over: budgetBar({ spentMicros: 50, projectedMicros: 200, limitMicros: 100, alertMillionths: 800000 }),
     unlimited: budgetBar({ spentMicros: 50, projectedMicros: 200, limitMicros: null, alertMillionths: 800000 }),
     shrunk: beforeAfter([{ name: "a-1", pool: "a", nodes: 3 }], { clusters: [{ name: "a-1", pool: "a", mark: "~", before: { big: 3 }, after: { big: 1 } }], services: [] }),
+    rows: serviceRows({ services: [{ name: "a", before: [], after: [{}], cost: { change: { hourlyMicros: 66 } } }], overhead: { change: { hourlyMicros: -18 } } }),
+    full: serviceRows({ services: [], overhead: { change: { hourlyMicros: 0 } } }),
+    bound: budgetBar({ spentMicros: 1, projectedMicros: 2, limitMicros: 720, alertMillionths: 800000, hourlyMicros: 2 }),
   };
 }"""
 
@@ -155,7 +161,10 @@ ARRANGED = """async () => {
 def test_what_is_drawn_adds_up(visit: Visitor) -> None:
     found = visit("#/whatif").evaluate(ARRANGED)
     assert found["stacked"] == {"times": [10, 20, 30, 40], "columns": [[2, 2, 1, 1], [2, 7, 6, 6]]}
-    assert found["over"] == {"spent": 0.25, "projected": 1, "alert": 0.4, "limit": 0.5, "used": 2}
+    assert found["over"] == {"spent": 0.25, "projected": 1, "alert": 0.4, "limit": 0.5, "committed": 0, "used": 2}
+    assert (found["bound"]["committed"], found["bound"]["limit"]) == (1, 0.5), "what runs for 30 days passes the limit"
+    assert sum(each["cost"]["change"]["hourlyMicros"] for each in found["rows"]) == 66 - 18
+    assert ([each["name"] for each in found["rows"]], found["full"]) == (["a", "(empty nodes)"], [])
     assert (found["unlimited"]["limit"], found["unlimited"]["used"]) == (None, None)
     (pool,) = found["shrunk"]["before"]
     assert (pool["weight"], pool["children"][0]["mark"], found["shrunk"]["nodesAfter"]) == (3, "minus", 1)

@@ -10,6 +10,7 @@ import click
 
 from lattice.cli import output, say
 from lattice.cli.client import Request
+from lattice.cli.leftover import left_behind
 from lattice.cli.names import Target, address, full_name, names
 from lattice.cli.options import Command, Connection, Duration, complete_kind, connected
 from lattice.cli.sources import manifests
@@ -78,6 +79,8 @@ class Doomed:
 def delete(connection: Connection, **options: Any) -> int:
     """Delete objects, and wait until they are gone.
 
+    A pool takes nothing with it that runs: a warning says what runs on there, and what it costs.
+
     \b
     Examples:
       lattice delete pool us-east
@@ -145,6 +148,7 @@ class Deleting:
             say.note("No resources found")
 
     def _delete(self, doomed: Doomed) -> Doomed | None:
+        left = left_behind(self.connection, doomed.target)
         try:
             value = self._ask(doomed)
         except (UnknownUser, Unavailable):
@@ -157,6 +161,8 @@ class Deleting:
         dry = {"server": " (server dry run)", "client": " (dry run)"}.get(self.asked.dry_run, "")
         name = f"{full_name(doomed.target.resource)}/{doomed.target.name}"
         click.echo(name if self.asked.form.name == "name" else f"{doomed} deleted{dry}")
+        if left:
+            say.warning(left)
         uid = (value.get("metadata") or {}).get("uid") or (value.get("details") or {}).get("uid") or ""
         return Doomed(doomed.target, doomed.namespace, uid)
 

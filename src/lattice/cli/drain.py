@@ -10,6 +10,7 @@ from lattice.cli import marks, say
 from lattice.cli.names import address
 from lattice.cli.options import Command, Connection, Duration, connected
 from lattice.errors import LatticeError, NotFound, Unavailable
+from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 
 LOOK = 1.0  # seconds between two looks at what is left
@@ -33,7 +34,8 @@ def drain(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run
     """Move everything off these nodes, and wait until they are empty.
 
     Each node takes nothing new from then on. Of a service, one replica leaves at a time, and never so many that fewer are left
-    than it must have: another starts elsewhere first. Ctrl-C stops waiting, not the drain; `lattice uncordon` ends it.
+    than it must have: another starts elsewhere first, if need be on a new machine. --dry-run names what would move. Ctrl-C stops
+    waiting, not the drain; `lattice uncordon` ends it.
 
     \b
     Examples:
@@ -42,6 +44,8 @@ def drain(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run
     """
     chosen = marks.chosen(connection, nodes, selector)
     code = marks.Marking(connection, "draining", marks.drained, dry_run).run(chosen)
+    if dry_run != "none" and not code:
+        _foretell(connection, chosen)
     if code or dry_run != "none" or not waiting["wait"]:
         return code
     return Waiting(connection, waiting["timeout"]).run(chosen)
@@ -56,7 +60,7 @@ class Waiting:
         ends = time.monotonic() + self.timeout if self.timeout else None
         left, tell_at = set(nodes), time.monotonic() + TELL
         while left:
-            found = self._bound()
+            found = _bound(self.connection)
             for name in sorted(left - set(found)):
                 click.echo(f"node/{name} drained")
                 left.discard(name)
@@ -76,18 +80,32 @@ class Waiting:
             time.sleep(LOOK)
         return 0
 
-    def _bound(self) -> dict[str, list[str]]:
-        """What is bound to which node."""
-        found: dict[str, list[str]] = {}
-        try:
-            for page in self.connection.client.pages(address(LatticeWorkload.resource, None), {"limit": "500"}):
-                for item in page.get("items") or []:
-                    node = ((item.get("status") or {}).get("binding") or {}).get("node")
-                    if node:
-                        found.setdefault(node, []).append(f"{item['metadata']['namespace']}/{item['metadata']['name']}")
-        except NotFound as error:
-            raise LatticeError("the server has no workloads", fix="see whether it is a Lattice server") from error
-        return found
+
+def _foretell(connection: Connection, nodes: list[str]) -> None:
+    """Which workloads would move. Where to is decided when they do: by then there may be room that is not there now."""
+    found = _bound(connection)
+    for name in nodes:
+        if not (moving := found.get(name)):
+            click.echo(f"node/{name}: nothing runs there, nothing would move")
+            continue
+        pool = (connection.client.get(address(LatticeNode.resource, None, name)).get("spec") or {}).get("pool")
+        priced = f"; `lattice whatif --lose-pool {pool}` prices the loss of all of {pool}" if pool else ""
+        click.echo(f"node/{name}: would move {', '.join(sorted(moving))}")
+        say.note(f"where no other node has room for them this makes new machines, which cost money{priced}")
+
+
+def _bound(connection: Connection) -> dict[str, list[str]]:
+    """What is bound to which node."""
+    found: dict[str, list[str]] = {}
+    try:
+        for page in connection.client.pages(address(LatticeWorkload.resource, None), {"limit": "500"}):
+            for item in page.get("items") or []:
+                node = ((item.get("status") or {}).get("binding") or {}).get("node")
+                if node:
+                    found.setdefault(node, []).append(f"{item['metadata']['namespace']}/{item['metadata']['name']}")
+    except NotFound as error:
+        raise LatticeError("the server has no workloads", fix="see whether it is a Lattice server") from error
+    return found
 
 
 def _listed(workloads: list[str]) -> str:

@@ -136,20 +136,32 @@ def _money(name: str, each: Document) -> list[str]:
 
 
 def _budgets(document: Document, look: Look) -> list[str]:
-    """Those that are used otherwise than before; one that is used up to its alert is marked."""
+    """Those that are used otherwise than before; one that is used up to its alert, or refuses the next machine, is marked."""
     shown = [each for each in document["budgets"] if look.wide or each["before"] != each["after"] or each["limitBefore"] != each["limit"]]
-    return look.table(["", "BUDGET", "PER MONTH", "USED", "ALERT AT", "LIMIT"], [_budget(each) for each in shown], right=(2,))
+    table = look.table(
+        ["", "BUDGET", "PER MONTH", "USED", "ALERT AT", "LIMIT", "LEFT $/H"], [_budget(each) for each in shown], right=(2, 6)
+    )
+    return [*table, *look.bullets([_used_up(each) for each in shown if each["isUsedUp"]])]
+
+
+def _used_up(each: Document) -> str:
+    need, have = (each[name]["hourlyMicros"] for name in ("cheapestMachine", "left"))
+    return (
+        f"budget of {each['subject']} refuses one more machine: needs {dollars(need)}/h, has {dollars(have)}/h, "
+        f"missing {dollars(need - have)}/h; the limit also holds for 30 days, USED is this month"
+    )
 
 
 def _budget(each: Document) -> list[str]:
     before, after = (dollars(each[name]["micros"]) for name in ("limitBefore", "limit"))
     return [
-        "!" if each["percentAfter"] >= each["alertPercent"] else "",
+        "!" if each["isUsedUp"] or each["percentAfter"] >= each["alertPercent"] else "",
         each["subject"],
         after if before == after else f"{before} → {after}",
         f"{each['percentBefore']} % → {each['percentAfter']} %",
         f"{each['alertPercent']} %",
         "hard" if each["isHard"] else "soft",
+        dollars(each["left"]["hourlyMicros"]) if each["left"] else "",
     ]
 
 

@@ -21,19 +21,34 @@ Stuck = Mapping[str, Counter[Cell]]
 
 @dataclass(frozen=True, slots=True)
 class Adrift:
-    """Replicas, their clusters, and micro-dollars per hour for the machines by offer."""
+    """Replicas, their clusters, and micro-dollars per hour: for machines by cluster, by offer, and of that by service and offer."""
 
     replicas: Stranded = field(default_factory=dict)
     clusters: tuple[LatticeCluster, ...] = ()
+    bills: Mapping[str, int] = field(default_factory=dict)
     rates: Mapping[str, int] = field(default_factory=dict)
+    shares: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(replicas: Stranded, clusters: tuple[LatticeCluster, ...], world: World) -> "Adrift":
+        bills, rates = _bills(world, clusters), Counter[str]()
+        for each in clusters:
+            rates[each.spec.pool] += bills[each.metadata.name]
+        return Adrift(replicas, clusters, bills, rates, _shares(replicas, rates))
 
     def where(self, service: str) -> Counter[tuple[str, str, str]]:
         return Counter({(each.pool, each.cluster, each.node): each.replicas or 0 for each in self.replicas.get(service, ())})
 
     def cost(self, service: str) -> int:
-        """Micro-dollars per hour: what was said last."""
-        told = (each.cost.hourly for each in self.replicas.get(service, ()) if each.cost)
-        return sum(micros(hourly) for hourly in told if hourly is not None)
+        return sum(self.shares.get(service, {}).values())
+
+    @property
+    def overhead(self) -> dict[str, int]:
+        """By offer: machines that nobody is on."""
+        paid = Counter[str]()
+        for shares in self.shares.values():
+            paid.update(shares)
+        return {offer: rate - paid[offer] for offer, rate in self.rates.items() if rate > paid[offer]}
 
     def regions(self, service: str) -> set[str]:
         there = {each.cluster for each in self.replicas.get(service, ())}
@@ -60,7 +75,7 @@ def adrift(world: World, fleet: Fleet) -> Adrift:
     )
     if not clusters:
         return Adrift()
-    return Adrift(stranded(world, fleet, {}), clusters, _rates(world, clusters))
+    return Adrift.of(stranded(world, fleet, {}), clusters, world)
 
 
 def adrift_in_the_end(world: World, fleet: Fleet) -> Adrift:
@@ -68,7 +83,7 @@ def adrift_in_the_end(world: World, fleet: Fleet) -> Adrift:
     now = adrift(world, fleet)
     held = held_clusters(now.replicas)
     clusters = tuple(each for each in now.clusters if each.metadata.name in held)
-    return Adrift(now.replicas, clusters, _rates(world, clusters))
+    return Adrift.of(now.replicas, clusters, world)
 
 
 def held_clusters(stranded: Stranded) -> set[str]:
@@ -98,12 +113,25 @@ def fewer(demand: Demand, stranded: Stranded) -> Demand:
     return replace(demand, replicas=demand.replicas - sum(each.replicas or 0 for each in stranded[demand.name]))
 
 
-def _rates(world: World, clusters: tuple[LatticeCluster, ...]) -> Counter[str]:
-    """At what the ledgers pay, else at what the classes cost there; what is owned costs nothing."""
-    former, found = Former.of(world.objects.values(), world.supply.classes), Counter[str]()
-    for cluster in clusters:
-        spec = cluster.spec
-        if spec.pool != spec.infrastructure:
-            for name, count in spec.nodes.items():
-                found[spec.pool] += sum(former.rate((cluster.metadata.name, name), spec.provider, spec.region) for _ in range(count))
+def _shares(replicas: Stranded, rates: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """What was said last of each service; all together never more than the machines cost."""
+    left, found = Counter(rates), dict[str, dict[str, int]]()
+    for service, several in sorted(replicas.items()):
+        shares = found.setdefault(service, {})
+        for each in several:
+            told = micros(each.cost.hourly) if each.cost and each.cost.hourly is not None else 0
+            share = min(told, left[each.pool])
+            left[each.pool] -= share
+            shares[each.pool] = shares.get(each.pool, 0) + share
     return found
+
+
+def _bills(world: World, clusters: tuple[LatticeCluster, ...]) -> dict[str, int]:
+    """At what the ledgers pay, else at what the classes cost there; what is owned costs nothing."""
+    former = Former.of(world.objects.values(), world.supply.classes)
+    return {each.metadata.name: 0 if each.spec.pool == each.spec.infrastructure else _bill(former, each) for each in clusters}
+
+
+def _bill(former: Former, cluster: LatticeCluster) -> int:
+    name, spec = cluster.metadata.name, cluster.spec
+    return sum(former.rate((name, kind), spec.provider, spec.region) for kind, count in spec.nodes.items() for _ in range(count))

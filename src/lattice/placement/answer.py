@@ -17,7 +17,7 @@ from lattice.placement.told import drill_document, event_document, fit_document,
 from lattice.placement.verdict import judge
 from lattice.placement.whatif import Event, after, happening, losses
 from lattice.placement.why import why
-from lattice.placement.world import Key, World, placed_counts
+from lattice.placement.world import Key, World
 
 Question = Mapping[str, Any]
 SOME = 10  # names listed where none is near
@@ -62,15 +62,15 @@ def _why(question: Question, about: Subject) -> Document:
     service, pool = question["service"], question.get("pool", "")
     if pool and pool not in settled.fleet.table.row_of:
         raise NotFound(f"there is no pool {pool}", fix=_nearest(pool, settled.fleet.table.row_of, "pools"))
-    now = dict(placed_counts(about.world.fleet(), service))
-    return {**why_document(why(settled, service, now), settled, pool), "placed": len(settled.fleet.seats.get(service, ()))}
+    now = dict(Settled.now(about.world).where.get(service, {}))
+    return {**why_document(why(settled, service, now), settled, pool), "placed": settled.placed(service)}
 
 
 def _fit(question: Question, about: Subject) -> Document:
     """Where something happens, too: what would make it fit then."""
     service, event = question["service"], _event(question)
     settled = about.settled if event == Event() else after(about.settled, event)
-    has: Document = {"replicas": settled.world.demands[service].replicas, "placed": len(settled.fleet.seats.get(service, ()))}
+    has: Document = {"replicas": settled.world.demands[service].replicas, "placed": settled.placed(service)}
     has |= {"event": event_document(event)} if event != Event() else {}
     with lack(settled, service) as missing:
         if missing is None:

@@ -19,7 +19,7 @@ class Lack:
 @contextmanager
 def lack(settled: Settled, service: str) -> Iterator[Lack | None]:
     """None: it has its place. Meanwhile the fleet is without replicas that may not stay where they are."""
-    fleet, demand = settled.fleet, settled.world.demands[service]
+    fleet, demand = settled.fleet, settled.adrift.fewer(settled.world.demands[service])
     if service in settled.unplaced:
         yield Lack(settled.unplaced[service])
         return

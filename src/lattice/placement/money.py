@@ -248,7 +248,8 @@ def described(ledger: LatticeLedger) -> LatticeLedger:
     status = ledger.status
     now = standing(ledger, instant(status.as_of))
     of = "no limit" if now.limit is None else per_month(now.limit)
-    message = f"{per_hour(status.committed_micros)}; {dollars(now.spent)} spent, {dollars(now.projected)} projected in {status.month}; {of}"
+    spent = f"{dollars(now.spent)} spent until {status.as_of[:16].replace('T', ' ')} UTC"
+    message = f"{per_hour(status.committed_micros)}; {spent}, {dollars(now.projected)} projected in {status.month}; {of}"
     return _with(ledger, phase=now.state.value, message=message)
 
 

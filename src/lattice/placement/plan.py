@@ -16,6 +16,7 @@ from lattice.placement.arrange import arrange_all, outgrown, stale
 from lattice.placement.costs import cost_of, run_rate
 from lattice.placement.demand import Demand, key_of
 from lattice.placement.fleet import Fleet
+from lattice.placement.offer import NO_LIMIT
 from lattice.placement.place import Placement, place, withdraw
 from lattice.placement.plugins.capacity import Full
 from lattice.placement.plugins.overflow import Gated, utilisation
@@ -51,6 +52,10 @@ class Settled:
     def where(self) -> dict[str, Counter[Where]]:
         here = (name for name in self.world.services if name in self.fleet.seats or name in self.adrift.replicas)
         return {name: placed_counts(self.fleet, name) + self.adrift.where(name) for name in here}
+
+    def placed(self, service: str) -> int:
+        """Replicas that have a place."""
+        return len(self.fleet.seats.get(service, ())) + self.adrift.where(service).total()
 
     @cached_property
     def clusters(self) -> dict[str, Counter[str]]:
@@ -133,6 +138,13 @@ class BudgetChange:
     alert: int
     hard: bool
     old_limit: int | None = None  # None: there was none
+    left: int | None = None  # per hour, for more machines, after; None: it refuses none
+    machine: int | None = None  # per hour, of the cheapest machine that it pays for, as far as prices are known
+
+    @property
+    def is_used_up(self) -> bool:
+        """Is the next machine refused? That is measured by the hour, over 30 days: long before this month's projection is at the limit."""
+        return self.left is not None and self.machine is not None and self.left < self.machine
 
     @property
     def was_passed(self) -> bool:
@@ -263,14 +275,23 @@ def _budget_changes(before: Settled, after: Settled) -> Iterable[BudgetChange]:
     for name, budget in sorted(after.world.supply.budgets.items()):
         if budget.limit is None:
             continue
-        spent = [
+        was, will = (
             each.world.projected(name, each.fleet.committed[name]) if name in each.world.supply.budgets else 0 for each in (before, after)
-        ]
+        )
         old = before.world.supply.budgets.get(name)
-        if spent[0] != spent[1] or old is None or old.limit != budget.limit:
-            yield BudgetChange(
-                name, str(budget.account), budget.limit, spent[0], spent[1], budget.alert, budget.hard, old.limit if old else None
-            )
+        if was != will or old is None or old.limit != budget.limit:
+            old_limit = old.limit if old else None
+            of_machines = _left(after.fleet, name), _cheapest(after.fleet, name)
+            yield BudgetChange(name, str(budget.account), budget.limit, was, will, budget.alert, budget.hard, old_limit, *of_machines)
+
+
+def _left(fleet: Fleet, ledger: str) -> int | None:
+    cap = fleet.cap(ledger)
+    return max(0, cap - fleet.committed[ledger]) if cap < NO_LIMIT else None
+
+
+def _cheapest(fleet: Fleet, ledger: str) -> int | None:
+    return min((kind.rate for each in fleet.offers if ledger in each.budgets for kind in each.types if kind.is_priced), default=None)
 
 
 def _moving(before: Settled, after: Settled) -> Iterable[Moving]:

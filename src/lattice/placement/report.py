@@ -90,8 +90,7 @@ def pending(before: Settled) -> Document | None:
 
 def _overhead(settled: Settled) -> int:
     """Machines that nobody is on: no service pays for them."""
-    left = settled.adrift
-    return sum(cost_of(settled.fleet).overhead.values()) + sum(left.rates.values()) - sum(map(left.cost, left.replicas))
+    return sum(cost_of(settled.fleet).overhead.values()) + sum(settled.adrift.overhead.values())
 
 
 def _service(each: ServiceChange, after: Settled) -> Document:
@@ -114,13 +113,14 @@ def _cluster(each: ClusterChange, before: Settled, after: Settled) -> Document:
         "pool": each.offer,
         "before": dict(sorted(each.before.items())),
         "after": dict(sorted(each.after.items())),
-        "cost": changing(_bill_of(each.name, before.fleet), _bill_of(each.name, after.fleet)),
+        "cost": changing(_bill_of(each.name, before), _bill_of(each.name, after)),
     }
 
 
-def _bill_of(cluster: str, fleet: Fleet) -> int:
+def _bill_of(cluster: str, settled: Settled) -> int:
+    fleet = settled.fleet
     found = fleet.clusters.get(cluster)
-    return sum(fleet.machines.kind[machine].rate for machine in found.machines) if found else 0
+    return sum(fleet.machines.kind[machine].rate for machine in found.machines) if found else settled.adrift.bills.get(cluster, 0)
 
 
 def _budget(each: BudgetChange, before: Settled) -> Document:
@@ -138,6 +138,9 @@ def _budget(each: BudgetChange, before: Settled) -> Document:
         "percentAfter": each.percent(each.after),
         "alertPercent": each.alert // 10_000,
         "isHard": each.hard,
+        "left": None if each.left is None else rate(each.left),
+        "cheapestMachine": None if each.machine is None else rate(each.machine),
+        "isUsedUp": each.is_used_up,
     }
 
 
@@ -156,8 +159,8 @@ def unplaced(names: Sequence[str], before: Settled, after: Settled) -> list[Docu
         told = _in_the_name_of(placement.demand, first, told) if first else verdict(judge(placement, after.fleet, after.world.services))
         if not told["contradictions"]:
             known.setdefault(asked, (own_source(placement.demand.name), told))
-        is_new = name not in before.unplaced
-        found.append({"name": name, "isNew": is_new, "replicas": placement.demand.replicas, "missing": placement.missing, **told})
+        is_new, wanted = name not in before.unplaced, after.world.demands[name].replicas
+        found.append({"name": name, "isNew": is_new, "replicas": wanted, "missing": placement.missing, **told})
     return found
 
 
@@ -279,7 +282,7 @@ def cost_document(settled: Settled, by: str, namespace: str = "") -> Document:
     found = _costs(settled, by) if not namespace else _costs_in(settled, by, namespace)
     total, overhead = sum(each[1] for each in found), sum(each[2] for each in found)
     short = [each for each in in_order(settled.world.demands[name] for name in settled.unplaced) if _is_in(each.name, namespace)]
-    seats = {each.name: len(settled.fleet.seats.get(each.name, ())) for each in short}
+    seats = {each.name: settled.placed(each.name) for each in short}
     return {
         "ask": "cost",
         "by": by,
@@ -299,9 +302,10 @@ def _is_in(service: str, namespace: str) -> bool:
 
 def _costs_in(settled: Settled, by: str, namespace: str) -> list[tuple[str, int, int]]:
     names: Counter[str] = Counter()
-    for service in settled.fleet.seats:
+    for service in {*settled.fleet.seats, *settled.adrift.shares}:
         if _is_in(service, namespace):
-            for (pool, _, _), micros in placed_costs(settled.fleet, service).items():
+            seated = [(pool, micros) for (pool, _, _), micros in placed_costs(settled.fleet, service).items()]
+            for pool, micros in (*seated, *settled.adrift.shares.get(service, {}).items()):
                 names[_row_name(settled, by, service, pool)] += micros
     return sorted(((name, micros, 0) for name, micros in names.items()), key=lambda each: (-each[1], each[0]))
 
@@ -319,14 +323,14 @@ def _cost_row(total: int, name: str, micros: int, overhead: int) -> Document:
 
 def _costs(settled: Settled, by: str) -> list[tuple[str, int, int]]:
     """Name, micro-dollars per hour, and how much of that is empty machines; the dearest first."""
-    bill = cost_of(settled.fleet)
+    overhead = {**cost_of(settled.fleet).overhead, **settled.adrift.overhead}
     if by == "pool":
-        found = [(name, micros, bill.overhead.get(name, 0)) for name, micros in bill.pools.items()]
+        found = [(name, micros, overhead.get(name, 0)) for name, micros in settled.rates.items()]
         return sorted(found, key=lambda each: (-each[1], each[0]))
     names: Counter[str] = Counter()
-    for service, micros in bill.services.items():
+    for service, micros in settled.costs.items():
         names[_row_name(settled, by, service, "")] += micros
-    empty = [(f"(empty nodes in {pool})", micros, micros) for pool, micros in bill.overhead.items()]
+    empty = [(f"(empty nodes in {pool})", micros, micros) for pool, micros in sorted(overhead.items())]
     return [*sorted(((name, micros, 0) for name, micros in names.items()), key=lambda each: (-each[1], each[0])), *empty]
 
 

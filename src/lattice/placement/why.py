@@ -1,5 +1,6 @@
 """Why is a service where it is, and why not elsewhere: every decision for it made anew, with every pool's scores and refusals."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -99,7 +100,7 @@ def why(settled: Settled, service: str, now: dict[Where, int]) -> Why:
     One that lacks replicas, and would not if all of it were placed anew, is asked about those that it lacks.
     """
     fleet, demand = settled.fleet, settled.world.demands[service]
-    there = dict(placed_counts(fleet, service))
+    there = dict(settled.where.get(service, {}))
     with lack(settled, service) as missing:
         verdict = judge(missing.placement, fleet, settled.world.services) if missing else None
     with fleet.what_if():
@@ -108,8 +109,8 @@ def why(settled: Settled, service: str, now: dict[Where, int]) -> Why:
         if verdict is None or not placement.is_complete:
             stays = verdict is None and not placement.is_complete  # on machines that it would not get again
             return Why(demand, now, there if stays else would, *_replayed(placement, fleet), verdict)
-    placement, would = _placed_again(demand, fleet)
-    return Why(demand, now, would, *_replayed(placement, fleet), verdict)
+    placement, would = _placed_again(settled.adrift.fewer(demand), fleet)
+    return Why(demand, now, dict(Counter(would) + settled.adrift.where(service)), *_replayed(placement, fleet), verdict)
 
 
 def _placed_again(demand: Demand, fleet: Fleet) -> tuple[Placement, dict[Where, int]]:

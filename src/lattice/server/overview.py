@@ -15,7 +15,7 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.quantity import Quantity, micros
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.money import standing
+from lattice.placement.money import UNLIMITED, headroom, standing
 from lattice.presence import Heard, Usage
 
 Row = dict[str, Any]
@@ -99,13 +99,14 @@ def pools(fleet: Fleet) -> list[Row]:
 
 
 def budget(book: LatticeLedger, now: datetime) -> Row:
-    """Micro-dollars: per hour, and of this month."""
-    stands = standing(book, now)
+    """Micro-dollars: per hour, and of this month; `left`: what more machines may cost, None where none is refused."""
+    stands, left = standing(book, now), headroom(book, now)
     return {
         "hourlyMicros": book.status.committed_micros,
         "spentMicros": stands.spent,
         "projectedMicros": stands.projected,
         "limitMicros": stands.limit,
+        "leftHourlyMicros": left if left < UNLIMITED else None,
         "state": stands.state.value,
     }
 

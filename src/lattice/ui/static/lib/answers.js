@@ -149,15 +149,24 @@ function tree(clusters, when) {
   });
 }
 
-// One budget as shares of the longest of limit and projection: what is spent, what the month will come to, where it alerts and ends.
-export function budgetBar({ spentMicros, projectedMicros, limitMicros, alertMillionths }) {
-  const whole = Math.max(limitMicros ?? 0, projectedMicros, 1);
+// Services that change, and machines that nobody is on: together the change of the whole.
+export function serviceRows({ services, overhead }) {
+  const rows = services.filter((each) => each.before.length || each.after.length);
+  const empty = { name: "(empty nodes)", mark: "", before: [], after: [], isPlaced: true, isEmptyMachines: true, cost: overhead };
+  return overhead.change.hourlyMicros ? [...rows, empty] : rows;
+}
+
+// One budget as shares of the longest of limit, projection and 30 days at the present rate, which is what the limit is held against:
+// what is spent, what the month will come to, where it alerts and ends.
+export function budgetBar({ spentMicros, projectedMicros, limitMicros, alertMillionths, hourlyMicros = 0 }) {
+  const whole = Math.max(limitMicros ?? 0, projectedMicros, hourlyMicros * MONTH_HOURS, 1);
   const alert = limitMicros == null ? null : (limitMicros * alertMillionths) / 1e6;
   return {
     spent: spentMicros / whole,
     projected: projectedMicros / whole,
     alert: alert == null ? null : alert / whole,
     limit: limitMicros == null ? null : limitMicros / whole,
+    committed: (hourlyMicros * MONTH_HOURS) / whole,
     used: limitMicros ? projectedMicros / limitMicros : null,
   };
 }

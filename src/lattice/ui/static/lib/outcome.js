@@ -1,5 +1,5 @@
 // What a change would do: of a plan, of what might happen, of a cheaper arrangement. One document, one look.
-import { beforeAfter, changeText, costText, MARKS, machinesOf, required, some, summary, ways, where } from "./answers.js";
+import { beforeAfter, changeText, costText, MARKS, machinesOf, required, serviceRows, some, summary, ways, where } from "./answers.js";
 import { html, memo, useMemo } from "./dom.js";
 import { count, hourly, money, percent, plural, signed } from "./format.js";
 import { PackedMap } from "./map.js";
@@ -52,15 +52,20 @@ const Mark = ({ mark }) => html`<${Badge} tone=${TONES[mark] ?? "quiet"}>${mark 
 const serviceLink = (name) => html`<a href=${href("services", ...name.split("/"))}>${name}</a>`;
 
 const SERVICES = [
-  { name: "name", title: "Service", value: (row) => row.name, cell: (row) => serviceLink(row.name), wide: true },
+  { name: "name", title: "Service", value: (row) => row.name, cell: named, wide: true },
   { name: "both", title: "Service", value: (row) => row.name, cell: twoLines, narrow: true },
-  { name: "mark", title: "Change", value: (row) => row.mark, cell: (row) => html`<${Mark} mark=${row.mark} />`, wide: true },
-  { name: "where", title: "Where", value: (row) => where(row.after), cell: moved, wide: true },
+  { name: "mark", title: "Change", value: (row) => row.mark, cell: (row) => row.mark && html`<${Mark} mark=${row.mark} />`, wide: true },
+  { name: "where", title: "Where", value: (row) => where(row.after), cell: (row) => (row.isEmptyMachines ? "" : moved(row)), wide: true },
   { name: "cost", title: "$/h", value: (row) => row.cost.change.hourlyMicros, cell: (row) => changeText(row.cost.change), end: true },
   { name: "month", title: "30 days", value: (row) => row.cost.change.projected30DayMicros, cell: (row) => signed(row.cost.change.projected30DayMicros), end: true, wide: true },
 ];
 
+function named(row) {
+  return row.isEmptyMachines ? row.name : serviceLink(row.name);
+}
+
 function twoLines(row) {
+  if (row.isEmptyMachines) return row.name;
   return html`<span class="two"><span>${serviceLink(row.name)} <${Mark} mark=${row.mark} /></span><span class="quiet">${moved(row)}</span></span>`;
 }
 
@@ -98,7 +103,7 @@ const Part = ({ title, columns, rows, note, tall }) => rows.length > 0 && html`<
 
 function Changes({ plan }) {
   const changed = plan.pools.filter((each) => each.change.hourlyMicros);
-  return html`<${Part} title="Services" columns=${SERVICES} rows=${plan.services.filter((each) => each.before.length || each.after.length)} tall=${60} />
+  return html`<${Part} title="Services" columns=${SERVICES} rows=${serviceRows(plan)} tall=${60} />
     <${Part} title="Clusters" columns=${CLUSTERS} rows=${plan.clusters} />
     <${Part} title="Money by pool" columns=${POOLS} rows=${changed} />
     <${Part} title="Would move" columns=${MOVES} rows=${plan.wouldMove} note="They stay where they are until moving them is asked for." />`;
@@ -107,13 +112,21 @@ function Changes({ plan }) {
 function Budgets({ budgets }) {
   const shown = budgets.filter((each) => each.before.micros !== each.after.micros || each.limit.micros !== each.limitBefore.micros);
   return shown.length > 0 && html`<section class="card"><h2>Budgets</h2><ul class="budgets">${shown.map((each) => {
-    const over = each.percentAfter >= 100 ? "bad" : each.percentAfter >= each.alertPercent ? "warn" : "";
+    const over = each.percentAfter >= 100 ? "bad" : each.percentAfter >= each.alertPercent || each.isUsedUp ? "warn" : "";
+    const word = over === "bad" ? "over the limit" : each.isUsedUp ? "refuses one more machine" : "alert";
     const text = `${each.percentBefore} % → ${each.percentAfter} %`;
     return html`<li key=${each.ledger}><div class="budget-head"><strong>${each.subject}</strong>
         <span class="quiet">${text} of ${money(each.limit.micros)} a month · alert at ${each.alertPercent} % · ${each.isHard ? "hard" : "soft"} limit</span>
-        ${over && html`<${Badge} tone=${over}>${over === "bad" ? "over the limit" : "alert"}<//>`}</div>
+        ${over && html`<${Badge} tone=${over}>${word}<//>`}</div>
+      ${each.left && html`<p class="quiet">${leftText(each)}</p>`}
       <${Track} label=${`${each.subject}: ${text}`} tone=${over} solid=${each.percentBefore / 100} light=${each.percentAfter / 100} marks=${[{ ratio: each.alertPercent / 100, title: `alert at ${each.alertPercent} %` }]} /></li>`;
   })}</ul></section>`;
+}
+
+function leftText({ left, cheapestMachine, isUsedUp }) {
+  if (!isUsedUp) return `${hourly(left.hourlyMicros)} left for more machines`;
+  const [need, have] = [cheapestMachine.hourlyMicros, left.hourlyMicros];
+  return `one more machine needs ${hourly(need)}, has ${hourly(have)}, missing ${hourly(need - have)}: the limit also holds for 30 days, the bar is this month`;
 }
 
 // A bar with a solid and a light part, and marks: [{ratio, title}].
@@ -121,7 +134,7 @@ export function Track({ label, solid, light, marks = [], tone = "" }) {
   const wide = (ratio) => ({ width: `${Math.max(0, Math.min(1, ratio)) * 100}%` });
   return html`<div class="track" role="img" aria-label=${label} data-tone=${tone}>
     <span class="track-light" style=${wide(light)}></span><span class="track-solid" style=${wide(Math.min(solid, light || solid))}></span>
-    ${marks.map((mark) => html`<i class="track-mark" key=${mark.title} title=${mark.title} style=${{ left: `${Math.min(1, mark.ratio) * 100}%` }}></i>`)}
+    ${marks.map((mark) => html`<i class="track-mark" key=${mark.title} data-of=${mark.of} title=${mark.title} style=${{ left: `${Math.min(1, mark.ratio) * 100}%` }}></i>`)}
   </div>`;
 }
 

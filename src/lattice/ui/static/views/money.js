@@ -58,7 +58,7 @@ function Budgets({ found }) {
   if (!found.length) return html`<${Empty}>No machine has been paid for yet.<//>`;
   const worst = [...found].sort((one, other) => (budgetBar(other).used ?? -1) - (budgetBar(one).used ?? -1) || other.projectedMicros - one.projectedMicros);
   return html`<section class="card"><h2>Budgets of this month</h2>
-    <p class="legend" aria-hidden="true"><i class="swatch" data-of="solid"></i><span>spent</span><i class="swatch" data-of="light"></i><span>projected</span><i class="swatch" data-of="mark"></i><span>alert</span><i class="swatch" data-of="limit"></i><span>limit</span></p>
+    <p class="legend" aria-hidden="true"><i class="swatch" data-of="solid"></i><span>spent</span><i class="swatch" data-of="light"></i><span>projected</span><i class="swatch" data-of="committed"></i><span>committed in 30 days, which the limit is held against</span><i class="swatch" data-of="mark"></i><span>alert</span><i class="swatch" data-of="limit"></i><span>limit</span></p>
     <ul class="budgets">${worst.slice(0, 40).map((each) => html`<${Budget} key=${each.ledger} each=${each} />`)}</ul>
     ${worst.length > 40 && html`<p class="quiet">and ${worst.length - 40} more that are used less</p>`}</section>`;
 }
@@ -68,8 +68,9 @@ function Budget({ each }) {
   const tone = each.state === "Exceeded" ? "bad" : each.state === "Alert" ? "warn" : "";
   const limit = each.limitMicros == null ? "no limit" : `${percent(bar.used)} of ${money(each.limitMicros)}, ${each.isHard ? "hard" : "soft"}`;
   const text = `${money(each.spentMicros)} spent, ${money(each.projectedMicros)} projected; ${limit}`;
-  const marks = bar.limit != null && [{ ratio: bar.alert, title: `alert at ${money((each.limitMicros * each.alertMillionths) / 1e6)}` }, { ratio: bar.limit, title: `limit ${money(each.limitMicros)}` }];
-  return html`<li><div class="budget-head"><strong>${budgetName(each)}</strong><span class="quiet">${text} · committed ${hourly(each.hourlyMicros)}, ${money(committed(each))} in 30 days</span><${State} word=${each.state} /></div>
+  const left = each.leftHourlyMicros == null ? "" : `; ${hourly(each.leftHourlyMicros)} left for more machines`;
+  const marks = bar.limit != null && [{ ratio: bar.committed, title: `committed ${money(committed(each))} in 30 days`, of: "committed" }, { ratio: bar.alert, title: `alert at ${money((each.limitMicros * each.alertMillionths) / 1e6)}` }, { ratio: bar.limit, title: `limit ${money(each.limitMicros)}`, of: "limit" }];
+  return html`<li><div class="budget-head"><strong>${budgetName(each)}</strong><span class="quiet">${text} · committed ${hourly(each.hourlyMicros)}, ${money(committed(each))} in 30 days${left}</span><${State} word=${each.state} /></div>
     ${bar.limit != null && html`<${Track} label=${`${budgetName(each)}: ${text}`} tone=${tone} solid=${bar.spent} light=${bar.projected} marks=${marks} />`}
     ${Object.keys(each.pastMicros).length > 0 && html`<p class="quiet">Before: ${monthsOf([each]).map(({ month, micros }) => `${month} ${money(micros)}`).join(", ")}</p>`}</li>`;
 }

@@ -1,4 +1,5 @@
 // Nodes: how full each is and with what; one node: its workloads packed, and what can be done with it.
+import { some } from "../lib/answers.js";
 import { html, useMemo, useState } from "../lib/dom.js";
 import { bytes, cores, count, cpu, percent, plural, share } from "../lib/format.js";
 import { useRows } from "../lib/live.js";
@@ -136,6 +137,8 @@ function Packed({ node, load }) {
   return html`<${PackedMap} items=${items} label=${`Workloads on ${node.name}`} height=${180} most=${600} />`;
 }
 
+const moving = ({ workloads }) => (workloads.length ? `: ${some(workloads.map((each) => `${each.namespace}/${each.name}`).sort(), 10)}` : "");
+
 function Actions({ node, load }) {
   const [asking, setAsking] = useState(false);
   const [busy, setBusy] = useState(false);
@@ -158,7 +161,8 @@ function Actions({ node, load }) {
     ${!node.isDraining && html`<button type="button" class="danger" disabled=${busy} onClick=${() => setAsking(true)}>Drain…</button>`}
     ${!asking && html`<${Problem} error=${error} />`}
     ${asking && html`<${Dialog} title=${`Drain ${node.name}?`} onClose=${() => setAsking(false)}>
-      <p>${plural(load.workloads.length, "workload")} will move elsewhere, of each service one replica at a time: another starts first. Nothing new is put here until it is uncordoned.</p>
+      <p>${plural(load.workloads.length, "workload")} will move elsewhere${moving(load)}, of each service one replica at a time: another starts first. Nothing new is put here until it is uncordoned.</p>
+      ${load.workloads.length > 0 && html`<p class="note">Where no other node has room, new machines are made, and cost money: <a href=${href("whatif", { lose: node.pool })}>What-if</a> prices the loss of all of ${node.pool}.</p>`}
       <${Problem} error=${error} />
       <div class="row dialog-end"><button type="button" onClick=${() => setAsking(false)}>Keep it</button>
         <button type="button" class="main" disabled=${busy} onClick=${() => run(drained)}>Drain</button></div>
