@@ -61,7 +61,12 @@ EVENTS = (
     Told("ClusterShrunk", "LatticeCluster", "Normal", "It is to have fewer machines, for nobody is on them and nobody needs them."),
     Told("ClusterRemoved", "LatticeCluster", "Normal", "No service needs it; it is gone."),
     Told("NodeCreating", "LatticeCluster", "Normal", "A machine is being made for it."),
-    Told("NodeGivenUp", "LatticeNode", "Normal", "Its cluster needs it no more: what runs on it leaves, then it is removed."),
+    Told(
+        "NodeGivenUp",
+        "LatticeNode",
+        "Normal",
+        "Its cluster needs it no more, or goes on without it since it is silent: what runs on it leaves, then it is removed.",
+    ),
     Told("NodeReady", "LatticeNode", "Normal", "Its agent reports; it takes workloads."),
     Told(
         "NodeLost",
@@ -76,6 +81,15 @@ EVENTS = (
         "Warning",
         "It claims room that no machine has. Nothing is put there until it registers with room that can be.",
     ),
+    Told("NodeDraining", "LatticeNode", "Normal", "It takes nothing new, and what runs on it is to leave."),
+    Told(
+        "NodeDrainStuck",
+        "LatticeNode",
+        "Warning",
+        "A service must have one replica more elsewhere before it can give up the one here, and no node takes that one.",
+        "make room: a machine more for the pool, a lower `replicas.min`, or `lattice uncordon` to end the drain",
+    ),
+    Told("NodeDrained", "LatticeNode", "Normal", "The drain is done: nothing is bound to it any more."),
     Told("NodeRemoved", "LatticeNode", "Normal", "It was deleted, and nothing is left on it."),
     Told("WorkloadScheduled", "LatticeWorkload", "Normal", "It is bound to a node."),
     Told(

@@ -6,6 +6,7 @@ import click
 from prometheus_client.metrics_core import Metric
 
 from docs.events import EVENTS, Told
+from docs.failures import FAILURES
 from docs.fields import fields
 from docs.markdown import fenced, table
 from docs.plugins import plugins
@@ -167,6 +168,11 @@ def errors() -> Iterator[str]:
     for each in listed:
         yield f"## {each.__name__}"
         yield f"- HTTP status: {each.status}\n- Reason: `{each.reason}`\n- Exit code: {each.exit_code}\n- Means: {meaning(each)}"
+    yield (
+        "Why a workload failed is one word in its `status.failureReason`, in its events and in the column REASON; how it did, such as its "
+        "exit code or the signal that ended it, is in `status.failureMessage`, in the same events and in `lattice get workloads -o wide`:"
+    )
+    yield table(("word", "means", "then"), ((f"`{each.word}`", each.meaning, each.then) for each in FAILURES))
 
 
 def _error_row(error: type[LatticeError]) -> tuple[str, ...]:

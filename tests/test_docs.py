@@ -4,16 +4,19 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 from urllib.parse import unquote
 
 import pytest
 
 from docs import build, plugins
 from docs.events import EVENTS
+from docs.failures import FAILURES
 from docs.pages import error_tree, metric_name
 from docs.spec003 import SPEC003
 from docs.spec004 import SPEC004
 from lattice import metrics
+from lattice.agent.runtimes.protocol import Reason
 from lattice.cli.main import COMMANDS
 from lattice.errors import LatticeError
 from lattice.kinds import KINDS
@@ -116,6 +119,12 @@ def test_every_event_is_listed_and_nothing_else() -> None:
     }
     assert {name for name, word in found if not isinstance(word, ast.Constant)} == set(computed)
     assert written.union(*computed.values()) == {each.reason for each in EVENTS}
+
+
+def test_every_word_for_a_failure_is_listed_and_nothing_else() -> None:
+    """What agents say, and what the lifecycle finds by itself."""
+    found = words_in(ROOT / "src" / "lattice" / "scheduling" / "lifecycle.py", r"MISSING|NOT_APPLIED|EXITED|START_TIMEOUT")
+    assert [each.word for each in FAILURES] == sorted({*get_args(Reason), *found})
 
 
 def anchors(path: Path) -> set[str]:

@@ -34,6 +34,7 @@ class Spoken:
     ready: bool = False
     failure: str = ""  # why it failed, in one word
     log: str = ""  # its last lines
+    how: str = ""  # it failed, in words
 
 
 class Session(NamedTuple):

@@ -100,6 +100,7 @@ def test_a_new_run_starts_what_failed_again_and_the_same_order_does_not() -> Non
             await clock.advance(20)
             assert state(leader) == ("Failed", 1, False, "RUNTIME_ERROR")
             assert heard(leader).workloads["default/web"].log == "one\ntwo\n"
+            assert heard(leader).workloads["default/web"].how == "ended with code 3"
             assert len(starts(node)) == 1
             await order(leader, clock, run=2)
             assert state(leader) == ("Running", 2, True, "")

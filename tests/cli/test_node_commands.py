@@ -3,7 +3,7 @@
 import pytest
 
 from lattice.cli import drain as draining
-from lattice.cli import marks
+from lattice.cli import events, marks
 
 HOME = "/apis/lattice.dev/v1alpha1"
 N1 = f"{HOME}/latticenodes/n1"
@@ -118,3 +118,71 @@ def test_drain_says_what_is_left_when_its_time_is_up(server, lattice, monkeypatc
     ran = lattice("drain", "n1", "--timeout", "3s")
     assert (ran.code, ran.out) == (3, "node/n1 draining\n")
     assert "node/n1 is not empty after 3 s: shop/web-0, shop/web-1, shop/web-2 and 2 more" in ran.err
+
+
+WHY = "1 still here; shop/web-0: one more must run first, and no node takes it: 0 of 2 nodes: 2 without 1 cpu free"
+
+
+def is_stuck():
+    return a_node() | {"kind": "LatticeNode", "status": {"conditions": [{"type": "Drained", "status": "False", "message": WHY}]}}
+
+
+def test_a_drain_that_cannot_go_on_says_why(server, lattice, monkeypatch):
+    times = iter(range(100))
+    monkeypatch.setattr(draining, "TELL", 1.0)
+    monkeypatch.setattr(draining.time, "monotonic", lambda: float(next(times)))
+    monkeypatch.setattr(draining.time, "sleep", lambda _: None)
+    server.put(N1, is_stuck())
+    server.put(WEB, a_workload())
+    ran = lattice("drain", "n1", "--timeout", "5s")
+    assert ran.code == 3
+    assert f"waiting for node/n1: {WHY}\n" in ran.err
+    assert f"node/n1 is not empty after 5 s: {WHY}" in ran.err
+
+
+def test_a_node_that_is_not_gone_yet_says_who_is_left_on_it(server, lattice):
+    server.put(N1, is_stuck() | {"metadata": {"name": "n1", "uid": "1", "finalizers": ["lattice.dev/machine"]}})
+    server.answers["DELETE", N1] = [(200, [], server.objects[N1])]
+    ran = lattice("delete", "node", "n1", "--timeout", "1ms")
+    assert f"is not gone yet: {WHY}; held by its finalizers lattice.dev/machine" in ran.err
+
+
+SECRETS = "/api/v1/namespaces/lattice-system/secrets"
+
+
+def test_a_token_for_what_is_not_there_or_is_there_already_is_made_with_a_warning(server, lattice):
+    server.put(f"{SECRETS}/lattice-ca", {"metadata": {"name": "lattice-ca"}, "data": {"tls.crt": "eA=="}})
+    server.answers["POST", SECRETS] = [(201, [], {"metadata": {}})] * 2
+    server.put(N1, a_node())
+    ran = lattice("tokens", "create", "--pool", "nope", "--cluster", "none", "--node", "n1")
+    assert (ran.code, ran.out[:4]) == (0, "ljt-")
+    assert ran.err == (
+        "Warning: node n1 is there already: the machine that joins with this token takes its place\n"
+        "Warning: there is no pool nope yet; see `lattice get pools`\n"
+        "Warning: there is no cluster none yet; see `lattice get clusters`\n"
+    )
+    assert lattice("tokens", "create", "--node", "n2").err == ""
+
+
+def test_a_token_that_is_not_there_names_where_they_are_listed(server, lattice):
+    ran = lattice("tokens", "delete", "nope")
+    assert (ran.code, ran.out) == (1, "")
+    assert "there is no token nope" in ran.err
+    assert "lattice tokens list" in ran.err
+    assert "secrets" not in ran.err
+
+
+def test_what_is_to_be_stopped_is_not_tried_again(server, lattice):
+    server.put(WEB, a_workload() | {"spec": {"desiredState": "Stopped"}})
+    ran = lattice("retry", "web-0", "-n", "shop")
+    assert (ran.code, ran.out) == (1, "")
+    assert "workload/web-0 is to be stopped" in ran.err
+    assert "start it first" in ran.err
+
+
+def test_events_of_the_same_second_are_shown_as_they_were_written():
+    reasons = {"WorkloadDeleted": "12", "WorkloadStopping": "9", "WorkloadDeleting": "10"}
+    found = [{"metadata": {"resourceVersion": at}, "reason": why, "lastTimestamp": "2026-11-15T07:40:00Z"} for why, at in reasons.items()]
+    before = {"metadata": {"resourceVersion": "11"}, "reason": "Before", "lastTimestamp": "2026-11-15T07:39:59Z"}
+    shown = sorted([*found, before], key=events.in_order)
+    assert [each["reason"] for each in shown] == ["Before", "WorkloadStopping", "WorkloadDeleting", "WorkloadDeleted"]

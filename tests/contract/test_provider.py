@@ -268,3 +268,18 @@ def test_what_cannot_be_stopped_is_told_and_the_machine_stays_listed(tmp_path: P
         (rig.home("n1") / "state.json").unlink()
 
     play("local", tmp_path, story)
+
+
+def test_agents_are_told_where_a_server_is_that_has_moved(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        await rig.create("n1")
+        words = Path(f"/proc/{rig.agent('n1')}/cmdline").read_bytes().decode().split("\0")
+        told = Path(words[words.index("--server-file") + 1])
+        assert told.read_text() == "https://nowhere.invalid"
+        rig.provider = rig.begun()
+        assert isinstance(rig.provider, LocalProvider)
+        rig.provider.server = lambda: "https://elsewhere.invalid"
+        assert await rig.states() == [("n1", "rack-001", "Running")]
+        assert told.read_text() == "https://elsewhere.invalid"
+
+    play("local", tmp_path, story)

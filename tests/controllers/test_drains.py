@@ -2,10 +2,13 @@
 
 import msgspec
 import pytest
-from workload_world import World, a_service, a_workload, play
+from workload_world import World, a_service, a_workload, obj, play
 
+from lattice.kinds.base import Condition
+from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.constraint import Taint
 from lattice.kinds.node import LatticeNode
+from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import LatticeWorkload
 
 DRAIN = Taint(key="lattice.dev/draining", effect="NoSchedule")
@@ -56,6 +59,34 @@ def test_nodes_drained_at_once_wait_for_one_more_where_none_can_be_spared() -> N
         await world.run(30)
         assert {world.where(f"default/web-{number}") for number in (1, 2, 3)} == {"free"}
         assert min(ready) == 2
+
+    play(script)
+
+
+def test_a_drain_that_cannot_go_on_says_which_replica_finds_no_node_and_why() -> None:
+    async def script(world: World) -> None:
+        await spread_out(world, 1, 1)
+        await world.cordon("free")
+        await taint(world, "n1", DRAIN)
+        await world.run(5)
+        pool = {"provider": {"type": "local", "region": "here"}, "capacity": {"maxNodes": 4}}
+        await world.add(obj(LatticePool, "south", pool, status={"capacity": {"allocatedNodes": 4}}))
+        await world.add(obj(LatticeCluster, "south-001", {"pool": "south"}))
+        await world.add(a_workload("web-2", service="web", slot=2, cluster="south-001"))
+        await world.run(1)
+        message = "0 of 2 nodes: 1 cordoned; 1 drained"
+        stuck = {"type": "Scheduled", "status": "False", "reason": "NoNodeFits", "message": message}
+        await world.set_conditions("default/web-2", (msgspec.convert(stuck, Condition),))
+        await world.run(60)
+        said = world.condition("n1", "Drained")
+        needs = "default/web-1: service default/web has 1 available and needs 1: one more must run first"
+        why = f"{message}; pool south has 4 of 4 nodes"
+        assert said is not None
+        assert (said.reason, said.message) == ("NoRoomForOneMore", f"1 still here; {needs}, and no node takes it: {why}")
+        assert await world.events("n1") == ["NodeReady", "NodeDraining", "NodeDrainStuck"]
+        await world.cordon("free", on=False)
+        await world.run(30)
+        assert (await world.events("n1"))[3:] == ["NodeDrained"]
 
     play(script)
 

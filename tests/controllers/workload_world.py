@@ -20,9 +20,11 @@ from lattice.controllers.office import Office
 from lattice.controllers.record import created, path_of, with_metadata, with_spec, with_status
 from lattice.controllers.workloads import Workloads
 from lattice.kinds.base import Condition, Kind
+from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Event
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.order import Wanted
+from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import FINALIZER, Binding, LatticeWorkload
 from lattice.presence import Beat, Presence, Session, Spoken, Usage
@@ -38,7 +40,7 @@ from lattice.store.protocol import Change, Delete, Entry, Key
 
 TIMES = NodeTimes()
 PORTS = range(30000, 30010)
-COPIES = (LatticeWorkload, LatticeNode, LatticeService)
+COPIES = (LatticeWorkload, LatticeNode, LatticeService, LatticeCluster, LatticePool)
 
 
 def a_workload(name: str = "w", **spec: Any) -> LatticeWorkload:

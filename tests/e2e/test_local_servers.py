@@ -61,6 +61,18 @@ def nothing_left(site: Site) -> Iterator[None]:
                 os.kill(pid, signal.SIGKILL)
 
 
+def create(wire: Wire, site: Site) -> None:
+    for obj in manifests(site):
+        plural = {"LatticeNodeClass": "latticenodeclasses", "LatticePool": "latticepools"}.get(obj["kind"])
+        place = f"/apis/lattice.dev/v1alpha1/{plural}" if plural else SERVICES
+        assert wire.post(place, obj).status == 201
+
+
+def ready(server: Server) -> list[Object]:
+    items = Wire(server.kubeconfig).get(WORKLOADS).value["items"]
+    return [each for each in items if each.get("status", {}).get("ready")]
+
+
 def _listed(server: Server) -> set[str]:
     found = Wire(server.kubeconfig).get(f"{LEASES}/servers")
     return {*found.value["metadata"]["annotations"]["lattice.dev/servers"].split(",")} if found.status == 200 else set()
@@ -82,17 +94,8 @@ def _agents(folder: Path) -> list[int]:
 def test_agents_of_a_server_that_is_killed_go_to_the_other_and_nothing_is_started_again(tmp_path: Path) -> None:
     site = Site(tmp_path)  # only to look with
     with nothing_left(site), two_servers(tmp_path) as (first, second):
-        wires = {server.name: Wire(server.kubeconfig) for server in (first, second)}
-        for obj in manifests(site):
-            plural = {"LatticeNodeClass": "latticenodeclasses", "LatticePool": "latticepools"}.get(obj["kind"])
-            place = f"/apis/lattice.dev/v1alpha1/{plural}" if plural else SERVICES
-            assert wires["first"].post(place, obj).status == 201
-
-        def running(server: Server) -> list[Object]:
-            items = wires[server.name].get(WORKLOADS).value["items"]
-            return [each for each in items if each.get("status", {}).get("ready")]
-
-        until(lambda: len(running(first)) == 1, "it runs")
+        create(Wire(first.kubeconfig), site)
+        until(lambda: len(ready(first)) == 1, "it runs")
         (agent,), before = _agents(first.folder / "machines"), site.live()
         words = Path(f"/proc/{agent}/cmdline").read_bytes().decode().split("\0")
         assert words[words.index("--server") + 1].split(",") == [first.url, second.url]
@@ -101,12 +104,42 @@ def test_agents_of_a_server_that_is_killed_go_to_the_other_and_nothing_is_starte
         first.end(signal.SIGKILL)
         until(lambda: second.leads, "the second leads")
         until(lambda: log.read_text().count('"event": "connected"') > connected, "the agent is with it")
-        binding = running(second)[0]["status"]["binding"]
+        binding = ready(second)[0]["status"]["binding"]
         assert (_agents(first.folder / "machines"), site.live()) == ([agent], before), "the same agent runs the same process"
         assert not [*(second.folder / "machines").glob("local/*")], "and no other machine was made for it"
         first.start()
         until(lambda: _listed(second) == {first.url, second.url}, "both are there again")
-        assert (running(second)[0]["status"]["binding"], site.live()) == (binding, before)
+        assert (ready(second)[0]["status"]["binding"], site.live()) == (binding, before)
         assert (second.end(), first.end()) == (0, 0)
         until(lambda: not _agents(tmp_path), "who made the machines ends them")
+        assert site.live() == {}
+
+
+def test_agents_follow_a_server_that_was_killed_and_comes_back_on_another_port(tmp_path: Path) -> None:
+    site, place = Site(tmp_path), tmp_path / "data"
+    place.mkdir()
+
+    def a_server() -> Server:
+        port = free_port()
+        command = [*LATTICE, "server", "--data-dir", str(place), "--port", str(port), *FLAGS]
+        server = Server("one", command, tmp_path / "log", folder=place, port=port)
+        stack.callback(lambda: server.process and server.end())
+        server.start()
+        until(lambda: server.leads, "it leads")
+        return server
+
+    with nothing_left(site), ExitStack() as stack:
+        first = a_server()
+        create(Wire(first.kubeconfig), site)
+        until(lambda: len(ready(first)) == 1, "it runs")
+        (agent,), before = _agents(place / "machines"), site.live()
+        log = next((place / "machines").glob("local/*/agent.log"))
+        connected = log.read_text().count('"event": "connected"')
+        first.end(signal.SIGKILL)
+        second = a_server()
+        assert second.port != first.port
+        until(lambda: log.read_text().count('"event": "connected"') > connected, "the agent is with it")
+        until(lambda: len(ready(second)) == 1, "and what it runs is ready")
+        assert (_agents(place / "machines"), site.live()) == ([agent], before), "the same agent runs the same process"
+        assert second.end() == 0
         assert site.live() == {}

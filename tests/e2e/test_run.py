@@ -61,7 +61,7 @@ def _answers(site: Site) -> None:
 
 def _fails_for_good(site: Site, name: str, why: str) -> None:
     status = until(lambda: _when(site.status(name), "Failed"), f"{name} fails")
-    assert (status["failureReason"], status["retry"]["attempts"]) == (why, status["retry"]["max"])
+    assert (status["failureReason"], status["retry"]["attempts"], status["retry"]["final"]) == (why, 1, True)
     assert "nextAt" not in status["retry"]
     told = until(lambda: [each for each in site.events(name) if each["reason"] == "WorkloadFailed"], "an event says so")
     assert [each["type"] for each in told] == ["Warning"]
@@ -73,7 +73,8 @@ def _is_tried_five_times(site: Site, name: str) -> None:
     until(lambda: "WorkloadFailed" in site.reasons(name), f"{name} is given up")
     status = site.status(name)
     assert (status["actualState"], status["failureReason"], status["retry"]["attempts"]) == ("Failed", "RUNTIME_ERROR", 5)
-    assert status["lastLog"] == "out of luck\n" * 5
+    assert (status["failureMessage"], status["lastLog"]) == ("ended with code 3", "out of luck\n" * 5)
+    assert "RUNTIME_ERROR, ended with code 3: it failed once" in [each["message"] for each in site.events(name)]
     assert site.reasons(name).count("RetryTriggered") == 4
 
 

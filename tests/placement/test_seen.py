@@ -12,7 +12,7 @@ from lattice.kinds.node import LatticeNode, NodeSpec, NodeStatus
 from lattice.kinds.service import LatticeService, PlacedIn, ServiceStatus
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadStatus
 from lattice.placement.replicas import in_cell, template, workload
-from lattice.placement.seen import Patience, Seen, has_joined, look
+from lattice.placement.seen import Patience, Seen, has_joined, look, silence
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 PATIENCE = Patience(NOW, timedelta(seconds=10))
@@ -129,3 +129,11 @@ def test_a_service_without_replicas_is_updated_when_it_was_placed_for_an_earlier
 )
 def test_a_node_has_joined_when_its_agent_was_heard_of(node: LatticeNode, *, joined: bool) -> None:
     assert has_joined(node) == joined
+
+
+@pytest.mark.parametrize(("reason", "said"), [("Heard", ""), ("NotJoined", ""), ("Silent", "nothing heard for 40 s")])
+def test_only_a_node_that_was_heard_once_is_silent(reason: str, said: str) -> None:
+    node = a_node(reason=reason)
+    (ready,) = node.status.conditions
+    conditions = (msgspec.structs.replace(ready, message="nothing heard for 40 s"),)
+    assert silence(msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, conditions=conditions))) == said

@@ -94,6 +94,18 @@ RUNNING = [
         id="the fifth failure ends it",
     ),
     pytest.param(
+        {**APPLIED, "report": replace(says("Failed", failure="RUNTIME_ERROR"), how="ended with code 7")},
+        "BackoffWait",
+        "RUNTIME_ERROR, ended with code 7: it failed once",
+        id="how it failed is told, too",
+    ),
+    pytest.param(
+        {**APPLIED, "report": replace(says("Starting"), how="ended with code 7")},
+        "BackoffWait",
+        "START_TIMEOUT: it failed once",
+        id="what its node said of something else is not",
+    ),
+    pytest.param(
         {"retry": counted(5, 6), "last": done("MarkFailed"), "report": says("Failed", 5)},
         "NoAction",
         "it has failed for good; change it, or ask for a retry",

@@ -1,5 +1,6 @@
 """What is shown of a workload for all that may be known of it."""
 
+import dataclasses
 from datetime import timedelta
 from typing import Any
 
@@ -65,6 +66,10 @@ def test_what_was_decided_is_stored_with_its_time() -> None:
     status = after(a_workload(**BOUND), Sight("Ready", report=says("Failed"), log="x" * 5000), failed, NOW)
     assert (status.last_action, status.last_action_at, status.retry) == ("BackoffWait", written(NOW), counted(1, 2))
     assert (status.failure_reason, len(status.last_log)) == ("RUNTIME_ERROR", 2048)
+    assert status.failure_message == ""
+    told = dataclasses.replace(says("Failed", failure="RUNTIME_ERROR"), how="ended with code 7")
+    status = after(a_workload(**BOUND), Sight("Ready", report=told), failed, NOW)
+    assert status.failure_message == "ended with code 7"
     waits = after(a_workload(**BOUND), Sight("Ready", report=says("Failed")), Decision(Action.BACKOFF_WAIT, "", again=3), NOW)
     assert waits.last_action == "Apply"
 

@@ -59,3 +59,9 @@ def test_run_numbers_only_grow() -> None:
         retry = step(retry)
         seen.append(retry.run)
     assert seen == [1, 2, 3, 4, 5]
+
+
+def test_what_trying_again_would_not_help_has_failed_for_good_after_one_failure() -> None:
+    retry = ended(begun(None, REV))
+    assert (retry.attempts, retry.next_at, is_spent(retry), retry.is_over) == (1, None, True, True)
+    assert not is_spent(by_hand(retry, REV, NOW))

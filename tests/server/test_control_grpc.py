@@ -92,6 +92,9 @@ def test_a_workload_from_apply_to_delete(tmp_path: Path) -> None:
             assert (again.created, again.workload.desired_state) == (False, "Stopped")
             whole = json.loads((await stub.GetWorkload(pb.WorkloadName(name="job"))).json)
             assert whole["metadata"]["managedFields"][0]["manager"] == "ada"
+            code, told = await refused(stub.RetryWorkload(pb.WorkloadName(name="job")))
+            assert (code, "is to be stopped" in told) == (CODE.ABORTED, True)
+            await applied(stub)
             retried = await stub.RetryWorkload(pb.WorkloadName(name="job"))
             assert RETRY_REQUESTED in json.loads(retried.json)["metadata"]["annotations"]
             listed = await stub.ListWorkloads(pb.ListRequest())

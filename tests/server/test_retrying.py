@@ -9,7 +9,7 @@ from server.apis import ADMIN, SERVER, VIEWER, about, an_api, asked, value
 from server.links import a_workload
 from store.virtual import VirtualClock
 
-from lattice.controllers.record import created
+from lattice.controllers.record import created, with_spec
 from lattice.errors import Conflict, Denied, NotAllowed, NotFound
 from lattice.kinds.workload import RETRY_REQUESTED, LatticeWorkload
 from lattice.server.api import Api
@@ -47,6 +47,19 @@ def test_an_administrator_may_retry_what_a_service_owns() -> None:
         assert (now.spec, now.status, now.metadata.generation) == (before.spec, before.status, before.metadata.generation)
         assert value(reply)["metadata"]["annotations"] == now.metadata.annotations
         assert value(reply)["metadata"]["resourceVersion"] == str(await api.store.revision())
+
+    play(story)
+
+
+def test_what_is_to_be_stopped_is_not_tried_again() -> None:
+    async def story(api: Api) -> None:
+        entry = await api.store.get(KEY)
+        assert entry is not None
+        await api.store.commit([with_spec(entry, msgspec.structs.replace((await stored(api)).spec, desired_state="Stopped"))])
+        with pytest.raises(Conflict, match="is to be stopped") as refused:
+            await asked(api, "POST", about("web", "retry"), ADMIN)
+        assert "start it first" in str(refused.value)
+        assert (await stored(api)).metadata.annotations == {}
 
     play(story)
 

@@ -9,6 +9,7 @@ from lattice.agent.runtimes.protocol import Failure, Instance, InstanceId
 from lattice.wire import agent_pb2 as pb
 
 NOT_ASKED = Health(ready=False)
+LONGEST_HOW = 256  # characters: an exit code or a signal, or what the system says
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +54,26 @@ def _stopped(own: Mapping[str, Instance]) -> pb.Report:
     run = max((each.attempt for each in own.values()), default=0)
     if live:
         return pb.Report(state=live[0].state, run=run)
-    failure = first_failure(own)
-    return pb.Report(state="Failed" if failure else "Stopped", run=run, failure=failure.reason if failure else "")
+    return _over(run, first_failure(own))
 
 
 def _running(order: Assignment, own: Mapping[str, Instance], seen: Seen) -> pb.Report:
     settled = {name: each for name, each in own.items() if name in order.containers and each.settles(order.attempt)}
     ended = {name: each for name, each in settled.items() if not each.live}
     if ended:
-        run = max(each.attempt for each in ended.values())
-        failure = first_failure(ended)
-        return pb.Report(state="Failed" if failure else "Stopped", run=run, failure=failure.reason if failure else "")
+        return _over(max(each.attempt for each in ended.values()), first_failure(ended))
     if len(settled) < len(order.containers):
         return pb.Report(state="Starting", run=order.attempt)
     states = [_health(each, order, seen) for each in settled.values()]
     is_up = all(each.state == "Running" for each in settled.values()) and all(each.started for each in states)
     run = max((each.attempt for each in settled.values()), default=order.attempt)
     return pb.Report(state="Running" if is_up else "Starting", run=run, ready=is_up and all(each.ready for each in states))
+
+
+def _over(run: int, failure: Failure | None) -> pb.Report:
+    if failure is None:
+        return pb.Report(state="Stopped", run=run)
+    return pb.Report(state="Failed", run=run, failure=failure.reason, how=failure.message[:LONGEST_HOW])
 
 
 def _health(instance: Instance, order: Assignment, seen: Seen) -> Health:

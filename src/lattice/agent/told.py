@@ -5,6 +5,7 @@ from typing import NamedTuple
 import msgspec
 
 from lattice.agent.plan import Assignment
+from lattice.agent.report import LONGEST_HOW
 from lattice.agent.runtimes.protocol import Limits
 from lattice.errors import Invalid
 from lattice.kinds.container import Container, Disconnect
@@ -61,6 +62,6 @@ def taken(known: Taken, orders: pb.Orders) -> Taken:
 
 
 def _failed(said: pb.Assignment, error: Invalid) -> pb.Report:
-    return pb.Report(
-        workload=said.workload, uid=said.uid, state="Failed", revision=said.revision, run=said.run, failure="INVALID_SPEC", log=str(error)
-    )
+    report = pb.Report(workload=said.workload, uid=said.uid, state="Failed", revision=said.revision, run=said.run)
+    report.failure, report.how, report.log = "INVALID_SPEC", error.what[:LONGEST_HOW], str(error)
+    return report

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Options:
     server: str  # one or several, separated by commas
+    server_file: str
     token: str
     data_dir: str
     name: str
@@ -53,6 +54,12 @@ class Options:
     show_envvar=True,
     metavar="URL[,URL]",
     help="API server to join: https://HOST:PORT. Name several where there are: any of them will do, while the others are down. Repeatable.",
+)
+@click.option(
+    "--server-file",
+    default="",
+    metavar="FILE",
+    help="File in which whoever starts agents here keeps the address of the server; read anew each time it is looked for.",
 )
 @click.option(
     "--join",
@@ -171,25 +178,28 @@ async def _serve(options: Options, folder: Path, work: "Work", runtimes: tuple[s
     await asyncio.to_thread(_join, identity, options)
     if former and identity.authority != former:
         work.term = 0  # each control plane counts its own
-    server = options.server or identity.place.server
+
+    def servers() -> str:
+        return _written(options.server_file) or options.server or identity.place.server
+
     block = None if options.ports else PortBlock(folder)
     machine = _machine(options, folder, runtimes, _ports(options.ports) if block is None else block.range)
     meter = NodeMeter(work.clock, folder)
 
     def remember(*addresses: str) -> None:
         with contextlib.suppress(OSError):  # a full disk is no reason to be cut off
-            identity.found(Place(identity.place.node, server, tuple(dict.fromkeys([*addresses, *identity.place.agents]))[:KNOWN]))
+            identity.found(Place(identity.place.node, servers(), tuple(dict.fromkeys([*addresses, *identity.place.agents]))[:KNOWN]))
 
     async def look_up() -> list[str]:
-        found = await asyncio.to_thread(join.look_up, identity, server)
+        found = await asyncio.to_thread(join.look_up, identity, servers())
         remember(*identity.place.agents[:1], *found)
         return found
 
     async def rejoin() -> bool:
-        return await asyncio.to_thread(_rejoined, identity, options)
+        return await asyncio.to_thread(_rejoined, identity, replace(options, server=servers()))
 
     async def come_back() -> bytes:
-        return await asyncio.to_thread(join.come_back, identity, server)
+        return await asyncio.to_thread(join.come_back, identity, servers())
 
     agent = Agent(work, GrpcLink(lambda: identity), work.clock, rng, machine.registration, list(identity.place.agents))
     agent.node_usage, agent.look_up, agent.connected_to, agent.rejoin = meter.usage, look_up, remember, rejoin
@@ -202,6 +212,14 @@ async def _serve(options: Options, folder: Path, work: "Work", runtimes: tuple[s
         raise
     if options.stop_on_exit:
         await work.stop_all()
+
+
+def _written(file: str) -> str:
+    """Nothing while it cannot be read: what was said before still holds."""
+    try:
+        return Path(file).read_text().strip() if file else ""
+    except OSError:
+        return ""
 
 
 async def _until_stopped(*running: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lattice.cli import output, say
+from lattice.cli import marks, output, say
 from lattice.cli.client import Request
 from lattice.cli.leftover import left_behind
 from lattice.cli.names import Target, address, full_name, names
@@ -203,9 +203,11 @@ class Deleting:
 
 
 def _held_by(left: dict[str, Any]) -> str:
-    """What keeps it: a namespace says so in its conditions, everything else has finalizers."""
+    """What keeps it: a namespace and a node say so in their conditions, everything else has finalizers."""
     conditions = (left.get("status") or {}).get("conditions") or [] if left.get("kind") == "Namespace" else []
     told = [c["message"] for c in conditions if c.get("status") == "True" and c.get("message")]
+    if left.get("kind") == marks.NODES.kind and (words := marks.drain_words(left)):
+        told.append(words)
     if finalizers := left["metadata"].get("finalizers"):
         told.append(f"held by its finalizers {', '.join(finalizers)}")
     return "; ".join(told) or "nothing says why; the server may be busy or have no leader"

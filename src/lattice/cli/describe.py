@@ -166,7 +166,7 @@ def _events(connection: Connection, about: Target, value: dict[str, Any], now: d
         pages = connection.client.pages(path, {"fieldSelector": events.selector(about, metadata.get("uid", "")), "limit": "500"})
     except LatticeError as e:
         return [_field("Events", f"not shown: {e.what}")]
-    items = sorted((e for page in pages for e in page.get("items") or []), key=events.last_seen)
+    items = sorted((e for page in pages for e in page.get("items") or []), key=events.in_order)
     if not items:
         return [_field("Events", "<none>")]
     rows = [[e.get("type", ""), e.get("reason", ""), events.seen(e, now), str(e.get("message", "")).strip()] for e in items]

@@ -69,16 +69,24 @@ class Waiting:
             if ends is not None and time.monotonic() >= ends:
                 name = min(left)
                 problem = Unavailable(
-                    f"node/{name} is not empty after {self.timeout:g} s: {_listed(found[name])}",
-                    fix="see `lattice events`, or give it more --timeout; the drain goes on",
+                    f"node/{name} is not empty after {self.timeout:g} s: {self._left(name, found[name])}",
+                    fix="make room for it elsewhere, or give it more --timeout; the drain goes on until `lattice uncordon`",
                 )
                 say.error(problem)
                 return problem.exit_code
             if time.monotonic() >= tell_at:
-                say.note("; ".join(f"waiting for node/{name}: {_listed(found[name])}" for name in sorted(left)))
+                for name in sorted(left):
+                    say.note(f"waiting for node/{name}: {self._left(name, found[name])}")
                 tell_at = time.monotonic() + TELL
             time.sleep(LOOK)
         return 0
+
+    def _left(self, node: str, workloads: list[str]) -> str:
+        """In the node's own words, once it has any."""
+        try:
+            return marks.drain_words(self.connection.client.get(address(marks.NODES, None, node))) or _listed(workloads)
+        except NotFound:
+            return _listed(workloads)
 
 
 def _foretell(connection: Connection, nodes: list[str]) -> None:

@@ -71,7 +71,7 @@ class Events:
         shown: set[str] = set()
         while True:
             pages = self.connection.client.pages(path, query)
-            items = sorted((e for page in pages for e in page.get("items") or [] if self._wanted(e)), key=last_seen)
+            items = sorted((e for page in pages for e in page.get("items") or [] if self._wanted(e)), key=in_order)
             self._print([e for e in items if _identity(e) not in shown])
             shown.update(map(_identity, items))
             if not self.asked.watch:
@@ -162,6 +162,12 @@ def last_seen(event: dict[str, Any]) -> str:
         series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp")
     )
     return str(found or "")
+
+
+def in_order(event: dict[str, Any]) -> tuple[str, int]:
+    """Times are told to the second; what was written first in it has the lower number."""
+    number = str(event["metadata"].get("resourceVersion") or "")
+    return last_seen(event), int(number) if number.isdigit() else 0
 
 
 def _identity(event: dict[str, Any]) -> str:

@@ -41,6 +41,12 @@ def _target(word: str) -> Target:
     return names().targets([word])[0] if "/" in word else Target(NODES, word)
 
 
+def drain_words(node: Object) -> str:
+    """What is left on a node that is being emptied, and what holds it there."""
+    conditions = (node.get("status") or {}).get("conditions") or []
+    return next((str(each.get("message", "")) for each in conditions if each["type"] == "Drained" and each["status"] == "False"), "")
+
+
 @dataclass(frozen=True)
 class Marking:
     """Changes the spec of nodes, and says what was done."""

@@ -9,7 +9,7 @@ from lattice.cli.client import Request
 from lattice.cli.names import address
 from lattice.cli.options import Command, Connection, connected
 from lattice.cli.replicas import meant
-from lattice.errors import LatticeError
+from lattice.errors import Conflict, LatticeError
 from lattice.kinds.workload import LatticeWorkload
 
 
@@ -56,6 +56,9 @@ def has_failed(workload: dict[str, Any]) -> bool:
 def _ask(connection: Connection, workload: dict[str, Any], dry_run: str) -> None:
     metadata = workload["metadata"]
     name = metadata["name"]
+    if (workload.get("spec") or {}).get("desiredState", "Running") != "Running":
+        what = f"workload/{name} is to be stopped: there is nothing to try again"
+        raise Conflict(what, fix="start it first: set its spec.desiredState to Running")
     if dry_run != "client":
         path = f"{address(LatticeWorkload.resource, metadata['namespace'], name)}/retry"
         connection.client.send(Request("POST", path, {"dryRun": "All"} if dry_run == "server" else {}))

@@ -6,10 +6,12 @@ from typing import Any
 
 import click
 
-from lattice.cli import render
+from lattice.cli import render, say
 from lattice.cli.client import Client, Request
+from lattice.cli.names import address
 from lattice.cli.options import Connection, Duration, connected
 from lattice.cli.usage import Misused
+from lattice.errors import NotFound
 
 SECRETS = "/api/v1/namespaces/lattice-system/secrets"
 ORDINARY = 15 * 60.0  # seconds
@@ -51,11 +53,34 @@ def create(connection: Connection, node: str, ttl: float, long_lived: bool, **re
     _refuse_bad_life(ttl, long_lived)
     _refuse_bad_name(node)
     labels = _labels(rest.pop("labels"))
+    _warn(connection.client, node, pool=rest["pool"], cluster=rest["cluster"])
     authority = connection.client.get(f"{SECRETS}/lattice-ca")["data"]["tls.crt"]
     token = JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), fingerprint(b64decode(authority)))
     grant = Grant(expires=stamp(datetime.now(UTC) + timedelta(seconds=ttl)), node=node, labels=labels, spec=NodeSpec(**rest))
     connection.client.send(Request("POST", SECRETS, body=token_secret(token, grant)))
     click.echo(str(token))
+
+
+def _warn(client: Client, node: str, *, pool: str, cluster: str) -> None:
+    """Of what is allowed and rarely meant."""
+    from lattice.kinds.cluster import LatticeCluster
+    from lattice.kinds.node import LatticeNode
+    from lattice.kinds.pool import LatticePool
+
+    if node and _is_there(client, address(LatticeNode.resource, None, node)):
+        say.warning(f"node {node} is there already: the machine that joins with this token takes its place")
+    for resource, name in ((LatticePool.resource, pool), (LatticeCluster.resource, cluster)):
+        word = resource.singular.removeprefix("lattice")
+        if name and not _is_there(client, address(resource, None, name)):
+            say.warning(f"there is no {word} {name} yet; see `lattice get {word}s`")
+
+
+def _is_there(client: Client, path: str) -> bool:
+    try:
+        client.get(path)
+    except NotFound:
+        return False
+    return True
 
 
 def _refuse_bad_life(ttl: float, long_lived: bool) -> None:
@@ -118,8 +143,12 @@ def delete(connection: Connection, ids: tuple[str, ...], expired: bool) -> None:
             if is_over(kept.grant, datetime.now(UTC))
         )
     for each in ids:
-        connection.client.send(Request("DELETE", f"{SECRETS}/join-{each.removeprefix('ljt-').partition('.')[0]}"))
-        click.echo(f"token {each.removeprefix('ljt-').partition('.')[0]} deleted")
+        name = each.removeprefix("ljt-").partition(".")[0]
+        try:
+            connection.client.send(Request("DELETE", f"{SECRETS}/join-{name}"))
+        except NotFound as error:
+            raise NotFound(f"there is no token {name}", fix="see `lattice tokens list`") from error
+        click.echo(f"token {name} deleted")
 
 
 def _known(client: Client) -> list[tuple[dict[str, Any], Any]]:

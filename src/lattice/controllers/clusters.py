@@ -29,6 +29,7 @@ from lattice.placement.clusterstatus import REFUSED, REJECTED, UNAVAILABLE, UNRE
 from lattice.placement.machines import Machines, NodeSeen, Steps, leaves_by_itself, releasable, steps
 from lattice.placement.money import Charge, counting
 from lattice.placement.prices import PriceBook
+from lattice.placement.seen import silence
 from lattice.placement.supply import cloud_account, compile_supply, pool_account, static_account
 from lattice.providers.protocol import Found, Machine, Provider, Refused, Rejected
 from lattice.store.protocol import Change, Check, Delete, Entry, Put, Write
@@ -204,7 +205,9 @@ class Clusters:
         if entry is None or node is None:
             return
         mark = with_metadata(entry, lambda metadata: doomed({"metadata": metadata}, now=self.office.now)["metadata"])
-        await self.office.commit([mark, self._teller.event(node, "NodeGivenUp", "its cluster needs it no more: what runs on it leaves")])
+        why = silence(node)
+        words = f"its cluster goes on without it: {why}" if why else "its cluster needs it no more: what runs on it leaves"
+        await self.office.commit([mark, self._teller.event(node, "NodeGivenUp", words)])
 
     async def _make_node(self, cluster: LatticeCluster, name: str, kind: str) -> None:
         node = node_object(cluster, name, self._classes.get(f"/{kind}"), kind)

@@ -1,6 +1,7 @@
 """Who must leave a node that is drained or has a mark that expels, and who may only leave once another runs elsewhere?"""
 
-from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -8,13 +9,30 @@ from msgspec.structs import replace
 from lattice.controllers.loop import Again, Loop, Pace, Source
 from lattice.controllers.office import Office
 from lattice.controllers.record import conditioned, path_of, with_status
+from lattice.kinds.base import Condition
+from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.node import LatticeNode
+from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.leaving import ages, drained, is_draining, is_marked, preempted, reasons, resident, since, standing, undrained
+from lattice.placement.seen import no_room
+from lattice.scheduling.leaving import (
+    DRAINED,
+    STUCK,
+    ages,
+    drained,
+    is_draining,
+    is_marked,
+    preempted,
+    reasons,
+    resident,
+    since,
+    standing,
+    undrained,
+)
 from lattice.scheduling.noderules import Drain, Resident, drain, driven_out
 from lattice.scheduling.retry import written
-from lattice.store.protocol import Change
+from lattice.store.protocol import Change, Write
 
 
 @dataclass
@@ -29,6 +47,7 @@ class Departures:
         self._nodes = self.office.copy(LatticeNode)
         self._workloads = self.office.copy(LatticeWorkload)
         self._services = self.office.copy(LatticeService)
+        self._teller = self.office.teller("nodes")
         self._leaving: dict[str, Mapping[str, str]] = {}  # by path of the node: paths of workloads, and why
         self._draining: set[str] = set()
         self._surges: dict[str, Mapping[str, str]] = {}  # by path of the node: services, and who waits for one more of them
@@ -75,10 +94,13 @@ class Departures:
             {each.service: each.name for each in here if found and each.service in found.surge and each.name in found.held},
         )
         status = replace(undrained(node.status), taints_since=times)
+        news: list[Write] = []
         if found is not None:
-            status = replace(status, conditions=conditioned(node.status.conditions, [drained(found, len(here))], self.office.now))
+            said = drained(found, len(here))
+            status = replace(status, conditions=conditioned(node.status.conditions, [said], self.office.now))
+            news += self._news(node, said, len(here))
         if status != node.status:
-            await self.office.commit([with_status(entry, status)])
+            await self.office.commit([with_status(entry, status), *news])
         later = [each.after for each in expelled if each.after > 0]
         return Again(min(later)) if later else None
 
@@ -109,7 +131,27 @@ class Departures:
             name: standing(self._services.get(name), self._workloads.by("service", name), told, is_surged=name in surged)
             for name in services
         }
-        return drain(here, found)
+        return drain(here, {name: dataclasses.replace(each, no_room=self._in_the_way(name)) for name, each in found.items()})
+
+    def _in_the_way(self, service: str) -> str:
+        """Why no node takes one of its replicas, and whether its pool may have another machine."""
+        stuck = ((each, why) for each in self._workloads.by("service", service) if (why := no_room(each)))
+        waiting, why = next(stuck, (None, ""))
+        cluster = self.office.copy(LatticeCluster).get(f"/{waiting.spec.cluster}") if waiting else None
+        pool = self.office.copy(LatticePool).get(f"/{cluster.spec.pool}") if cluster else None
+        full = _full(pool) if pool else ""
+        return f"{why}; {full}" if full else why
+
+    def _news(self, node: LatticeNode, said: Condition, residents: int) -> Iterator[Write]:
+        before = next((each for each in node.status.conditions if each.type == DRAINED), None)
+        if said.status == "True":
+            if before is None or before.status != "True":
+                yield self._teller.event(node, "NodeDrained", said.message)
+            return
+        if before is None or before.status == "True":
+            yield self._teller.event(node, "NodeDraining", f"{residents} to move elsewhere")
+        if said.reason == STUCK and (before is None or before.reason != STUCK):
+            yield self._teller.event(node, "NodeDrainStuck", said.message, warning=True)
 
     def _told(self) -> set[str]:
         """Who was found to have to leave, on whichever node; it may not be stored yet."""
@@ -123,6 +165,12 @@ class Departures:
             self._leaving[key], self._surges[key] = leaving, surge
         _tell(self._ears, {*before} ^ {*(leaving or {})})
         _tell(self._surge_ears, {*surged} ^ {*surge})
+
+
+def _full(pool: LatticePool) -> str:
+    usage, most = pool.status.capacity, pool.spec.capacity.max_nodes
+    used = usage.allocated_nodes if usage else None
+    return f"pool {pool.metadata.name} has {used} of {most} nodes" if used is not None and most is not None and used >= most else ""
 
 
 def _tell(ears: Iterable[Callable[[Iterable[str]], None]], paths: set[str]) -> None:

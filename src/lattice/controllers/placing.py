@@ -18,6 +18,7 @@ from lattice.kinds.service import LatticeService, PlacedIn, ServiceStatus
 from lattice.placement.adrift import held_clusters
 from lattice.placement.charges import charges, paid_for, releases
 from lattice.placement.money import Charge
+from lattice.placement.seen import silence
 from lattice.placement.stages import Decided, Stage
 from lattice.placement.stale import PLACED_CONDITION, STALE_CONDITION, Said
 from lattice.placement.status import cluster_object
@@ -209,9 +210,14 @@ class Placing:
             if fewer != known.spec.nodes:
                 kept = {kind: count for kind, count in fewer.items() if count}
                 spec = msgspec.structs.replace(known.spec, nodes=kept, min_nodes=known.spec.min_nodes if kept else 0)
-                words = f"{known.spec.wanted_nodes} to {spec.wanted_nodes} machines: no service needs more"
+                words = f"{known.spec.wanted_nodes} to {spec.wanted_nodes} machines: {self._why_fewer(name)}"
                 await self._commit([with_spec(entry, spec), self._teller.event(known, "ClusterShrunk", words)])
             await self._take_back(name)
+
+    def _why_fewer(self, cluster: str) -> str:
+        silent = [each.metadata.name for each in self._nodes.by("cluster", cluster) if silence(each)]
+        gone = f"what ran on {_names(sorted(silent))}, which is not heard of, runs elsewhere; " if silent else ""
+        return f"{gone}no service needs more"
 
     async def _take_back(self, name: str) -> None:
         """What was paid for machines that never were. Whoever makes a node has seen its cluster as it is: none comes that is not known."""

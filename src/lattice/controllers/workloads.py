@@ -161,7 +161,7 @@ def _is_finished(workload: LatticeWorkload) -> bool:
 
 
 def _report(spoken: Spoken, knows: bool) -> Report:
-    return Report(reported(spoken.state), spoken.revision, spoken.run, spoken.failure, knows)
+    return Report(reported(spoken.state), spoken.revision, spoken.run, spoken.failure, knows, spoken.how)
 
 
 def _metadata(workload: LatticeWorkload) -> Callable[[dict[str, Any]], dict[str, Any]] | None:

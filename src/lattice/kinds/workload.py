@@ -94,10 +94,16 @@ class Retry(Part):
     attempts: Annotated[int, Meta(ge=0, description="Failures so far.")] | None = None
     max: Annotated[int, Meta(ge=0, description="So many failures end it.")] | None = None
     next_at: Annotated[str, Meta(description="Not tried again before this time.")] | None = None
+    final: Annotated[bool, Meta(description="Whether it has failed for good after fewer, since trying again would not help.")] = False
     revision: Annotated[str, Meta(description="Revision that this counts the failures of; another begins anew.")] = ""
     run: (
         Annotated[int, Meta(ge=0, description="Number of the start that it is for: grows with each, and a node starts each once.")] | None
     ) = None
+
+    @property
+    def is_over(self) -> bool:
+        """It has failed for good, by the rules of then."""
+        return self.final or (self.max is not None and (self.attempts or 0) >= self.max)
 
 
 class WorkloadStatus(Status):
@@ -110,6 +116,7 @@ class WorkloadStatus(Status):
     allocated_ports: Annotated[dict[str, Count], Meta(description="Port numbers on the node, by name of the port.")] = {}
     retry: Annotated[Retry, Meta(description="How often it failed and when it is tried again.")] | None = None
     failure_reason: Annotated[str, Meta(description="Why it failed last, as one word such as IMAGE_NOT_FOUND.")] = ""
+    failure_message: Annotated[str, Meta(description="How that was, in its node's words, such as its exit code or the signal.")] = ""
     state_since: Annotated[str, Meta(description="When it began to do that.")] | None = None
     last_action: Annotated[str, Meta(description="What was last done about it.")] = ""
     last_action_at: Annotated[str, Meta(description="When that was done.")] | None = None
@@ -134,6 +141,7 @@ class LatticeWorkload(Kind):
             Column("Node", ".status.binding.node"),
             Column("Attempts", ".status.retry.attempts", "integer"),
             Column("Reason", ".status.failureReason"),
+            Column("How", ".status.failureMessage", priority=1),
             Column("Desired", ".spec.desiredState", priority=1),
             Column("Cluster", ".spec.cluster", priority=1),
             Column("Revision", ".spec.revision", priority=1),

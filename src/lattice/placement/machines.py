@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from lattice.kinds.workload import LatticeWorkload
 
@@ -85,7 +84,7 @@ def _is_down(node: NodeSeen, found: Machines) -> bool:
 def leaves_by_itself(workload: LatticeWorkload) -> bool:
     """From a node that is silent for too long: it is put elsewhere. Others only wait to hear of their node, which may be for ever."""
     retry, spec = workload.status.retry, workload.spec
-    has_failed = retry is not None and retry.revision == spec.runs and (retry.attempts or 0) >= (retry.max or inf)
+    has_failed = retry is not None and retry.revision == spec.runs and retry.is_over
     return spec.desired_state == "Running" and not workload.metadata.deletion_timestamp and not has_failed
 
 

@@ -72,6 +72,12 @@ def has_joined(node: LatticeNode) -> bool:
     return bool(reasons) and NOT_JOINED not in reasons and not node.metadata.deletion_timestamp
 
 
+def silence(node: LatticeNode) -> str:
+    """What is said of one that joined and is not heard of; empty for all others."""
+    said = next((each for each in node.status.conditions if each.type == "Ready" and each.status == "False"), None)
+    return said.message if said is not None and said.reason != NOT_JOINED else ""
+
+
 def stays(node: LatticeNode) -> bool:
     """It is there, as far as anybody says, and is not being removed."""
     is_awaited = any(each.type == "Ready" and each.reason == NOT_JOINED for each in node.status.conditions)

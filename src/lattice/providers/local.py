@@ -22,11 +22,12 @@ STOP_WITHIN = 15.0  # seconds for an agent to stop what it runs, and itself
 OWN_SHARE = 2 / 3  # of that time is what a workload may take; the rest is the agent's
 GLANCE = 0.05
 MACHINE, PID, LOG, AGENT = "machine.json", "agent.pid", "agent.log", "agent"
+SERVER = ".server"  # beside the machines, and never the name of one
 
 
 @dataclass
 class LocalProvider:
-    """`server` is where agents join, asked anew at each start: a server that comes back may have another port."""
+    """`server` is where agents join, asked anew each time: one that comes back may have another port, and agents run on."""
 
     folder: Path
     server: Callable[[], str]
@@ -47,6 +48,7 @@ class LocalProvider:
             if not self._is_running(machine.node):
                 try:
                     home.mkdir(parents=True, exist_ok=True, mode=0o700)
+                    self._tell_where()
                     (home / MACHINE).write_bytes(msgspec.json.encode({"node": machine.node, "cluster": machine.cluster}))
                     await self._start(machine, home)
                 except OSError as error:
@@ -70,6 +72,7 @@ class LocalProvider:
                 await self._clear(node, self._home(node))
 
     async def list(self) -> Sequence[Found]:
+        self._tell_where()
         found = []
         for path in sorted(self.folder.glob(f"*/{MACHINE}")):
             known = msgspec.json.decode(path.read_bytes())
@@ -95,10 +98,20 @@ class LocalProvider:
     def _home(self, node: str) -> Path:
         return self.folder / node
 
+    def _tell_where(self) -> None:
+        """Agents whose server does not answer read it there."""
+        path, server = self.folder / SERVER, self.server()
+        with contextlib.suppress(OSError):  # a full disk is no reason not to know what runs
+            if self.folder.exists() and (not path.exists() or path.read_text() != server):
+                draft = path.with_suffix(".new")
+                draft.write_text(server)
+                draft.rename(path)
+
     async def _start(self, machine: Machine, home: Path) -> None:
         size = machine.size
         flags = [
-            *("--server", self.server(), "--data-dir", str(home / AGENT), "--stop-workloads-on-exit"),
+            *("--server", self.server(), "--server-file", str(self.folder / SERVER)),
+            *("--data-dir", str(home / AGENT), "--stop-workloads-on-exit"),
             *("--grace", f"{int(self.stop_within * OWN_SHARE * 1000)}ms"),
             *("--cpu", f"{size.milli}m", "--memory", str(size.memory)),
             *(("--disk", str(size.storage)) if size.storage else ()),

@@ -18,6 +18,7 @@ from lattice.scheduling.retry import read
 from lattice.scheduling.roster import LEAVING
 
 DRAINED = "Drained"  # a condition of nodes
+STUCK = "NoRoomForOneMore"  # its reason while the drain cannot go on
 
 
 def path_of(workload: LatticeWorkload) -> str:
@@ -120,4 +121,4 @@ def drained(found: Drain, residents: int) -> Condition:
         return Condition(type=DRAINED, status="True", reason="Empty", message="nothing is bound to it any more")
     why = [f"{name}: {reason}" for name, reason in sorted(found.held.items())]
     words = "; ".join([f"{residents} still here", *why[:3], *([f"and {len(why) - 3} more"] if len(why) > 3 else [])])
-    return Condition(type=DRAINED, status="False", reason="Leaving", message=words)
+    return Condition(type=DRAINED, status="False", reason=STUCK if found.is_stuck else "Leaving", message=words)

@@ -80,6 +80,7 @@ class Report:
     run: int = 0
     failure: str = ""  # why it failed, in one word
     knows_order: bool = True  # whether the node had our last order when it said so
+    how: str = ""  # it failed, in words: an exit code, a signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,18 +279,24 @@ def _forgiven(retry: Retry, graces: Graces) -> Retry:
 
 
 def _failure(found: Situation, retry: Retry, why: str, graces: Graces) -> Decision:
+    words = f"{why}, {how}" if (how := how_it_failed(found.report, why)) else why
     if why in FINAL:
-        return Decision(Action.MARK_FAILED, f"{why}: trying again would not help", ended(retry, graces.retry), failure=why)
+        return Decision(Action.MARK_FAILED, f"{words}: trying again would not help", ended(retry, graces.retry), failure=why)
     if why in BLAMELESS:
         after = postponed(retry, found.now, graces.retry)
-        return Decision(Action.BACKOFF_WAIT, f"{why}: it is started again", after, remaining(after, found.now, graces.retry), why)
+        return Decision(Action.BACKOFF_WAIT, f"{words}: it is started again", after, remaining(after, found.now, graces.retry), why)
     after = failed(retry, found.now, graces.retry)
     if is_spent(after, graces.retry):
-        return Decision(Action.MARK_FAILED, f"{why}: it failed {_times(after)}, which was the last attempt", after, failure=why)
+        return Decision(Action.MARK_FAILED, f"{words}: it failed {_times(after)}, which was the last attempt", after, failure=why)
     wait = remaining(after, found.now, graces.retry)
     if why in NODE_FAULTS:
-        return Decision(Action.RESCHEDULE, f"{why}: {NODE_FAULTS[why]}", after, wait, why)
-    return Decision(Action.BACKOFF_WAIT, f"{why}: it failed {_times(after)}", after, wait, why)
+        return Decision(Action.RESCHEDULE, f"{words}: {NODE_FAULTS[why]}", after, wait, why)
+    return Decision(Action.BACKOFF_WAIT, f"{words}: it failed {_times(after)}", after, wait, why)
+
+
+def how_it_failed(report: Report, why: str) -> str:
+    """As its node put it; nothing where it was not the node that said so."""
+    return report.how if why == report.failure else ""
 
 
 def _was_ordered(found: Situation, retry: Retry) -> bool:

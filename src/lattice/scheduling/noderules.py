@@ -221,6 +221,7 @@ class Standing:
     least: int
     leaving: int = 0
     is_changing: bool = False  # there are more than were placed: whoever updates or scales it is about to take some away
+    no_room: str = ""  # why no node takes one of its replicas, if there is such a one
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +231,7 @@ class Drain:
     leave: tuple[Leave, ...]
     held: Mapping[str, str]
     surge: tuple[str, ...]
+    is_stuck: bool = False  # such a replica is there, and no node takes it
 
     @property
     def is_done(self) -> bool:
@@ -255,12 +257,15 @@ def drain(residents: Iterable[Resident], services: Mapping[str, Standing], most:
         elif standing.is_changing:
             held[each.name] = f"replicas of service {each.service} are being replaced or removed: it waits until that is done"
         elif spare[each.service] < 1:
-            held[each.name] = (
-                f"service {each.service} has {standing.available} available and needs {standing.least}: one more must run first"
-            )
+            held[each.name] = _needs_one_more(each.service, standing)
             surge[each.service] = None
         else:
             going[each.service] += 1
             spare[each.service] -= 1
             leave.append(Leave(each.name, "its node is drained"))
-    return Drain(tuple(leave), held, tuple(surge))
+    return Drain(tuple(leave), held, tuple(surge), any(services[name].no_room for name in surge))
+
+
+def _needs_one_more(service: str, standing: Standing) -> str:
+    stuck = f", and no node takes it: {standing.no_room}" if standing.no_room else ""
+    return f"service {service} has {standing.available} available and needs {standing.least}: one more must run first{stuck}"

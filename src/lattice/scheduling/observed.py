@@ -7,7 +7,7 @@ from typing import get_args
 from msgspec.structs import replace
 
 from lattice.kinds.workload import ActualState, DesiredState, LatticeWorkload, WorkloadStatus
-from lattice.scheduling.lifecycle import UNDER_WAY, Action, Decision, Last, NodeState, Report, Situation
+from lattice.scheduling.lifecycle import UNDER_WAY, Action, Decision, Last, NodeState, Report, Situation, how_it_failed
 from lattice.scheduling.retry import SKEW, read, written
 from lattice.scheduling.roster import LEAVING
 
@@ -76,11 +76,12 @@ def after(workload: LatticeWorkload, sight: Sight, decision: Decision, now: date
         status = replace(status, retry=decision.retry)
     if decision.failure:
         status = replace(status, failure_reason=decision.failure, last_log=sight.log[-LONGEST_LOG:])
+        status = replace(status, failure_message=how_it_failed(sight.report, decision.failure))
     if not decision.is_stored:
         return status
     status = replace(status, last_action=str(decision.action), last_action_at=written(now))
     if decision.action in MENDED:
-        status = replace(status, failure_reason="")
+        status = replace(status, failure_reason="", failure_message="")
     if decision.action is Action.MARK_FAILED:
         status = _in_state(status, "Failed", now)
     if decision.action in HOMELESS:
@@ -126,8 +127,7 @@ def _homeless(workload: LatticeWorkload) -> ActualState:
     retry = workload.status.retry
     if desired(workload) == "Stopped":
         return "Stopped"
-    has_failed = retry is not None and retry.max is not None and (retry.attempts or 0) >= retry.max
-    return "Failed" if has_failed and retry is not None and retry.revision == workload.spec.runs else "Pending"
+    return "Failed" if retry is not None and retry.is_over and retry.revision == workload.spec.runs else "Pending"
 
 
 def awaits_node(workload: LatticeWorkload) -> bool:

@@ -59,8 +59,8 @@ def postponed(before: Retry, now: datetime, rules: RetryRules = RULES) -> Retry:
 
 def ended(before: Retry, rules: RetryRules = RULES) -> Retry:
     """No attempt is left, because none would help."""
-    attempts = max(rules.attempts, (before.attempts or 0) + 1)
-    return Retry(attempts=attempts, max=rules.attempts, revision=before.revision, run=(before.run or 0) + 1)
+    count, run = (before.attempts or 0) + 1, (before.run or 0) + 1
+    return Retry(attempts=count, max=rules.attempts, final=True, revision=before.revision, run=run)
 
 
 def by_hand(before: Retry | None, revision: str, now: datetime, rules: RetryRules = RULES) -> Retry:
@@ -75,7 +75,7 @@ def requested(metadata: Mapping[str, Any], now: str) -> dict[str, Any]:
 
 
 def is_spent(retry: Retry, rules: RetryRules = RULES) -> bool:
-    return (retry.attempts or 0) >= rules.attempts
+    return retry.final or (retry.attempts or 0) >= rules.attempts
 
 
 def remaining(retry: Retry, now: datetime, rules: RetryRules = RULES) -> float:

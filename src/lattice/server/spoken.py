@@ -13,6 +13,7 @@ from lattice.wire import agent_pb2 as pb
 MOST_REPORTS = 4096
 LONGEST_NAME = 512  # characters of a path, a uid, a revision
 LONGEST_LOG = 4096
+LONGEST_HOW = 1024
 STATES = frozenset({"Starting", "Running", "Stopped", "Failed"})
 _WORD = re.compile(r"[A-Z][A-Z0-9_]{0,63}|")
 
@@ -44,6 +45,8 @@ def beat_problem(beat: pb.Beat) -> str:
             return f'"{each.workload[:80]}" is no workload'
         if each.state not in STATES or not _WORD.fullmatch(each.failure):
             return f'"{each.state[:80]}" with failure "{each.failure[:80]}" is no state of a workload'
+        if len(each.how) > LONGEST_HOW:
+            return f"how {each.workload} failed takes {len(each.how)} characters, at most {LONGEST_HOW} are taken"
         if len(each.log) > LONGEST_LOG:
             return f"the log of {each.workload} has {len(each.log)} characters, at most {LONGEST_LOG} are taken"
     return ""
@@ -52,7 +55,7 @@ def beat_problem(beat: pb.Beat) -> str:
 def beat_of(beat: pb.Beat) -> Beat:
     workloads: dict[str, Spoken | None] = dict.fromkeys(beat.gone)
     for each in beat.reports:
-        workloads[each.workload] = Spoken(each.uid, each.state, each.revision, each.run, each.ready, each.failure, each.log)
+        workloads[each.workload] = Spoken(each.uid, each.state, each.revision, each.run, each.ready, each.failure, each.log, each.how)
     return Beat(
         usage=_usage(beat.usage) if beat.HasField("usage") else None,
         workload_usage={path: _usage(each) for path, each in beat.workload_usage.items()} if beat.HasField("usage") else None,

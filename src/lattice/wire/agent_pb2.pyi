@@ -136,7 +136,7 @@ class Beat(_message.Message):
     def __init__(self, number: _Optional[int] = ..., order: _Optional[int] = ..., is_whole: bool = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., workload_usage: _Optional[_Mapping[str, Usage]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("workload", "uid", "state", "revision", "run", "ready", "failure", "log")
+    __slots__ = ("workload", "uid", "state", "revision", "run", "ready", "failure", "log", "how")
     WORKLOAD_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +145,7 @@ class Report(_message.Message):
     READY_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
+    HOW_FIELD_NUMBER: _ClassVar[int]
     workload: str
     uid: str
     state: str
@@ -153,7 +154,8 @@ class Report(_message.Message):
     ready: bool
     failure: str
     log: str
-    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., ready: bool = ..., failure: _Optional[str] = ..., log: _Optional[str] = ...) -> None: ...
+    how: str
+    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., ready: bool = ..., failure: _Optional[str] = ..., log: _Optional[str] = ..., how: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol", "version", "term", "heartbeat", "node")

@@ -44,7 +44,7 @@ const concerns = (note, isOurs) => note.again || note.rows.some(isOurs) || note.
 async function eventsOf(namespace, name) {
   const fieldSelector = `involvedObject.kind=LatticeService,involvedObject.name=${name}`;
   const { items } = await get(withQuery(objectPath("events", namespace), { fieldSelector }));
-  return items.sort((one, other) => (other.lastTimestamp ?? "").localeCompare(one.lastTimestamp ?? ""));
+  return items.sort((one, other) => (other.lastTimestamp ?? "").localeCompare(one.lastTimestamp ?? "") || other.metadata.resourceVersion - one.metadata.resourceVersion);
 }
 
 const Trail = ({ namespace, name }) => html`<${Crumbs} items=${[{ name: "Services", href: "#/services" }, { name: `${namespace}/${name}`, href: href("services", namespace, name) }]} />`;
