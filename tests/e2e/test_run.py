@@ -132,7 +132,7 @@ def _rises_again(site: Site, name: str) -> None:
         until(lambda failures=failures: site.reasons(name).count("RetryTriggered") == failures, "it is tried again")
         until(lambda killed=killed: site.pids(name) - {killed} and site.is_running(name), "another runs")
     counted = [each["message"] for each in site.events(name) if each["reason"] == "WorkloadBackOff"]
-    assert counted[0] == "RUNTIME_ERROR: it failed once"
+    assert counted[0] == "RUNTIME_ERROR, ended by signal SIGKILL: it failed once"
     until(lambda: "WorkloadSteady" in site.reasons(name), "it counts as steady")
     status = until(lambda: site.status(name), "it is there")
     assert (status["retry"]["attempts"], status.get("failureReason", "")) == (0, "")

@@ -66,7 +66,7 @@ def test_what_may_not_stay_is_given_a_place_by_what_fit_suggests() -> None:
         assert not made.would_move
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), phases=NO_SHRINKING)
+@settings(max_examples=EXAMPLES if EXAMPLES > 40 else 20, deadline=None, suppress_health_check=list(HealthCheck), phases=NO_SHRINKING)
 @given(
     worlds(),
     st.lists(st.one_of(pools("p1"), services("api", ["db"]), services("new"), policies("rules0")), min_size=1, max_size=2),

@@ -18,7 +18,7 @@ from lattice.placement.present import BLANK
 from lattice.placement.world import World
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
-MANY = settings(max_examples=4000 if LONG else 200, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=4000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))
 SOME = settings(max_examples=2000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
 numbers = st.integers(0, 1 << 40)
 ELSEWHERE = (" in ", "latency", "skew", "regions", "reserve")

@@ -250,7 +250,7 @@ def check(program: Program, outcome: Outcome) -> None:
     assert program.most_moves is None or outcome.moves <= program.most_moves
 
 
-@settings(max_examples=700 if LONG else 300, deadline=None)
+@settings(max_examples=700 if LONG else 150, deadline=None)
 @given(programs())
 def test_the_bound_is_never_above_the_truth_and_the_cost_never_below(program: Program) -> None:
     outcome = solve(program, **FOR_GOOD)
@@ -265,7 +265,7 @@ def test_the_bound_is_never_above_the_truth_and_the_cost_never_below(program: Pr
         assert bound <= truth
 
 
-@settings(max_examples=500 if LONG else 200, deadline=None)
+@settings(max_examples=500 if LONG else 100, deadline=None)
 @given(programs(alone=True))
 def test_one_machine_a_replica_is_solved_exactly(program: Program) -> None:
     outcome = solve(program, **FOR_GOOD)
@@ -277,7 +277,7 @@ def test_one_machine_a_replica_is_solved_exactly(program: Program) -> None:
         assert outcome.status == "optimal"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 if LONG else 150, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=4, max_size=9), st.tuples(st.integers(12, 20), st.integers(12, 20))
 )

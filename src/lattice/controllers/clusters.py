@@ -213,7 +213,9 @@ class Clusters:
         node = node_object(cluster, name, self._classes.get(f"/{kind}"), kind)
         written = created(node, uid=self.office.new_uid(), now=self.office.now)
         told = self._teller.event(cluster, "NodeCreating", f"node {name} of class {kind} is being made")
-        entry = self._clusters.entry(f"/{cluster.metadata.name}")
+        now, entry = self._clusters.get(f"/{cluster.metadata.name}"), self._clusters.entry(f"/{cluster.metadata.name}")
+        if now is None or now.spec != cluster.spec:
+            raise Conflict("other machines are wanted by now", where=f"latticecluster/{cluster.metadata.name}", fix="look again")
         still = [] if entry is None else [Check(entry.key, entry.revision)]  # whoever wants fewer by now is heard first
         await self._nodes.wait_for(await self.office.commit([written, told], still))
 

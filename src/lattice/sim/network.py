@@ -67,14 +67,10 @@ class Network:
     async def request(self, asker: Process, dst: str, serve: Callable[[Answer], None], timeout: float = 5.0) -> Any:
         """`serve` is called at the other end with how to answer. Raises Unavailable when no answer comes: then the outcome is unknown."""
         future: asyncio.Future[Any] = self.loop.create_future()
-        gives_up = self.loop.time() + timeout
 
         def give_up() -> None:
             if not future.done():
                 future.set_exception(Unavailable("no answer in time", where=dst))
-
-        def wait_in_vain() -> None:
-            self.loop.call_at(max(gives_up, self.loop.time()), give_up, context=asker.context)
 
         def settle(result: Any, error: BaseException | None) -> None:
             if future.done():
@@ -85,12 +81,14 @@ class Network:
                 future.set_result(result)
 
         def answer(result: Any, error: BaseException | None) -> None:
-            if not self.send(dst, asker.host, lambda: settle(result, error)):
-                wait_in_vain()
+            self.send(dst, asker.host, lambda: settle(result, error))
 
-        if not self.send(asker.host, dst, lambda: serve(answer)):
-            wait_in_vain()
-        return await future
+        giving_up = self.loop.call_at(self.loop.time() + timeout, give_up, context=asker.context)  # whoever serves may die over it
+        self.send(asker.host, dst, lambda: serve(answer))
+        try:
+            return await future
+        finally:
+            giving_up.cancel()
 
     def connected(self, near: Process, far: Process) -> "Stream":
         stream = Stream(self, near, far)
