@@ -154,7 +154,9 @@ def test_an_agent_that_is_killed_finds_what_it_ran(tmp_path: Path) -> None:
                 await site.running()
             before = alive(marker)
             assert len(before) == 1
+            await until(lambda: not site.leader.links.lines)
             async with site.agent() as second:  # no token any more
+                await until(lambda: site.leader.links.lines)
                 await site.running()
                 assert alive(marker) == before
                 second.send_signal(signal.SIGTERM)

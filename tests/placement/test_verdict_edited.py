@@ -13,7 +13,7 @@ from lattice.placement.plan import Settled, plan, settle
 from lattice.placement.verdict import judge
 from lattice.placement.world import World
 
-LARGE = settings(max_examples=EXAMPLES if LONG else EXAMPLES // 4, deadline=None, suppress_health_check=list(HealthCheck))
+LARGE = settings(max_examples=EXAMPLES if LONG else EXAMPLES // 8, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def label(part: Obstacle) -> Label:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from build import a_node, a_spread, a_taint, a_workload, near, node_term, requirement
 from build import nodes as table_of
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from picked import told as told_alone
 from picked import told_together
-from proofs import many
+from proofs import EXAMPLES, LONG
 
 from lattice.engine.decide import RULED_OUT, decide
 from lattice.engine.derived import MOST_KEPT
@@ -56,6 +56,8 @@ DEMANDS = (
     a_workload({"cpu": 1}, gpu="500m", models=("v100",), ports=1),
     a_workload({}, host_ports=((80, "TCP"),)),
 )
+
+most = settings(max_examples=EXAMPLES if LONG else EXAMPLES // 3, deadline=None)
 
 
 def a_fact(number: int, labels: int, change: int) -> NodeFacts:
@@ -122,7 +124,7 @@ def told(table: NodeTable, demands: Demands) -> tuple[str, str, dict[str, float]
     return decision.name, runner_up, totals, reasons
 
 
-@many
+@most
 @given(st.lists(STEP, max_size=25))
 def test_whatever_happens_to_nodes_decisions_are_those_of_a_new_table(steps: list[tuple[str, int, int, int]]) -> None:
     world = World()
@@ -161,7 +163,7 @@ def test_a_changed_node_is_looked_at_alone(demands: Demands) -> None:
     assert asked == [1, 1, 1]
 
 
-@many
+@most
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["", "x", "y", "z"]), st.booleans()), max_size=20))
 def test_numbers_of_values_and_counts_by_them_are_as_if_made_anew(changes: list[tuple[int, str, bool]]) -> None:
     table = table_of(*(a_node(f"n{number}", zone="x") for number in range(4)))
@@ -204,7 +206,7 @@ def together_and_apart(table: NodeTable, demands: Demands, count: int, profile: 
     return together, apart
 
 
-@many
+@most
 @given(
     st.lists(st.tuples(st.sampled_from(["x", "y", "z", ""]), st.integers(1, 9), st.booleans()), min_size=1, max_size=NODES),
     st.lists(REPLICAS, max_size=8),
@@ -237,7 +239,7 @@ SPREADING = [
 ]
 
 
-@many
+@most
 @given(
     st.lists(st.integers(0, 7), min_size=24, max_size=40),
     st.sampled_from([4, 1, 32]),
