@@ -148,3 +148,13 @@ class Past:
 
 
 Case = Callable[[Past, bool], None]  # the same history with and without what is wrong
+
+
+def reported(case: Case) -> list[set[str]]:
+    """Numbers of the promises that the checker finds broken: with what is wrong, and without."""
+    found = []
+    for bad in (True, False):
+        past = Past()
+        case(past, bad)
+        found.append(past.numbers())
+    return found
