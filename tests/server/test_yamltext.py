@@ -35,6 +35,8 @@ def test_what_is_wrong_is_told_with_its_line() -> None:
         async with a_server() as server:
             _, told = await server.ask("plan", manifests=[a_service()], yaml=PLACED.replace("web", "api") + "  replicas: {min: -1}\n")
             assert [each["field"] for each in told["details"]["causes"]] == ["yaml:9 spec.replicas.min"]
+            _, told = await server.ask("plan", yaml=PLACED + "  replicas: {min: -1}\n  placment: {}\n")
+            assert [each["field"] for each in told["details"]["causes"]] == ["yaml:9 spec.replicas.min", "yaml:10 spec.placment"]
             _, told = await server.ask("plan", manifests=[a_service(replicas={"min": -1})], yaml=PLACED.replace("web", "api"))
             assert [each["field"] for each in told["details"]["causes"]] == ["manifests[0].spec.replicas.min"]
             status, told = await server.ask("plan", yaml="a: b\n c: d\n")

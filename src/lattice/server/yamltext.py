@@ -29,14 +29,17 @@ class Given:
         """With the line of each field that was written as text."""
         if not self.documents or not error.causes:
             return error
-        return type(error)(error.what, where=error.where, fix=error.fix, causes=[self._located(each) for each in error.causes])
+        in_order = sorted(map(self._located, error.causes), key=lambda each: each[0])
+        return type(error)(error.what, where=error.where, fix=error.fix, causes=[cause for _, cause in in_order])
 
-    def _located(self, cause: Cause) -> Cause:
+    def _located(self, cause: Cause) -> tuple[int, Cause]:
+        """And the line, 0 for what was not written as text."""
         found = _PLACE.fullmatch(cause.field)
         number = int(found[1]) - len(self.manifests) if found else -1
         if found is None or number < 0:
-            return cause
-        return Cause(f"yaml:{self.documents[number].line_of(found[2])} {found[2]}".rstrip(), cause.message, cause.reason)
+            return 0, cause
+        line = self.documents[number].line_of(found[2])
+        return line, Cause(f"yaml:{line} {found[2]}".rstrip(), cause.message, cause.reason)
 
 
 def given(question: Question) -> Given:
