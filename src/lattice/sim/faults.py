@@ -341,14 +341,14 @@ class Nemesis:
         machine = self._machine()
         if machine is None:
             return
-        size = machine.size
+        size = machine.whole
         machine.size = Size(size.milli // 2, size.memory // 2, size.storage, 0, {})
         self.world.note(f"{machine.name} has half its room for {seconds:.1f} s")
         machine.kill_agent()
         machine.start_agent()
 
         def heal() -> None:
-            machine.size = size
+            machine.size = machine.whole
             machine.kill_agent()
             machine.start_agent()
 

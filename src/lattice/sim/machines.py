@@ -73,10 +73,11 @@ class Notes:
 
 
 class SimMachine:
-    """`size` is what its agent says it has; `token` lets it in once."""
+    """`size` is what its agent says it has, `whole` when nothing is wrong with it; `token` lets it in once."""
 
     def __init__(self, world: "World", name: str, size: Size, token: str, clock: SimClock) -> None:
         self.world, self.name, self.size, self.token, self.clock = world, name, size, token, clock
+        self.whole = size
         self.rng = random.Random(world.rng.getrandbits(64))  # noqa: S311
         self.ground = Ground(clock, self.rng)
         self.usual = Behaviour()  # of what runs there, when nothing is wrong

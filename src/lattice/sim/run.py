@@ -23,6 +23,7 @@ SETTLED = 8.0  # seconds until the first services are declared
 FAULTS_END = 110.0
 COMPARE_EVERY = 6.5
 RETRY_AT = 20.0  # seconds after the last fault: what failed for good is tried once more
+ASKED_AGAIN = 10  # times
 ENDS = 215.0
 
 
@@ -125,7 +126,10 @@ async def _make_room(client: Client) -> None:
         body = {"spec": {"budget": {"maxMonthlyCost": 900}, "capacity": {"maxNodes": 9}}}
         await _surely(client.patch, "latticepools", name, body, "")
     for name in sorted(client.world.machines):
-        await client.patch("latticenodes", name, {"spec": {"unschedulable": False, "taints": []}})
+        for _ in range(ASKED_AGAIN):  # one that never joined has no node
+            if await client.patch("latticenodes", name, {"spec": {"unschedulable": False, "taints": []}}):
+                break
+            await asyncio.sleep(0.5)
 
 
 async def _surely(ask: Any, *words: Any) -> None:
