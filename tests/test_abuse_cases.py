@@ -73,8 +73,8 @@ CASES: dict[str, list[str]] = {
         "contract/test_store.py::test_terms_grow_and_fence",
         "store/test_leader.py::test_a_paused_leader_that_wakes_knows_it_and_is_refused_anyway",
         "server/test_nodelink.py::test_a_former_leader_registers_nobody",
-        "agent/test_agent_loop.py::test_older_orders_are_not_obeyed",
-        "agent/test_agent_loop.py::test_a_leader_of_an_earlier_term_is_not_obeyed_after_a_restart_either",
+        "agent/test_agent_orders.py::test_older_orders_are_not_obeyed",
+        "agent/test_agent_orders.py::test_a_leader_of_an_earlier_term_is_not_obeyed_after_a_restart_either",
     ],
     "16: a webhook that is to call something inside": [
         "controllers/test_webhooks.py::test_addresses_inside_are_refused",

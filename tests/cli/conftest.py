@@ -30,3 +30,14 @@ def lattice(capsys):
         return Ran(code, out, err)
 
     return ran
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def written(name, text):
+        (tmp_path / name).write_text(text)
+        return name
+
+    return written

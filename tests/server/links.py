@@ -189,6 +189,15 @@ class Node:
         await asyncio.gather(self.task, return_exceptions=True)
 
 
+@asynccontextmanager
+async def running(node: Node) -> AsyncIterator[Node]:
+    node.start()
+    try:
+        yield node
+    finally:
+        await node.kill()
+
+
 def a_machine(clock: Clock, servers: dict[str, Leader], name: str = "n1", former: Node | None = None, **rest: Any) -> Node:
     machine = former.machine if former else FakeMachine(clock, a_rng())
     memory = former.memory if former else Notes()
