@@ -73,6 +73,24 @@ def test_it_is_written_only_when_something_changed() -> None:
     play(story)
 
 
+def test_where_nothing_is_paid_and_after_a_hand_over_nothing_is_written() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        running = asyncio.create_task(a_book(leader).run())
+        await clock.advance(3 * KEPT_EVERY)
+        assert await leader.store.get(KEY) is None
+        await leader.add(a_cluster("north", 1))
+        await clock.advance(KEPT_EVERY + 2 * EVERY)
+        kept = await leader.store.get(KEY)
+        running.cancel()
+        running = asyncio.create_task(a_book(leader).run())
+        await clock.advance(3 * KEPT_EVERY)
+        assert kept is not None
+        assert await leader.store.get(KEY) == kept
+        running.cancel()
+
+    play(story)
+
+
 @pytest.mark.parametrize(
     "data", [{}, {"spending": "nonsense"}, {"spending": '{"since": "yesterday"}'}], ids=["nothing", "no JSON", "other JSON"]
 )

@@ -53,6 +53,7 @@ class SpendBook:
             return
         if office.term.number != self._term:
             self.spending.adopt(recalled(await office.store.get(KEY)))
+            self._kept = noted(self.spending)
             self._term, self._next = office.term.number, self.clock.monotonic() + KEPT_EVERY
         self.spending.look(int(self.clock.now().timestamp()), clusters.all(), services.all())
         if self.clock.monotonic() >= self._next:
@@ -60,7 +61,8 @@ class SpendBook:
             await self._keep(office)
 
     async def _keep(self, office: Leading) -> None:
-        if (note := noted(self.spending)) == self._kept:
+        nothing_was_paid = not (self.spending.pools or self.spending.services)
+        if (note := noted(self.spending)) == self._kept or nothing_was_paid:
             return
         known = await office.store.get(KEY)
         old = unpack(known.value, known.revision) if known else _new(self.new_uid(), stamp(self.clock.now()))
