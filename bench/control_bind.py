@@ -83,9 +83,8 @@ class Run:
         assert term is not None
         self.office = Office(self.store, clock, term, random.Random(1), Presence(clock))
         self.controller = SchedulingController(self.office, preset(self.size.profile))
-        copies = [self.office.copy(LatticeNode), self.office.copy(LatticeWorkload)]
-        feeds = [asyncio.create_task(copy.run()) for copy in copies]
-        for copy in copies:
+        feeds = [asyncio.create_task(copy.run()) for copy in self.office.copies]
+        for copy in self.office.copies:
             await copy.wait_for()
         try:
             yield self.office
