@@ -32,6 +32,10 @@ CASES = {
         Machines({"nano": 2}, [seen("c-nano-1", is_leaving=True, workloads=1), seen("c-nano-3")], {"c-nano-3"}, {"c-nano-2"}),
         Steps(make=(("c-nano-4", "nano"),), stray=("c-nano-2",)),
     ),
+    "nor are those of nodes that are somebody else's": (
+        Machines({"nano": 2}, [], others={"c-nano-1", "c-nano-3"}),
+        Steps(make=(("c-nano-2", "nano"), ("c-nano-4", "nano"))),
+    ),
     "one too many: the one that never joined is missed least": (
         Machines({"nano": 1}, [seen("c-nano-1", **JOINED), seen("c-nano-2")], {"c-nano-1", "c-nano-2"}),
         Steps(give_up=("c-nano-2",)),

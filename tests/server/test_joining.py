@@ -101,6 +101,16 @@ def test_a_node_that_was_prepared_is_marked_and_otherwise_left_alone() -> None:
     play(story)
 
 
+def test_a_machine_that_comes_when_its_node_is_gone_is_refused_and_takes_no_name() -> None:
+    async def story(door: Door) -> None:
+        token = await door.token(node="east-001-small-1", uid="made")
+        await door.refuses(Denied, "node east-001-small-1, for which the token was made, is gone", token, a_key())
+        await door.store.commit([created(a_node("east-001-small-1", ""), uid="another", now="2026-01-01T00:00:00Z")])
+        await door.refuses(Denied, "is gone", token, a_key())
+
+    play(story)
+
+
 def test_an_answer_that_was_lost_is_given_again_to_the_same_key_only() -> None:
     async def story(door: Door) -> None:
         token, key = await door.token(), a_key()

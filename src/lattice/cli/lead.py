@@ -88,9 +88,8 @@ class Minting:
     def __call__(self, node: LatticeNode) -> tuple[str, Put]:
         token = JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), fingerprint(self.authority.pem))
         now = self.clock.now()
-        secret = born(
-            token_secret(token, Grant(expires=stamp(now + TOKEN_LIFE), node=node.metadata.name)), uid=str(uuid.uuid4()), now=stamp(now)
-        )
+        grant = Grant(expires=stamp(now + TOKEN_LIFE), node=node.metadata.name, uid=node.metadata.uid)
+        secret = born(token_secret(token, grant), uid=str(uuid.uuid4()), now=stamp(now))
         key = Key(Secret.resource.id, secret["metadata"]["namespace"], secret["metadata"]["name"])
         return str(token), Put(key, pack(Secret.resource, secret), ABSENT)
 

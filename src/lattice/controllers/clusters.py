@@ -32,6 +32,7 @@ from lattice.placement.prices import PriceBook
 from lattice.placement.seen import silence
 from lattice.placement.supply import cloud_account, compile_supply, pool_account, static_account
 from lattice.providers.protocol import Found, Machine, Provider, Refused, Rejected
+from lattice.store.cache import Cache
 from lattice.store.protocol import Change, Check, Delete, Entry, Put, Write
 
 MACHINE = "lattice.dev/machine"  # finalizer of a node: its machine may still be there
@@ -126,6 +127,7 @@ class Clusters:
             running={each.node for each in listed.values() if each.state != "Ended"} | self._making,
             known=set(listed),
             paid=self._paid(name),
+            others=Named(self._nodes),
         )
 
     def _seen(self, node: LatticeNode) -> NodeSeen:
@@ -346,6 +348,16 @@ class Clusters:
 def _trouble(error: LatticeError, node_class: str = "") -> Trouble:
     is_final = isinstance(error, Rejected | NotFound)
     return Trouble(REJECTED if is_final else REFUSED, str(error), node_class)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The names that nodes have, whosever they are."""
+
+    nodes: Cache[LatticeNode]
+
+    def __contains__(self, name: object) -> bool:
+        return self.nodes.get(f"/{name}") is not None
 
 
 class _Metadata(msgspec.Struct, gc=False, rename="camel"):

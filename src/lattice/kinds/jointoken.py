@@ -63,6 +63,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     expires: str  # as in timestamps of the API
     node: str = ""  # the one node that it may become; empty: a new one, under the name that the machine proposes
+    uid: str = ""  # of that node, if it was there already: nothing else of its name will do
     labels: dict[str, str] = {}  # of the node that is made
     spec: NodeSpec = NodeSpec()  # of the node that is made; one that is there stays as it is
 

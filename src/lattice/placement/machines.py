@@ -1,8 +1,9 @@
 """Which machines must a cluster get, start again, give up or lose? What is wanted beside what is there; none with work on it is removed."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from lattice.kinds.workload import LatticeWorkload
 
@@ -26,6 +27,7 @@ class Machines:
     running: Collection[str] = ()
     known: Collection[str] = ()  # machines that the provider has, up or not
     paid: Mapping[str, int] | None = None
+    others: Container[str] = ()  # names that nodes have, of this cluster or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,8 @@ def steps(cluster: str, found: Machines) -> Steps:
         here = sorted((each for each in staying if each.node_class == kind), key=_dispensable)
         missing = found.wanted.get(kind, 0) - len(here)
         give_up.extend(each.name for each in here[: max(0, -missing)])
-        for _ in range(min(missing, _payable(kind, found))):
-            name = _free_name(f"{cluster}-{kind}", taken)
-            taken.add(name)
-            make.append((name, kind))
+        free = (name for name in _numbered(f"{cluster}-{kind}") if name not in taken and name not in found.others)
+        make.extend((next(free), kind) for _ in range(min(missing, _payable(kind, found))))
     return Steps(
         make=tuple(make),
         start=tuple(sorted(each.name for each in staying if _is_down(each, found) and each.name not in (*give_up, *gone))),
@@ -101,11 +101,8 @@ def _payable(kind: str, found: Machines) -> int:
     return max(0, found.paid.get(kind, 0) - there)
 
 
-def _free_name(stem: str, taken: Collection[str]) -> str:
-    number = 1
-    while f"{stem}-{number}" in taken:
-        number += 1
-    return f"{stem}-{number}"
+def _numbered(stem: str) -> Iterator[str]:
+    return (f"{stem}-{number}" for number in count(1))
 
 
 def releasable(kind: str, found: Machines) -> bool:

@@ -116,6 +116,9 @@ class Joining:
 
     def _node(self, name: str, kept: Kept, asked: Asked, found: Entry | None) -> Put:
         """The node with the key that joined as it: made, or the one that was prepared for this token."""
+        there = unpack(found.value, found.revision)["metadata"]["uid"] if found else ""
+        if kept.grant.uid and kept.grant.uid != there:
+            raise Denied(f"node {name}, for which the token was made, is gone", fix="end this machine: nothing waits for it")
         if found is not None:
             if not kept.grant.node:
                 raise Exists(

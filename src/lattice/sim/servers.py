@@ -64,7 +64,8 @@ class Mint:
     rng: random.Random
 
     def __call__(self, node: LatticeNode) -> tuple[str, Put]:
-        return minted(self.rng, self.clock, Grant(expires=stamp(self.clock.now() + TOKEN_LIFE), node=node.metadata.name))
+        grant = Grant(expires=stamp(self.clock.now() + TOKEN_LIFE), node=node.metadata.name, uid=node.metadata.uid)
+        return minted(self.rng, self.clock, grant)
 
 
 def minted(rng: random.Random, clock: SimClock, grant: Grant) -> tuple[str, Put]:
