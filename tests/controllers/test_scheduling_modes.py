@@ -205,6 +205,26 @@ def test_a_crash_never_leaves_a_large_group_half_bound(commits: int) -> None:
     play(script)
 
 
+@pytest.mark.parametrize("mode", [BindingMode.PESSIMISTIC, BindingMode.TWO_PHASE])
+def test_what_an_earlier_term_has_locked_or_prepared_is_given_up_at_once_whatever_the_clocks_say(mode: BindingMode) -> None:
+    async def script(world: World, clock: VirtualClock) -> None:
+        assert isinstance(world.store, Mortal)
+        await world.add(a_node("n1"), a_workload("w"))
+        async with acting(world.store, clock, profile(binding=mode.value)) as dying:
+            world.store.left = 1
+            await asyncio.gather(dying.look(), return_exceptions=True)
+        world.store.left = None
+        assert await world.bindings() == {}
+        async with acting(world.store, clock, profile(binding=mode.value)) as following:
+            for _ in range(3):
+                await following.look()
+        assert await world.bindings() == {"w": "n1"}
+        assert prepared(await world.workload("w")) is None
+        assert (await world.node("n1")).status.workloads == 1
+
+    play(script)
+
+
 def test_many_are_bound_in_few_commits() -> None:
     async def script(world: World, clock: VirtualClock) -> None:
         await world.add(*(a_node(f"n{number}") for number in range(20)), *(a_workload(f"w{number}", 100) for number in range(700)))

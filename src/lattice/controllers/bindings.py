@@ -27,7 +27,7 @@ from lattice.scheduling.bind import BindRequest, NodeState
 from lattice.scheduling.facts import facts_of
 from lattice.scheduling.nodes import NodeTable
 from lattice.scheduling.ports import chosen_of
-from lattice.scheduling.prepared import Prepared, bound_by, gang_of, prepared
+from lattice.scheduling.prepared import Prepared, bound_by, gang_of, prepared, term_of
 from lattice.scheduling.room import has_gpus
 from lattice.store.protocol import MAX_OPERATIONS, Clash, Delete, Entry, Key, Put, Write
 
@@ -103,7 +103,7 @@ class StoreLedger:
         held = LeaseSpec(holder_identity=token, acquire_time=now.isoformat(), renew_time=now.isoformat(), lease_duration_seconds=seconds)
         lease = _a_lock(node, held)
         found = await self.office.store.get(key_of(lease))
-        if found is not None and not _is_over(found, now):
+        if found is not None and not self._is_of_the_past(_lease(found.value).spec.holder_identity or "") and not _is_over(found, now):
             return None
         put = created(lease, uid=self.office.new_uid(), now=self.office.now)
         taken = await self._write([put if found is None else Put(put.key, put.value, found.revision)])
@@ -147,11 +147,16 @@ class StoreLedger:
             return False
         if held.gang and self._is_decided(held, await self.office.store.get(workload_key(held.lead))):
             return await self._write(self.deeds.together(entry, _to(held, self.office), held)) is not None
-        if not held.is_over(now):
+        if not self._is_of_the_past(held.reservation) and not held.is_over(now):
             return False
         if held.gang and held.lead != path and not await self._is_called_off(held):
             return False
         return await self._until_written(partial(self._undoing, [_request_of(path, held)]))
+
+    def _is_of_the_past(self, held: str) -> bool:
+        """Whoever held it in an earlier term can write no more: that is certain, whatever its clock and ours say."""
+        term = term_of(held)
+        return term is not None and term < self.office.term.number
 
     async def _is_called_off(self, held: Prepared) -> bool:
         """The lead decides for all: once it is given up the others can be."""

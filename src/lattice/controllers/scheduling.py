@@ -32,6 +32,7 @@ from lattice.scheduling.grounds import Grounds, chosen
 from lattice.scheduling.nodes import NodeTable
 from lattice.scheduling.ports import allocated
 from lattice.scheduling.preempt import Preemptor
+from lattice.scheduling.prepared import made_by
 from lattice.scheduling.profile import DEFAULT, PRESETS, ProfileSpec
 from lattice.scheduling.roster import Moment, Roster
 from lattice.scheduling.schedule import CompositeScheduler, Cycle, Placed, compose
@@ -64,7 +65,7 @@ class SchedulingController:
     def __post_init__(self) -> None:
         office, term = self.office, self.office.term
         dice = random.Random(self.profile.seed)  # noqa: S311 - the same every time is the point
-        holder, table = f"{term.holder}.{term.number}", NodeTable(self.profile.seed)
+        holder, table = made_by(term.holder, term.number), NodeTable(self.profile.seed)
         self.scheduler: CompositeScheduler = compose(self.profile, table, dice, holder, self.plain)
         self.profiles = {self.scheduler.profile: self.profile}
         if self.scheduler.plain and self.plain:

@@ -1,5 +1,6 @@
 """What is written down of a binding that is prepared and not yet made: in the decision of its workload, so that it goes when that goes."""
 
+import re
 from datetime import datetime
 from typing import Any
 
@@ -9,6 +10,7 @@ from lattice.kinds.base import Part
 from lattice.kinds.workload import LatticeWorkload
 
 PREPARED = "prepared"  # in status.decision
+_TERM = re.compile(r".*\.([0-9]+)[- ]")
 RESERVATION, GANG = "reservation", "gang"  # next to it: which attempt bound it, and together with whom
 
 
@@ -24,6 +26,17 @@ class Prepared(Part):
 
     def is_over(self, now: datetime) -> bool:
         return now >= datetime.fromisoformat(self.until)
+
+
+def made_by(holder: str, term: int) -> str:
+    """Under which name the scheduler of a term holds room and locks nodes."""
+    return f"{holder}.{term}"
+
+
+def term_of(held: str) -> int | None:
+    """Of the scheduler that made this reservation or lock; None if it is of no term."""
+    found = _TERM.match(held)
+    return int(found[1]) if found else None
 
 
 def prepared(workload: LatticeWorkload) -> Prepared | None:
