@@ -226,6 +226,24 @@ def a_node_removed_with_work(past: Past, bad: bool) -> None:
     past.commit(gone=() if bad else (made,))
 
 
+def a_silent_node_removed_with_what_is_to_end(past: Past, bad: bool) -> None:
+    past.commit(node(cluster="east-001"))
+    past.commit(workload(on="n1"))
+    past.commit(made := node(cluster="east-001", is_ready=bad))
+    past.commit(workload(on="n1", deletionTimestamp="2026-03-10T09:00:00Z"))
+    past.commit(gone=(made,))
+    past.commit(gone=(workload(),))
+
+
+def a_silent_node_removed_with_what_is_wanted(past: Past, bad: bool) -> None:
+    past.commit(node(cluster="east-001"))
+    past.commit(workload(on="n1"))
+    past.commit(made := node(cluster="east-001", is_ready=False))
+    past.commit(workload(on="n1", desiredState="Running" if bad else "Stopped"))
+    past.commit(gone=(made,))
+    past.commit(workload(desiredState="Stopped"))
+
+
 def a_node_removed_with_something_prepared(past: Past, bad: bool) -> None:
     made = node(cluster="east-001")
     past.commit(made)
@@ -260,6 +278,8 @@ CASES: list[tuple[str, Case]] = [
     ("I-24", stopped_though_another_was_known_to_fail),
     ("I-25", replaced_for_no_reason),
     ("I-27", a_node_removed_with_work),
+    ("I-27", a_silent_node_removed_with_what_is_to_end),
+    ("I-27", a_silent_node_removed_with_what_is_wanted),
     ("I-27", a_node_removed_with_something_prepared),
     ("I-28", told_to_make_room_while_it_was_needed),
 ]

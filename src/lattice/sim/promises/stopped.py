@@ -126,9 +126,15 @@ def removal(seen: Seen, record: Record, moves: list[Move]) -> Found:
     """I-27: a machine's node is deleted only when nothing is bound or prepared there, unless the machine itself is gone."""
     for move in moves:
         if isinstance(move.old, LatticeNode) and move.new is None and move.old.spec.cluster:
-            left = [path_of(each) for each in seen.snap.on(move.key.name) if not _is_on_former(each, move.old)]
+            there = [each for each in seen.snap.on(move.key.name) if not _is_on_former(each, move.old)]
+            left = [path_of(each) for each in there if is_ready(move.old) or not _is_unwanted(each)]
             if left and not seen.world.cloud.was_lost(move.key.name, record.at):
                 yield "I-27", f"node {move.key.name} was deleted with {', '.join(left)} on it"
+
+
+def _is_unwanted(workload: LatticeWorkload) -> bool:
+    """It is to end, and on a silent node it ends with the machine: nobody there could say that it has."""
+    return bool(workload.metadata.deletion_timestamp) or workload.spec.desired_state != "Running"
 
 
 def _is_on_former(workload: LatticeWorkload, node: LatticeNode) -> bool:
