@@ -1,4 +1,5 @@
-# Chores. `make` lists them. Everything is set up in .venv and .tools; outside this folder only the caches of pip and uv are used.
+# Chores. `make` lists them. Everything is set up in .venv and .tools; outside this folder pip and uv keep their caches, and `tools`, which
+# tests and benchmarks need, installs packages where it runs as root on a system with apt: see .ci/tools.
 PYTHON ?= python3
 UV_VERSION := 0.13.7
 BIN := .venv/bin

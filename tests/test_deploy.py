@@ -32,6 +32,11 @@ def test_settings_in_the_examples_exist(program: str) -> None:
     assert set(given) <= FLAGS[program]
 
 
+def test_settings_in_the_reference_exist() -> None:
+    shown = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "docs" / "reference" / "settings.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert [set(yaml.safe_load(text)) <= FLAGS["server"] for text in shown] == [True]
+
+
 def unit(path: Path) -> configparser.ConfigParser:
     parser = configparser.ConfigParser(strict=False, interpolation=None)  # a setting may be given twice
     parser.optionxform = str  # type: ignore[method-assign,assignment]
@@ -43,6 +48,37 @@ def unit(path: Path) -> configparser.ConfigParser:
 def test_units_start_programs_with_flags_that_exist(path: Path) -> None:
     words = unit(path)["Service"]["ExecStart"].split()
     assert {flag.removeprefix("--") for flag in words if flag.startswith("--")} <= FLAGS[words[1]]
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_what_units_name_as_documentation_is_put_there_by_the_steps_that_install_them(path: Path) -> None:
+    file = Path(unit(path)["Unit"]["Documentation"].removeprefix("file://"))
+    steps = next(part for part in (DEPLOY / "README.md").read_text().split("```") if f"{path.name} /etc" in part)
+    put = re.search(rf"^install -D -m 644 -t {file.parent} (\S+)", steps, re.MULTILINE)
+    assert put is not None
+    assert (Path(put[1]).name, (ROOT / put[1]).is_file()) == (file.name, True)
+
+
+def test_whatever_tests_install_on_the_system_is_told_and_in_the_readme(tmp_path: Path) -> None:
+    """On a machine of root's that has nothing, with an apt-get that only writes down what it is asked for."""
+    programs, asked = tmp_path / "bin", tmp_path / "asked"
+    programs.mkdir()
+    for name in ("bash", "dirname", "mkdir", "mktemp", "rm"):
+        (programs / name).symlink_to(shutil.which(name) or "")
+    for name, does in {"id": "echo 0", "apt-get": f'echo "$@" >> {asked}', "dpkg": "true"}.items():
+        (programs / name).write_text(f"#!{programs}/bash\n{does}\n")
+        (programs / name).chmod(0o755)
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "tools", tmp_path / ".ci")
+    done = subprocess.run(
+        [programs / "bash", tmp_path / ".ci" / "tools"], env={"PATH": str(programs)}, capture_output=True, text=True, check=True
+    )
+    wanted = {word for line in asked.read_text().splitlines() if line.startswith("install") for word in line.split()[1:] if word[0] != "-"}
+    assert wanted == {"podman", "runc", "busybox-static", "chromium"}
+    readme = (ROOT / "README.md").read_text()
+    for package in wanted:
+        assert re.search(rf"^tools: installing .*\b{package}\b", done.stdout, re.MULTILINE), done.stdout
+        assert f"`{package}`" in readme
 
 
 @pytest.mark.prove
@@ -97,6 +133,9 @@ def test_of_three_servers_another_leads_when_one_is_killed(tmp_path: Path) -> No
         )
     try:
         first = wait_for_leader(11443, 12443, 13443)
+        shown = re.search(r"^\$ curl .*/health\n(.+)$", (DEPLOY / "etcd" / "README.md").read_text(), re.MULTILINE)
+        assert shown is not None
+        assert health(first).keys() == json.loads(shown[1]).keys()
         process = re.search(rf"127\.0\.0\.1:{first}  process (\d+)", log.read_text())
         assert process is not None
         os.kill(int(process[1]), signal.SIGKILL)

@@ -1,0 +1,94 @@
+"""Do servers on etcd, and agents that join them, start by the very lines that the pages show?"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from contract.etcd_server import EtcdServer, free_port
+from contract.test_store_etcd import issue
+from e2e.wire import Wire
+
+from tests.samples import samples
+from tests.servers import LATTICE
+from tests.test_docs import ROOT
+
+BIN = Path(sys.executable).parent
+NODES = "/apis/lattice.dev/v1alpha1/latticenodes"
+NAMES = {"ca": "ca.crt", "cert": "me.crt", "key": "me.key"}  # as the pages call them
+EXAMPLES = ("10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379", "10.0.0.1:2379,10.0.0.2:2379")
+
+
+def shown_line(page: str, begins: str) -> str:
+    """One command of a page, on one line."""
+    for sample in samples(ROOT / page):
+        lines = sample.text.replace("\\\n", " ").splitlines()
+        if found := [line for line in lines if line.startswith(begins)]:
+            return found[0]
+    raise AssertionError(f"{page} does not show {begins}")
+
+
+@contextmanager
+def running(command: str, folder: Path, **more: str) -> Iterator[None]:
+    environment = {**os.environ, **more, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    with (folder / "log").open("ab") as log:
+        process = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=folder, env=environment, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0, (folder / "log").read_text()
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
+    files = issue(tmp_path)
+    for file, name in NAMES.items():
+        shutil.copy(files[file], tmp_path / name)
+    options = ["--cert-file", files["cert"], "--key-file", files["key"], "--trusted-ca-file", files["ca"], "--client-cert-auth"]
+    server = EtcdServer(tmp_path, *options, scheme="https")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(("server", "agent"), [("README.md", "README.md"), ("docs/guides/ha.md", "docs/guides/nodes.md")])
+def test_servers_and_agents_start_as_the_pages_say(server: str, agent: str, etcd: EtcdServer, tmp_path: Path) -> None:
+    """But for addresses: etcd and the server are here, on ports that are free."""
+    port = free_port()
+    start = shown_line(server, "lattice server --store")
+    for addresses in EXAMPLES:
+        start = start.replace(addresses, etcd.endpoint)
+    start = start.replace("lattice.example", "localhost")
+    join = shown_line(agent, "lattice agent --server https://lattice").replace("lattice.example:7443", f"localhost:{port}")
+    kubeconfig = tmp_path / ".lattice" / "kubeconfig"
+    with running(f"{start} --port {port} --lease-ttl 5", tmp_path):
+        until(kubeconfig.exists, tmp_path)
+        wire = Wire(kubeconfig)
+        until(lambda: ready(wire, "/readyz"), tmp_path)
+        words = [*LATTICE, "tokens", "create", "--kubeconfig", str(kubeconfig)]
+        token = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+        with running(join, tmp_path, TOKEN=token):
+            until(lambda: '"phase":"Ready"' in wire.get(NODES).raw.decode().replace(" ", ""), tmp_path)
+
+
+def ready(wire: Wire, path: str) -> bool:
+    try:
+        return wire.get(path).status == 200
+    except OSError:
+        return False
+
+
+def until(holds: Callable[[], bool], folder: Path) -> None:
+    """Or what was said until then."""
+    ends = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < ends, (folder / "log").read_text()
+        time.sleep(0.2)
