@@ -79,7 +79,9 @@ def test_why_an_unplaced_service_says_verdict_conflicts_and_what_a_place_would_n
 def test_fit_names_the_missing_label_of_us_east_first(lattice, without_gdpr):
     ran = lattice("fit", "service/api-gateway", "--world", without_gdpr)
     assert ran.code == 0
-    assert next(line for line in words(ran.out) if line.startswith("1 ")) == "1 platform +$1.536 +$1,105.92 add compliance gdpr to us-east"
+    assert (
+        next(line for line in words(ran.out) if line.startswith("1 ")) == "1 platform $0.576 $414.72 +$1.536 add compliance gdpr to us-east"
+    )
     document = answered(lattice, "fit", "service/api-gateway", "--world", without_gdpr)
     first = document["suggestions"][0]["changes"][0]
     assert (first["who"], first["object"]) == ("platform", {"kind": "LatticePool", "name": "us-east"})
@@ -150,7 +152,8 @@ def test_costs_of_one_namespace_are_those_of_its_services(lattice, running, tmp_
         one = answered(lattice, "cost", "--by", by, "-n", "shop", "--world", "shop.json")
         assert (one["namespace"], one["total"]["hourly"], len(one["rows"])) == ("shop", "0.384", 1)
     nobody = lattice("cost", "-n", "empty", "--world", "shop.json")
-    assert nobody.out.splitlines()[0] == "nothing costs anything in namespace empty"
+    assert (nobody.code, nobody.out) == (3, "")
+    assert nobody.err == "error: there is no namespace empty\n  fix: there are default, shop\n"
 
 
 def test_whatif_prices_scale_and_several_things_happen_at_once(lattice):
@@ -209,7 +212,7 @@ def running(tmp_path):
 def test_what_runs_already_is_no_change_and_stays_when_a_cheaper_pool_comes(lattice, running):
     assert lattice("plan", "--world", running).code == 0
     ran = lattice("plan", "--world", running, "-f", "cheap.json")
-    assert (ran.code, ran.out.splitlines()[0]) == (0, "nothing changes; $0.768/h as before")
+    assert (ran.code, ran.out.splitlines()[0]) == (1, "1 declaration changed, nothing is placed otherwise; $0.768/h as before")
     why = lattice("why", "a", "--world", running, "-f", "cheap.json").out
     assert "default/a: Placed. Placed in dear" in why
     assert "! placed today, it would go to cheap 2" in why

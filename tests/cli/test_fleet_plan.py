@@ -107,8 +107,8 @@ def test_a_pool_file_lists_every_service_that_it_affects(lattice, without_gdpr):
         pytest.param([a_service(replicas=2)], 1, "+ default/web", id="a service that fits is a change"),
         pytest.param([a_service(compliance=["fedramp"])], 2, "without compliance fedramp", id="a service that fits nowhere"),
         pytest.param(
-            [manifest("LatticeNodeClass", "tiny", {"resources": {"cores": 1, "memoryGi": 1}})], 0, "nothing changes",
-            id="a class that nobody offers",
+            [manifest("LatticeNodeClass", "tiny", {"resources": {"cores": 1, "memoryGi": 1}})], 1, "1 declaration changed",
+            id="a class that nobody offers is declared all the same",
         ),
     ],
 )  # fmt: skip

@@ -44,7 +44,7 @@ CASES = [
     pytest.param({**planned(), "services": []}, None, id="services that are gone"),
     pytest.param(edited("unplaced", isNew=False, waits=["rain"]), ["the manifests are others than those that were planned"],
                  id="what no plan is known by"),
-    pytest.param(edited("unplaced", missing=5), ["verdict on default/wide: replicas without a place was 1, now 5"], id="replicas without a place"),
+    pytest.param(edited("unplaced", missing=5), ["verdict on default/wide: the number of replicas without a place was 1, now 5"], id="replicas without a place"),
 ]  # fmt: skip
 
 

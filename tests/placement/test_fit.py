@@ -24,6 +24,10 @@ LONG = os.environ.get("LATTICE_LONG") == "1"
 NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller world would take minutes to find
 SOME = settings(max_examples=3000 if LONG else 20, deadline=None, suppress_health_check=list(HealthCheck), phases=NO_SHRINKING)
 API = "default/api"
+NEW_GPU = (
+    "define a class api-machine of machines with 1 cpu and 1 gpu and 1Gi memory on aws, at a price that is not known here; "
+    "and allow machines of class api-machine in p1"
+)
 
 
 def settled(*objects: Kind) -> World:
@@ -132,15 +136,16 @@ CASES = [
                  ["label p1 with tier=prod", "do not require pools with tier=prod"], id="a label is missing"),
     pytest.param([a_pool(), a_policy(compliance=["gdpr"]), a_service()],
                  ["add compliance gdpr to p1", "do not require compliance gdpr in policy rules"], id="a policy asks for the certificate"),
-    pytest.param([a_pool(), a_service(cores=6)], ["lower cpu of one replica from 6 to 4"], id="no machine has so many cores"),
+    pytest.param([a_pool(), a_service(cores=6)],
+                 ["lower cpu of one replica from 6 to 4",
+                  NEW_GPU.replace("1 cpu and 1 gpu", "6 cpu")], id="no machine has so many cores"),
     pytest.param([a_class(), a_class("xl", 8, 32, 0.4), a_pool(), a_service(cores=6)],
                  ["lower cpu of one replica from 6 to 4", "allow machines of class xl in p1"], id="a bigger class exists"),
     pytest.param([a_cloud(), a_service(cores=6)], ["lower cpu of one replica from 6 to 4",
                   "define a class api-machine of machines with 6 cpu and 1Gi memory on aws, at a price that is not known here"],
                  id="no machine of a cloud has so many cores"),
-    pytest.param([a_pool(labels={"compliance": ["gdpr"]}), a_service(gpu=1, compliance=["gdpr"])], ["do not ask for gpu (1 of one replica)"],
-                 id="no machine has a GPU"),
-    pytest.param([a_pool(budget=100), a_service()], ["raise the budget of p1 by $44 a month to $144"], id="a budget is too small"),
+    pytest.param([a_pool(labels={"compliance": ["gdpr"]}), a_service(gpu=1, compliance=["gdpr"])], ["do not ask for gpu (1 of one replica)", NEW_GPU], id="no machine has a GPU"),
+    pytest.param([a_pool(budget=100), a_service()], ["raise the budget of p1 by $44.00 a month to $144.00"], id="a budget is too small"),
     pytest.param([a_class(price=0.0208), a_pool(budget=20), a_service(cores=3, replicas=2)],
                  ["lower cpu of one replica from 3 to 2", "run 1 replica instead of 2", "raise the budget of p1 by $9.952 a month to $29.952"],
                  id="a budget is too small for the second machine, to the micro-dollar"),
@@ -170,7 +175,7 @@ CASES = [
                   "let dc overflow from 75 % in use instead of 90 %"], id="the trigger of overflow is not reached"),
     pytest.param([a_static(nodes=1, cores=4, memory="16Gi", overflow={"enabled": False}), a_cloud(), a_service("aaa", cores=4), a_service()],
                  ["add 1 machine like the 1 in dc", "let dc overflow to cloud"], id="overflow is not enabled"),
-    pytest.param([a_class("g", gpu=1, **TAINTED), a_pool(classes=["g"]), a_service(gpu=1)], ["tolerate the taint gpu"], id="a taint"),
+    pytest.param([a_class("g", gpu=1, **TAINTED), a_pool(classes=["g"]), a_service(gpu=1)], ["tolerate the taint gpu", NEW_GPU], id="a taint"),
     pytest.param([a_pool(), a_policy("a", clusters={"minNodes": 5}), a_policy("b", clusters={"maxNodes": 3}), a_service()],
                  ["allow clusters of 5 nodes instead of 3 in policy b", "begin clusters with 3 nodes instead of 5 in policy a"],
                  id="policies contradict one another"),
@@ -178,7 +183,7 @@ CASES = [
                  ["want 1 region instead of 2 in policy rules", "allow 2 replicas instead of 1"], id="a policy wants more than replicas.max"),
     pytest.param([a_class("s", 2, 4, 0.05), a_class(), a_cloud(budget={"monthly": 100, "hardLimit": True}), a_policy(clusters={"minNodes": 2}),
                   a_service("aaa"), a_service(cores=3, replicas=2)],
-                 ["lower cpu of one replica from 3 to 1", "raise the budget of cloud by $224 a month to $324"],
+                 ["lower cpu of one replica from 3 to 1", "raise the budget of cloud by $224.00 a month to $324.00"],
                  id="a machine that is not needed any more after the first replica came need not be paid for the second"),
     pytest.param([a_pool(), a_service()], [], id="what fits needs nothing"),
 ]  # fmt: skip
@@ -211,13 +216,57 @@ def test_prices_are_what_is_paid_more() -> None:
     assert (found.rate, found.monthly) == (200_000, 144_000_000)
 
 
+TWO_LIMITS = [
+    pytest.param([a_pool(capacity={"maxNodes": 1}, budget=200), a_service(cores=3, replicas=2)],
+                 "raise maxNodes of p1 by 1 to 2; and raise the budget of p1 by $88.00 a month to $288.00", id="machines and money"),
+    pytest.param([a_cloud(regions={"r1": {"quotas": {"maxClusters": 0}}}, budget={"monthly": 100, "hardLimit": True}), a_service(cores=3, replicas=2)],
+                 "raise maxClusters of cloud/r1 by 1 to 1; and raise the budget of cloud by $188.00 a month to $288.00", id="a quota and money"),
+    pytest.param([a_pool("p1", region="r1", capacity={"maxNodes": 0}), a_pool("p2", region="r2", capacity={"maxNodes": 0}),
+                  a_service(cores=3, replicas=2), a_policy(minRegions=2)],
+                 "raise maxNodes of p1 by 1 to 1; and raise maxNodes of p2 by 1 to 1", id="two pools"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("objects", "sentence"), TWO_LIMITS)
+def test_the_platform_is_told_what_it_can_do_where_two_limits_bind_at_once(objects: list[Kind], sentence: str) -> None:
+    world = settled(*objects)
+    found = fit(world, API)
+    for each in found:
+        check(world, API, each)
+    assert sentence in [each.sentence for each in found if each.is_platforms]
+
+
+def test_what_the_platform_can_do_is_among_the_first_however_few_are_told() -> None:
+    world = settled(a_pool(capacity={"maxNodes": 1}, budget=200), a_service(cores=3, replicas=2))
+    assert len(fit(world, API)) > 2
+    assert [each.is_platforms for each in fit(world, API, limit=2)] == [False, True]
+
+
+def test_what_the_service_costs_then_is_told_on_either_side() -> None:
+    """Two of three replicas have a place, for $0.40 an hour."""
+    world = a_world(a_pool(capacity={"maxNodes": 2}), a_service(cores=3, replicas=3))
+    told = answer({"ask": "fit", "service": API}, world)
+    assert told["serviceCost"]["hourlyMicros"] == 400_000
+    costs = {each["sentence"]: (each["serviceCost"]["hourlyMicros"], each["cost"]["hourlyMicros"]) for each in told["suggestions"]}
+    assert costs == {
+        "run 2 replicas instead of 3": (400_000, 0), "lower cpu of one replica from 3 to 2": (400_000, 0),
+        "raise maxNodes of p1 by 1 to 3": (600_000, 200_000),
+    }  # fmt: skip
+
+
+def test_what_a_service_costs_is_its_part_of_machines_that_others_are_on_too() -> None:
+    world = a_world(a_pool(budget=0), a_service("aaa", cores=1), a_service(cores=1))
+    (found,) = (each for each in answer({"ask": "fit", "service": API}, world)["suggestions"] if each["who"] == ["platform"])
+    assert (found["serviceCost"]["hourlyMicros"], found["cost"]["hourlyMicros"]) == (100_000, 200_000)
+
+
 @pytest.mark.parametrize(("pools", "first"), [
     pytest.param([a_pool("p1", budget=0), a_pool("p2", budget=0), a_pool("p3", budget=143)],
-                 "raise the budget of p3 by $1 a month to $144", id="a dollar is missing"),
+                 "raise the budget of p3 by $1.00 a month to $144.00", id="a dollar is missing"),
     pytest.param([a_pool(f"p{each}", capacity={"maxCores": 0 if each < 3 else 3}) for each in (1, 2, 3)],
                  "raise maxCores of p3 by 1 to 4", id="a core is missing"),
     pytest.param([a_pool(f"p{each}", budget=0, capacity={"maxCores": 0 if each < 3 else 3}) for each in (1, 2, 3)],
-                 "raise maxCores of p3 by 1 to 4; and raise the budget of p3 by $144 a month to $144", id="money everywhere, and a core"),
+                 "raise maxCores of p3 by 1 to 4; and raise the budget of p3 by $144.00 a month to $144.00", id="money everywhere, and a core"),
     pytest.param([a_class("m", 2, 4), a_class("n", 2.9, 4), a_pool("p1"), a_pool("p2"), a_pool("p3", classes=["n"])],
                  "lower cpu of one replica from 3 to 2900m", id="a tenth of a core on one machine"),
 ])  # fmt: skip
@@ -236,7 +285,7 @@ CROWDED = [
                  id="room for the one that comes first, too"),
     pytest.param([NO_ROOM, a_service("batch", cores=4, replicas=2, priority=1), BATCH, a_service(cores=3)],
                  [("raise maxNodes of p1 by 4 to 4", ("default/batch", "default/aaa"))], id="important ones come first"),
-    pytest.param([a_pool(budget=100), BATCH, a_service(cores=3)], [("raise the budget of p1 by $188 a month to $288", ("default/aaa",))],
+    pytest.param([a_pool(budget=100), BATCH, a_service(cores=3)], [("raise the budget of p1 by $188.00 a month to $288.00", ("default/aaa",))],
                  id="money for both"),
     pytest.param([a_pool(capacity={"maxNodes": 1}), a_service("aaa", cores=3, compliance=["gdpr"]), a_service(cores=3, compliance=["gdpr"])],
                  [("do not require compliance gdpr", ()), ("add compliance gdpr to p1", ("default/aaa",))],
@@ -247,7 +296,7 @@ CROWDED = [
                  id="a rule of the platform is given up for the service only"),
     pytest.param([a_class("s", 2, 4, 0.05), a_class(), a_cloud(budget={"monthly": 100, "hardLimit": True}), a_policy(clusters={"minNodes": 3}),
                   a_service("batch"), a_service(cores=3)],
-                 [("raise the budget of cloud by $152 a month to $252", ())], id="a cluster that another begins needs only one more machine"),
+                 [("raise the budget of cloud by $152.00 a month to $252.00", ())], id="a cluster that another begins needs only one more machine"),
 ]  # fmt: skip
 
 
@@ -278,7 +327,7 @@ AAA, AAB = a_service("aaa", cores=3), a_service("aab", cores=3)
 
 
 @pytest.mark.parametrize(("objects", "sentence", "ahead"), [
-    pytest.param([a_pool(budget=0, capacity=ONE), AAA, AAB, a_service(cores=3)], "raise the budget of p1 by $144 a month to $144",
+    pytest.param([a_pool(budget=0, capacity=ONE), AAA, AAB, a_service(cores=3)], "raise the budget of p1 by $144.00 a month to $144.00",
                  ["aaa", "aab"], id="the second would come once the first is gone"),
     pytest.param([a_pool(capacity=ONE), a_policy(compliance=["gdpr"]), AAA, AAB, a_service(cores=3)],
                  "do not require compliance gdpr in policy rules", ["aaa", "aab"], id="who is ruled by the policy that changes, too"),

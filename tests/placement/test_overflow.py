@@ -134,7 +134,7 @@ def test_alternatives_of_who_finds_no_place_say_what_the_target_lacked() -> None
     decision = world.services[API].status.scheduler_decision
     assert decision is not None
     told = {each.pool: each.rejected for each in decision.alternatives}
-    assert told["aws/r1"] == "clusters: need a new cluster, have as many as the overflow may have, missing 1"
+    assert told["aws/r1"] == "overflow clusters of dc: need 1 more, have 0 of maxClusters 0, missing 1"
     assert told["gcp/r3"] == "overflow of dc: need its target aws, have gcp, missing target: gcp"
 
 

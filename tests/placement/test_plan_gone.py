@@ -1,5 +1,7 @@
 """A pool, region or data center that is deleted takes nothing with it that runs: a plan says that it stays, and where it would go."""
 
+from dataclasses import replace
+
 import pytest
 from worlds import a_class, a_cloud, a_pool, a_service, a_static, a_world
 
@@ -52,7 +54,7 @@ def test_where_nothing_else_would_take_it_the_plan_is_not_feasible() -> None:
 def test_what_was_left_behind_is_no_news_to_the_next_plan() -> None:
     left = after_losing(running(a_pool("p1"), a_pool("p2"), a_service()), P1).applied()
     made = plan(left, [a_pool("p3")])
-    assert made.is_empty
+    assert replace(made, declared=()).is_empty
 
 
 def test_only_those_that_lack_a_place_get_one_elsewhere() -> None:

@@ -149,7 +149,7 @@ def test_each_reason_of_an_overflow_holds_for_the_replicas_that_it_names():
     assert _grounds(document, "aws/r1") == [
         ("1-3", "Overflow", "50 %", "37.5 % in use"),
         ("4", "Overflow", "no room in data centers", "room in one of them"),
-        ("7", "Capacity", "a new cluster", "as many as the overflow may have"),
+        ("7", "Capacity", "1 more", "1 of maxClusters 1"),
     ]
     assert _grounds(document, "gcp/r1") == [
         ("1-3", "Overflow", "50 %", "37.5 % in use"),

@@ -148,12 +148,12 @@ def test_capacity_pressure(uses: list[tuple[int, int]], pressed: str, message: s
 ])  # fmt: skip
 def test_budget_exceeded(projected: int, limit: int, hard: bool, status_: str, reason: str) -> None:
     found = budget_exceeded(projected * 1_000_000, limit * 1_000_000, is_hard=hard)
-    assert (found.status, found.reason, found.message) == (status_, reason, f"${projected} projected of ${limit}")
+    assert (found.status, found.reason, found.message) == (status_, reason, f"${projected}.00 projected of ${limit}.00")
 
 
 def test_what_is_said_of_a_budget_changes_by_cents_only() -> None:
     said_now, said_later = (budget_exceeded(each, 900_000_000, is_hard=True).message for each in (148_183_910, 148_183_752))
-    assert said_now == said_later == "$148.18 projected of $900"
+    assert said_now == said_later == "$148.18 projected of $900.00"
 
 
 def test_a_pool_that_is_as_it_should_be() -> None:
@@ -166,7 +166,7 @@ def test_a_pool_that_is_as_it_should_be() -> None:
 def test_a_soft_budget_that_is_passed_is_exceeded_too() -> None:
     found = said(settled(a_cloud(budget={"monthly": 100}), a_service()), "CloudInfrastructure", "cloud")
     assert (found["BudgetExceeded"].status, found["BudgetExceeded"].reason) == ("True", "SoftLimit")
-    assert found["BudgetExceeded"].message == "$144 projected of $100"
+    assert found["BudgetExceeded"].message == "$144.00 projected of $100.00"
 
 
 def test_a_cloud_with_one_region_that_is_of_no_use_is_degraded() -> None:

@@ -109,6 +109,9 @@ def test_a_reserve_is_whole_machines(reserved: Any, nodes: int) -> None:
     pytest.param([a_static(overflow={"enabled": True, "target": "moon"})],
                  ("staticinfrastructure/dc", "ReferencesResolved", "OverflowTargetNotFound", "no CloudInfrastructure moon to overflow to"),
                  id="an overflow to nowhere"),
+    pytest.param([a_static(overflow={"enabled": True, "target": "cloud", "regions": ["r1", "r9"]}), a_class(), a_cloud("cloud", ["r2", "r1"])],
+                 ("staticinfrastructure/dc", "ReferencesResolved", "OverflowRegionNotFound", "cloud has no region r9 to overflow to, but r1, r2"),
+                 id="an overflow to a region that its target does not have"),
     pytest.param([a_static("a", overflow={"enabled": True, "target": "a"})],
                  ("staticinfrastructure/a", "ReferencesResolved", "OverflowCycle", "overflow to a leads back to a; name a CloudInfrastructure"),
                  id="an overflow to itself"),
@@ -134,8 +137,10 @@ def test_a_circle_of_overflows_is_said_of_each() -> None:
     ]  # fmt: skip
 
 
-def test_an_overflow_that_is_off_needs_no_target() -> None:
-    assert said(a_static(overflow={"enabled": False, "target": "moon"})) == []
+def test_an_overflow_that_is_off_needs_no_target_but_one_that_it_names_has_to_be_there() -> None:
+    assert said(a_static(overflow={"enabled": False})) == []
+    (found,) = said(a_static(overflow={"enabled": False, "target": "moon"}))
+    assert found[2:] == ("OverflowTargetNotFound", "no CloudInfrastructure moon to overflow to")
 
 
 SHARED = {"credentialsRef": {"name": "login"}}

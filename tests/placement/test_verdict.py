@@ -73,7 +73,7 @@ CASES = [
                  id="full and without money: both would have to change"),
     pytest.param([a_static(overflow={"enabled": True, "target": "cloud"}, nodes=1, cores=4), a_cloud(), a_service(cores=3, replicas=2)],
                  "NotNow", "closed while dc is not full",
-                 [["cpu of one replica"], ["limits on capacity"], ["the gate before the cloud while a data center is not full"]],
+                 [["cpu of one replica"], ["limits on capacity"], ["the overflow rules of data centers, which close the cloud"]],
                  id="overflow opens once the data center is fuller"),
     pytest.param([a_static(nodes=1, cores=4, reservation={"reserved": {"nodes": 1}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}),
                   a_service()], "NotNow", "1 full", [["limits on capacity"], ["capacity that is reserved for others"]],

@@ -8,6 +8,8 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +95,8 @@ class Server:
 
     async def world(self) -> World:
         found = [(await self.store.list(each)).entries for each in DECODERS]
-        return World.of(DECODERS[entry.key.resource].decode(entry.value) for entries in found for entry in entries)
+        world = World.of(DECODERS[entry.key.resource].decode(entry.value) for entries in found for entry in entries)
+        return replace(world, now=datetime.now(UTC))
 
 
 async def turns() -> None:
@@ -150,7 +153,10 @@ def test_answers_are_those_of_the_pure_function() -> None:
 
 
 def _without_times(document: Any) -> Any:
-    return {name: value for name, value in document.items() if "econds" not in name}
+    """Nor what a budget's month comes to, which is less from one moment to the next."""
+    kept = {name: value for name, value in document.items() if "econds" not in name}
+    budgets = [{name: value for name, value in each.items() if name not in ("before", "after")} for each in kept.get("budgets", ())]
+    return {**kept, **({"budgets": budgets} if "budgets" in kept else {})}
 
 
 def test_a_plan_of_manifests_sees_what_others_wrote_since() -> None:
@@ -227,6 +233,12 @@ def test_what_is_wrong_is_told_with_its_place_and_nothing_is_written() -> None:
         pytest.param("why", {"service": "web"}, 422, "service", id="a service without its namespace"),
         pytest.param("fit", {"service": "default/nobody"}, 404, "there is no service default/nobody", id="a service that is not there"),
         pytest.param("cost", {"by": "moon"}, 422, "by", id="by what"),
+        pytest.param("cost", {"inNamespace": "nope"}, 404, "there is no namespace nope", id="costs of a namespace that is not there"),
+        pytest.param("plan", {"namespace": "nope"}, 404, "there is no namespace nope", id="a plan in a namespace that is not there"),
+        pytest.param("plan", {"latency": {"csv": "", "source": "rtt.csv"}}, 422, "is empty", id="a latency file with nothing in it"),
+        pytest.param(
+            "plan", {"latency": {"csv": "from,to,ms\na,b,3\n", "source": "rtt.csv"}}, 422, "rtt.csv line 2", id="a place that nobody offers"
+        ),
         pytest.param("optimise", {"timeLimitSeconds": -1e16}, 422, "timeLimitSeconds", id="a search of less than no time"),
         pytest.param("optimise", {"timeLimitSeconds": 31}, 422, "this server takes up to 30", id="a search longer than the limit"),
         pytest.param("apply", {"manifests": [{}]}, 422, "name the plan", id="an apply without a plan"),

@@ -1,13 +1,14 @@
-"""Tables for reading: numbers to the right, a last column that is folded where it would be too wide, long lists cut short."""
+"""Tables for reading: numbers to the right, columns of words folded where they would be too wide, long lists cut short."""
 
 import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from lattice.cli import render
 
 FEW = 50  # rows, unless all are asked for
-NARROWEST = 30  # characters that a last column is folded into, at least
+NARROWEST = 30  # characters that a column is folded into, at least
 _COLOURS = {"+": "\x1b[32m", "~": "\x1b[33m", "-": "\x1b[31m", "!": "\x1b[33m"}
 _PLAIN = "\x1b[0m"
 
@@ -44,16 +45,26 @@ class Look:
         for row in safe:
             for column in right:
                 row[column] = row[column].rjust(widths[column])
-        return self._folded(safe, [_with_gap(width) for width in widths])
+        words = [column for column in range(len(widths)) if column not in right]
+        return self._folded(safe, self._fitted(safe, widths, words) if self.columns else widths)
+
+    def _fitted(self, rows: list[list[str]], widths: list[int], words: list[int]) -> list[int]:
+        """The last column gives way first, then the widest ones of words; none below its longest word."""
+        found = list(widths)
+        last = len(widths) - 1
+        floors = {column: max(len(word) for row in rows for word in row[column].split() or [""]) for column in words}
+        for column in sorted(words, key=lambda column: (column != last, -widths[column])):
+            over = sum(map(_with_gap, found[:-1])) + found[-1] - self.columns
+            if over > 0:
+                least = max(floors[column], min(widths[column], NARROWEST))
+                found[column] = max(least, found[column] - over)
+        return found
 
     def _folded(self, rows: list[list[str]], widths: list[int]) -> list[str]:
-        before = sum(widths[:-1])
-        room = max(NARROWEST, self.columns - before) if self.columns else 0
         lines: list[str] = []
-        for *cells, last in rows:
-            first, *more = self.wrapped(last, room)
-            lines.append("".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), first]).rstrip())
-            lines.extend(" " * before + part for part in more)
+        for row in rows:
+            parts = [self.wrapped(cell, width) for cell, width in zip(row, widths, strict=True)]
+            lines += [_line(cells, widths) for cells in zip_longest(*parts, fillvalue="")]
         return lines
 
     @staticmethod
@@ -75,6 +86,10 @@ class Look:
     def _bullet(self, text: str) -> list[str]:
         first, *more = self.wrapped(render.cell(text), max(NARROWEST, self.columns - 2) if self.columns else 0)
         return [self._marked(f"! {first}"), *(f"  {part}" for part in more)]
+
+
+def _line(cells: Row, widths: list[int]) -> str:
+    return "".join(cell.ljust(_with_gap(width)) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
 def _with_gap(width: int) -> int:

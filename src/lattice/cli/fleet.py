@@ -16,6 +16,7 @@ from lattice.cli.options import Command, Connection, connected
 from lattice.errors import LatticeError, NotFound, TooLarge
 
 if TYPE_CHECKING:
+    from lattice.kinds.base import Kind
     from lattice.kinds.manifest import Document
     from lattice.placement.prices import PriceBook
     from lattice.placement.world import World
@@ -137,8 +138,23 @@ def ask(sources: Sources, question: dict[str, Any]) -> dict[str, Any]:
 
         world = _with_tables(world_in(sources), sources)
         changes, gone = changes_in(sources), gone_in(sources, world)
+        _check(sources, world, changes)
     with waiting("planning"), undisturbed():
         return answer(question, world, changes, gone, SystemClock().monotonic)
+
+
+def _check(sources: Sources, world: "World", changes: "list[Kind]") -> None:
+    """Names on the command line that mean nothing in this world, nor in the one that it would be."""
+    from lattice.placement.answer import demand_namespace
+    from lattice.placement.latency import demand_places
+
+    after = world.having(changes) if changes else world
+    asked = sources.connection.asked_namespace
+    if asked:
+        demand_namespace(asked, {namespace for _, namespace, _ in after.objects if namespace})
+    if sources.latency:
+        offers = {*world.supply.offers, *after.supply.offers}
+        demand_places(world.latency_csv, sources.latency, [each.place for each in offers])
 
 
 def _with_tables(world: "World", sources: Sources) -> "World":

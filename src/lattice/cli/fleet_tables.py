@@ -1,20 +1,24 @@
 """A plan, or what would happen if, as tables; from its document alone, whoever made that."""
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lattice.cli.columns import FEW, Look, blocks, counted
+from lattice.cli.render import cell
 from lattice.placement.money import dollars
 
 Document = Mapping[str, Any]
 DETAILED = 3  # unplaced services told at length
 NAMED = 5  # of many, in one line
+LONG = 40  # characters of a value that are shown
 
 
 def plan_lines(document: Document, look: Look) -> list[str]:
     """Without how to apply it: the command knows what was typed."""
     return blocks(
         _summary(document, look),
+        _declared(document, look),
         _services(document, look),
         _clusters(document, look),
         _pools(document, look),
@@ -35,7 +39,37 @@ def _summary(document: Document, look: Look) -> list[str]:
     before, after = (dollars(total[each]["hourlyMicros"]) for each in ("before", "after"))
     change = dollars(total["change"]["projected30DayMicros"], signed=True)
     cost = f"{before}/h → {after}/h ({change}/30d)" if before != after else f"{after}/h as before"
-    return [*look.wrapped(f"{', '.join(parts) or 'nothing changes'}; {cost}", look.columns), *_pending(document["pending"], look)]
+    said = ", ".join(parts) or _only_declared(len(document["declared"]))
+    return [*look.wrapped(f"{said}; {cost}", look.columns), *_pending(document["pending"], look)]
+
+
+def _only_declared(count: int) -> str:
+    return f"{counted(count, 'declaration')} changed, nothing is placed otherwise" if count else "nothing changes"
+
+
+def _declared(document: Document, look: Look) -> list[str]:
+    """What the manifests change, one line a field; of services that are listed with where they go, that says more."""
+    listed = {each["name"] for each in document["services"]}
+    shown = [each for each in document["declared"] if f"{each.get('namespace')}/{each['name']}" not in listed]
+    rows = [row for each in shown for row in _fields(each, look)]
+    return look.table(["", "DECLARED", "CHANGE"], rows)
+
+
+def _fields(each: Document, look: Look) -> list[list[str]]:
+    told = [_field(part) for part in (each["fields"] if look.wide else each["fields"][:NAMED])]
+    rest = len(each["fields"]) - len(told)
+    told += [f"and {counted(rest, 'more field')}; -o wide lists all"] if rest else []
+    first, *more = told or ["deleted" if each["mark"] == "-" else "new"]
+    return [[each["mark"], _object(each), first], *(["", "", words] for words in more)]
+
+
+def _object(each: Document) -> str:
+    return "/".join(part for part in (each["kind"].lower(), each.get("namespace"), each["name"]) if part)
+
+
+def _field(each: Document) -> str:
+    before, after = (textwrap.shorten(cell(each[name]), LONG, placeholder="…") for name in ("before", "after"))
+    return f"{each['path']} {before} → {after}"
 
 
 def _short(found: Sequence[Document]) -> Iterator[str]:
@@ -85,7 +119,7 @@ def _service(each: Document, look: Look) -> list[str]:
     before, after = where(each["before"], look.wide), where(each["after"], look.wide)
     text = after if not each["before"] else f"{after}, as before" if before == after else f"{before} → {after}"
     if not each["isPlaced"] and each["after"]:
-        text += f" ({sum(place['replicas'] for place in each['after'])} of {counted(each['replicas'], 'replica')})"
+        text += f" ({sum(place['replicas'] for place in each['after']):,} of {counted(each['replicas'], 'replica')})"
     return [each["mark"], each["name"], text, dollars(change["hourlyMicros"], signed=True), _month(change)]
 
 
@@ -96,11 +130,11 @@ def _month(change: Document) -> str:
 def where(places: Sequence[Document], wide: bool = False) -> str:
     """`us-east 2, eu-west 1`; with clusters and classes if wide."""
     if wide:
-        return ", ".join(f"{each['replicas']} in {each['cluster']} ({each['class']})" for each in places) or "nowhere"
+        return ", ".join(f"{each['replicas']:,} in {each['cluster']} ({each['class']})" for each in places) or "nowhere"
     counts: dict[str, int] = {}
     for each in places:
         counts[each["pool"]] = counts.get(each["pool"], 0) + each["replicas"]
-    return ", ".join(f"{pool} {count}" for pool, count in counts.items()) or "nowhere"
+    return ", ".join(f"{pool} {count:,}" for pool, count in counts.items()) or "nowhere"
 
 
 def _clusters(document: Document, look: Look) -> list[str]:
@@ -119,8 +153,8 @@ def machines(each: Document) -> str:
 
 def _count(before: int, after: int, mark: str, name: str) -> str:
     if mark == "+" or before == after:
-        return f"{after} × {name}"
-    return f"{before} × {name}" if mark == "-" else f"{before} → {after} × {name}"
+        return f"{after:,} × {name}"
+    return f"{before:,} × {name}" if mark == "-" else f"{before:,} → {after:,} × {name}"
 
 
 def _pools(document: Document, look: Look) -> list[str]:
@@ -139,16 +173,20 @@ def _budgets(document: Document, look: Look) -> list[str]:
     """Those that are used otherwise than before; one that is used up to its alert, or refuses the next machine, is marked."""
     shown = [each for each in document["budgets"] if look.wide or each["before"] != each["after"] or each["limitBefore"] != each["limit"]]
     table = look.table(
-        ["", "BUDGET", "PER MONTH", "USED", "ALERT AT", "LIMIT", "LEFT $/H"], [_budget(each) for each in shown], right=(2, 6)
+        ["", "BUDGET", "PER MONTH", f"USED IN {document['month'] or '30 DAYS'}", "ALERT AT", "LIMIT", "LEFT $/H"],
+        [_budget(each) for each in shown],
+        right=(2, 6),
     )
-    return [*table, *look.bullets([_used_up(each) for each in shown if each["isUsedUp"]])]
+    return [*table, *look.bullets([_used_up(each, document["month"]) for each in shown if each["isUsedUp"]])]
 
 
-def _used_up(each: Document) -> str:
+def _used_up(each: Document, month: str | None) -> str:
+    """`month`: USED is what was spent of it, and the rate until it ends; without one it is 30 days at the rate."""
     need, have = (each[name]["hourlyMicros"] for name in ("cheapestMachine", "left"))
+    also = "; the limit also holds for 30 days, USED is this month" if month else ""
     return (
         f"budget of {each['subject']} refuses one more machine: needs {dollars(need)}/h, has {dollars(have)}/h, "
-        f"missing {dollars(need - have)}/h; the limit also holds for 30 days, USED is this month"
+        f"missing {dollars(need - have)}/h{also}"
     )
 
 
@@ -176,7 +214,7 @@ def _would_move(document: Document, look: Look) -> list[str]:
 
 def unplaced(found: Sequence[Document], look: Look) -> list[str]:
     rows = [
-        ["!" if each["isNew"] else "", each["name"], f"{_has(each)} of {each['replicas']}", each["verdict"], each["reason"]]
+        ["!" if each["isNew"] else "", each["name"], f"{_has(each):,} of {each['replicas']:,}", each["verdict"], each["reason"]]
         for each in found
     ]
     told = look.table(["", "NOT ALL PLACED", "HAS", "VERDICT", "WHY"], rows)
@@ -256,7 +294,7 @@ def _latencies(found: Sequence[Document], look: Look) -> list[str]:
         rows = [[each["service"], each["dependency"], f"{each['from']} → {each['to']}", *_ms(each)] for each in found]
         return ["", *look.table(["SERVICE", "NEEDS", "WAY", "MS", "AT MOST", "ACCORDING TO"], rows, right=(3, 4))]
     guessed = [each for each in found if each["isEstimate"]]
-    return [f"latencies: {len(guessed)} of {len(found)} are estimates; --latency gives measured ones"] if guessed else []
+    return [f"latencies: {len(guessed):,} of {len(found):,} are estimates; --latency gives measured ones"] if guessed else []
 
 
 def _ms(each: Document) -> list[str]:
@@ -322,7 +360,7 @@ def cost_lines(document: Document, look: Look) -> list[str]:
 
 def _uncounted(document: Document) -> list[str]:
     """Who is not in the sum, and who is only with a part."""
-    partly = [f"{each['name']} {each['placed']} of {each['replicas']}" for each in document["partlyPlaced"]]
+    partly = [f"{each['name']} {each['placed']:,} of {each['replicas']:,}" for each in document["partlyPlaced"]]
     lines = (
         [f"{counted(len(partly), 'service')} partly placed, counted with the replicas that have a place: {_some(partly)}"] if partly else []
     )

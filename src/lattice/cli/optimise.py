@@ -35,7 +35,8 @@ def optimise(sources: Sources, max_moves: int | None, payback: float, move_cost:
     Only moves that pay for themselves in time are listed. The gap is between the cost after them and a bound that no
     arrangement can go below. Nothing is moved.
 
-    Ends with 0 if there is nothing to gain, 1 if there is, 3 or more if something is wrong.
+    Ends with 0 if nothing would change, 1 if moves would save money, 2 if some service has no place, or would have none, 3 or more if
+    something is wrong.
 
     \b
     Examples:

@@ -26,7 +26,7 @@ def why_lines(document: Document, look: Look, pool: str = "") -> list[str]:
 def _head(document: Document, look: Look) -> list[str]:
     cost = f"{dollars(document['cost']['hourlyMicros'])}/h, {dollars(document['cost']['projected30DayMicros'])}/30d"
     now = f"now {where(document['now'], look.wide)}" if document["now"] else "none there yet"
-    now += f"; {cost}" if document["isPlaced"] else f"; {cost} for {document['placed']}" if document["placed"] else ""
+    now += f"; {cost}" if document["isPlaced"] else f"; {cost} for {document['placed']:,}" if document["placed"] else ""
     lines = _verdict(document, look)
     lines += [f"{counted(document['replicas'], 'replica')} wanted, {now}"]
     if document["isStale"]:
@@ -38,7 +38,7 @@ def _head(document: Document, look: Look) -> list[str]:
 
 def _verdict(document: Document, look: Look) -> list[str]:
     """With how many replicas have a place all the same."""
-    partly = f", {document['placed']} of {counted(document['replicas'], 'replica')} placed"
+    partly = f", {document['placed']:,} of {counted(document['replicas'], 'replica')} placed"
     said = document["verdict"] + (partly if document["placed"] and not document["isPlaced"] else "")
     return look.wrapped(f"{document['service']}: {said}. {document['reason']}", look.columns)
 
@@ -102,7 +102,8 @@ def fit_lines(document: Document, look: Look) -> list[str]:
         return [f"{document['service']} fits {_when(document)}"]
     head = _verdict(document, look)
     rows = [row for number, each in enumerate(document["suggestions"], 1) for row in _suggestion(number, each)]
-    table = look.table(["", "WHO", "$/H", "30 DAYS", "CHANGE"], rows, right=(2, 3))
+    table = look.table(["", "WHO", "COSTS $/H", "30 DAYS", "MORE $/H", "CHANGE"], rows, right=(2, 3, 4))
+    table += ["", *look.wrapped(_legend(document), look.columns)] if table else []
     nothing = ["nothing that was tried makes it fit; `lattice why` lists what stands in its way"]
     wide = [line for each in document["suggestions"] for line in _fields(each)] if look.wide else []
     return blocks(head, table or nothing, wide, in_the_way(document, document["service"], look))
@@ -115,11 +116,28 @@ def _when(document: Document) -> str:
 
 def _suggestion(number: int, each: Document) -> list[list[str]]:
     """The price stands with the first of the changes that belong together."""
-    cost = [dollars(each["cost"]["hourlyMicros"], signed=True), dollars(each["cost"]["projected30DayMicros"], signed=True)]
     first, *more = each["changes"]
-    rows = [[f"{number}", first["who"], *cost, first["sentence"]]]
-    rows += [["", part["who"], "", "", f"and {part['sentence']}"] for part in more]
-    return rows + [["", "", "", "", words] for words in _ahead(each)]
+    rows = [[f"{number}", first["who"], *_price(each), first["sentence"]]]
+    rows += [["", part["who"], "", "", "", f"and {part['sentence']}"] for part in more]
+    return rows + [["", "", "", "", "", words] for words in _ahead(each)]
+
+
+def _price(each: Document) -> list[str]:
+    """What the service costs then, and what that is more for all there is; not in full where a price is not known."""
+    service, more, at_least = each["serviceCost"], each["cost"]["hourlyMicros"], "" if each["isPriced"] else "≥ "
+    costs = [dollars(service[name]) for name in ("hourlyMicros", "projected30DayMicros")] if service else ["", ""]
+    return [*(f"{at_least}{cost}" for cost in costs), dollars(more, signed=True) if more else "no more"]
+
+
+def _legend(document: Document) -> str:
+    """What the columns of money are."""
+    has, wanted = document["placed"], document["replicas"]
+    now = (
+        "$0.00/h without a place"
+        if not has
+        else f"{dollars(document['serviceCost']['hourlyMicros'])}/h with {has:,} of {wanted:,} replicas"
+    )
+    return f"COSTS is what the service costs then ({now}); MORE is what is paid more for all there is."
 
 
 def _ahead(each: Document) -> list[str]:

@@ -1,7 +1,7 @@
 """One question about the fleet, one answer: the same for the command line offline and for a server."""
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from lattice.placement.fit import fit
 from lattice.placement.lack import lack
 from lattice.placement.optimise import MOVE_COST, PAYBACK_HOURS, Effort, optimise
 from lattice.placement.plan import Plan, Settled, compare, plan, settle, settle_both
-from lattice.placement.report import Document, cost_document, plan_document
+from lattice.placement.report import Document, cost_document, plan_document, rate
 from lattice.placement.told import drill_document, event_document, fit_document, optimum_document, why_document
 from lattice.placement.verdict import judge
 from lattice.placement.whatif import Event, after, happening, losses
@@ -36,7 +36,7 @@ def answer(question: Question, world: World, changes: Sequence[Kind] = (), gone:
     """`changes` and `gone`: manifests to be applied and objects to be deleted. A plan is about them; other questions are asked
     of the world that such a plan leads to. `clock`: for questions that look for the best within a time."""
     if question["ask"] == "plan":
-        return _planned(_plan(world, changes, gone))
+        return _planned(_plan(world, changes, gone), world)
     asked = ASKS.get(question["ask"])
     if asked is None:
         raise Malformed(f"there is no question {question['ask']!r}", fix=f"ask one of plan, {', '.join(ASKS)}")
@@ -53,8 +53,8 @@ def _plan(world: World, changes: Sequence[Kind], gone: Sequence[Key]) -> Plan:
     return compare(Settled.now(world), settle(world, keep=1))
 
 
-def _planned(made: Plan) -> Document:
-    return plan_document(made, cast("Settled", made.before), cast("Settled", made.after))
+def _planned(made: Plan, now: World) -> Document:
+    return plan_document(made, cast("Settled", made.before), cast("Settled", made.after), now)
 
 
 def _why(question: Question, about: Subject) -> Document:
@@ -72,11 +72,16 @@ def _fit(question: Question, about: Subject) -> Document:
     settled = about.settled if event == Event() else after(about.settled, event)
     has: Document = {"replicas": settled.world.demands[service].replicas, "placed": settled.placed(service)}
     has |= {"event": event_document(event)} if event != Event() else {}
+    has["serviceCost"] = rate(settled.costs.get(service, 0))
     with lack(settled, service) as missing:
         if missing is None:
             return {**fit_document(service, (), None), **has}
         verdict = judge(missing.placement, settled.fleet, settled.world.services)
-        found = [replace(each, rate=each.rate - missing.freed) for each in fit(settled.world, service, settled.fleet)]
+        adrift = settled.adrift.cost(service)
+        found = [
+            replace(each, rate=each.rate - missing.freed, service_rate=None if each.service_rate is None else each.service_rate + adrift)
+            for each in fit(settled.world, service, settled.fleet)
+        ]
     return {**fit_document(service, found, verdict), **has}
 
 
@@ -84,7 +89,7 @@ def _whatif(question: Question, about: Subject) -> Document:
     if question.get("loseEach"):
         return drill_document(losses(about.settled), about.settled)
     event = _event(question)
-    return {**_planned(happening(about.settled, event)), "ask": "whatif", "event": event_document(event)}
+    return {**_planned(happening(about.settled, event), about.world), "ask": "whatif", "event": event_document(event)}
 
 
 def _event(question: Question) -> Event:
@@ -105,7 +110,7 @@ def _optimise(question: Question, about: Subject) -> Document:
         question.get("timeLimitSeconds", 10.0),
     )
     found = optimise(about.settled, effort, about.clock)
-    return {**_planned(found.plan), "ask": "optimise", **optimum_document(found, effort)}
+    return {**_planned(found.plan, about.world), "ask": "optimise", **optimum_document(found, effort)}
 
 
 def _known(name: str, world: World) -> None:
@@ -113,15 +118,29 @@ def _known(name: str, world: World) -> None:
         raise NotFound(f"there is no service {name}", fix=_nearest(name, world.services, "services"))
 
 
+def demand_namespace(name: str, known: Collection[str]) -> None:
+    """Refuses one that nobody declared: whatever is asked about it, the answer would be nothing, and look like one."""
+    if name not in known:
+        raise NotFound(f"there is no namespace {name}", fix=_nearest(name, dict.fromkeys(known), "namespaces"))
+
+
 def _nearest(name: str, known: Mapping[str, object], nouns: str) -> str:
-    """The same in another namespace, what begins so, or what looks alike."""
-    bare = name.rpartition("/")[2]
-    same = [each for each in known if each.rpartition("/")[2] == bare]
-    begun = [each for each in known if each.rpartition("/")[2].startswith(bare)]
-    near = same or begun or difflib.get_close_matches(name, known, n=1)
+    """The same in another namespace, what begins so, or what looks alike; the namespace alone makes no two names alike."""
+    bare = _bare(name)
+    same = [each for each in known if _bare(each) == bare]
+    begun = [each for each in known if _bare(each).startswith(bare)]
+    alike = difflib.get_close_matches(bare, sorted({*map(_bare, known)}), n=1)
+    near = same or begun or [each for each in known if _bare(each) in alike]
     if near:
         return f"did you mean {min(near)}?"
-    return f"there are {', '.join(sorted(known)[:SOME])}" if known else f"there are no {nouns} here"
+    if not known:
+        return f"there are no {nouns} here"
+    more = f", and {len(known) - SOME:,} more: `lattice get {nouns}` lists them" if len(known) > SOME else ""
+    return f"there {'is' if len(known) == 1 else 'are'} {', '.join(sorted(known)[:SOME])}{more}"
+
+
+def _bare(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 ASKS: Mapping[str, Callable[[Question, Subject], Document]] = {

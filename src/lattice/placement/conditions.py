@@ -6,9 +6,10 @@ from lattice.kinds.base import Condition
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.pool import LatticePool
 from lattice.placement.fleet import Fleet
+from lattice.placement.money import dollars
 from lattice.placement.offer import Offer
 from lattice.placement.pressure import Use, is_pressed, scarcest_in
-from lattice.placement.status import dollars, projected_cost
+from lattice.placement.status import projected_cost
 from lattice.placement.supply import Finding, cloud_account, pool_account
 from lattice.placement.world import World
 
@@ -84,7 +85,7 @@ def _exceeded(ledger: str, fleet: Fleet, world: World) -> Iterator[Condition]:
 def budget_exceeded(projected: int, limit: int, *, is_hard: bool) -> Condition:
     """From 100 percent on, whether that stops anything or not. Micro-dollars."""
     cents = (projected + CENT // 2) // CENT * CENT  # finer words would be other words every second, and each of them would be written
-    money = f"${dollars(cents)} projected of ${dollars(limit)}"
+    money = f"{dollars(cents)} projected of {dollars(limit)}"
     if projected < limit:
         return _condition("BudgetExceeded", False, "WithinBudget", money)
     return _condition("BudgetExceeded", True, "HardLimit" if is_hard else "SoftLimit", money)

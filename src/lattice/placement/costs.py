@@ -24,6 +24,17 @@ def placed_costs(fleet: Fleet, service: str) -> dict[tuple[str, str, str], int]:
     return dict(found)
 
 
+def share_of(fleet: Fleet, service: str) -> int:
+    """Micro-dollars per hour of one service, all in all; machines that are alike, with the same on them, are split once."""
+    alike: Counter[tuple[object, ...]] = Counter()
+    example: dict[tuple[object, ...], int] = {}
+    for row in {seat.machine for seat in fleet.seats.get(service, ())}:
+        key = (id(fleet.machines.kind[row]), *sorted(fleet.machines.holds[row].items()))
+        alike[key] += 1
+        example.setdefault(key, row)
+    return sum(count * bill(machines_on(fleet, {example[key]})).services.get(service, 0) for key, count in alike.items())
+
+
 def machines_on(fleet: Fleet, rows: set[int]) -> list[Machine]:
     """With a tenant for each replica, numbered on its machine."""
     found = []

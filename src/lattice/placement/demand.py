@@ -252,7 +252,7 @@ def resolve(
         ),
         even=tuple((each.topology_key, each.max_skew) for each in _over_places(service, "ScheduleAnyway")),
         neighbours=tuple(dict.fromkeys([*_called(service).values(), *neighbours])),
-        latency_to=tuple(_latency_targets(service).items()),
+        latency_to=tuple(latency_targets(service).items()),
         admitted=frozenset(admitted),
         tolerations=spec.placement.tolerations,
         node_selector=tuple(sorted(spec.placement.node_selector.items())),
@@ -338,7 +338,7 @@ def _called(service: LatticeService) -> dict[str, str]:
     return found
 
 
-def _latency_targets(service: LatticeService) -> dict[str, str]:
+def latency_targets(service: LatticeService) -> dict[str, str]:
     """What a latency is measured to: the dependency of that name, else the service of that name."""
     own = service.metadata.namespace or "default"
     named: Mapping[str, str] = {

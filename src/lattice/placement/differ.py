@@ -41,12 +41,12 @@ def _service(each: Document) -> Said:
         "before": _places(each["before"]),
         "cost": per_hour(cost["after"]["hourlyMicros"]),
         "cost before": per_hour(cost["before"]["hourlyMicros"]),
-        "its replicas": "all placed" if each["isPlaced"] else "not all placed",
+        "its placement": "complete" if each["isPlaced"] else "not complete",
     }
 
 
 def _places(found: list[Document]) -> str:
-    return ", ".join(f"{each['replicas']} in {each['cluster']} ({each['class']})" for each in found) or "nowhere"
+    return ", ".join(f"{each['replicas']:,} in {each['cluster']} ({each['class']})" for each in found) or "nowhere"
 
 
 def _cluster(each: Document) -> Said:
@@ -54,7 +54,7 @@ def _cluster(each: Document) -> Said:
 
 
 def _machines(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} × {name}" for name, count in sorted(counts.items())) or "none"
+    return ", ".join(f"{count:,} × {name}" for name, count in sorted(counts.items())) or "none"
 
 
 def _pool(each: Document) -> Said:
@@ -66,7 +66,7 @@ def _moving(each: Document) -> Said:
 
 
 def _unplaced(each: Document) -> Said:
-    return {"": f"{each['verdict']} ({each['reason']})", "replicas without a place": f"{each['missing']}"}
+    return {"": f"{each['verdict']} ({each['reason']})", "the number of replicas without a place": f"{each['missing']:,}"}
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[Document], Said]]] = {

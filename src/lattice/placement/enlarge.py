@@ -7,10 +7,11 @@ from typing import Any
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger, LedgerSpec
 from lattice.kinds.pool import LatticePool, PoolBudget
-from lattice.kinds.quantity import GIB, MICRO, MILLI, dollars, format_bytes, format_micros
+from lattice.kinds.quantity import GIB, MICRO, MILLI, dollars, format_bytes
 from lattice.placement.change import Change, Option, respecified, within, written
 from lattice.placement.fleet import Fleet
-from lattice.placement.money import limit_needed, opened, thirty_days
+from lattice.placement.money import dollars as told
+from lattice.placement.money import limit_needed, opened, per_hour, thirty_days
 from lattice.placement.offer import NO_LIMIT
 from lattice.placement.plugins.budget import unpriced_classes
 from lattice.placement.quote import gpu_limit, growing
@@ -130,7 +131,7 @@ def _overflow_clusters(stand: Stand) -> Iterator[Option]:
             overflow = kind.spec.overflow
             return respecified(kind, overflow=within(overflow, limits=within(overflow.limits, max_clusters=after)))
 
-        sentence = f"raise maxClusters of the overflow of {name} by {strength} to {after}"
+        sentence = f"raise maxClusters of the overflow of {name} by {strength:,} to {after:,}"
         return written(static, "platform", "spec.overflow.limits.maxClusters", sentence, rewrite)
 
     yield Option(("overflow", name, "maxClusters"), made, MORE, lambda fleet: fleet.overflow_clusters[name] - before)
@@ -152,7 +153,7 @@ def _more_machines(stand: Stand) -> Iterator[Option]:
         return
 
     def made(strength: int) -> Change:
-        sentence = f"add {strength} machine{'s' if strength > 1 else ''} like the {before} in {stand.offer.name}"
+        sentence = f"add {strength:,} machine{'s' if strength > 1 else ''} like the {before:,} in {stand.offer.name}"
         return set_field(stand, "spec.capacity", sentence, lambda kind: respecified(kind, capacity=_scaled(kind.spec.capacity, strength)))
 
     yield Option((*_name(stand), "machines"), made, max(64, 4 * stand.demand.replicas))
@@ -183,10 +184,23 @@ def _more_gpus(stand: Stand) -> Iterator[Option]:
         return respecified(kind, capacity=within(kind.spec.capacity, accelerators=listed))
 
     def made(strength: int) -> Change:
-        sentence = f"add {strength} {model} to the {before} in {stand.offer.name}"
+        sentence = f"add {strength:,} {model} to the {before:,} in {stand.offer.name}"
         return set_field(stand, "spec.capacity.accelerators", sentence, lambda kind: rewritten(kind, before + strength))
 
     yield Option((*_name(stand), "accelerators", model), made, 4096)
+
+
+def every_limit(stand: Stand) -> list[Option]:
+    """That machines of the offer may come to, however far it is: on how many they are, and on what they cost."""
+    found: list[Option] = []
+    if isinstance(stand.kind, LatticePool):
+        found += [
+            _pool_limit(stand, name) for name, limit in _POOL_LIMITS.items() if getattr(stand.kind.spec.capacity, limit[0]) is not None
+        ]
+    if stand.offer.limits.clusters < NO_LIMIT:
+        found += _more_clusters(stand)
+    fleet = stand.fleet
+    return [*found, *(_budget(stand, each) for each in fleet.ledgers(stand.row, stand.ask.overflow) if fleet.cap(each) < NO_LIMIT)]
 
 
 # --- money ---
@@ -214,7 +228,7 @@ def _budget(stand: Stand, ledger: str) -> Option:
 
     def made(strength: int) -> Change:
         after = before + strength
-        sentence = f"raise the budget of {words} by ${format_micros(strength)} a month to ${format_micros(after)}"
+        sentence = f"raise the budget of {words} by {told(strength)} a month to {told(after)}"
         path = {"LatticePool": "spec.budget.maxMonthlyCost", "StaticInfrastructure": "spec.overflow.limits.maxMonthlySpend"}.get(
             kind.resource.kind, f"spec.regions.{region}.budget.monthly" if region else "spec.budget.monthly"
         )
@@ -248,7 +262,7 @@ def price(stand: Stand) -> Iterator[Option]:
 
     def made(strength: int) -> Change:
         micros = highest + 1 - strength
-        sentence = f"say what class {names[0]} costs on {provider}, if that is ${format_micros(micros)}/h at most"
+        sentence = f"say what class {names[0]} costs on {provider}, if that is {per_hour(micros)} at most"
         return written(
             kind, "platform", f"spec.costPerHour.{provider}", sentence, lambda each: _with_price(each, provider, dollars(micros))
         )

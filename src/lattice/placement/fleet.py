@@ -134,6 +134,7 @@ class Fleet:
         self.keeps_reserves = any(offer.reserved_nodes for offer in self.offers)
         self.statics = [row for row, offer in enumerate(self.offers) if offer.is_static]
         self.spilling = [row for row, offer in enumerate(self.offers) if offer.overflow is not None]
+        self.ways_to_open = sorted({offer.reopen for offer in self.offers if offer.closed})
 
     def _offer(self, offer: Offer) -> None:
         row = self.table.add(offer.name, _totals(offer))
@@ -152,14 +153,15 @@ class Fleet:
         touched = set()
         for offer in offers:
             touched.add(row := self.row(offer.name))
-            for each in (self.offers[row], offer):
+            before = self.offers[row]
+            for each in (before, offer):
                 touched.update(self._targets(each))
             self.offers[row] = offer
             self.table.resize(offer.name, _totals(offer))
             self.nodes_per_cluster[row] = offer.limits.nodes_per_cluster
             for holds, mask in self.table.masks.values():
                 mask[row] = holds(offer)
-            if offer.is_static:
+            if offer.is_static or offer.reopen != before.reopen:
                 self._survey()
         for budget in budgets:
             self.budgets[budget.name] = budget

@@ -50,7 +50,7 @@ def _phase(service: LatticeService, wanted: int, ready: int, failed: int) -> str
 
 def _ready(service: LatticeService, wanted: int, ready: int, failed: Sequence[LatticeWorkload]) -> Condition:
     needed = max(wanted, service.spec.wanted())
-    message = f"{ready} of {needed} replicas are ready"
+    message = f"{ready:,} of {needed:,} replicas are ready"
     if failed:
         first = failed[0]
         message += f"; {first.metadata.name} failed: {first.status.failure_reason or 'no reason was told'}"

@@ -15,6 +15,7 @@ from lattice.kinds.service import LatticeService
 from lattice.placement.arrange import arrange_all, groups, place_together
 from lattice.placement.bound import may_fit
 from lattice.placement.change import Change, changed
+from lattice.placement.costs import share_of
 from lattice.placement.demand import Demand, key_of, resolve
 from lattice.placement.fleet import Fleet
 from lattice.placement.obstacle import Failure, at_failure, reseat
@@ -34,6 +35,7 @@ class Result:
     rate: int
     is_priced: bool = True
     strengths: tuple[int, ...] = ()
+    service: int = 0  # micro-dollars per hour that it costs itself
     ahead: tuple[str, ...] = ()  # of the others, those that come first and have more replicas then, in the order in which they come
 
 
@@ -80,7 +82,8 @@ class Rehearsal:
                 return None
             now = self._bill()
             strengths = tuple(gauge(self.fleet) for gauge in gauges)  # type: ignore[operator]
-            return Result(now[0] - paid, now[1] <= unpriced, strengths, self._ahead(scene, before))
+            own = share_of(self.fleet, self.name)
+            return Result(now[0] - paid, now[1] <= unpriced, strengths, own, self._ahead(scene, before))
 
     def _bill(self) -> tuple[int, int]:
         """Micro-dollars per hour for all machines, and how many have no known price."""
@@ -142,8 +145,7 @@ class Rehearsal:
             return [], []
         beside = {key(each): each for each in (*self._beside, *classes)}
         made = replace(self.world, objects={**beside, **suppliers}).supply
-        offers = [replace(each, closed=each.closed or self.fleet.offers[self.fleet.row(each.name)].closed) for each in made.offers]
-        return offers, list(made.budgets.values())
+        return [_as_closed(each, self.fleet.offers[self.fleet.row(each.name)]) for each in made.offers], list(made.budgets.values())
 
     def _users(self, classes: Sequence[LatticeNodeClass]) -> list[Kind]:
         """Pools take the classes that they name; clouds and data centers take whatever class is made for their provider."""
@@ -154,6 +156,10 @@ class Rehearsal:
         pools = [each for each in self.world.objects.values() if isinstance(each, LatticePool) and names & set(each.spec.node_classes)]
         takers = [each for each in self.world.objects.values() if isinstance(each, CloudInfrastructure | StaticInfrastructure)]
         return [*pools, *(each for each in takers if each.spec.provider in providers)]
+
+
+def _as_closed(offer: Offer, before: Offer) -> Offer:
+    return offer if offer.closed or not before.closed else replace(offer, closed=before.closed, reopen=before.reopen)
 
 
 def _machines(offer: Offer) -> object:

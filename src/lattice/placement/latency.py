@@ -1,5 +1,6 @@
 """How many milliseconds is the round trip between two places, and who says so?"""
 
+import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lattice.errors import Invalid
-from lattice.placement.places import Site, site_of
+from lattice.placement.places import Site, is_on_the_map, site_of
 from lattice.placement.prices import read_rows
 
 UNKNOWN = 1 << 40  # ms: above any limit, and a million of them still add up within int64
@@ -23,6 +24,7 @@ _BASE, _MICROS_PER_KM = 2, 16_000
 _EARTH_KM = 6371
 
 _MOST_MS = Decimal(86_400_000)  # a day
+_COLUMNS = (("from", "to", "ms"),)
 
 _Table = Mapping[str, Mapping[str, int]]  # from key -> to key -> ms
 
@@ -222,9 +224,28 @@ def _equal(rows: Sequence[str], columns: Sequence[str]) -> NDArray[np.bool_]:
     return same
 
 
+def demand_places(text: str, source: str, offered: Iterable[Place]) -> None:
+    """Refuses a file that tells nothing, and names that mean no place: neither one that is offered nor a cloud's region."""
+    if not text.strip():
+        raise Invalid("is empty", where=source, fix="begin it with from,to,ms, and give a round trip on each line after that")
+    known = {key for place in offered for key in place.keys if key}
+    lines = list(read_rows(text, source, _COLUMNS))
+    if not lines:
+        raise Invalid("has no round trips, only their heads", where=source, fix="give one on each line, such as us-east,eu-west,85")
+    for row in lines:
+        for word in (row.word("from"), row.word("to")):
+            if word not in known and not is_on_the_map(word):
+                raise Invalid(f'"{word}" is no place that is offered', where=row.where, fix=_alike(word, known))
+
+
+def _alike(word: str, known: Set[str]) -> str:
+    near = difflib.get_close_matches(word, sorted(known), n=1)
+    return f"did you mean {near[0]}?" if near else "name a pool, a data center or its location, a region, or provider-region"
+
+
 def _read(text: str, source: str) -> _Table:
     found: dict[str, dict[str, int]] = {}
-    for row in read_rows(text, source, (("from", "to", "ms"),)):
+    for row in read_rows(text, source, _COLUMNS):
         by, to = row.word("from"), row.word("to")
         ms = int(row.number("ms", _MOST_MS).to_integral_value(rounding=ROUND_CEILING))
         if found.setdefault(by, {}).setdefault(to, ms) != ms:

@@ -35,7 +35,7 @@ _WORDS: dict[str, str] = {
     "budget": "budgets",
     "capacity": "limits on capacity",
     "dependencies": "dependencies that are not placed",
-    "overflow": "the gate before the cloud while a data center is not full",
+    "overflow": "the overflow rules of data centers, which close the cloud",
     "reservation": "capacity that is reserved for others",
     "clusterSize": "how many machines policies want in a cluster",
     "nodeSelector": "labels that its machines must have",

@@ -80,6 +80,7 @@ class Offer:
     reserved_nodes: int = 0
     overflow: Overflow | None = None
     closed: str = ""  # why nothing new goes here
+    reopen: str = ""  # what would open it again
 
     @property
     def region(self) -> str:

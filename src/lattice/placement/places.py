@@ -21,6 +21,16 @@ def site_of(provider: str, region: str) -> Site | None:
     return next((known[cloud, name] for cloud in _TEXTS if (cloud, name) in known), None)  # the clouds' names do not collide
 
 
+def is_on_the_map(name: str) -> bool:
+    """Is this a region of a cloud, by its own name or after its provider's: eu-west-1, aws-eu-west-1?"""
+    return name.lower() in _names()
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(name for provider, region in _sites() for name in (region, f"{provider}-{region}"))
+
+
 @cache
 def _sites() -> dict[tuple[str, str], Site]:
     found = {}

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from lattice.kinds.service import LatticeService
 from lattice.placement.adrift import Adrift, adrift, adrift_in_the_end
 from lattice.placement.arrange import arrange_all, outgrown, stale
 from lattice.placement.costs import cost_of, run_rate
+from lattice.placement.declared import Declared, declared
 from lattice.placement.demand import Demand, key_of
 from lattice.placement.fleet import Fleet
 from lattice.placement.offer import NO_LIMIT
@@ -179,12 +180,13 @@ class Plan:
     unplaced: tuple[str, ...]  # not placed after, whether or not they were before
     risks: tuple[str, ...]
     id: str = ""
+    declared: tuple[Declared, ...] = ()  # what is written otherwise than before, with or without an effect on anything above
     before: Settled | None = field(default=None, compare=False, repr=False)
     after: Settled | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_empty(self) -> bool:
-        return not (self.services or self.clusters or self.would_move or self.risks or self.rates)
+        return not (self.services or self.clusters or self.would_move or self.risks or self.rates or self.declared)
 
     @property
     def is_feasible(self) -> bool:
@@ -212,7 +214,7 @@ def _updated(before: World, after: World) -> list[str]:
     return [name for name, demand in after.demands.items() if name in known and known[name].machine_needs != demand.machine_needs]
 
 
-def compare(before: Settled, after: Settled, changes: Iterable[Kind] = (), gone: Iterable[Key] = ()) -> Plan:
+def compare(before: Settled, after: Settled, changes: Sequence[Kind] = (), gone: Sequence[Key] = ()) -> Plan:
     services = tuple(_service_changes(before, after))
     clusters = tuple(_cluster_changes(before, after))
     names = sorted({*before.rates, *after.rates})
@@ -226,6 +228,7 @@ def compare(before: Settled, after: Settled, changes: Iterable[Kind] = (), gone:
         would_move=tuple(_moving(before, after)),
         unplaced=tuple(sorted(after.unplaced)),
         risks=tuple(_risks(before, after)),
+        declared=tuple(declared(before.world, changes, gone)),
         before=before,
         after=after,
     )

@@ -275,9 +275,9 @@ def _with_replicas(service: LatticeService, end: str, before: int, after: int) -
         return respecified(kind, replicas=within(kind.spec.replicas, **{end: after}))
 
     sentence = (
-        f"run {after} replica{'s' if after != 1 else ''} instead of {before}"
+        f"run {after:,} replica{'s' if after != 1 else ''} instead of {before:,}"
         if end == "min"
-        else f"allow {after} replicas instead of {before}"
+        else f"allow {after:,} replicas instead of {before:,}"
     )
     return written(service, "team", f"spec.replicas.{end}", sentence, rewrite)
 

@@ -10,6 +10,7 @@ from lattice.kinds.quantity import format_micros
 from lattice.placement.arrange import in_order
 from lattice.placement.contradiction import Contradiction
 from lattice.placement.costs import cost_of, placed_costs
+from lattice.placement.declared import Declared
 from lattice.placement.demand import Demand, own_source
 from lattice.placement.fleet import Fleet
 from lattice.placement.money import thirty_days
@@ -17,6 +18,7 @@ from lattice.placement.obstacle import Obstacle
 from lattice.placement.offer import MachineType
 from lattice.placement.plan import BudgetChange, ClusterChange, Moving, Plan, ServiceChange, Settled, Where
 from lattice.placement.verdict import Verdict, judge
+from lattice.placement.world import World
 
 Document = dict[str, Any]
 JUDGED = 50  # unplaced services that are judged one by one; of more, those that ask for the same are judged together
@@ -55,20 +57,22 @@ def shortfall(each: Shortfall, plugin: str = "") -> Document:
     return {"filter": plugin, **found} if plugin else found
 
 
-def plan_document(made: Plan, before: Settled, after: Settled) -> Document:
-    """The whole of a plan."""
+def plan_document(made: Plan, before: Settled, after: Settled, now: World) -> Document:
+    """The whole of a plan. `now`: what there is, before anything that is only assumed."""
     changed = [each.name for each in made.services]
     return {
         "ask": "plan",
         "id": made.id,
         "isEmpty": made.is_empty,
         "isFeasible": made.is_feasible,
+        "declared": [_declared(each) for each in made.declared],
         "services": [_service(each, after) for each in made.services],
         "clusters": [_cluster(each, before, after) for each in made.clusters],
         "pools": [{"name": name, **changing(*each)} for name, each in made.rates.items()],
         "total": changing(*made.total),
-        "pending": pending(before),
+        "pending": pending(before, now),
         "overhead": changing(_overhead(before), _overhead(after)),
+        "month": after.world.now.strftime("%Y-%m") if after.world.now else None,
         "budgets": [_budget(each, before) for each in made.budgets],
         "wouldMove": [_moving(each) for each in made.would_move if each.name not in made.unplaced],
         "unplaced": unplaced(made.unplaced, before, after),
@@ -79,13 +83,22 @@ def plan_document(made: Plan, before: Settled, after: Settled) -> Document:
     }
 
 
-def pending(before: Settled) -> Document | None:
-    """What a plan takes as done though it is not: what is declared already and has its place only on paper. None: it is as it is."""
-    real = Settled.now(before.world)
+def pending(before: Settled, now: World) -> Document | None:
+    """What is taken as done though it is not: what has its place only on paper. None: it is as it is.
+
+    What is paid now is what the machines cost that are there, whatever is asked.
+    """
+    real = Settled.now(now)
     late = [name for name in sorted({*real.where, *before.where}) if real.where.get(name) != before.where.get(name)]
     if not late and real.rates == before.rates:
         return None
     return {"services": late, "cost": changing(sum(real.rates.values()), sum(before.rates.values()))}
+
+
+def _declared(each: Declared) -> Document:
+    kind, namespace, name = each.object
+    fields = [{"path": path, "before": old, "after": new} for path, old, new in each.fields]
+    return {"mark": each.mark, "kind": kind, **({"namespace": namespace} if namespace else {}), "name": name, "fields": fields}
 
 
 def _overhead(settled: Settled) -> int:

@@ -8,6 +8,7 @@ import msgspec
 from lattice.kinds.base import Condition
 from lattice.kinds.service import LatticeService, PlacedIn, SchedulerDecision, ServiceStatus
 from lattice.placement.arrange import stale
+from lattice.placement.awaited import Services
 from lattice.placement.change import plain
 from lattice.placement.demand import Demand, key_of
 from lattice.placement.fleet import Fleet
@@ -28,7 +29,7 @@ class Said:
     conditions: tuple[Condition, ...]
 
 
-def judged(placement: Placement, fleet: Fleet, known: Collection[str], state: str) -> SchedulerDecision:
+def judged(placement: Placement, fleet: Fleet, known: Services, state: str) -> SchedulerDecision:
     """Placed, or with the verdict on those that are not."""
     if placement.is_complete:
         return decision_of(Answer(placement, state=state), fleet)

@@ -15,6 +15,7 @@ from lattice.placement.prices import Price, PriceBook, price_of
 
 DEFAULT_SECRETS = "lattice-system"
 DOLLARS = "USD"  # what prices are in
+APART = "give it credentials of its own, or delete one of the two"
 _SINGULAR = {"pool": "latticepool", "cloud": "cloudinfrastructure", "static": "staticinfrastructure"}
 
 
@@ -76,8 +77,11 @@ def compile_supply(objects: Iterable[Kind], book: PriceBook, adapters: frozenset
     ]
     offers, namesakes = _distinct(offers)
     doubles = dict(_overlaps(pools, clouds))
-    offers = [replace(each, closed=doubles[each.name].message) if each.name in doubles else each for each in offers]
-    offers = [each if each.closed or _is_made(each, adapters) else replace(each, closed=_no_adapter(each)) for each in offers]
+    offers = [replace(each, closed=doubles[each.name].message, reopen=APART) if each.name in doubles else each for each in offers]
+    made_here = f"name a provider that this server has: {', '.join(sorted(adapters or ())) or 'none yet'}"
+    offers = [
+        each if each.closed or _is_made(each, adapters) else replace(each, closed=_no_adapter(each), reopen=made_here) for each in offers
+    ]
     budgets = [*map(_pool_budget, pools), *(b for each in clouds for b in _cloud_budgets(each)), *map(_overflow_budget, statics)]
     findings = [
         *namesakes,
@@ -85,6 +89,7 @@ def compile_supply(objects: Iterable[Kind], book: PriceBook, adapters: frozenset
         *_unresolved_classes(pools, classes),
         *_foreign_budgets(pools),
         *_overflow_findings(statics, clouds),
+        *_unknown_regions(statics, clouds),
         *_no_machines(offers),
         *_not_made(offers, adapters),
     ]
@@ -123,6 +128,7 @@ def _pool_offer(pool: LatticePool, classes: Classes) -> Offer:
     listed = {key: (value,) if isinstance(value, str) else tuple(value) for key, value in labels.items()}
     place = Place(name, provider.type, provider.region, provider.zone)
     currency = _currency(pool)
+    is_foreign = currency != DOLLARS
     return Offer(
         name=name,
         kind="pool",
@@ -139,7 +145,8 @@ def _pool_offer(pool: LatticePool, classes: Classes) -> Offer:
             memory=_limit(spec.capacity.max_memory_bytes),
         ),
         budgets=(pool_account(name).ledger,),
-        closed="" if currency == DOLLARS else f"budget is in {currency}, prices are in USD",
+        closed=f"budget is in {currency}, prices are in {DOLLARS}" if is_foreign else "",
+        reopen=f"state the budget in {DOLLARS}" if is_foreign else "",
     )
 
 
@@ -317,11 +324,9 @@ def _unresolved_classes(pools: list[LatticePool], classes: Mapping[str, LatticeN
 
 
 def _overflow_findings(statics: list[StaticInfrastructure], clouds: list[CloudInfrastructure]) -> Iterator[Finding]:
-    known, targets = {each.metadata.name for each in clouds}, {}
-    for static in statics:
-        overflow = static.spec.overflow
-        if overflow and overflow.enabled:
-            targets[static.metadata.name] = overflow.target
+    """Also of one that is not enabled: whoever enables it should not be surprised."""
+    known = {each.metadata.name for each in clouds}
+    targets = {each.metadata.name: each.spec.overflow.target for each in statics if each.spec.overflow and each.spec.overflow.target}
     for static in statics:
         name = static.metadata.name
         target = targets.get(name)
@@ -338,6 +343,19 @@ def _overflow_findings(statics: list[StaticInfrastructure], clouds: list[CloudIn
             yield Finding(
                 _subject(static), "ReferencesResolved", "OverflowTargetNotFound", f"no CloudInfrastructure {target} to overflow to"
             )
+
+
+def _unknown_regions(statics: list[StaticInfrastructure], clouds: list[CloudInfrastructure]) -> Iterator[Finding]:
+    """Regions to overflow to that the target does not have: nothing would prefer them, and nobody would know why."""
+    known = {each.metadata.name: each.spec.regions for each in clouds}
+    for static in statics:
+        overflow = static.spec.overflow
+        if overflow is None or overflow.target not in known:
+            continue
+        there = known[overflow.target]
+        if absent := [each for each in overflow.regions if each not in there]:
+            message = f"{overflow.target} has no region {', '.join(absent)} to overflow to, but {', '.join(sorted(there)) or 'none'}"
+            yield Finding(_subject(static), "ReferencesResolved", "OverflowRegionNotFound", message)
 
 
 def _returns(name: str, targets: Mapping[str, str]) -> bool:

@@ -78,6 +78,8 @@ def _pool(each: Refusal, settled: Settled) -> Document:
 def fit_document(service: str, found: Sequence[Suggestion], why_not: Verdict | None) -> Document:
     """Each suggestion was tried: all of its changes together make the service fit, and none can be left out.
 
+    `serviceCost` is what the service costs then, `cost` what is paid more for all there is than while it lacks what it lacks.
+
     Others that wait, too, and come first are `ahead`: they get their part of it; where it is not enough for all, `isEnough` is false.
     """
     return {
@@ -90,6 +92,8 @@ def fit_document(service: str, found: Sequence[Suggestion], why_not: Verdict | N
                 "who": list(each.who),
                 "sentence": each.sentence,
                 "cost": rate(each.rate),
+                "serviceCost": None if each.service_rate is None else rate(each.service_rate),
+                "isPriced": each.is_priced,
                 "ahead": list(each.ahead),
                 "isEnough": each.is_enough,
                 "changes": [_change(part) for part in each.changes],

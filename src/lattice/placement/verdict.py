@@ -1,6 +1,6 @@
 """Why is a service not placed: not here, not now, over budget, without a known price or never; and what exactly is in its way?"""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from lattice.engine.plugin import Shortfall
+from lattice.placement.awaited import Services, behind
 from lattice.placement.contradiction import Contradiction, contradictions
 from lattice.placement.demand import Demand
 from lattice.placement.fleet import Fleet
@@ -51,7 +52,7 @@ class Verdict:
     contradictions: tuple[Contradiction, ...] = ()  # two rules of which each could be kept, but not both
 
 
-def judge(placement: Placement, fleet: Fleet, known: Collection[str] | None = None) -> Verdict:
+def judge(placement: Placement, fleet: Fleet, known: Services | None = None) -> Verdict:
     """Of a service that place() could not place completely, in the fleet that it was to be placed in. `known`: services that exist."""
     demand = placement.demand
     trial = Trial(demand, fleet)
@@ -60,7 +61,7 @@ def judge(placement: Placement, fleet: Fleet, known: Collection[str] | None = No
     return Verdict(
         kind=kind,
         service=demand.name,
-        reason=_reason(kind, demand, fleet, failure),
+        reason="; ".join([_reason(kind, demand, fleet, failure), *(behind(demand, fleet, known) if failure and known is not None else ())]),
         refusals=failure.refusals if failure else (),
         conflicts=tuple(conflicts(trial, failure)),
         waits=tuple(_waits(trial, failure, known)) if kind in ("NotNow", "NoPrice", "OverBudget") else (),
@@ -110,7 +111,7 @@ def absent_regions(demand: Demand, fleet: Fleet) -> list[str]:
 def _reason(kind: VerdictKind, demand: Demand, fleet: Fleet, failure: Failure | None) -> str:
     if failure is None:
         return demand.problem
-    which = f"replica {failure.replica} of {demand.replicas}: " if failure.replica > 1 else ""
+    which = f"replica {failure.replica:,} of {demand.replicas:,}: " if failure.replica > 1 else ""
     where = f"no pool here is in {', '.join(absent_regions(demand, fleet))}: " if kind == "NotHere" else ""
     return f"{where}{which}{failure.sentence}"
 
@@ -193,7 +194,7 @@ def smallest(
     return frozenset(kept)
 
 
-def _waits(trial: Trial, failure: Failure | None, known: Collection[str] | None) -> Iterator[str]:
+def _waits(trial: Trial, failure: Failure | None, known: Services | None) -> Iterator[str]:
     """For the fewest limits whose lifting would do."""
     limits = trial.passing
     for size in range(1, len(limits) + 1):
@@ -203,7 +204,7 @@ def _waits(trial: Trial, failure: Failure | None, known: Collection[str] | None)
                 return
 
 
-def _waiting(limit: Limit, trial: Trial, failure: Failure | None, known: Collection[str] | None) -> Iterator[str]:
+def _waiting(limit: Limit, trial: Trial, failure: Failure | None, known: Services | None) -> Iterator[str]:
     fleet, demand = trial.fleet, trial.demand
     match limit.kind:
         case "dependencies":
@@ -215,8 +216,11 @@ def _waiting(limit: Limit, trial: Trial, failure: Failure | None, known: Collect
             full = [fleet.offers[row].name for row in np.flatnonzero(open_rows(failure, Full))] if failure else []
             yield f"room in {_some(full)}" if full else "room"
         case "overflow":
-            gates = sorted(offer.name for offer in fleet.offers if offer.overflow is not None)
-            yield f"{_some(gates)} to be full enough to overflow"
+            rules = {offer.name: offer.overflow.enabled for offer in fleet.offers if offer.overflow is not None}
+            gates = sorted(name for name, is_enabled in rules.items() if is_enabled)
+            off = sorted(name for name, is_enabled in rules.items() if not is_enabled)
+            yield from [f"{_some(gates)} to be full enough to overflow"] if gates else []
+            yield from [f"overflow of {_some(off)} to be enabled"] if off else []
         case "reservation":
             keepers = sorted(offer.name for offer in fleet.offers if offer.reserved_nodes and offer.name not in demand.admitted)
             yield f"capacity of {_some(keepers)} that is reserved for others"

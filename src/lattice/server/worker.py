@@ -22,8 +22,8 @@ from lattice.errors import Cause, Invalid, LatticeError, NotFound
 from lattice.kinds import KINDS
 from lattice.kinds.base import Kind
 from lattice.kinds.body import encode
-from lattice.kinds.ledger import LatticeLedger
-from lattice.placement.answer import answer
+from lattice.placement.answer import answer, demand_namespace
+from lattice.placement.latency import demand_places
 from lattice.placement.world import Key as ObjectKey
 from lattice.placement.world import World
 from lattice.server.api import Api
@@ -32,13 +32,14 @@ from lattice.server.pauses import settle_down
 from lattice.server.pipe import Ask, Load, Told, Written, decode_message, framed, read_frame
 from lattice.server.plans import Plans
 from lattice.server.problem import status_of
-from lattice.server.question import APPLY, LOOKED_AT, Gone, OptimiseQuestion, PlanQuestion, Question, put, read_question
-from lattice.server.rehearsal import Applying, Rehearsal, Shelf
+from lattice.server.question import APPLY, LOOKED_AT, CostQuestion, Gone, OptimiseQuestion, PlanQuestion, Question, put, read_question
+from lattice.server.rehearsal import NAMESPACES, Applying, Rehearsal, Shelf
 from lattice.server.tables import TableFiles, Tables, paths
 from lattice.server.yamltext import given
 from lattice.store.protocol import Entry, Key
 
 NICE = 5  # so that requests that take milliseconds go first where there are few processors
+DEFAULT = "default"  # a namespace that is always there
 REMEMBERED = 4  # of what was derived, this many times as much as there are services
 
 Document = dict[str, Any]
@@ -66,13 +67,12 @@ class Copy:
                 self.entries[row.key] = Entry(row.key, row.value, row.revision)
 
     def world(self, tables: Tables) -> World:
-        """With these tables. What was spent of a month counts once there is a ledger that says so."""
+        """With these tables. Budgets are those of the calendar month, of which something may be spent already."""
         known = self._world
         if known is None or known.book is not tables.book or known.latency_csv is not tables.latency_csv:
             known = self._world = World(self._objects(), *tables, adapters=self.adapters)
             settle_down()
-        is_accounted = any(isinstance(each, LatticeLedger) for each in known.objects.values())
-        return replace(known, now=datetime.now(UTC)) if is_accounted else known
+        return replace(known, now=datetime.now(UTC))
 
     def tidy(self) -> None:
         """After a question: a world remembers what was derived for all the worlds that were tried from it."""
@@ -120,6 +120,7 @@ class Worker:
         world = self._world(question)
         gone = [_gone(each, question.namespace, world) for each in question.delete]
         changes = [_decoders[each.key.resource].decode(each.value) for each in written if each.key.resource in _decoders]
+        self._check(question, world, changes)
         document = answer(put(ask.ask, question), world, changes, gone, SystemClock().monotonic)
         if isinstance(question, PlanQuestion):
             if question.expect:
@@ -127,6 +128,18 @@ class Worker:
             self.plans.keep(document)
         ignored = {"ignored": rehearsal.ignored} if rehearsal.ignored else {}
         return {**document, "revision": str(ask.revision), **ignored}, written
+
+    def _check(self, question: Question, world: World, changes: list[Kind]) -> None:
+        """Names in the question that mean nothing here, nor in the world that it would be."""
+        after = world.having(changes) if changes else world
+        declared = {each.name for each in self.copy.entries if each.resource == NAMESPACES}
+        known = {DEFAULT, *declared, *(namespace for _, namespace, _ in after.objects if namespace)}
+        demand_namespace(question.namespace, known)
+        if isinstance(question, CostQuestion) and question.in_namespace:
+            demand_namespace(question.in_namespace, known)
+        if question.latency is not None:
+            offers = {*world.supply.offers, *after.supply.offers}
+            demand_places(question.latency.csv, question.latency.source, [each.place for each in offers])
 
     def _world(self, question: Question) -> World:
         tables = self.files.now()

@@ -1,11 +1,11 @@
 """Available: the offer must be open, and have a class of machines that a replica fits on at all."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lattice.engine.plugin import Rejections, Scope, Shortfall
-from lattice.engine.table import Rows, Table
+from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
+from lattice.engine.table import Flags, Rows, Table
 from lattice.kinds.constraint import Taint, Toleration
 from lattice.placement.catalogue import barring, has_model, has_wanted_gpu
 from lattice.placement.demand import Demand, ReplicaAsk
@@ -13,16 +13,21 @@ from lattice.placement.offer import MachineType, Offer
 from lattice.placement.quote import any_of
 from lattice.placement.reason import fleet_of, listed, mask_of, of_rows, offer_at, show
 
+LOST = "it is gone: declare it again"
+
 
 @dataclass(frozen=True, slots=True)
 class Closed:
+    """Nothing new goes there; with what would open it, which is alike for many."""
+
+    reopen: str
     plugin: str = "Available"
 
     def summary(self) -> str:
-        return "closed"
+        return f"closed ({self.reopen})"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return Shortfall("open", "an open offer", offer_at(table, row).closed or "lost", "an open offer")
+        return Shortfall("open", "an open pool", offer_at(table, row).closed or "lost", self.reopen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,5 +113,10 @@ class Available:
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
         serves = fleet_of(rows).table.quotes.serving(ask.demand).serves
-        closed = mask_of(rows, "closed", lambda offer: bool(offer.closed)) | rows.column("lost")
-        return {Closed(): closed, TooBig(ask.demand): ~of_rows(rows, any_of(serves))}
+        ways = fleet_of(rows).ways_to_open
+        closed: dict[Reason, Flags] = {Closed(way): mask_of(rows, ("closed", way), _opened_by(way)) for way in ways}
+        return {**closed, Closed(LOST): rows.column("lost").copy(), TooBig(ask.demand): ~of_rows(rows, any_of(serves))}
+
+
+def _opened_by(way: str) -> Callable[[Offer], bool]:
+    return lambda offer: bool(offer.closed) and offer.reopen == way

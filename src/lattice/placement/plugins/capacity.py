@@ -26,19 +26,14 @@ class Full:
         return hash(self.ask.shape)
 
     def summary(self) -> str:
-        return "full"
+        return f"full for what overflows from {self.ask.overflow}" if self.ask.overflow else "full"
 
     def detail(self, table: Table, row: int) -> Shortfall:
         """The limit that is in the way first."""
         return self.shortfalls(table, row)[0]
 
     def shortfalls(self, table: Table, row: int) -> list[Shortfall]:
-        found = list(reached(self.ask, fleet_of(table), row))
-        if found:
-            return found
-        if self.ask.overflow:
-            return [Shortfall("clusters", "a new cluster", "as many as the overflow may have", "1")]
-        return [Shortfall("room", "1 more machine", "none", "1")]
+        return list(reached(self.ask, fleet_of(table), row)) or [Shortfall("room", "1 more machine", "none", "1")]
 
 
 def reached(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
@@ -47,8 +42,10 @@ def reached(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
     grows = bool(growing(fleet, row, fleet.group_of(demand, ask.overflow)))
     count = 1 if grows else offer.first_nodes(demand.rules.min_nodes)
     left = {name: max(0, int(table.free(table.index[name])[row])) for name in ("nodes", "clusters", "cpu", "memory")}
+    if not grows and ask.overflow and not offer.is_static:
+        yield from _overflowed(fleet, ask.overflow)
     if not grows and left["clusters"] < 1:
-        yield Shortfall("clusters", "1 more", f"{offer.limits.clusters} of {offer.limits.clusters} in use", "1")
+        yield Shortfall("clusters", "1 more", f"{offer.limits.clusters:,} of {offer.limits.clusters:,} in use", "1")
     counted = frozenset(offer.limits.gpus)
     if counted and demand.needs.get("gpu") and has_model(demand, counted) and not gpu_limit(fleet, demand, row):
         yield _gpus(ask, table, row)
@@ -56,7 +53,7 @@ def reached(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
     if left["nodes"] < count:
         yield _short("nodes", count, left["nodes"], f" of {offer.limits.nodes:,}")
     elif offer.reserved_nodes and offer.name not in demand.admitted and kept < count:
-        yield _short("nodes", count, max(0, kept), f" of {offer.limits.nodes:,}, {offer.reserved_nodes} reserved")
+        yield _short("nodes", count, max(0, kept), f" of {offer.limits.nodes:,}, {offer.reserved_nodes:,} reserved")
     if offer.is_static and left["nodes"] < count:  # cores and memory come with its machines
         return
     for name in ("cpu", "memory"):
@@ -64,6 +61,14 @@ def reached(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
         if need > left[name]:
             what = f"{name} for {count} more machine{'s' if count > 1 else ''}"
             yield Shortfall(what, show(name, need), show(name, left[name]), show(name, need - left[name]))
+
+
+def _overflowed(fleet: Fleet, static: str) -> Iterator[Shortfall]:
+    """The limit of a data center on clusters elsewhere."""
+    overflow, used = fleet.offers[fleet.row(static)].overflow, fleet.overflow_clusters[static]
+    most = overflow.limits.max_clusters if overflow else None
+    if most is not None and used >= most:
+        yield Shortfall(f"overflow clusters of {static}", "1 more", f"{used:,} of maxClusters {most:,}", f"{used + 1 - most:,}")
 
 
 def _smallest(ask: ReplicaAsk, fleet: Fleet, row: int, resource: str) -> int:

@@ -20,9 +20,12 @@ class Gated:
     static: str
     with_reserve: bool = True  # what is kept for others counts as room
     is_past: bool = False  # its trigger is reached: it has room all the same, or overflows to elsewhere
+    is_enabled: bool = True
     plugin: str = "Overflow"
 
     def summary(self) -> str:
+        if not self.is_enabled:
+            return f"closed, since overflow of {self.static} is not enabled"
         return f"closed by the overflow rule of {self.static}" if self.is_past else f"closed while {self.static} is not full"
 
     def detail(self, table: Table, row: int) -> Shortfall:
@@ -30,7 +33,7 @@ class Gated:
         at = fleet.row(self.static)
         overflow, used = fleet.offers[at].overflow, utilisation(fleet, at, with_reserve=self.with_reserve)
         if overflow is None or not overflow.enabled:
-            return Shortfall(f"overflow of {self.static}", "enabled", "not enabled", "enabled: true")
+            return Shortfall(f"overflow of {self.static}", "enabled: true", "enabled: false", "enabled: true")
         trigger = overflow.trigger_millionths
         if used >= trigger and fleet.offers[row].owner == overflow.target:
             return Shortfall(f"overflow of {self.static}", "no room in data centers", "room in one of them", "a full data center")
@@ -129,6 +132,7 @@ class Overflow:
         gates = able(ask, fleet)
         if not gates:
             return {}
-        static = fleet.offers[gates[0]].name
-        gate = Gated(static, static in ask.demand.admitted, _is_past(fleet, gates[0], ask))
+        static, overflow = fleet.offers[gates[0]].name, fleet.offers[gates[0]].overflow
+        is_enabled = overflow is not None and overflow.enabled
+        gate = Gated(static, static in ask.demand.admitted, _is_past(fleet, gates[0], ask), is_enabled)
         return {gate: mask_of(rows, "metered", lambda offer: not offer.is_static)}

@@ -1,0 +1,50 @@
+"""What do people declare otherwise than before, whatever comes of it: which objects, and which of their fields?"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lattice.kinds.base import Kind
+from lattice.placement.change import plain
+from lattice.placement.world import Key, World, key
+
+Field = tuple[str, Any, Any]  # path, before and after
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """`mark`: + is new, - is gone, ~ has other fields than it had."""
+
+    mark: str
+    object: Key
+    fields: tuple[Field, ...] = ()
+
+
+def declared(before: World, changes: Iterable[Kind], gone: Iterable[Key]) -> Iterator[Declared]:
+    """By kind and name. What is applied as it is already is not among them."""
+    found = [Declared("-", each) for each in gone if each in before.objects]
+    for each in changes:
+        known = before.objects.get(key(each))
+        if known is None:
+            found.append(Declared("+", key(each)))
+        elif fields := tuple(_fields(known, each)):
+            found.append(Declared("~", key(each), fields))
+    yield from sorted(found, key=lambda each: each.object)
+
+
+def _fields(before: Kind, after: Kind) -> Iterator[Field]:
+    labels = before.metadata.labels or {}, after.metadata.labels or {}
+    if labels[0] != labels[1]:
+        yield from _differing("metadata.labels", *labels)
+    specs = getattr(before, "spec", None), getattr(after, "spec", None)
+    if specs[0] != specs[1]:
+        yield from _differing("spec", *map(plain, specs))
+
+
+def _differing(path: str, before: Any, after: Any) -> Iterator[Field]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in sorted({*before, *after}):
+            if before.get(name) != after.get(name):
+                yield from _differing(f"{path}.{name}", before.get(name), after.get(name))
+    else:
+        yield path, before, after
