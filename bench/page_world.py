@@ -1,14 +1,18 @@
-"""A large fleet on paper, written straight into a store file: pools, clusters, nodes, services and their workloads, all as if they ran."""
+"""A large fleet on paper, written straight into a store file: pools and their ledgers, clusters, nodes, services and their workloads, all
+as if they ran, and what happened in a week."""
 
 import asyncio
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from lattice.clock import SystemClock, stamp
 from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.core import Event
+from lattice.kinds.ledger import Account, LatticeLedger
 from lattice.kinds.lifecycle import born
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
@@ -30,6 +34,7 @@ class Size:
     workloads: int = 10_000
     replicas: int = 10  # of a service
     in_cluster: int = 25  # nodes
+    events: int = 10_000
 
 
 def write(folder: Path, size: Size) -> None:
@@ -49,18 +54,25 @@ async def _write(path: Path, size: Size) -> None:
 
 def _objects(size: Size) -> Iterator[Put]:
     numbers = itertools.count(1)
-    now = stamp(SystemClock().now())
+    moment = SystemClock().now()
+    now = stamp(moment)
 
-    def put(kind: type[Any], name: str, spec: Object, status: Object, namespace: str = "") -> Put:
+    def made(kind: type[Any], name: str, body: Object, namespace: str = "") -> Put:
         resource = kind.resource
         metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
-        body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec, "status": status}
-        fresh = born(body, uid=f"00000000-0000-0000-0000-{next(numbers):012d}", now=now)
+        whole = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **body}
+        fresh = born(whole, uid=f"00000000-0000-0000-0000-{next(numbers):012d}", now=now)
         return Put(Key(resource.id, namespace, name), pack(resource, fresh), ABSENT)
 
+    def put(kind: type[Any], name: str, spec: Object, status: Object, namespace: str = "") -> Put:
+        return made(kind, name, {"spec": spec, "status": status}, namespace)
+
+    for number in range(size.events):
+        yield made(Event, f"event-{number:05}", _event(number, size, moment), "default")
     for region in REGIONS:
         for pool in _pools(region):
             yield put(LatticePool, pool, {"provider": {"type": "paper", "region": region}}, {"phase": "Ready"})
+            yield put(LatticeLedger, *_ledger(pool, size, now))
     for number in range(0, size.nodes, size.in_cluster):
         name, pool, region = _cluster(number, size)
         status = {"phase": "Ready", "readyNodes": size.in_cluster, "cost": {"hourly": 12.5}}
@@ -71,6 +83,31 @@ def _objects(size: Size) -> Iterator[Put]:
         yield put(LatticeService, *_service(number, size), "default")
     for number in range(size.workloads):
         yield put(LatticeWorkload, *_workload(number, size, now), "default")
+
+
+def _event(number: int, size: Size, now: datetime) -> Object:
+    """The last one is of now, the first one a week old."""
+    seen = stamp(now - timedelta(days=7) * (size.events - 1 - number) / size.events)
+    service = number % (size.workloads // size.replicas)
+    about = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService", "namespace": "default", "name": f"service-{service:04}"}
+    said = {
+        "reason": "Placed",
+        "message": f"10 in eu-west-a-{number % 40:03} on large",
+        "type": "Warning" if number % 10 == 0 else "Normal",
+    }
+    return {"involvedObject": about, **said, "firstTimestamp": seen, "lastTimestamp": seen, "count": 1 + number % 3}
+
+
+def _ledger(pool: str, size: Size, now: str) -> tuple[str, Object, Object]:
+    account = {"kind": "LatticePool", "name": pool}
+    lots = {_cluster(node, size)[0]: _cluster(node, size)[1] for node in range(0, size.nodes, size.in_cluster)}
+    machines = {
+        name: [{"nodeClass": "large", "count": size.in_cluster, "micros": 500_000}] for name, owner in lots.items() if owner == pool
+    }
+    committed = len(machines) * size.in_cluster * 500_000
+    spent = {"committedMicros": committed, "spentMicros": 200 * committed, "month": now[:7], "asOf": f"{now[:-1]}.000000Z"}
+    spec = {"budget": account, "limitMicros": 1000 * committed, "hard": True, "alertMillionths": 800_000}
+    return Account(kind="LatticePool", name=pool).ledger, spec, {**spent, "machines": machines}
 
 
 def _pools(region: str) -> list[str]:

@@ -12,15 +12,21 @@ from server.apis import ADMIN, VIEWER, an_api
 from server.links import a_node, a_workload
 from store.virtual import VirtualClock
 
+from lattice.clock import stamp
 from lattice.controllers.record import created
 from lattice.errors import Denied, Gone, Malformed
-from lattice.kinds.base import Kind
+from lattice.kinds.base import Condition, Kind
+from lattice.kinds.core import Event, Secret
+from lattice.kinds.lifecycle import born
 from lattice.kinds.node import LatticeNode
+from lattice.kinds.stored import pack
+from lattice.kinds.workload import Binding, WorkloadStatus
 from lattice.server.api import Api
+from lattice.server.auth import REMEMBER, Tokens, new_token, token_secret
 from lattice.server.call import User
-from lattice.server.pagestream import BEAT, BEATING, PACE, PageStream
+from lattice.server.pagestream import BEAT, BEATING, PACE, Again, PageStream
 from lattice.store.memory import MemoryStore
-from lattice.store.protocol import Delete, Key
+from lattice.store.protocol import ABSENT, Delete, Key, Put
 
 NOTE = {"event": "change"}
 
@@ -58,6 +64,9 @@ class World:
     def __init__(self, api: Api, clock: VirtualClock) -> None:
         self.api, self.clock, self.listeners = api, clock, list[Listener]()
 
+    async def admin(self) -> User:
+        return ADMIN
+
     async def put(self, obj: Kind) -> None:
         await self.api.store.commit([created(obj, uid=f"u-{obj.metadata.name}", now="2026-01-01T00:00:00Z")])
 
@@ -73,8 +82,11 @@ class World:
     async def remove(self, name: str) -> None:
         await self.api.store.commit([Delete(Key(LatticeNode.resource.id, "", name))])
 
-    async def open(self, user: User = ADMIN, **query: str) -> Listener:
-        reply = await PageStream(self.api).open(user, query)
+    async def open(self, user: User = ADMIN, again: Again | None = None, **query: str) -> Listener:
+        async def same() -> User:
+            return user
+
+        reply = await PageStream(self.api).open(user, query, again or same)
         assert not isinstance(reply.body, bytes)
         assert reply.content_type == "text/event-stream"
         listener = Listener(reply.body)
@@ -120,7 +132,7 @@ def test_what_is_there_is_listed_and_then_only_what_changed_is_told() -> None:
 def test_a_kind_that_is_empty_is_listed_as_empty() -> None:
     async def story(world: World) -> None:
         stream = await world.open(kinds="latticeworkloads", list="latticeworkloads")
-        assert stream.take()[0] == ("rows", {"kind": "latticeworkloads", "rows": [], "more": False})
+        assert stream.take()[0] == ("rows", {"kind": "latticeworkloads", "rows": [], "more": False, "cut": False})
 
     play(story)
 
@@ -174,6 +186,111 @@ def test_a_stream_goes_on_where_another_stopped() -> None:
     play(story)
 
 
+def test_what_changes_while_a_note_is_written_is_in_the_next_one() -> None:
+    async def story(world: World) -> None:
+        reply = await PageStream(world.api).open(ADMIN, {"kinds": "latticenodes"}, world.admin)
+        assert not isinstance(reply.body, bytes)
+        slow = aiter(reply.body)  # reads a piece, and the next one only later
+        await anext(slow)
+        waiting = asyncio.ensure_future(anext(slow))
+        await world.clock.advance(0.01)
+        await world.put(a_node("n1"))
+        await world.clock.advance(PACE)
+        assert b"/n1" in await waiting
+        await world.put(a_node("n2"))
+        await world.clock.advance(0.01)
+        waiting = asyncio.ensure_future(anext(slow))
+        await world.clock.advance(2 * PACE)
+        assert waiting.done(), "it waits for the next beat"
+        assert b"/n2" in waiting.result()
+        await reply.body.aclose()  # type: ignore[attr-defined]
+
+    play(story)
+
+
+@pytest.mark.parametrize("restless", [False, True], ids=["while nothing happens", "while much happens"])
+def test_a_revoked_token_hears_no_more(restless: bool) -> None:
+    async def story(world: World) -> None:
+        token, name = new_token()
+        key = Key(Secret.resource.id, "lattice-system", name)
+        secret = born(token_secret(token, "vic", ["lattice:viewers"]), uid="u", now=stamp(world.clock.now()))
+        await world.api.store.commit([Put(key, pack(Secret.resource, secret), ABSENT)])
+        tokens = Tokens(world.api.store, world.clock)
+        stream = await world.open(await tokens.user(token), lambda: tokens.user(token), kinds="latticenodes")
+        await world.api.store.commit([Delete(key)])
+        for second in range(int(BEAT + REMEMBER)):
+            if restless:
+                await world.put(a_node(f"n{second}"))
+            await world.clock.advance(1)
+        assert stream.task.done()
+        assert b"/n9" in b"".join(stream.heard) or not restless
+        assert b"/n11" not in b"".join(stream.heard)
+
+    play(story)
+
+
+def an_event(name: str, **said: str) -> Event:
+    body = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": "default"}, **said}
+    return msgspec.convert({**body, "involvedObject": {"kind": "LatticeNode", "name": "n1"}}, Event)
+
+
+@pytest.mark.parametrize(
+    ("scope", "found", "cut"),
+    [
+        pytest.param({"newest": 2}, ["default/a", "default/c"], True, id="the newest, however they are called"),
+        pytest.param({"newest": 9}, ["default/a", "default/c", "default/b"], False, id="all, if there are no more"),
+        pytest.param({"newest": 1, "words": "WENT n1"}, ["default/c"], True, id="that say these words"),
+        pytest.param({"newest": 9, "type": "Warning"}, ["default/a"], False, id="of one type"),
+    ],
+)
+def test_of_events_only_the_newest_that_are_asked_for_are_listed(scope: dict[str, Any], found: list[str], cut: bool) -> None:
+    async def story(world: World) -> None:
+        await world.put(an_event("b", message="node went", type="Normal"))
+        await world.put(an_event("c", message="node went", type="Normal"))
+        await world.put(an_event("a", message="node came", type="Warning"))
+        stream = await world.open(kinds="events", list="events", only=json.dumps({"events": scope}))
+        told = [data for kind, data in stream.take() if kind == "rows"]
+        assert [row["path"] for data in told for row in data["rows"]] == found
+        assert (told[-1]["more"], told[-1]["cut"]) == (False, cut)
+
+    play(story)
+
+
+def test_what_finds_no_node_says_why_until_it_has_one() -> None:
+    async def story(world: World) -> None:
+        why = Condition(type="Scheduled", status="False", reason="NoNodeFits", message="0 of 2 nodes: 2 without 1 cpu free")
+        told = WorkloadStatus(conditions=(why,))
+        await world.put(msgspec.structs.replace(a_workload("web-0"), status=told))
+        await world.put(msgspec.structs.replace(a_workload("web-1"), status=msgspec.structs.replace(told, binding=Binding(node="n1"))))
+        await world.put(a_workload("web-2"))
+        only = json.dumps({"latticeworkloads": {"unplaced": True}})
+        stream = await world.open(kinds="latticeworkloads", list="latticeworkloads", only=only)
+        (_, listed), *_ = stream.take()
+        assert [(row["path"], row["why"]) for row in listed["rows"]] == [("default/web-0", why.message)]
+
+    play(story)
+
+
+def test_of_workloads_only_those_that_a_view_shows_are_told() -> None:
+    async def story(world: World) -> None:
+        for number in range(150):
+            await world.put(a_workload(f"web-{number:03}", service="web"))
+        await world.put(a_workload("api-0", service="api"))
+        only = json.dumps({"latticeworkloads": {"service": "default/api"}})
+        stream = await world.open(kinds="latticeworkloads", list="latticeworkloads", only=only)
+        await world.clock.advance(0.1)
+        (_, first), *_ = stream.take()
+        assert ([row["path"] for row in first["rows"]], first["more"]) == (["default/api-0"], True)
+        await world.put(a_workload("api-1", service="api"))
+        await world.put(a_workload("web-200", service="web"))
+        await world.clock.advance(PACE)
+        [(_, note)] = stream.take()
+        told = note["changes"]["latticeworkloads"]
+        assert ([row["path"] for row in told["rows"]], told["gone"]) == (["default/api-1"], ["default/web-200"])
+
+    play(story)
+
+
 def test_silence_is_told_too() -> None:
     async def story(world: World) -> None:
         stream = await world.open(kinds="latticenodes")
@@ -202,6 +319,7 @@ def test_history_that_is_gone_means_list_again() -> None:
         pytest.param({}, "of which kinds?", id="none"),
         pytest.param({"kinds": "pods"}, "there is no kind 'pods'", id="unknown"),
         pytest.param({"kinds": "latticenodes", "after": "yesterday"}, "'yesterday' is no revision", id="not a revision"),
+        pytest.param({"kinds": "events", "only": '{"events": {"oldest": 3}}'}, "unknown field `oldest`", id="not a scope"),
     ],
 )
 def test_what_makes_no_sense_is_refused(query: dict[str, str], words: str) -> None:

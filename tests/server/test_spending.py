@@ -9,7 +9,7 @@ import pytest
 from lattice.errors import Malformed
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.service import LatticeService
-from lattice.server.spending import KEPT, NAMED, POINTS, Spending, Track, summed, told
+from lattice.server.spending import KEPT, NAMED, POINTS, Points, Spending, Track, told
 
 
 def a_cluster(pool: str, hourly: float) -> LatticeCluster:
@@ -49,7 +49,13 @@ def test_services_and_empty_machines_add_up_to_what_the_pools_cost() -> None:
     found = spending.series("service")
     assert list(found) == ["shop/web", "shop/api", "(empty nodes)"]
     assert found["(empty nodes)"] == [(10, 500_000), (20, 1_500_000)]
-    assert summed(found.values()) == [*summed(spending.series("pool").values()), (20, 1_500_000)]
+    for second, micros in ((9, 0), (10, 1_500_000), (19, 1_500_000), (20, 1_500_000)):
+        assert paid_at(second, found) == paid_at(second, spending.series("pool")) == micros
+
+
+def paid_at(second: int, series: dict[str, Points]) -> int:
+    """Micro-dollars per hour of all of them: the last point of each that was not later."""
+    return sum(([0] + [rate for at, rate in points if at <= second])[-1] for points in series.values())
 
 
 def test_by_label_with_those_that_have_none() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browsing import CHROMIUM, EXAMPLES, Shop, Visitor, a_browser, read_until, until
+from browsing import EXAMPLES, Shop, Visitor, a_browser, chromium_needed, read_until, until
 from playwright.sync_api import Browser, BrowserContext
 from servers import running_server
 
@@ -22,8 +22,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 
 @pytest.fixture(scope="module")  # as long as it is open its event loop runs, and tests of others could start none
 def browser() -> Iterator[Browser]:
-    if not CHROMIUM:
-        pytest.skip("no chromium here: tests of the page are left out")
+    chromium_needed()
     with a_browser() as found:
         yield found
 

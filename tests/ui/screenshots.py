@@ -27,6 +27,11 @@ def _why(page: Page) -> None:
     expect(page.locator("[data-test=fit] .fits > li").first).to_be_visible(timeout=30_000)
 
 
+def _placed(page: Page) -> None:
+    expect(page.locator(".scores .part.deciding").first).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("table", name="Replicas")).to_contain_text("Running")
+
+
 def _money(page: Page) -> None:
     expect(page.locator(".chart canvas").first).to_be_visible(timeout=30_000)
     expect(page.get_by_role("table", name="Cost by pool")).to_contain_text("south")
@@ -47,6 +52,7 @@ VIEWS: dict[str, tuple[str, Callable[[Page], None]]] = {
     "fleet": ("#/fleet", _fleet),
     "services": ("#/services", _rows),
     "service": ("#/services/default/vault", _why),
+    "placed": ("#/services/default/web", _placed),
     "money": ("#/money", _money),
     "plan": ("#/plan", _plan),
     "whatif": ("#/whatif", _whatif),

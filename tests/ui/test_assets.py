@@ -3,6 +3,7 @@
 import re
 from pathlib import PurePosixPath
 
+import browsing
 import pytest
 
 from lattice.ui import assets
@@ -10,12 +11,37 @@ from lattice.ui import assets
 ASSETS = assets()
 SCRIPTS = sorted(path for path in ASSETS if path.endswith(".js"))
 OURS = [path for path in SCRIPTS if not path.startswith("vendor/")]
+EXPORT = re.compile(r"^export (?:async )?(?:function|const|class) (\w+)", re.MULTILINE)
+IMPORTED = re.compile(r"(?:import|export) \{([^}]*)\}")
 IMPORT = re.compile(r"""(?:\bfrom\s*|\bimport\s*\(?\s*)["']([^"']+)["']""")
 LARGEST = 150 * 1024
+LONGEST_LINE, MOST_LINES = 140, 300
 
 
 def test_all_files_together_are_small() -> None:
     assert sum(len(each.gzipped) for each in ASSETS.values()) <= LARGEST
+
+
+def test_scripts_stay_short_and_their_lines_readable() -> None:
+    lines = {path: ASSETS[path].body.decode().splitlines() for path in OURS}
+    assert [path for path in OURS if len(lines[path]) > MOST_LINES] == []
+    assert [f"{path}:{at}" for path in OURS for at, line in enumerate(lines[path], 1) if len(line) > LONGEST_LINE] == []
+
+
+def test_nothing_is_made_for_others_that_nobody_uses() -> None:
+    bodies = {path: ASSETS[path].body.decode() for path in OURS}
+    made = [(path, name) for path in OURS for name in EXPORT.findall(bodies[path])]
+    used = {name for body in bodies.values() for names in IMPORTED.findall(body) for name in re.findall(r"\w+", names)}
+    assert [f"{path} {name}" for path, name in made if name not in used and len(re.findall(rf"\b{name}\b", bodies[path])) < 2] == []
+
+
+@pytest.mark.parametrize(("is_ci", "outcome"), [("true", "Failed"), ("", "Skipped")], ids=["in CI", "on a laptop"])
+def test_a_missing_browser_fails_in_ci_and_nowhere_else(is_ci: str, outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browsing, "CHROMIUM", "")
+    monkeypatch.setenv("CI", is_ci)
+    with pytest.raises(BaseException, match="chromium is not installed") as told:
+        browsing.chromium_needed()
+    assert told.typename == outcome
 
 
 @pytest.mark.parametrize("path", SCRIPTS)

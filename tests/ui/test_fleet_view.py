@@ -1,10 +1,13 @@
-"""Fleet, nodes and events as people meet them: drilling in, live changes, keyboard, light and dark."""
+"""Fleet, nodes and events as people meet them: drilling in, live changes, keyboard, light and dark; and a stream that tells what we want."""
 
+import json
 import re
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from browsing import NARROW, WIDE, Shop, Visitor
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
 
@@ -17,6 +20,11 @@ spec:
   placement:
     pools: {matchLabels: {lattice.dev/pool: nowhere}}
 """
+
+
+NODE = {"pool": "p", "cluster": "c", "isReady": True, "cpu": 1000, "memory": 1 << 30, "created": "2026-01-01T00:00:00Z"}
+WHY = "0 of 2 nodes: 2 without 2 cpu free"
+WEB_1 = {"path": "default/web-1", "namespace": "default", "name": "web-1", "service": "web", "node": "", "state": "Pending"}
 
 
 def boxes(page: Page, depth: int) -> list[str]:
@@ -37,17 +45,13 @@ def test_the_fleet_is_drawn_from_regions_down_to_nodes_and_a_click_goes_in(visit
     expect(page.locator(".map [data-depth='0']")).to_have_count(2)
     page.get_by_role("navigation", name="Path").get_by_role("link", name="All").click()
     expect(page.locator(".map [data-depth='0']")).to_have_count(3)
-    page.locator(".map [data-key$='lab-001-nano-1']").click()
-    expect(page.get_by_role("heading", name="lab-001-nano-1")).to_be_visible()
-
-
-def test_the_map_is_packed_by_memory_or_shaded_by_what_is_measured(visit: Visitor) -> None:
-    page = visit("#/fleet")
     page.get_by_role("radio", name="Memory").click()
     expect(page.locator(".map")).to_have_attribute("aria-label", "All, packed by memory")
     page.get_by_role("radio", name="Measured").click()
     expect(page.locator(".legend")).to_contain_text("Memory measured")
     assert page.url.endswith("by=memory&of=used")
+    page.locator(".map [data-key$='lab-001-nano-1']").click()
+    expect(page.get_by_role("heading", name="lab-001-nano-1")).to_be_visible()
 
 
 def test_the_map_and_tables_are_reached_by_keyboard(visit: Visitor) -> None:
@@ -57,7 +61,7 @@ def test_the_map_and_tables_are_reached_by_keyboard(visit: Visitor) -> None:
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == boxes(page, 0)[1]
     page.keyboard.press("Enter")
     expect(page.get_by_role("navigation", name="Path").get_by_role("link", name="All")).to_be_visible()
-    page = visit("#/nodes")
+    page.evaluate("location.hash = '#/nodes'")
     page.get_by_role("region", name="Nodes").focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
@@ -76,7 +80,7 @@ def test_a_change_shows_within_two_seconds(visit: Visitor, shop: Shop) -> None:
         shop.delete("probe")
 
 
-def test_events_are_filtered_by_type_and_by_words(visit: Visitor) -> None:
+def test_events_are_filtered_by_type_and_by_words_and_opened_where_a_message_is_cut(visit: Visitor) -> None:
     page = visit("#/events")
     rows = page.locator("tbody tr[data-path]")
     expect(rows.first).to_be_visible()
@@ -86,10 +90,7 @@ def test_events_are_filtered_by_type_and_by_words(visit: Visitor) -> None:
     page.get_by_label("Filter by words").fill("NodeReady lab-001")
     expect(rows).to_have_count(1)
     expect(rows).to_contain_text("node/lab-001-nano-1")
-
-
-def test_an_event_is_opened_where_its_message_is_cut(visit: Visitor) -> None:
-    page = visit("#/events?q=NodeReady lab-001", size=NARROW)
+    page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
     message = page.locator("tbody tr[data-path] button.told")
     said = message.inner_text()
     message.click()
@@ -135,3 +136,52 @@ def test_light_and_dark_follow_the_system_until_somebody_chooses(visit: Visitor)
     assert page.evaluate(shade) == light
     page.get_by_role("button", name="Light").click()
     assert page.evaluate(shade) == dark
+
+
+def tell(page: Page, *turns: dict[str, tuple[list[dict[str, Any]], bool]]) -> list[dict[str, list[str]]]:
+    """Each time the page asks for lists it is told one of these, and the last one ever after: by kind, the rows, and whether more would
+    follow. What it asked for is remembered."""
+    asked: list[dict[str, list[str]]] = []
+
+    def answer(route: Route) -> None:
+        query = parse_qs(urlsplit(route.request.url).query)
+        if "list" in query:
+            asked.append(query)
+        listed = query.get("list", [""])[0].split(",")
+        turn = turns[max(0, min(len(asked), len(turns)) - 1)]
+        told = [("rows", {"kind": kind, "rows": rows, "more": more}) for kind, (rows, more) in turn.items() if kind in listed]
+        if not any(more for _, more in turn.values()):
+            told.append(("change", {"revision": 9, "changes": {}}))
+        body = "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in told)
+        route.fulfill(status=200, content_type="text/event-stream", body=body)
+
+    page.route("**/ui/live?*", answer)
+    return asked
+
+
+def test_what_went_while_a_list_broke_off_is_not_shown(visit: Visitor) -> None:
+    page = visit("#/plan")
+    went, stays = ({"path": f"/{name}", "name": name, **NODE} for name in ("went", "stays"))
+    asked = tell(page, {"latticenodes": ([went, stays], True)}, {"latticenodes": ([stays], False), "latticeworkloads": ([], False)})
+    page.evaluate("location.hash = '#/nodes'")
+    expect(page.locator("tbody tr[data-path]")).to_have_count(1)
+    expect(page.locator("tbody tr[data-path='/stays']")).to_be_visible()
+    assert [each["list"] for each in asked[:2]] == [["latticenodes,latticeworkloads"]] * 2
+
+
+def test_a_replica_without_a_node_says_why_and_its_service_waits(visit: Visitor) -> None:
+    page = visit("#/plan")
+    service = {"path": "default/web", "namespace": "default", "name": "web", "wanted": 2, "ready": 1, "verdict": "Placed", "pools": ["p"]}
+    rows = {"latticeservices": ([{**service, "why": "Placed in p"}], False), "latticeworkloads": ([{**WEB_1, "why": WHY}], False)}
+    asked = tell(page, rows)
+    page.evaluate("location.hash = '#/services?show=waiting'")
+    line = page.locator("tbody tr[data-path='default/web']")
+    expect(line).to_contain_text(f"web-1 has no node: {WHY}")
+    expect(page.get_by_role("radio", name="Waiting 1")).to_be_visible()
+    line.locator("a").click()
+    row = page.locator("tbody tr[data-path='default/web-1']")
+    expect(row).to_contain_text(WHY)
+    assert row.get_by_text(WHY).evaluate("each => each.getBoundingClientRect().height > 10")
+    scopes = [json.loads(each["only"][0])["latticeworkloads"] for each in asked if "only" in each]
+    assert scopes[0] == {"unplaced": True}
+    assert scopes[-1] == {"service": "default/web"}

@@ -113,6 +113,37 @@ def test_rows_are_sorted_as_people_count(page: Page) -> None:
     assert run(page, "parts", script, ["web-10", "api", "web-2"], True) == ["web-10", "web-2", "api"]
 
 
+def test_rows_are_sorted_alike_whatever_came_before(page: Page) -> None:
+    script = """const columns = [{ name: "seen", value: (row) => row.seen }];
+        const sort = { by: "seen", down: true };
+        const before = it.sortedBy(given[0], columns, sort);
+        return [it.sortedBy(given[1], columns, sort, before), it.sortedBy(given[1], columns, sort)];"""
+    rows = [{"path": f"/{number}", "seen": number * 7 % 10} for number in range(10)]
+    changed = [{**row, "seen": 99} if row["path"] == "/4" else row for row in rows[2:]] + [{"path": "/new", "seen": 5}]
+    again, anew = run(page, "parts", script, rows, changed)
+    assert again == anew
+    assert [row["path"] for row in again][:2] == ["/4", "/7"]
+
+
+def test_loads_follow_each_workload_and_add_up(page: Page) -> None:
+    script = """const loads = new it.Loads();
+        const first = given.map((note) => { loads.take(note); return loads.of("n1"); });
+        const [before, after] = [loads.of("n2"), (loads.take({ rows: [], gone: ["a"] }), loads.of("n2"))];
+        return { first, kept: before === after, n2: after };"""
+
+    def a_workload(path: str, node: str, cpu: int) -> dict[str, Any]:
+        return {"path": path, "node": node, "cpu": cpu, "memory": 2 * cpu}
+
+    notes = [
+        {"rows": [a_workload("a", "n1", 100), a_workload("b", "n1", 50), a_workload("c", "", 9)], "gone": [], "anew": True},
+        {"rows": [a_workload("b", "n2", 70)], "gone": ["nobody"]},
+        {"rows": [a_workload("a", "n1", 30)], "gone": []},
+    ]
+    found = run(page, "loads", script, *notes)
+    assert [(each["cpu"], each["memory"], len(each["workloads"])) for each in found["first"]] == [(150, 300, 2), (100, 200, 1), (30, 60, 1)]
+    assert (found["kept"], found["n2"]["cpu"]) == (True, 70), "what did not change is the same, and is not drawn anew"
+
+
 @pytest.mark.parametrize(
     ("address", "route"),
     [

@@ -19,7 +19,8 @@ def leftovers(shop: Shop) -> Iterator[None]:
     shop.delete("safe")
 
 
-def test_budgets_with_what_is_spent_projected_and_allowed(visit: Visitor) -> None:
+@pytest.mark.usefixtures("leftovers")
+def test_budgets_and_cost_by_pool_service_and_label_as_they_change(visit: Visitor, shop: Shop) -> None:
     page = visit("#/money")
     north = page.locator(".budgets li").filter(has_text="pool north")
     expect(north).to_contain_text("of $60.00, hard")
@@ -28,10 +29,6 @@ def test_budgets_with_what_is_spent_projected_and_allowed(visit: Visitor) -> Non
     marks = [each.get_attribute("title") for each in north.locator(".track-mark").all()]
     assert marks == ["committed $17.28 in 30 days", "alert at $48.00", "limit $60.00"]
     expect(page.locator(".budgets li").filter(has_text="pool lab")).to_contain_text("no limit")
-
-
-def test_cost_by_pool_service_and_label(visit: Visitor) -> None:
-    page = visit("#/money")
     expect(page.get_by_role("table", name="Cost by pool")).to_contain_text("south")
     chart = page.locator(".chart")
     expect(chart.locator("canvas")).to_be_visible()
@@ -43,14 +40,14 @@ def test_cost_by_pool_service_and_label(visit: Visitor) -> None:
     expect(chart.locator(".u-legend")).to_contain_text("default/web")
     page.get_by_role("radio", name="By label app").click()
     expect(page.get_by_role("table", name="Cost by app")).to_contain_text("(no label app)")
-
-
-def test_what_could_be_saved_is_searched_for(visit: Visitor) -> None:
-    page = visit("#/money")
     page.get_by_role("button", name="What is still to be done").click()
     expect(page.get_by_text("everything that is declared is as it should be")).to_be_visible()
     page.get_by_role("button", name="What could be saved").click()
     expect(page.get_by_text("No move would pay for itself")).to_be_visible(timeout=20_000)
+    page.get_by_role("radio", name="By service").click()
+    expect(page.get_by_role("table", name="Cost by service")).to_contain_text("default/web")
+    shop.apply(SAFE)
+    expect(page.get_by_role("table", name="Cost by service")).to_contain_text("default/safe", timeout=5000)
 
 
 @pytest.mark.usefixtures("leftovers")
@@ -81,25 +78,33 @@ def test_a_pasted_plan_is_the_one_of_the_command_and_can_be_applied(visit: Visit
     expect(page.locator("[data-test=verdict]")).to_contain_text("Placed in south", timeout=10_000)
 
 
-def test_a_plan_of_dropped_files(visit: Visitor) -> None:
+DROPPED = """texts => {
+  const held = new DataTransfer();
+  texts.forEach((text, at) => held.items.add(new File([text], `${at}.yaml`, { type: "text/yaml" })));
+  return held;
+}"""
+
+
+def test_a_plan_of_files_that_are_dropped_or_chosen(visit: Visitor) -> None:
     page = visit("#/plan")
-    files: list[Any] = [
-        {"name": f"{name}.yaml", "mimeType": "text/yaml", "buffer": SAFE.replace("safe", name).encode()} for name in ("safe-1", "safe-2")
-    ]
-    page.locator("input[type=file]").set_input_files(files)
+    held = page.evaluate_handle(DROPPED, [SAFE.replace("safe", name) for name in ("safe-1", "safe-2")])
+    place = page.locator(".drop")
+    place.dispatch_event("dragover", {"dataTransfer": held})
+    expect(place).to_have_attribute("data-over", "")
+    place.dispatch_event("drop", {"dataTransfer": held})
     expect(page.locator("[data-test=summary]")).to_contain_text("2 services placed")
+    expect(place).not_to_have_attribute("data-over", "")
+    chosen: Any = {"name": "safe.yaml", "mimeType": "text/yaml", "buffer": SAFE.encode()}
+    page.locator("input[type=file]").set_input_files([chosen])
+    expect(page.locator("[data-test=summary]")).to_contain_text("1 service placed")
 
 
-def test_what_is_wrong_with_a_manifest_is_told_with_its_line(visit: Visitor) -> None:
+def test_what_is_wrong_with_a_text_is_told_once_and_on_its_line(visit: Visitor) -> None:
     page = visit("#/plan")
     page.get_by_label("Manifests").fill(SAFE.replace("min: 1", "min: -1"))
     page.get_by_label("Manifests").press("Control+Enter")
     expect(page.get_by_role("alert")).to_contain_text("yaml:16 spec.replicas.min")
     visit.forgive("422")
-
-
-def test_what_is_wrong_with_a_text_is_told_once_and_on_a_line_that_is_there(visit: Visitor) -> None:
-    page = visit("#/plan")
     page.get_by_label("Manifests").fill("apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n")
     page.get_by_label("Manifests").press("Control+Enter")
     told = page.get_by_role("alert")
@@ -120,21 +125,32 @@ def test_who_may_only_look_may_plan_and_not_apply(visit: Visitor) -> None:
     expect(page.get_by_role("button", name="Apply this plan")).to_have_count(0)
 
 
-def test_who_would_be_left_without_if_a_pool_were_lost(visit: Visitor) -> None:
+@pytest.fixture
+def policy(shop: Shop) -> Iterator[str]:
+    """About nobody."""
+    spec = {"selector": {"matchLabels": {"app": "nobody"}}, "requirements": {"minRegions": 1}}
+    kind = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticePlacementPolicy", "metadata": {"name": "idle"}}
+    yield json.dumps(kind | {"spec": spec})
+    shop.delete("idle", "latticeplacementpolicies")
+
+
+def test_what_if_a_pool_were_lost_prices_rose_and_a_certificate_lapsed(visit: Visitor, shop: Shop, policy: str) -> None:
     page = visit("#/whatif")
     page.get_by_role("button", name="south", exact=True).click()
     expect(page.locator("[data-test=summary]")).to_contain_text("Without south: ")
     expect(page.get_by_role("region", name="Not all placed")).to_contain_text("default/api")
     expect(page.locator('tr[data-path="default/orders"]')).to_contain_text("south 1 → north 1")
     expect(page.get_by_role("group", name="Map of the fleet, before").locator('[data-mark="minus"]')).to_have_count(2)
+    expect(page.get_by_text("The fleet has changed since.")).to_have_count(0)
+    shop.apply(policy, "latticeplacementpolicies")
+    expect(page.get_by_text("The fleet has changed since.")).to_be_visible(timeout=3000)
+    page.get_by_role("button", name="Ask again").click()
+    expect(page.get_by_text("The fleet has changed since.")).to_have_count(0)
     page.get_by_role("button", name="Lose each pool in turn").click()
     expect(page.locator("[data-test=summary]")).to_contain_text("The loss of 3 of 3 pools would leave somebody without a place")
     page.locator('tr[data-path="north"]').click()
     expect(page.locator("[data-test=summary]")).to_contain_text("Without north: ")
-
-
-def test_higher_prices_and_lapsed_certificates(visit: Visitor) -> None:
-    page = visit("#/whatif")
+    page.get_by_role("button", name="Clear").click()
     page.get_by_role("slider").fill("50")
     expect(page.locator("[data-test=summary]")).to_contain_text("With prices +50 %: 4 services changed; $0.064/h → $0.096/h")
     page.get_by_label("Pool", exact=True).select_option("south")

@@ -8,6 +8,15 @@ from playwright.sync_api import Page, expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
 expect.set_options(timeout=15_000)  # the first question starts a process
+SERVICE = """
+apiVersion: lattice.dev/v1alpha1
+kind: LatticeService
+metadata: {{name: {name}, namespace: default}}
+spec:
+  containers: {{main: {{command: [sleep, "600"]}}}}
+  placement: {placement}
+  replicas: {{min: {replicas}}}
+"""
 VAULT = (EXAMPLES / "vault.yaml").read_text()
 
 
@@ -21,9 +30,21 @@ def vault(shop: Shop) -> Iterator[None]:
 
 @pytest.fixture
 def crypt(shop: Shop) -> Iterator[str]:
-    """The same, to be applied and changed."""
-    yield VAULT.replace("vault", "crypt")
+    """The same, whose container says what it asks for, to be applied and changed."""
+    yield VAULT.replace("vault", "crypt").replace("    main:\n", "    main:\n      resources: {requests: {cpu: 150m, memory: 64Mi}}\n")
     shop.delete("crypt")
+
+
+@pytest.fixture
+def crowd(shop: Shop) -> Iterator[None]:
+    """For which the lab is too small by two machines; and one that is wrong for the lab in three ways."""
+    places = "{pools: {matchLabels: {tier: lab}}, resources: {cores: 0.4, memoryGi: 0.0625}}"
+    shop.apply(SERVICE.format(name="crowd", placement=places, replicas=3))
+    places = "{pools: {matchLabels: {tier: production}}, resources: {cores: 8, memoryGi: 0.0625}, compliance: [fedramp]}"
+    shop.apply(SERVICE.format(name="giant", placement=places, replicas=1))
+    yield
+    shop.delete("crowd")
+    shop.delete("giant")
 
 
 def row(page: Page, name: str) -> list[str]:
@@ -54,14 +75,14 @@ def test_a_service_comes_waits_is_placed_and_goes_while_one_looks(visit: Visitor
     shop.apply(crypt.replace("[fedramp]", "[gdpr]"))
     expect(page.locator("[data-test=verdict]")).to_contain_text("Placed in south")
     expect(page.locator(".timeline")).to_contain_text("in south-")
-    expect(page.locator('[data-path="default/crypt-0"]')).to_be_visible()
+    expect(page.locator('[data-path="default/crypt-0"]')).to_contain_text("0.15 cpu, 64 MiB")
     page.get_by_role("link", name="Services").first.click()
     expect(line).to_contain_text("Placed")
     shop.delete("crypt")
     expect(line).to_have_count(0)
 
 
-@pytest.mark.usefixtures("vault")
+@pytest.mark.usefixtures("vault", "crowd")
 def test_why_it_waits_pool_by_pool_and_what_would_help(visit: Visitor) -> None:
     page = visit("#/services/default/vault")
     expect(page.locator("[data-test=verdict]")).to_contain_text("0 of 3 pools: 3 without compliance fedramp")
@@ -78,6 +99,16 @@ def test_why_it_waits_pool_by_pool_and_what_would_help(visit: Visitor) -> None:
     assert "platform" in told
     assert "$0.00/h" in told
     assert "LatticePool/lab spec.labels.compliance: nothing → fedramp" in told
+    page.evaluate("location.hash = '#/services/default/giant'")
+    expect(page.locator("[data-test=verdict]")).to_contain_text("8")
+    cells = page.locator('tr[data-pool="lab"] td')
+    failing = [at for at, style in enumerate(cells.evaluate_all("all => all.map((each) => each.className)")) if "fail" in style]
+    assert len(failing) >= 3
+    assert cells.evaluate_all("all => all.map((each) => 'first' in each.dataset)").index(True) == failing[0]
+    expect(page.locator('tr[data-pool="lab"] td[data-first]')).to_have_count(1)
+    page.evaluate("location.hash = '#/services/default/crowd'")
+    larger = fits.filter(has_text="raise maxNodes of lab by 2 to 4")
+    expect(larger.locator(".price")).to_have_text("+$0.008/h +$5.76 in 30 days")
 
 
 def test_why_it_is_where_it_is_with_the_parts_of_every_score(visit: Visitor) -> None:

@@ -35,13 +35,22 @@ def test_a_wrong_token_is_refused_with_a_sentence_and_a_right_one_lets_in(visit:
     expect(page.get_by_role("heading", name="Nodes")).to_be_visible()
 
 
-def test_signing_out_leaves_nothing_behind(visit: Visitor) -> None:
-    page = visit("#/fleet", fresh=True)
+def test_signing_out_leaves_nothing_behind(visit: Visitor, shop: Shop) -> None:
+    page = visit("#/plan", fresh=True)
+    page.get_by_label("Manifests").fill("kind: Secret plan")
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_label("Bearer token")).to_be_visible()
     assert page.context.cookies() == []
     page.reload()
+    page.get_by_label("Bearer token").fill(shop.token("lattice:viewers"))
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Manifests")).to_have_value("")
+    page.get_by_label("Manifests").fill("kind: Another")
+    page.context.clear_cookies()  # as if the session were over
+    page.get_by_role("button", name="Plan", exact=True).click()
     expect(page.get_by_label("Bearer token")).to_be_visible()
+    assert page.evaluate("sessionStorage.length") == 0
+    visit.forgive("401")
 
 
 def test_another_site_cannot_use_the_cookie(visit: Visitor, shop: Shop) -> None:

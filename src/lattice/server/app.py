@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -27,7 +28,6 @@ from lattice.server.joining import Joining
 from lattice.server.live import Live
 from lattice.server.options import truthy
 from lattice.server.pages import Pages, Visit
-from lattice.server.pagestream import PageStream
 from lattice.server.planned import apply_planned
 from lattice.server.problem import status_of, warning_header
 from lattice.server.question import APPLY
@@ -103,7 +103,8 @@ class App:
             authorize(user, Deed("get", "", "metrics"), None)
             return None, "get", _metrics()
         if self.pages is not None and path == pages.LIVE and asked.method == "GET":
-            return None, "watch", self._watched(self.pages.stream, user, asked.query)
+            again = partial(authenticate, self.tokens, request.headers, _peer(request))
+            return None, "watch", self._watched(self.pages.stream.open(user, asked.query, again))
         if parts[0] not in {"api", "apis"} or len(parts) < (3 if parts[0] == "api" else 4):
             if asked.method not in {"GET", "HEAD"}:
                 raise unknown_path(path)
@@ -142,8 +143,8 @@ class App:
             raise Malformed(f"the body must be a {kind}")
         return Reply(encode(await reviews.review(self.api.catalog, self.tokens, user, kind, body)), 201)
 
-    async def _watched(self, stream: PageStream, user: User, query: Mapping[str, str]) -> Reply:
-        reply = await stream.open(user, query)
+    async def _watched(self, opening: Awaitable[Reply]) -> Reply:
+        reply = await opening
         if self.fleet is not None:
             self.fleet.warm()
         return reply

@@ -61,7 +61,13 @@ def workload(obj: LatticeWorkload) -> Row:
         "cpu": cpu,
         "memory": memory,
         "since": status.state_since,
-    }
+    } | ({"why": why} if (why := _unplaced(obj)) else {})
+
+
+def _unplaced(obj: LatticeWorkload) -> str:
+    """Why it has no node, as was told last."""
+    told = next((each for each in obj.status.conditions if each.type == "Scheduled" and each.status == "False"), None)
+    return told.message if told is not None and obj.status.binding is None else ""
 
 
 def node(obj: LatticeNode) -> Row:

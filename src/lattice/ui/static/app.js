@@ -22,12 +22,20 @@ function App({ arrived }) {
   const [user, setUser] = useState(arrived.user);
   const [note, setNote] = useState(arrived.note);
   useEffect(() => {
-    const out = () => setUser(null);
+    const out = () => {
+      forget();
+      setUser(null);
+    };
     addEventListener(SIGNED_OUT, out);
     return () => removeEventListener(SIGNED_OUT, out);
   }, []);
   if (!user) return html`<${SignIn} note=${note} onSignedIn=${async () => { setNote(null); setUser(await whoami()); }} />`;
-  return html`<${Shell} user=${user} onOut=${async () => { await signOut(); setUser(null); }} />`;
+  return html`<${Shell} user=${user} onOut=${async () => { forget(); await signOut(); setUser(null); }} />`;
+}
+
+// What was typed here is for nobody who comes after.
+function forget() {
+  sessionStorage.clear();
 }
 
 function Shell({ user, onOut }) {
@@ -36,7 +44,8 @@ function Shell({ user, onOut }) {
   return html`<a class="skip" href="#main" onClick=${skip}>Skip to content</a>
     <header class="top">
       <a class="brand" href="#/${FIRST}"><img src="icon.svg" alt="" width="22" height="22" />Lattice</a>
-      <nav aria-label="Views">${Object.entries(VIEWS).map(([key, each]) => html`<a key=${key} href=${`#/${key}`} aria-current=${key === name ? "page" : null}>${each.title}</a>`)}</nav>
+      <nav aria-label="Views">${Object.entries(VIEWS).map(([key, each]) => html`<a key=${key} href=${`#/${key}`}
+        aria-current=${key === name ? "page" : null}>${each.title}</a>`)}</nav>
       <div class="tools"><${Connection} /><${Theme} /><span class="who" title=${user.groups.join(", ")}>${user.name}</span>
         <button type="button" class="plain" onClick=${onOut}>Sign out</button></div>
     </header>
@@ -88,7 +97,8 @@ function Theme() {
     wear(next);
     setTheme(next);
   };
-  return html`<button type="button" class="plain theme" onClick=${turn} title="Light, dark, or as the system has it"><span aria-hidden="true">◐ </span>${THEMES[theme]}</button>`;
+  return html`<button type="button" class="plain theme" onClick=${turn} title="Light, dark, or as the system has it">
+    <span aria-hidden="true">◐ </span>${THEMES[theme]}</button>`;
 }
 
 function wear(theme) {
@@ -102,10 +112,17 @@ async function arrive() {
   const code = new URLSearchParams(location.hash.replace(/^#/, "")).get("code");
   let note = null;
   if (code) {
+    forget();
     history.replaceState(null, "", `${location.pathname}#/${FIRST}`);
     await signIn({ code }).catch((error) => { note = error; });
   }
-  return { user: await whoami().catch((error) => { note = error; return null; }), note };
+  try {
+    const user = await whoami();
+    if (!user) forget();
+    return { user, note };
+  } catch (error) {
+    return { user: null, note: error };
+  }
 }
 
 wear(localStorage.getItem("lattice-theme") ?? "");

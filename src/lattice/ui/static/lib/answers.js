@@ -1,5 +1,5 @@
 // Answers about the fleet, arranged for the eye. Pure: no element in sight.
-import { compare, count, hourly, money, plural, signed } from "./format.js";
+import { compare, count, hourly, plural, signed } from "./format.js";
 
 const MONTH_HOURS = 720;
 
@@ -21,11 +21,14 @@ export function matrix({ filters, pools, decisions }) {
   const rows = pools.map((pool) => {
     const cells = filters.map((filter) => pool.reasons.filter((reason) => reason.filter === filter));
     const failing = cells.filter((cell) => cell.length).length;
-    return { ...pool, cells, failing, first: cells.findIndex((cell) => cell.length), chosen: chosen.get(pool.name) ?? 0, score: scores.get(pool.name) };
+    const first = cells.findIndex((cell) => cell.length);
+    return { ...pool, cells, failing, first, chosen: chosen.get(pool.name) ?? 0, score: scores.get(pool.name) ?? -1 };
   });
   const order = (one, other) =>
-    other.chosen - one.chosen || other.fits - one.fits || (other.score ?? -1) - (one.score ?? -1) || one.failing - other.failing || compare(one.name, other.name);
-  return { filters: filters.map((name, index) => ({ name, fails: rows.filter((row) => row.cells[index].length).length })), rows: rows.sort(order) };
+    other.chosen - one.chosen || other.fits - one.fits || other.score - one.score || one.failing - other.failing
+    || compare(one.name, other.name);
+  const fails = (index) => rows.filter((row) => row.cells[index].length).length;
+  return { filters: filters.map((name, index) => ({ name, fails: fails(index) })), rows: rows.sort(order) };
 }
 
 // The plugins that scored any pool, with their weights, in their order.
@@ -41,8 +44,9 @@ export function replicasOf({ firstReplica, replicas }) {
 }
 
 // What would be enough, if it were not asked for.
-export const ways = ({ conflicts = [] }, service) =>
-  conflicts.map((parts) => parts.map((part) => (part.source && part.source !== ownSource(service) ? `${part.text} (${part.source})` : part.text)).join(" and "));
+export const ways = ({ conflicts = [] }, service) => conflicts.map((parts) => parts.map((part) => sourced(part, service)).join(" and "));
+
+const sourced = ({ text, source }, service) => (source && source !== ownSource(service) ? `${text} (${source})` : text);
 
 const ownSource = (service) => `service/${service.split("/").at(-1)}`;
 
@@ -51,9 +55,11 @@ export function required(wanted) {
   if (!wanted?.places) return "";
   const { machine, machines = 1, latency = {}, ...rest } = wanted.requiredProperties;
   const words = Object.entries(rest).map(([name, value]) => `${spaced(name)} ${told(value)}`);
-  const near = Object.entries(latency).map(([name, each]) => `at most ${each.maxMs} ms to ${name}${each.to.length ? ` in ${each.to.join(", ")}` : ""}`);
+  const within = (to) => (to.length ? ` in ${to.join(", ")}` : "");
+  const near = Object.entries(latency).map(([name, each]) => `at most ${each.maxMs} ms to ${name}${within(each.to)}`);
   const sized = machine ? ` of ${told(machine)}` : "";
-  return `${wanted.places === 1 ? "a new place" : `${wanted.places} new places`} with ${[...words, ...near, plural(machines, "node") + sized].join("; ")}`;
+  const places = wanted.places === 1 ? "a new place" : `${wanted.places} new places`;
+  return `${places} with ${[...words, ...near, plural(machines, "node") + sized].join("; ")}`;
 }
 
 const spaced = (name) => name.replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`);
@@ -76,7 +82,8 @@ export function summary({ services, clusters, wouldMove, unplaced, total }) {
     if (some.length) parts.push(`${plural(some.length, "service")} ${word} placed${before}`);
   }
   const [then, now] = [total.before.hourlyMicros, total.after.hourlyMicros];
-  const cost = then === now ? `${hourly(now)} as before` : `${hourly(then)} → ${hourly(now)} (${signed(total.change.projected30DayMicros)} in 30 days)`;
+  const change = () => `${hourly(then)} → ${hourly(now)} (${signed(total.change.projected30DayMicros)} in 30 days)`;
+  const cost = then === now ? `${hourly(now)} as before` : change();
   return `${parts.join(", ") || "nothing changes"}; ${cost}`;
 }
 
@@ -111,7 +118,7 @@ export function eventWords({ lose, drop, priceMillionths }) {
 
 // The fleet before and after a plan as two trees for the packed map: pools › clusters, sized by machines. `clusters`: what there is.
 export function beforeAfter(clusters, plan) {
-  const known = new Map(clusters.map((each) => [each.name, { name: each.name, pool: each.pool, before: each.nodes, after: each.nodes, mark: "" }]));
+  const known = new Map(clusters.map(({ name, pool, nodes }) => [name, { name, pool, before: nodes, after: nodes, mark: "" }]));
   for (const each of plan.clusters) {
     known.set(each.name, { name: each.name, pool: each.pool, before: machines(each.before), after: machines(each.after), mark: each.mark });
   }
@@ -140,7 +147,8 @@ function tree(clusters, when) {
     const mark = fate(each, when);
     const gain = mark && each.replicas ? ` ${each.replicas > 0 ? "+" : "−"}${plural(Math.abs(each.replicas), "replica")}` : "";
     const sign = each.mark === "+" ? "+ " : each.mark === "-" ? "− " : "";
-    const box = { key: `${when}/${each.name}`, name: `${sign}${each.name}${gain}`, weight: each[when], ratio: null, note: plural(each[when], "node"), mark };
+    const name = `${sign}${each.name}${gain}`;
+    const box = { key: `${when}/${each.name}`, name, weight: each[when], ratio: null, note: plural(each[when], "node"), mark };
     pools.set(each.pool, [...(pools.get(each.pool) ?? []), box]);
   }
   return [...pools].sort(([one], [other]) => compare(one, other)).map(([pool, children]) => {
@@ -203,5 +211,8 @@ export function monthsOf(budgets) {
 }
 
 export const changeText = (change) => `${signed(change.hourlyMicros, hourly)}`;
-export const costText = (rate) => `${hourly(rate.hourlyMicros)} · ${money(rate.projected30DayMicros)} in 30 days`;
-export const some = (words, most = 3) => `${words.slice(0, most).join(", ")}${words.length > most ? ` and ${count(words.length - most)} more` : ""}`;
+
+export function some(words, most = 3) {
+  const rest = words.length > most ? ` and ${count(words.length - most)} more` : "";
+  return `${words.slice(0, most).join(", ")}${rest}`;
+}

@@ -1,7 +1,6 @@
 // The public API, as everybody uses it. The cookie says who asks; the header says that it is this page and no other.
 const GROUP = "/apis/lattice.dev/v1alpha1";
 const CORE = new Set(["events", "namespaces", "secrets", "configmaps"]);
-const TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1";
 export const SIGNED_OUT = "lattice:signed-out";
 export const HEADERS = { "X-Lattice-Page": "1" };
 
@@ -22,14 +21,14 @@ function splitFix(message) {
   return at < 0 ? [message] : [message.slice(0, at), message.slice(at + 7).replace(/\)$/, "")];
 }
 
-async function send(method, path, { body, type = "application/json", accept = "application/json", signal } = {}) {
-  const headers = { ...HEADERS, Accept: accept };
-  if (body !== undefined) headers["Content-Type"] = type;
+async function send(method, path, given) {
+  const headers = { ...HEADERS, Accept: "application/json" };
+  if (given !== undefined) headers["Content-Type"] = "application/json";
+  const body = given === undefined ? undefined : JSON.stringify(given);
   let response;
   try {
-    response = await fetch(path, { method, headers, signal, credentials: "same-origin", body: body === undefined ? undefined : JSON.stringify(body) });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
+    response = await fetch(path, { method, headers, credentials: "same-origin", body });
+  } catch {
     throw new Refused(0, { message: "the server does not answer (fix: see whether it still runs)" });
   }
   const text = await response.text();
@@ -42,11 +41,10 @@ async function send(method, path, { body, type = "application/json", accept = "a
   return value;
 }
 
-export const get = (path, options) => send("GET", path, options);
-export const post = (path, body, options) => send("POST", path, { ...options, body });
-export const put = (path, body, options) => send("PUT", path, { ...options, body });
-export const patch = (path, body, options) => send("PATCH", path, { type: "application/merge-patch+json", ...options, body });
-export const remove = (path, options) => send("DELETE", path, options);
+export const get = (path) => send("GET", path);
+export const post = (path, body) => send("POST", path, body);
+export const put = (path, body) => send("PUT", path, body);
+export const remove = (path) => send("DELETE", path);
 
 // Address of a kind, of one namespace of it, or of one object: objectPath("latticenodes", "", "n1").
 export function objectPath(resource, namespace = "", name = "") {
@@ -60,21 +58,8 @@ export function withQuery(path, query = {}) {
   return search ? `${path}?${search}` : path;
 }
 
-// A list as `kubectl get` prints it: {columns, rows: [{namespace, name, cells: {Head: value}}]}.
-export async function table(resource, { namespace = "", query = {}, signal } = {}) {
-  const found = await get(withQuery(objectPath(resource, namespace), query), { accept: TABLE, signal });
-  const columns = (found.columnDefinitions ?? []).map((each) => each.name);
-  const rows = (found.rows ?? []).map(({ cells, object }) => ({
-    namespace: object?.metadata?.namespace ?? "",
-    name: object?.metadata?.name ?? "",
-    created: object?.metadata?.creationTimestamp,
-    cells: Object.fromEntries(columns.map((name, index) => [name, cells[index]])),
-  }));
-  return { columns, rows, revision: found.metadata?.resourceVersion };
-}
-
 // plan, why, fit, whatif, cost, optimise, apply: what the commands of these names ask.
-export const ask = (question, body = {}, options) => post(`${GROUP}/fleet/${question}`, body, options);
+export const ask = (question, body = {}) => post(`${GROUP}/fleet/${question}`, body);
 
 // What is used at this moment: of some of pools, clusters, nodes, services.
 export const top = (...of) => get(withQuery(`${GROUP}/top`, { of: of.join(",") }));

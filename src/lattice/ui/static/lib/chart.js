@@ -38,16 +38,20 @@ function options(element, width, series) {
   const steps = uPlot.paths.stepped({ align: 1 });
   const drawn = series.map((each, index) => {
     const paint = colour(each.name.startsWith("(") ? GREYS[each.name] ?? "--series-rest" : `--series-${index % COLOURS}`);
-    const own = (plot, total, at, row) => (row == null ? "–" : hourly(Math.round((total - (at + 1 < plot.data.length ? plot.data[at + 1][row] : 0)) * 1e6)));
+    const below = (plot, at, row) => (at + 1 < plot.data.length ? plot.data[at + 1][row] : 0);
+    const own = (plot, total, at, row) => (row == null ? "–" : hourly(Math.round((total - below(plot, at, row)) * 1e6)));
     return { label: each.name, stroke: paint, fill: paint, width: 1, paths: steps, points: { show: false }, value: own };
   });
-  const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
+  const line = { stroke: colour("--line"), width: 1 };
+  const axis = { stroke: colour("--quiet"), grid: line, ticks: line, font: "12px system-ui, sans-serif" };
+  const dollars = (_, marks) => marks.map((each) => `$${each.toLocaleString("en-US", { maximumFractionDigits: 4 })}/h`);
   return {
     width,
     height: HEIGHT,
+    padding: [null, 28, null, null], // for the last time on the axis
     series: [{ value: (_, seconds) => (seconds == null ? "–" : new Date(seconds * 1000).toLocaleString()) }, ...drawn.reverse()],
     scales: { y: { range: (_, low, high) => [0, (high || 1) * 1.08] } },
-    axes: [{ ...axis, space: 90, values: times }, { ...axis, size: 70, values: (_, marks) => marks.map((each) => `$${each.toLocaleString("en-US", { maximumFractionDigits: 4 })}/h`) }],
+    axes: [{ ...axis, space: 90, values: times }, { ...axis, size: 70, values: dollars }],
     hooks: { ready: [latest], setLegend: [latest] },
   };
 }
@@ -59,7 +63,9 @@ function latest(plot) {
 }
 
 function times(_, marks, __, ___, step) {
-  const part = step >= 86400 ? { month: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(step < 60 ? { second: "2-digit" } : {}) };
+  const day = { month: "short", day: "numeric" };
+  const hour = { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(step < 60 ? { second: "2-digit" } : {}) };
+  const part = step >= 86400 ? day : hour;
   const format = new Intl.DateTimeFormat("en", part);
   return marks.map((each) => format.format(each * 1000));
 }

@@ -3,7 +3,7 @@ import { Component, createElement, render } from "../vendor/preact.js";
 import htm from "../vendor/htm.js";
 
 export { render };
-export { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
+export { useEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
 export const html = htm.bind(createElement);
 
 // Draws `View` anew only when `same(before, now)` says no: for parts of which there are a thousand.

@@ -43,13 +43,6 @@ export function bytes(amount) {
   return `${size >= 10 || Number.isInteger(size) ? Math.round(size) : size.toFixed(1)} ${UNITS[unit]}`;
 }
 
-// An amount of a named resource: cpu in cores, memory in bytes, the rest as it is.
-export function quantity(resource, amount) {
-  if (resource === "cpu") return `${cpu(amount)} cpu`;
-  if (["memory", "storage", "disk", "ephemeral-storage"].includes(resource)) return bytes(amount);
-  return `${count(amount)} ${resource}`;
-}
-
 export const share = (part, whole) => (whole > 0 ? part / whole : 0);
 
 export function percent(ratio) {

@@ -5,11 +5,16 @@ import { useEffect, useRef, useState } from "./dom.js";
 const RETRY = [500, 1000, 2000, 5000]; // milliseconds until the next attempt
 const SILENCE = 40_000; // the server says something every 15 s
 const WHILE_LISTING = 120; // milliseconds between two looks at a list that still arrives
+const AT_ONCE = 12; // milliseconds of reading after which others have their turn
 const AWAY = 15_000; // a page that nobody sees for so long lets go of its connection; browsers have six for each server
-const wanted = new Map(); // kind -> {rows: Map or null, listeners: Set, ready}
+const wanted = new Map(); // kind -> what is known of it, and who wants to hear of it: see `blank`
 const watchers = new Set(); // of the connection's state
 
 const stream = { abort: null, revision: 0, attempt: 0, timer: 0, state: "idle", key: "" };
+
+// rows: by path, or null if nobody wants them all; scope: which of the kind are told, as JSON; begins: what is listed next is all there is;
+// cut: there are more than were listed; listeners: each with the scope of the rows that it wants, or null.
+const blank = () => ({ rows: null, array: null, ready: false, scope: "", begins: false, cut: false, listeners: new Map() });
 
 // ---- for views ----
 
@@ -19,32 +24,40 @@ export function useLive(kinds, callback) {
   const latest = useRef(callback);
   latest.current = callback;
   useEffect(() => {
-    const leave = kinds.map((kind) => join(kind, false, (note) => latest.current({ [kind]: note })));
+    const leave = kinds.map((kind) => join(kind, null, (note) => latest.current({ [kind]: note })));
     return () => leave.forEach((each) => each());
   }, [kinds.join()]);
 }
 
-// Everything of a kind, kept up to date: {rows, ready}. `rows` is another array whenever something changed.
-export function useRows(kind) {
+// Everything of a kind, kept up to date: {rows, ready, cut}. `rows` is another array whenever something changed.
+// only: {service, node, unplaced, type, words, newest} say which (server/scopes.py). It may be more, if another part of the view wants it.
+// onNote: told of each change, {rows, gone, anew}; anew: forget what was before.
+export function useRows(kind, only, onNote) {
   const [, setTick] = useState(0);
   const [entry, setEntry] = useState(null);
+  const latest = useRef(onNote);
+  latest.current = onNote;
+  const scope = only ? JSON.stringify(only) : "";
   useEffect(() => {
     let timer = 0;
-    const leave = join(kind, true, () => {
+    const leave = join(kind, scope, (note) => {
+      latest.current?.(note);
       timer ||= setTimeout(() => {
         timer = 0;
         setTick((tick) => tick + 1);
       }, wanted.get(kind)?.ready ? 0 : WHILE_LISTING);
     });
-    setEntry(wanted.get(kind));
+    const found = wanted.get(kind);
+    if (found.rows.size) latest.current?.({ rows: [...found.rows.values()], gone: [], anew: true });
+    setEntry(found);
     return () => {
       clearTimeout(timer);
       leave();
     };
-  }, [kind]);
-  if (!entry) return { rows: [], ready: false };
+  }, [kind, scope]);
+  if (!entry) return { rows: [], ready: false, cut: false };
   entry.array ??= [...entry.rows.values()];
-  return { rows: entry.array, ready: entry.ready };
+  return { rows: entry.array, ready: entry.ready, cut: entry.cut };
 }
 
 // "live", "connecting", "away" while nobody looks, or "idle" while nothing shown can change.
@@ -60,18 +73,15 @@ export function useConnection() {
 
 // ---- the one stream ----
 
-function join(kind, withRows, listener) {
+function join(kind, scope, listener) {
   let entry = wanted.get(kind);
-  if (!entry) wanted.set(kind, (entry = { rows: null, array: null, listeners: new Set(), ready: false }));
-  if (withRows && !entry.rows) Object.assign(entry, { rows: new Map(), array: null, ready: false });
-  entry.listeners.add(listener);
+  if (!entry) wanted.set(kind, (entry = blank()));
+  if (scope !== null) entry.rows ??= new Map();
+  entry.listeners.set(listener, scope);
   soon();
   return () => {
     entry.listeners.delete(listener);
-    if (!entry.listeners.size && wanted.get(kind) === entry) {
-      wanted.delete(kind);
-      soon();
-    }
+    soon();
   };
 }
 
@@ -80,12 +90,25 @@ let planned = 0;
 function soon() {
   planned ||= setTimeout(() => {
     planned = 0;
+    wanted.forEach(settle);
     if (keyOf() !== stream.key) open();
   });
 }
 
+// What is wanted of a kind now. Who wants other rows than before sees the old ones until the new ones come.
+function settle(entry, kind) {
+  const wishes = [...entry.listeners.values()];
+  if (!wishes.length) return void wanted.delete(kind);
+  const scopes = new Set(wishes.map((each) => each ?? ""));
+  const scope = scopes.size === 1 ? [...scopes][0] : "";
+  const isHeld = wishes.some((each) => each !== null);
+  if (!isHeld) Object.assign(entry, { rows: null, array: null });
+  if (!isHeld || scope !== entry.scope) entry.ready = false;
+  entry.scope = scope;
+}
+
 function keyOf() {
-  return [...wanted].map(([kind, entry]) => `${kind}${entry.rows ? "+" : ""}`).sort().join();
+  return [...wanted].map(([kind, entry]) => `${kind}${entry.rows ? "+" : ""}${entry.scope}`).sort().join();
 }
 
 function show(state) {
@@ -109,7 +132,8 @@ async function open() {
   if (stream.state !== "live") show("connecting");
   const abort = (stream.abort = new AbortController());
   try {
-    const response = await fetch(address(), { headers: { ...HEADERS, Accept: "text/event-stream" }, credentials: "same-origin", signal: abort.signal });
+    const headers = { ...HEADERS, Accept: "text/event-stream" };
+    const response = await fetch(address(), { headers, credentials: "same-origin", signal: abort.signal });
     if (response.status === 401) return void dispatchEvent(new Event(SIGNED_OUT));
     if (response.status === 410) relist();
     if (!response.ok) throw new Error(`the stream was refused with ${response.status}`);
@@ -128,8 +152,11 @@ async function open() {
 function address() {
   const kinds = [...wanted.keys()];
   const list = kinds.filter((kind) => wanted.get(kind).rows && !wanted.get(kind).ready);
+  list.forEach((kind) => { wanted.get(kind).begins = true; });
   const query = new URLSearchParams({ kinds: kinds.join() });
+  const only = kinds.filter((kind) => wanted.get(kind).scope).map((kind) => [kind, JSON.parse(wanted.get(kind).scope)]);
   if (list.length) query.set("list", list.join());
+  if (only.length) query.set("only", JSON.stringify(Object.fromEntries(only)));
   if (stream.revision) query.set("after", stream.revision);
   return `/ui/live?${query}`;
 }
@@ -147,15 +174,28 @@ async function read(reader, abort) {
       text += decoder.decode(value, { stream: true });
       const blocks = text.split("\n\n");
       text = blocks.pop();
-      if (stream.abort === abort) blocks.forEach(take);
+      await takeAll(blocks, abort);
     }
   } finally {
     clearTimeout(silence);
   }
 }
 
+// Much may arrive at once: whoever presses a key meanwhile need not wait for all of it.
+async function takeAll(blocks, abort) {
+  let began = performance.now();
+  for (const block of blocks) {
+    if (stream.abort !== abort) return;
+    take(block);
+    if (performance.now() - began < AT_ONCE) continue;
+    await new Promise((done) => setTimeout(done));
+    began = performance.now();
+  }
+}
+
 function take(block) {
-  const fields = Object.fromEntries(block.split("\n").filter((line) => line && !line.startsWith(":")).map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 1).trim()]));
+  const lines = block.split("\n").filter((line) => line && !line.startsWith(":"));
+  const fields = Object.fromEntries(lines.map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 1).trim()]));
   if (!fields.data) return;
   const data = JSON.parse(fields.data);
   if (fields.event === "rows") listed(data);
@@ -163,13 +203,14 @@ function take(block) {
   else if (fields.event === "again") relist();
 }
 
-function listed({ kind, rows, more }) {
+function listed({ kind, rows, more, cut }) {
   const entry = wanted.get(kind);
   if (!entry?.rows) return;
+  const anew = entry.begins;
+  if (anew) entry.rows.clear();
   rows.forEach((row) => entry.rows.set(row.path, row));
-  entry.array = null;
-  entry.ready ||= !more;
-  tell(entry, { rows, gone: [] });
+  Object.assign(entry, { array: null, begins: false, ready: entry.ready || !more, cut: Boolean(cut) });
+  tell(entry, { rows, gone: [], anew });
 }
 
 function changed({ revision, changes }) {
@@ -181,22 +222,33 @@ function changed({ revision, changes }) {
       rows.forEach((row) => entry.rows.set(row.path, row));
       gone.forEach((path) => entry.rows.delete(path));
       entry.array = null;
+      forgetOldest(entry);
     }
     tell(entry, { rows, gone });
   }
+}
+
+// Of what only the newest are wanted of, a page that stays open for days does not gather all.
+function forgetOldest(entry) {
+  const { newest } = entry.scope ? JSON.parse(entry.scope) : {};
+  if (!newest || entry.rows.size < 2 * newest) return;
+  const kept = [...entry.rows.values()].sort((one, other) => Date.parse(other.seen) - Date.parse(one.seen)).slice(0, newest);
+  entry.rows.clear();
+  kept.forEach((row) => entry.rows.set(row.path, row));
+  entry.cut = true;
 }
 
 // The server's history does not reach back to what we know: everything is listed once more.
 function relist() {
   stream.revision = 0;
   for (const entry of wanted.values()) {
-    if (entry.rows) Object.assign(entry, { rows: new Map(), array: null, ready: false });
+    entry.ready = false;
     tell(entry, { rows: [], gone: [], again: true });
   }
 }
 
 function tell(entry, note) {
-  entry.listeners.forEach((each) => each(note));
+  [...entry.listeners.keys()].forEach((each) => each(note));
 }
 
 let leaving = 0;

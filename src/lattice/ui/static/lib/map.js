@@ -3,6 +3,7 @@ import { html, memo, useEffect, useRef, useState } from "./dom.js";
 import { percent } from "./format.js";
 import { nested } from "./treemap.js";
 
+const AT_ONCE = 250; // boxes
 const STEPS = 6; // shades, from empty to full
 const ROOMY = 150; // pixels; where a name does not fit into a narrower box, it goes without what all its neighbours' names begin with
 const LETTER = 7.5; // pixels, with some to spare
@@ -17,9 +18,21 @@ export function PackedMap({ items, label, height = 520, most = 1500 }) {
   const frame = useRef(null);
   const width = useWidth(frame);
   const boxes = width ? nested(items, { x: 0, y: 0, w: width, h: height }, most) : [];
+  const drawn = useGrowing(boxes.length);
   return html`<div class="map" ref=${frame} role="group" aria-label=${label} style=${{ height: `${height}px` }} onKeyDown=${step}>
-    ${boxes.map((box) => html`<${Box} key=${box.item.key} ...${box} />`)}
+    ${boxes.slice(0, drawn).map((box) => html`<${Box} key=${box.item.key} ...${box} />`)}
   </div>`;
+}
+
+// How many of them are drawn: a few hundred more in each turn, so that a key that is pressed meanwhile is heard.
+function useGrowing(whole) {
+  const [drawn, setDrawn] = useState(AT_ONCE);
+  useEffect(() => {
+    if (drawn >= whole) return undefined;
+    const timer = setTimeout(() => setDrawn(drawn + AT_ONCE));
+    return () => clearTimeout(timer);
+  }, [drawn, whole]);
+  return drawn;
 }
 
 const PLACE = ["x", "y", "w", "h", "depth", "open"];

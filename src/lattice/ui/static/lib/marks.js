@@ -12,7 +12,8 @@ export function uncordoned({ unschedulable, taints = [], ...spec }) {
 }
 
 export function drained({ taints = [], ...spec }) {
-  return { ...spec, unschedulable: true, taints: [...taints.filter((each) => each.key !== DRAINING), { key: DRAINING, effect: "NoExecute" }] };
+  const rest = taints.filter((each) => each.key !== DRAINING);
+  return { ...spec, unschedulable: true, taints: [...rest, { key: DRAINING, effect: "NoExecute" }] };
 }
 
 // Changes the spec of a node; whoever changed it in between goes first.

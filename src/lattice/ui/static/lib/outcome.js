@@ -1,5 +1,5 @@
 // What a change would do: of a plan, of what might happen, of a cheaper arrangement. One document, one look.
-import { beforeAfter, changeText, costText, MARKS, machinesOf, required, serviceRows, some, summary, ways, where } from "./answers.js";
+import { beforeAfter, changeText, MARKS, machinesOf, required, serviceRows, some, summary, ways, where } from "./answers.js";
 import { html, memo, useMemo } from "./dom.js";
 import { count, hourly, money, percent, plural, signed } from "./format.js";
 import { PackedMap } from "./map.js";
@@ -16,7 +16,8 @@ function Whole({ document: plan, clusters, words = [] }) {
   return html`<section class="stack" aria-label="Outcome">
     <p class="lead" data-test="summary">${words.length ? `${capital(words.join(", "))}: ` : ""}${summary(plan)}</p>
     <${Totals} plan=${plan} />
-    ${plan.pending && html`<p class="note">Before is as if all that is declared already had its place; ${money(plan.pending.cost.before.hourlyMicros)}/h is paid now.</p>`}
+    ${plan.pending && html`<p class="note">Before is as if all that is declared already had its place;
+      ${` ${money(plan.pending.cost.before.hourlyMicros)}/h is paid now.`}</p>`}
     ${plan.unplaced.length > 0 && html`<${Unplaced} found=${plan.unplaced} />`}
     ${clusters && html`<${Maps} clusters=${clusters} plan=${plan} />`}
     <${Changes} plan=${plan} />
@@ -27,11 +28,11 @@ function Whole({ document: plan, clusters, words = [] }) {
 
 function Totals({ plan }) {
   const { before, after, change } = plan.total;
-  const tone = change.hourlyMicros > 0 ? "warn" : "good";
+  const tone = change.hourlyMicros > 0 ? "warn" : change.hourlyMicros < 0 ? "good" : "";
   return html`<${Figures} items=${[
     { title: "Before", value: hourly(before.hourlyMicros) },
     { title: "After", value: hourly(after.hourlyMicros) },
-    { title: "In 30 days", value: html`<span class="change" data-tone=${change.hourlyMicros ? tone : ""}>${signed(change.projected30DayMicros)}</span>` },
+    { title: "In 30 days", value: html`<span class="change" data-tone=${tone}>${signed(change.projected30DayMicros)}</span>` },
     { title: "Services changed", value: count(plan.services.length) },
     { title: "Not all placed", value: count(plan.unplaced.length) },
   ]} />`;
@@ -41,23 +42,30 @@ function Maps({ clusters, plan }) {
   const maps = useMemo(() => beforeAfter(clusters, plan), [clusters, plan]);
   const part = (title, items, nodes) => html`<figure class="card">
     <figcaption><h2>${title}</h2> <span class="quiet">${plural(nodes, "node")}</span></figcaption>
-    ${items.length ? html`<${PackedMap} items=${items} label=${`Map of the fleet, ${title.toLowerCase()}`} height=${240} />` : html`<p class="quiet">no machines</p>`}
+    ${items.length
+      ? html`<${PackedMap} items=${items} label=${`Map of the fleet, ${title.toLowerCase()}`} height=${240} />`
+      : html`<p class="quiet">no machines</p>`}
   </figure>`;
   return html`<div class="columns maps">${part("Before", maps.before, maps.nodesBefore)}${part("After", maps.after, maps.nodesAfter)}</div>
-    <p class="legend" aria-hidden="true"><i class="box" data-shade="none" data-mark="plus"></i><span>gains machines or replicas</span><i class="box" data-shade="none" data-mark="minus"></i><span>loses some</span></p>`;
+    <p class="legend" aria-hidden="true"><i class="box" data-shade="none" data-mark="plus"></i><span>gains machines or replicas</span>
+      <i class="box" data-shade="none" data-mark="minus"></i><span>loses some</span></p>`;
 }
 
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
 const Mark = ({ mark }) => html`<${Badge} tone=${TONES[mark] ?? "quiet"}>${mark === "-" ? "−" : mark} ${MARKS[mark]}<//>`;
 const serviceLink = (name) => html`<a href=${href("services", ...name.split("/"))}>${name}</a>`;
 
+const change = (row) => row.cost.change.hourlyMicros;
+const month = (row) => row.cost.change.projected30DayMicros;
+const hourChange = (row) => changeText(row.cost.change);
+
 const SERVICES = [
   { name: "name", title: "Service", value: (row) => row.name, cell: named, wide: true },
   { name: "both", title: "Service", value: (row) => row.name, cell: twoLines, narrow: true },
   { name: "mark", title: "Change", value: (row) => row.mark, cell: (row) => row.mark && html`<${Mark} mark=${row.mark} />`, wide: true },
   { name: "where", title: "Where", value: (row) => where(row.after), cell: (row) => (row.isEmptyMachines ? "" : moved(row)), wide: true },
-  { name: "cost", title: "$/h", value: (row) => row.cost.change.hourlyMicros, cell: (row) => changeText(row.cost.change), end: true },
-  { name: "month", title: "30 days", value: (row) => row.cost.change.projected30DayMicros, cell: (row) => signed(row.cost.change.projected30DayMicros), end: true, wide: true },
+  { name: "cost", title: "$/h", value: change, cell: hourChange, end: true },
+  { name: "month", title: "30 days", value: month, cell: (row) => signed(month(row)), end: true, wide: true },
 ];
 
 function named(row) {
@@ -66,13 +74,15 @@ function named(row) {
 
 function twoLines(row) {
   if (row.isEmptyMachines) return row.name;
-  return html`<span class="two"><span>${serviceLink(row.name)} <${Mark} mark=${row.mark} /></span><span class="quiet">${moved(row)}</span></span>`;
+  return html`<span class="two"><span>${serviceLink(row.name)} <${Mark} mark=${row.mark} /></span>
+    <span class="quiet">${moved(row)}</span></span>`;
 }
 
 function moved(row) {
   const [before, after] = [where(row.before), where(row.after)];
   const told = !row.before.length ? after : before === after ? `${after}, as before` : `${before} → ${after}`;
-  return !row.isPlaced && row.after.length ? `${told} (${row.after.reduce((sum, each) => sum + each.replicas, 0)} of ${plural(row.replicas, "replica")})` : told;
+  const placed = row.after.reduce((sum, each) => sum + each.replicas, 0);
+  return !row.isPlaced && placed ? `${told} (${placed} of ${plural(row.replicas, "replica")})` : told;
 }
 
 const CLUSTERS = [
@@ -80,15 +90,17 @@ const CLUSTERS = [
   { name: "mark", title: "Change", value: (row) => row.mark, cell: (row) => html`<${Mark} mark=${row.mark} />` },
   { name: "pool", title: "Pool", value: (row) => row.pool, wide: true },
   { name: "nodes", title: "Nodes", value: machinesOf },
-  { name: "cost", title: "$/h", value: (row) => row.cost.change.hourlyMicros, cell: (row) => changeText(row.cost.change), end: true },
+  { name: "cost", title: "$/h", value: change, cell: hourChange, end: true },
 ];
+
+const amount = (name, title, value, how, more) => ({ name, title, value, cell: (row) => how(value(row)), end: true, ...more });
 
 const POOLS = [
   { name: "name", title: "Pool", value: (row) => row.name },
-  { name: "before", title: "Before $/h", value: (row) => row.before.hourlyMicros, cell: (row) => money(row.before.hourlyMicros), end: true, wide: true },
-  { name: "after", title: "After $/h", value: (row) => row.after.hourlyMicros, cell: (row) => money(row.after.hourlyMicros), end: true },
-  { name: "change", title: "Change $/h", value: (row) => row.change.hourlyMicros, cell: (row) => signed(row.change.hourlyMicros), end: true },
-  { name: "month", title: "30 days", value: (row) => row.change.projected30DayMicros, cell: (row) => signed(row.change.projected30DayMicros), end: true },
+  amount("before", "Before $/h", (row) => row.before.hourlyMicros, money, { wide: true }),
+  amount("after", "After $/h", (row) => row.after.hourlyMicros, money),
+  amount("change", "Change $/h", (row) => row.change.hourlyMicros, (micros) => signed(micros)),
+  amount("month", "30 days", (row) => row.change.projected30DayMicros, (micros) => signed(micros)),
 ];
 
 const MOVES = [
@@ -99,7 +111,8 @@ const MOVES = [
 
 const keyed = (rows) => rows.map((row) => ({ ...row, path: row.name }));
 const Part = ({ title, columns, rows, note, tall }) => rows.length > 0 && html`<section class="stack-tight">
-  <h2>${title}</h2><${Table} label=${title} columns=${columns} rows=${keyed(rows)} height=${380} tall=${tall} />${note && html`<p class="quiet">${note}</p>`}</section>`;
+  <h2>${title}</h2><${Table} label=${title} columns=${columns} rows=${keyed(rows)} height=${380} tall=${tall} />
+  ${note && html`<p class="quiet">${note}</p>`}</section>`;
 
 function Changes({ plan }) {
   const changed = plan.pools.filter((each) => each.change.hourlyMicros);
@@ -115,18 +128,22 @@ function Budgets({ budgets }) {
     const over = each.percentAfter >= 100 ? "bad" : each.percentAfter >= each.alertPercent || each.isUsedUp ? "warn" : "";
     const word = over === "bad" ? "over the limit" : each.isUsedUp ? "refuses one more machine" : "alert";
     const text = `${each.percentBefore} % → ${each.percentAfter} %`;
+    const marks = [{ ratio: each.alertPercent / 100, title: `alert at ${each.alertPercent} %` }];
+    const hard = each.isHard ? "hard" : "soft";
     return html`<li key=${each.ledger}><div class="budget-head"><strong>${each.subject}</strong>
-        <span class="quiet">${text} of ${money(each.limit.micros)} a month · alert at ${each.alertPercent} % · ${each.isHard ? "hard" : "soft"} limit</span>
+        <span class="quiet">${text} of ${money(each.limit.micros)} a month · alert at ${each.alertPercent} % · ${hard} limit</span>
         ${over && html`<${Badge} tone=${over}>${word}<//>`}</div>
       ${each.left && html`<p class="quiet">${leftText(each)}</p>`}
-      <${Track} label=${`${each.subject}: ${text}`} tone=${over} solid=${each.percentBefore / 100} light=${each.percentAfter / 100} marks=${[{ ratio: each.alertPercent / 100, title: `alert at ${each.alertPercent} %` }]} /></li>`;
+      <${Track} label=${`${each.subject}: ${text}`} tone=${over} solid=${each.percentBefore / 100} light=${each.percentAfter / 100}
+        marks=${marks} /></li>`;
   })}</ul></section>`;
 }
 
 function leftText({ left, cheapestMachine, isUsedUp }) {
   if (!isUsedUp) return `${hourly(left.hourlyMicros)} left for more machines`;
   const [need, have] = [cheapestMachine.hourlyMicros, left.hourlyMicros];
-  return `one more machine needs ${hourly(need)}, has ${hourly(have)}, missing ${hourly(need - have)}: the limit also holds for 30 days, the bar is this month`;
+  const machine = `one more machine needs ${hourly(need)}, has ${hourly(have)}, missing ${hourly(need - have)}`;
+  return `${machine}: the limit also holds for 30 days, the bar is this month`;
 }
 
 // A bar with a solid and a light part, and marks: [{ratio, title}].
@@ -134,14 +151,16 @@ export function Track({ label, solid, light, marks = [], tone = "" }) {
   const wide = (ratio) => ({ width: `${Math.max(0, Math.min(1, ratio)) * 100}%` });
   return html`<div class="track" role="img" aria-label=${label} data-tone=${tone}>
     <span class="track-light" style=${wide(light)}></span><span class="track-solid" style=${wide(Math.min(solid, light || solid))}></span>
-    ${marks.map((mark) => html`<i class="track-mark" key=${mark.title} data-of=${mark.of} title=${mark.title} style=${{ left: `${Math.min(1, mark.ratio) * 100}%` }}></i>`)}
+    ${marks.map(({ of, title, ratio }) => html`<i class="track-mark" key=${title} data-of=${of} title=${title}
+      style=${{ left: `${Math.min(1, ratio) * 100}%` }}></i>`)}
   </div>`;
 }
 
 function Unplaced({ found }) {
   return html`<section class="card problem-card" aria-label="Not all placed"><h2>Not all placed</h2><ul class="verdicts">
     ${found.slice(0, NAMED).map((each) => html`<li key=${each.name}>
-      <div class="row">${serviceLink(each.name)}<${Badge} tone=${each.isNew ? "bad" : "quiet"}>${each.verdict}${each.isNew ? "" : " as before"}<//>
+      <div class="row">${serviceLink(each.name)}
+        <${Badge} tone=${each.isNew ? "bad" : "quiet"}>${each.verdict}${each.isNew ? "" : " as before"}<//>
         <span class="quiet">has ${each.replicas - each.missing} of ${plural(each.replicas, "replica")}</span></div>
       <p>${each.reason}</p><${InTheWay} found=${each} service=${each.name} />
     </li>`)}
@@ -157,15 +176,17 @@ export function InTheWay({ found, service }) {
     ...(found.waits?.length ? [["Waits for", found.waits.join("; ")]] : []),
     ...(required(found.required) ? [["Fits in", required(found.required)]] : []),
   ];
-  return listed.length > 0 && html`<dl class="ways">${listed.map(([term, text]) => html`<div key=${term + text}><dt>${term}</dt><dd>${text}</dd></div>`)}</dl>`;
+  return listed.length > 0 && html`<dl class="ways">
+    ${listed.map(([term, text]) => html`<div key=${term + text}><dt>${term}</dt><dd>${text}</dd></div>`)}</dl>`;
 }
 
 function Notes({ plan }) {
   const estimates = plan.latencies.filter((each) => each.isEstimate).length;
+  const ignored = Object.entries(plan.ignored ?? {}).map(([kind, number]) => `${number} ${kind}`).join(", ");
   const lines = [
     ...plan.risks,
     ...plan.findings.map((each) => `${each.subject}: ${each.message}`),
-    ...(plan.ignored ? [`ignored ${Object.entries(plan.ignored).map(([kind, number]) => `${number} ${kind}`).join(", ")}: placement does not look at them`] : []),
+    ...(ignored ? [`ignored ${ignored}: placement does not look at them`] : []),
     ...(estimates ? [`${estimates} of ${plan.latencies.length} latencies are estimates`] : []),
     ...(plan.prices.unknown.length ? [`no price known for ${some(plan.prices.unknown)}`] : []),
   ];
@@ -175,4 +196,3 @@ function Notes({ plan }) {
 }
 
 export const shareOf = (millionths) => percent(millionths / 1e6);
-export { costText };

@@ -8,30 +8,35 @@ const AROUND = 8; // rows drawn beyond what is seen
 const NARROW = 700; // pixels; columns marked `wide` are left out below
 
 // columns: [{name, title, value: row => what sorts, cell: row => what is shown (value if absent), end: true for figures,
-// wide: true if it is left out where there is no room, narrow: true if it is shown only there}]
+// wide: true if it is left out where there is no room, or the pixels that it takes; narrow: true if it is shown only there}]
 // rows with `path` as their key; href(row): where a row leads. Rows are sorted by their head's click; ↑ ↓ Enter work inside.
-// tall: pixels of a row where there is no room, for columns of two lines.
-export function Table({ columns, rows, label, href, sort: first, height = 560, tall = ROW, empty = "nothing here" }) {
+// row: pixels of a row; tall: where there is no room, for columns of two lines.
+export function Table({ columns, rows, label, href, sort: first, height = 560, row: usual = ROW, tall = usual, empty = "nothing here" }) {
   const frame = useRef(null);
   const width = useWidth(frame);
   const [sort, setSort] = useState(first ?? { by: columns[0].name, down: false });
   const [top, setTop] = useState(0);
   const [active, setActive] = useState(null);
   const isNarrow = Boolean(width) && width < NARROW;
-  const high = isNarrow ? tall : ROW;
-  const shown = columns.filter((each) => (isNarrow ? !each.wide : !each.narrow));
-  const sorted = useMemo(() => sortedBy(rows, columns, sort), [rows, columns, sort.by, sort.down]);
+  const high = isNarrow ? tall : usual;
+  const fits = ({ wide }) => (typeof wide === "number" ? width >= wide : !wide);
+  const shown = columns.filter((each) => (isNarrow ? fits(each) : !each.narrow));
+  const before = useRef([]);
+  const sorted = useMemo(() => (before.current = sortedBy(rows, columns, sort, before.current)), [rows, columns, sort.by, sort.down]);
   const start = Math.max(0, Math.min(Math.floor(top / high) - AROUND, sorted.length - 1));
   const end = Math.min(sorted.length, Math.ceil((top + height) / high) + AROUND);
   const move = (event) => keyMove(event, { sorted, active, setActive, frame, href, high });
-  return html`<div class="table" ref=${frame} style=${{ maxHeight: `${height}px`, "--row": `${high}px` }} onScroll=${(event) => setTop(event.currentTarget.scrollTop)}
-      tabindex="0" onKeyDown=${move} role="region" aria-label=${label}>
+  const space = (key, many) => many > 0 && html`<tr key=${key} aria-hidden="true">
+    <td class="space" colspan=${shown.length} style=${{ height: `${many * high}px` }}></td></tr>`;
+  return html`<div class="table" ref=${frame} style=${{ maxHeight: `${height}px`, "--row": `${high}px` }} role="region" aria-label=${label}
+      tabindex="0" onKeyDown=${move} onScroll=${(event) => setTop(event.currentTarget.scrollTop)}>
     <table aria-rowcount=${sorted.length + 1} aria-label=${label}>
       <thead><tr>${shown.map((each) => html`<${Head} key=${each.name} column=${each} sort=${sort} setSort=${setSort} />`)}</tr></thead>
       <tbody>
-        ${start > 0 && html`<tr key="before" aria-hidden="true"><td class="space" colspan=${shown.length} style=${{ height: `${start * high}px` }}></td></tr>`}
-        ${sorted.slice(start, end).map((row, index) => html`<${Row} key=${row.path} row=${row} columns=${shown} href=${href} index=${start + index + 2} active=${row.path === active} />`)}
-        ${end < sorted.length && html`<tr key="after" aria-hidden="true"><td class="space" colspan=${shown.length} style=${{ height: `${(sorted.length - end) * high}px` }}></td></tr>`}
+        ${space("before", start)}
+        ${sorted.slice(start, end).map((row, index) => html`<${Row} key=${row.path} row=${row} columns=${shown} href=${href}
+          index=${start + index + 2} active=${row.path === active} />`)}
+        ${space("after", sorted.length - end)}
       </tbody>
     </table>
     ${!sorted.length && html`<p class="quiet pad">${empty}</p>`}
@@ -43,15 +48,18 @@ function Head({ column, sort, setSort }) {
   const direction = on ? (sort.down ? "descending" : "ascending") : "none";
   const turn = () => setSort({ by: column.name, down: on ? !sort.down : Boolean(column.end) });
   return html`<th scope="col" class=${column.end ? "end" : ""} aria-sort=${direction}>
-    <button type="button" class="head" onClick=${turn}>${column.title}<span aria-hidden="true">${on ? (sort.down ? " ↓" : " ↑") : ""}</span></button>
+    <button type="button" class="head" onClick=${turn}>${column.title}
+      <span aria-hidden="true">${on ? (sort.down ? " ↓" : " ↑") : ""}</span></button>
   </th>`;
 }
 
-const sameRow = (one, other) => one.row === other.row && one.index === other.index && one.active === other.active && one.columns.every((each, at) => each === other.columns[at]) && one.columns.length === other.columns.length;
+const sameRow = (one, other) => ["row", "index", "active"].every((each) => one[each] === other[each])
+  && one.columns.length === other.columns.length && one.columns.every((each, at) => each === other.columns[at]);
 
 const Row = memo(({ row, columns, href, index, active }) => {
   const to = href?.(row);
-  return html`<tr aria-rowindex=${index} class=${active ? "active" : ""} data-path=${row.path} onClick=${(event) => to && !event.target.closest("a,button") && (location.hash = to)}>
+  const open = (event) => to && !event.target.closest("a,button") && (location.hash = to);
+  return html`<tr aria-rowindex=${index} class=${active ? "active" : ""} data-path=${row.path} onClick=${open}>
     ${columns.map((each, at) => {
       const shown = each.cell ? each.cell(row) : each.value(row);
       return html`<td key=${each.name} class=${each.end ? "end" : ""}>${at === 0 && to ? html`<a href=${to}>${shown}</a>` : shown}</td>`;
@@ -59,10 +67,25 @@ const Row = memo(({ row, columns, href, index, active }) => {
   </tr>`;
 }, sameRow);
 
-export function sortedBy(rows, columns, { by, down }) {
+// before: as they were sorted last, which is nearly right, and quickly made right.
+export function sortedBy(rows, columns, { by, down }, before = []) {
   const column = columns.find((each) => each.name === by) ?? columns[0];
   const sign = down ? -1 : 1;
-  return [...rows].sort((one, other) => sign * compare(column.value(one), column.value(other)) || (one.path < other.path ? -1 : 1));
+  const keyed = asBefore(rows, before).map((row) => ({ row, key: column.value(row) }));
+  keyed.sort((one, other) => sign * compare(one.key, other.key) || (one.row.path < other.row.path ? -1 : 1));
+  return keyed.map((each) => each.row);
+}
+
+function asBefore(rows, before) {
+  const places = new Map(before.map((row, at) => [row.path, at]));
+  const known = new Array(before.length);
+  const fresh = [];
+  for (const row of rows) {
+    const at = places.get(row.path);
+    if (at === undefined) fresh.push(row);
+    else known[at] = row;
+  }
+  return [...known.filter(Boolean), ...fresh];
 }
 
 function keyMove(event, { sorted, active, setActive, frame, href, high }) {
@@ -79,13 +102,12 @@ function keyMove(event, { sorted, active, setActive, frame, href, high }) {
   else if (y + 2 * high > box.scrollTop + box.clientHeight) box.scrollTop = y + 2 * high - box.clientHeight;
 }
 
-// How full: a bar with its figure beside it. `at`: further marks, [{ratio, title}].
-export function Bar({ ratio, text, tone = "", at = [], label }) {
+// How full: a bar with its figure beside it.
+export function Bar({ ratio, text = percent(ratio || 0), tone = "", label }) {
   const shown = Math.max(0, Math.min(1, ratio || 0));
-  return html`<span class="bar" data-tone=${tone} role="img" aria-label=${`${label ? `${label}: ` : ""}${text ?? percent(ratio || 0)}`}>
-    <span class="bar-track"><span class="bar-fill" style=${{ width: `${shown * 100}%` }}></span>
-      ${at.map((mark) => html`<i class="bar-mark" title=${mark.title} style=${{ left: `${Math.max(0, Math.min(1, mark.ratio)) * 100}%` }}></i>`)}</span>
-    <span class="bar-text" aria-hidden="true">${text ?? percent(ratio || 0)}</span>
+  return html`<span class="bar" data-tone=${tone} role="img" aria-label=${`${label ? `${label}: ` : ""}${text}`}>
+    <span class="bar-track"><span class="bar-fill" style=${{ width: `${shown * 100}%` }}></span></span>
+    <span class="bar-text" aria-hidden="true">${text}</span>
   </span>`;
 }
 
@@ -94,7 +116,10 @@ export const Badge = ({ tone = "quiet", children }) => html`<span class="badge" 
 
 const TONES = {
   good: ["Ready", "Running", "Healthy", "Active", "Placed", "Normal", "Ok", "Now", "Available"],
-  warn: ["Pending", "Starting", "Progressing", "Draining", "Cordoned", "Creating", "Degraded", "NotNow", "OverBudget", "Alert", "Warning", "Scaling"],
+  warn: [
+    "Pending", "Starting", "Progressing", "Draining", "Cordoned", "Creating", "Degraded", "NotNow", "OverBudget", "Alert", "Warning",
+    "Scaling",
+  ],
   bad: ["Failed", "NotReady", "Lost", "Unplaceable", "Unschedulable", "Never", "NotHere", "Unknown", "Exceeded", "Unhealthy"],
 };
 export const toneOf = (word) => Object.keys(TONES).find((tone) => TONES[tone].includes(word)) ?? "quiet";
@@ -121,7 +146,8 @@ export function Problem({ error, retry }) {
   const said = error.fix && causes.some((each) => each.message.includes(error.fix));
   return html`<div class="problem" role="alert">
     <strong>${worded(headline(error.message, causes))}</strong>
-    ${causes.length > 0 && html`<ul>${causes.map((each) => html`<li>${each.field && html`<code>${each.field}</code>: `}${worded(each.message)}</li>`)}</ul>`}
+    ${causes.length > 0 && html`<ul>${causes.map(({ field, message }) => html`<li>
+      ${field && html`<code>${field}</code>: `}${worded(message)}</li>`)}</ul>`}
     ${error.fix && !said && html`<p>Fix: ${worded(error.fix)}</p>`}
     ${retry && html`<button type="button" onClick=${retry}>Try again</button>`}
   </div>`;
@@ -129,7 +155,8 @@ export function Problem({ error, retry }) {
 
 // What is wrong with a text that was given is told line by line; the message is the same once more.
 function headline(message, causes) {
-  if (causes.length && causes.every((each) => each.field?.startsWith("yaml:"))) return `${plural(causes.length, "thing is", "things are")} wrong`;
+  const isText = causes.length && causes.every((each) => each.field?.startsWith("yaml:"));
+  if (isText) return `${plural(causes.length, "thing is", "things are")} wrong`;
   return message.replace(/^yaml:(\d+): /, "line $1 ");
 }
 
@@ -143,19 +170,22 @@ export const Heading = ({ title, note, children }) => html`<header class="headin
 
 // One of few: [{value, title}].
 export const Choice = ({ label, options, value, onChange }) => html`<div class="choice" role="radiogroup" aria-label=${label}>
-  ${options.map((each) => html`<button type="button" role="radio" key=${each.value} aria-checked=${each.value === value} onClick=${() => onChange(each.value)}>${each.title}</button>`)}
+  ${options.map((each) => html`<button type="button" role="radio" key=${each.value} aria-checked=${each.value === value}
+    onClick=${() => onChange(each.value)}>${each.title}</button>`)}
 </div>`;
 
-export const Search = ({ label, value, onChange }) => html`<input class="search" type="search" placeholder=${label} aria-label=${label} value=${value}
-  onInput=${(event) => onChange(event.currentTarget.value)} />`;
+export const Search = ({ label, value, onChange }) => html`<input class="search" type="search" placeholder=${label} aria-label=${label}
+  value=${value} onInput=${(event) => onChange(event.currentTarget.value)} />`;
 
 // Figures in a row: [{title, value, note}].
 export const Figures = ({ items }) => html`<dl class="figures">
-  ${items.map((each) => html`<div key=${each.title}><dt>${each.title}</dt><dd>${each.value}${each.note && html`<small>${each.note}</small>`}</dd></div>`)}
+  ${items.map(({ title, value, note }) => html`<div key=${title}>
+    <dt>${title}</dt><dd>${value}${note && html`<small>${note}</small>`}</dd></div>`)}
 </dl>`;
 
 export const Crumbs = ({ items }) => html`<nav class="crumbs" aria-label="Path"><ol>
-  ${items.map((each, at) => html`<li key=${each.name}>${at < items.length - 1 ? html`<a href=${each.href}>${each.name}</a>` : html`<span aria-current="page">${each.name}</span>`}</li>`)}
+  ${items.map((each, at) => html`<li key=${each.name}>
+    ${at < items.length - 1 ? html`<a href=${each.href}>${each.name}</a>` : html`<span aria-current="page">${each.name}</span>`}</li>`)}
 </ol></nav>`;
 
 // A panel over the page; Esc and the background close it, and focus comes back to where it was.
@@ -166,30 +196,44 @@ export function Dialog({ title, onClose, children }) {
     ref.current.showModal();
     return () => before?.focus?.();
   }, []);
-  return html`<dialog ref=${ref} aria-label=${title} onCancel=${onClose} onClose=${onClose} onClick=${(event) => event.target === ref.current && onClose()}>
-    <div class="dialog-body"><header class="heading"><h2>${title}</h2><button type="button" class="plain" aria-label="Close" onClick=${onClose}>✕</button></header>${children}</div>
+  const outside = (event) => event.target === ref.current && onClose();
+  return html`<dialog ref=${ref} aria-label=${title} onCancel=${onClose} onClose=${onClose} onClick=${outside}>
+    <div class="dialog-body"><header class="heading"><h2>${title}</h2>
+      <button type="button" class="plain" aria-label="Close" onClick=${onClose}>✕</button></header>${children}</div>
   </dialog>`;
 }
 
-// Asked of the server, and asked again when `keys` change or `again()` is called: {value, error, busy, again}. The old value stays until the new one is there.
+// Asked of the server, and asked again when `keys` change or `again()` is called: {value, error, busy, again}. The old value stays until
+// the new one is there. Whoever calls `again()` while a question is under way is served by one more, once it is answered.
 export function useAsked(load, keys) {
   const [state, setState] = useState({ value: null, error: null, busy: true });
-  const turn = useRef(0);
+  const asked = useRef({ turn: 0, busy: false, more: false });
+  const latest = useRef(load);
+  latest.current = load;
   const run = () => {
-    const mine = (turn.current += 1);
+    const now = asked.current;
+    const mine = (now.turn += 1);
+    Object.assign(now, { busy: true, more: false });
     setState((before) => ({ ...before, busy: true }));
-    Promise.resolve(load()).then(
-      (value) => turn.current === mine && setState({ value, error: null, busy: false }),
-      (error) => turn.current === mine && setState((before) => ({ ...before, error, busy: false })),
-    );
+    const done = (next) => {
+      if (now.turn !== mine) return;
+      now.busy = false;
+      setState((before) => ({ ...before, ...next, busy: now.more }));
+      if (now.more) run();
+    };
+    Promise.resolve(latest.current()).then((value) => done({ value, error: null }), (error) => done({ error }));
+  };
+  const again = () => {
+    if (asked.current.busy) asked.current.more = true;
+    else run();
   };
   useEffect(() => {
     run();
     return () => {
-      turn.current += 1;
+      asked.current.turn += 1;
     };
   }, keys);
-  return { ...state, again: run };
+  return { ...state, again };
 }
 
 // At most once in `wait` milliseconds, and the last call is never lost: for what is told many times a second.

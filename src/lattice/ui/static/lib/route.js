@@ -22,10 +22,6 @@ export function href(...words) {
   return `#/${words.map(encodeURIComponent).join("/")}${search ? `?${search}` : ""}`;
 }
 
-export function go(...words) {
-  location.hash = href(...words);
-}
-
 // The same view with another query, without a new entry in the history.
 export function replaceQuery(query) {
   const { view, params } = parse(location.hash);

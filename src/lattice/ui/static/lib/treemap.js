@@ -59,7 +59,8 @@ export function nested(children, room, most = 1500) {
     const next = [];
     for (const box of level) {
       const inside = box.item.children ?? [];
-      box.open = inside.length > 0 && box.w >= LEAST.w && box.h >= LEAST.h && boxes.length + level.length + next.length + inside.length <= most;
+      const isRoomy = inside.length > 0 && box.w >= LEAST.w && box.h >= LEAST.h;
+      box.open = isRoomy && boxes.length + level.length + next.length + inside.length <= most;
       boxes.push(box);
       if (box.open) next.push(...squarify(inside, within(box)).map((each) => ({ ...each, depth: box.depth + 1, parent: box.item })));
     }

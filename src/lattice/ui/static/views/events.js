@@ -1,27 +1,44 @@
 // What happened, newest first, as it happens.
-import { html, useMemo, useState } from "../lib/dom.js";
+import { html, useEffect, useMemo, useState } from "../lib/dom.js";
 import { count, plural } from "../lib/format.js";
 import { useRows } from "../lib/live.js";
 import { Ago, Badge, Choice, Dialog, Heading, Loading, Search, Table } from "../lib/parts.js";
 import { href, replaceQuery } from "../lib/route.js";
 
 const TYPES = [{ value: "", title: "All" }, { value: "Warning", title: "Warnings" }];
+const NEWEST = 500; // asked for at first; the words are looked for in all of them by the server
+const MORE = 4; // times as many, whenever more are asked for
+const TYPED = 300; // milliseconds without another key, and the server is asked
 
 export default function Events({ query }) {
-  const { rows, ready } = useRows("events");
-  const words = (query.q ?? "").toLowerCase().split(/\s+/).filter(Boolean);
-  const shown = useMemo(() => rows.filter((each) => (!query.type || each.type === query.type) && words.every((word) => textOf(each).includes(word))), [rows, query.type, query.q]);
+  const [newest, setNewest] = useState(NEWEST);
+  const q = useSettled(query.q ?? "", TYPED);
+  const { rows, ready, cut } = useRows("events", { newest, type: query.type ?? "", words: q });
+  const shown = useMemo(() => rows.filter((each) => isMeant(each, query)), [rows, query.type, query.q]);
   const [open, setOpen] = useState(null);
   const columns = useMemo(() => columnsWith(setOpen), []);
+  const height = Math.max(320, innerHeight - 170);
   return html`
-    <${Heading} title="Events" note=${ready ? `${count(shown.length)}${shown.length < rows.length ? ` of ${count(rows.length)}` : ""}` : ""}>
+    <${Heading} title="Events" note=${ready ? `${cut ? "the newest " : ""}${count(shown.length)}` : ""}>
+      ${ready && cut && html`<button type="button" class="plain" onClick=${() => setNewest(newest * MORE)}>Show older</button>`}
       <${Choice} label="Type" options=${TYPES} value=${query.type ?? ""} onChange=${(type) => replaceQuery({ ...query, type })} />
-      <${Search} label="Filter by words" value=${query.q ?? ""} onChange=${(q) => replaceQuery({ ...query, q })} />
+      <${Search} label="Filter by words" value=${query.q ?? ""} onChange=${(words) => replaceQuery({ ...query, q: words })} />
     <//>
-    ${ready || rows.length
-      ? html`<${Table} label="Events" columns=${columns} rows=${shown} sort=${{ by: "seen", down: true }} tall=${60} height=${Math.max(320, innerHeight - 170)} empty="nothing happened that matches" />`
+    ${ready || shown.length
+      ? html`<${Table} label="Events" columns=${columns} rows=${shown} sort=${{ by: "seen", down: true }} tall=${60} height=${height}
+          empty="nothing happened that matches" />`
       : html`<${Loading} />`}
     ${open && html`<${One} event=${open} onClose=${() => setOpen(null)} />`}`;
+}
+
+// The same, once it has stayed the same for a while.
+function useSettled(value, wait) {
+  const [settled, setSettled] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => setSettled(value), wait);
+    return () => clearTimeout(timer);
+  }, [value]);
+  return settled;
 }
 
 function One({ event, onClose }) {
@@ -31,10 +48,13 @@ function One({ event, onClose }) {
   <//>`;
 }
 
+const seen = (row) => html`<${Ago} stamp=${row.seen} />`;
+const type = (row) => html`<${Badge} tone=${row.type === "Warning" ? "warn" : "quiet"}>${row.type}<//>`;
+
 const columnsWith = (onOpen) => [
-  { name: "seen", title: "Seen", value: (row) => Date.parse(row.seen), cell: (row) => html`<${Ago} stamp=${row.seen} />` },
+  { name: "seen", title: "Seen", value: (row) => Date.parse(row.seen), cell: seen },
   { name: "what", title: "What", narrow: true, value: (row) => row.reason, cell: (row) => twoLines(row, onOpen) },
-  { name: "type", title: "Type", wide: true, value: (row) => row.type, cell: (row) => html`<${Badge} tone=${row.type === "Warning" ? "warn" : "quiet"}>${row.type}<//>` },
+  { name: "type", title: "Type", wide: true, value: (row) => row.type, cell: type },
   { name: "reason", title: "Reason", wide: true, value: (row) => row.reason },
   { name: "about", title: "About", wide: true, value: (row) => `${row.kind}/${row.about}`, cell: about },
   { name: "message", title: "Message", wide: true, value: (row) => row.message, cell: (row) => message(row, onOpen) },
@@ -47,7 +67,8 @@ function message(row, onOpen) {
 }
 
 function twoLines(row, onOpen) {
-  return html`<span class="two"><span>${row.type === "Warning" && html`<${Badge} tone="warn">Warning<//> `}<strong>${row.reason}</strong> ${about(row)}</span>
+  const warning = row.type === "Warning" && html`<${Badge} tone="warn">Warning<//> `;
+  return html`<span class="two"><span>${warning}<strong>${row.reason}</strong> ${about(row)}</span>
     ${message(row, onOpen)}</span>`;
 }
 
@@ -58,9 +79,16 @@ function about(row) {
   return what;
 }
 
+// As the server looks for words, so that what is here already is filtered at once.
+function isMeant(row, query) {
+  const words = (query.q ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+  return (!query.type || row.type === query.type) && words.every((word) => textOf(row).includes(word));
+}
+
 const texts = new WeakMap();
 function textOf(row) {
   let text = texts.get(row);
-  if (!text) texts.set(row, (text = [row.type, row.reason, row.kind, row.about, row.namespace, row.message, row.by].join(" ").toLowerCase()));
+  const parts = () => [row.type, row.reason, row.kind, row.about, row.namespace, row.message, row.by];
+  if (!text) texts.set(row, (text = parts().join(" ").toLowerCase()));
   return text;
 }

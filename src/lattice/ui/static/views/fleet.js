@@ -41,10 +41,11 @@ export default function Fleet({ params, query }) {
 }
 
 function Totals({ of }) {
+  const memory = `${bytes(of.memory.asked)} of ${bytes(of.memory.of)}`;
   const items = [
     { title: "Nodes", value: count(of.nodes), note: of.ready === of.nodes ? "all ready" : `${count(of.ready)} ready` },
     { title: "CPU asked for", value: percent(share(of.cpu.asked, of.cpu.of)), note: `${cpu(of.cpu.asked)} of ${cores(of.cpu.of)}` },
-    { title: "Memory asked for", value: percent(share(of.memory.asked, of.memory.of)), note: `${bytes(of.memory.asked)} of ${bytes(of.memory.of)}` },
+    { title: "Memory asked for", value: percent(share(of.memory.asked, of.memory.of)), note: memory },
     { title: "Workloads", value: count(of.workloads) },
   ];
   if (of.hourly) items.push({ title: "Cost", value: hourly(of.hourly), note: monthly(of.hourly) });
@@ -52,7 +53,8 @@ function Totals({ of }) {
 }
 
 function Path({ params, query }) {
-  const items = [{ name: "All", href: href("fleet", query) }, ...params.map((name, at) => ({ name, href: href("fleet", ...params.slice(0, at + 1), query) }))];
+  const parts = params.map((name, at) => ({ name, href: href("fleet", ...params.slice(0, at + 1), query) }));
+  const items = [{ name: "All", href: href("fleet", query) }, ...parts];
   return html`<div class="row map-path"><${Crumbs} items=${items} /></div>`;
 }
 
@@ -70,7 +72,8 @@ function Drawn({ here, by, of }) {
 
 // ---- from rows to a tree; pure ----
 
-const nothing = () => ({ nodes: 0, ready: 0, workloads: 0, hourly: 0, cpu: { used: 0, of: 0, asked: 0 }, memory: { used: 0, of: 0, asked: 0 } });
+const none = () => ({ used: 0, of: 0, asked: 0 });
+const nothing = () => ({ nodes: 0, ready: 0, workloads: 0, hourly: 0, cpu: none(), memory: none() });
 
 // {name, children, figures…}: every part with the sum of what is in it, ready for the map.
 export function fleetTree({ pools, clusters, nodes }, how) {
@@ -154,8 +157,12 @@ function plus(total, part) {
 function noteOf(part, total, { by }) {
   if (!total.nodes) return "no nodes yet";
   const room = by === "cpu" ? cores(total.cpu.of) : bytes(total.memory.of);
-  if (part.node) return `${room}, ${plural(total.workloads, "workload")}${part.node.isReady ? "" : ", not ready"}${part.node.unschedulable ? ", cordoned" : ""}`;
-  return `${plural(total.nodes, "node")}, ${room}, ${plural(total.workloads, "workload")}${total.ready < total.nodes ? `, ${total.nodes - total.ready} not ready` : ""}`;
+  const words = [room, plural(total.workloads, "workload")];
+  if (part.node && !part.node.isReady) words.push("not ready");
+  if (part.node?.unschedulable) words.push("cordoned");
+  if (part.node) return words.join(", ");
+  const unready = total.nodes - total.ready;
+  return [plural(total.nodes, "node"), ...words, ...(unready ? [`${unready} not ready`] : [])].join(", ");
 }
 
 const markOf = (node) => (node.isReady ? (node.unschedulable ? "held" : "") : "bad");

@@ -2,7 +2,7 @@
 import { budgetBar, budgetName, committed, monthsOf } from "../lib/answers.js";
 import { ask, get, top, withQuery } from "../lib/api.js";
 import { Stack } from "../lib/chart.js";
-import { html, useEffect, useMemo, useState } from "../lib/dom.js";
+import { html, useEffect, useMemo, useRef, useState } from "../lib/dom.js";
 import { hourly, money, monthly, percent, plural, span } from "../lib/format.js";
 import { useLive } from "../lib/live.js";
 import { Outcome, Track, shareOf } from "../lib/outcome.js";
@@ -12,15 +12,17 @@ import { href, replaceQuery } from "../lib/route.js";
 const SPENDING = "/apis/lattice.dev/v1alpha1/spending";
 const PAID = ["latticeclusters", "latticeservices", "latticeledgers"];
 const SEARCH_SECONDS = 10;
+const AT_MOST = 2000; // milliseconds between two questions
+const NOTED = 6000; // milliseconds until the server has noted what is paid now, which it does every 5 s
 
 export default function Money({ query }) {
   const by = query.by || "pool";
   const budgets = useAsked(() => top("budgets"), []);
   const cost = useAsked(() => ask("cost", { by }), [by]);
   const spending = useAsked(() => get(withQuery(SPENDING, { by })), [by]);
-  const anew = usePaced(() => [budgets, spending].forEach((each) => each.busy || each.again()), 3000);
-  const resum = usePaced(() => cost.busy || cost.again(), 10_000);
-  useLive(PAID, () => { anew(); resum(); });
+  const anew = usePaced(() => [budgets, cost].forEach((each) => each.again()), AT_MOST);
+  const later = useLater(() => spending.again(), NOTED);
+  useLive(PAID, () => { anew(); later(); });
   useEffect(() => {
     const timer = setInterval(() => !document.hidden && [budgets, spending].forEach((each) => each.again()), 30_000);
     return () => clearInterval(timer);
@@ -36,9 +38,25 @@ export default function Money({ query }) {
     </div>`;
 }
 
+// Some time after it was asked for; who asks meanwhile is served, too.
+function useLater(call, wait) {
+  const timer = useRef(0);
+  const latest = useRef(call);
+  latest.current = call;
+  useEffect(() => () => clearTimeout(timer.current), []);
+  return () => {
+    timer.current ||= setTimeout(() => {
+      timer.current = 0;
+      latest.current();
+    }, wait);
+  };
+}
+
 function By({ by, labels }) {
-  const options = [{ value: "pool", title: "By pool" }, { value: "service", title: "By service" }, ...labels.slice(0, 6).map((key) => ({ value: `label:${key}`, title: `By label ${key}` }))];
-  return html`<${Choice} label="What to sum by" options=${options} value=${by} onChange=${(value) => replaceQuery({ by: value === "pool" ? "" : value })} />`;
+  const named = labels.slice(0, 6).map((key) => ({ value: `label:${key}`, title: `By label ${key}` }));
+  const options = [{ value: "pool", title: "By pool" }, { value: "service", title: "By service" }, ...named];
+  const choose = (value) => replaceQuery({ by: value === "pool" ? "" : value });
+  return html`<${Choice} label="What to sum by" options=${options} value=${by} onChange=${choose} />`;
 }
 
 function Totals({ cost, budgets }) {
@@ -53,12 +71,21 @@ function Totals({ cost, budgets }) {
   ]} />`;
 }
 
+const LEGEND = [
+  ["solid", "spent"],
+  ["light", "projected"],
+  ["committed", "committed in 30 days, which the limit is held against"],
+  ["mark", "alert"],
+  ["limit", "limit"],
+];
+
 function Budgets({ found }) {
   if (!found) return html`<${Loading} what="Reading budgets" />`;
   if (!found.length) return html`<${Empty}>No machine has been paid for yet.<//>`;
-  const worst = [...found].sort((one, other) => (budgetBar(other).used ?? -1) - (budgetBar(one).used ?? -1) || other.projectedMicros - one.projectedMicros);
+  const used = (each) => budgetBar(each).used ?? -1;
+  const worst = [...found].sort((one, other) => used(other) - used(one) || other.projectedMicros - one.projectedMicros);
   return html`<section class="card"><h2>Budgets of this month</h2>
-    <p class="legend" aria-hidden="true"><i class="swatch" data-of="solid"></i><span>spent</span><i class="swatch" data-of="light"></i><span>projected</span><i class="swatch" data-of="committed"></i><span>committed in 30 days, which the limit is held against</span><i class="swatch" data-of="mark"></i><span>alert</span><i class="swatch" data-of="limit"></i><span>limit</span></p>
+    <p class="legend" aria-hidden="true">${LEGEND.map(([of, text]) => html`<i class="swatch" data-of=${of}></i><span>${text}</span>`)}</p>
     <ul class="budgets">${worst.slice(0, 40).map((each) => html`<${Budget} key=${each.ledger} each=${each} />`)}</ul>
     ${worst.length > 40 && html`<p class="quiet">and ${worst.length - 40} more that are used less</p>`}</section>`;
 }
@@ -66,21 +93,33 @@ function Budgets({ found }) {
 function Budget({ each }) {
   const bar = budgetBar(each);
   const tone = each.state === "Exceeded" ? "bad" : each.state === "Alert" ? "warn" : "";
-  const limit = each.limitMicros == null ? "no limit" : `${percent(bar.used)} of ${money(each.limitMicros)}, ${each.isHard ? "hard" : "soft"}`;
+  const strict = each.isHard ? "hard" : "soft";
+  const limit = each.limitMicros == null ? "no limit" : `${percent(bar.used)} of ${money(each.limitMicros)}, ${strict}`;
   const text = `${money(each.spentMicros)} spent, ${money(each.projectedMicros)} projected; ${limit}`;
   const left = each.leftHourlyMicros == null ? "" : `; ${hourly(each.leftHourlyMicros)} left for more machines`;
-  const marks = bar.limit != null && [{ ratio: bar.committed, title: `committed ${money(committed(each))} in 30 days`, of: "committed" }, { ratio: bar.alert, title: `alert at ${money((each.limitMicros * each.alertMillionths) / 1e6)}` }, { ratio: bar.limit, title: `limit ${money(each.limitMicros)}`, of: "limit" }];
-  return html`<li><div class="budget-head"><strong>${budgetName(each)}</strong><span class="quiet">${text} · committed ${hourly(each.hourlyMicros)}, ${money(committed(each))} in 30 days${left}</span><${State} word=${each.state} /></div>
-    ${bar.limit != null && html`<${Track} label=${`${budgetName(each)}: ${text}`} tone=${tone} solid=${bar.spent} light=${bar.projected} marks=${marks} />`}
-    ${Object.keys(each.pastMicros).length > 0 && html`<p class="quiet">Before: ${monthsOf([each]).map(({ month, micros }) => `${month} ${money(micros)}`).join(", ")}</p>`}</li>`;
+  const held = `committed ${hourly(each.hourlyMicros)}, ${money(committed(each))} in 30 days`;
+  const marks = bar.limit != null && [
+    { ratio: bar.committed, title: `committed ${money(committed(each))} in 30 days`, of: "committed" },
+    { ratio: bar.alert, title: `alert at ${money((each.limitMicros * each.alertMillionths) / 1e6)}` },
+    { ratio: bar.limit, title: `limit ${money(each.limitMicros)}`, of: "limit" },
+  ];
+  const past = monthsOf([each]).map(({ month, micros }) => `${month} ${money(micros)}`).join(", ");
+  const label = `${budgetName(each)}: ${text}`;
+  return html`<li><div class="budget-head"><strong>${budgetName(each)}</strong><span class="quiet">${text} · ${held}${left}</span>
+      <${State} word=${each.state} /></div>
+    ${marks && html`<${Track} label=${label} tone=${tone} solid=${bar.spent} light=${bar.projected} marks=${marks} />`}
+    ${Object.keys(each.pastMicros).length > 0 && html`<p class="quiet">Before: ${past}</p>`}</li>`;
 }
 
 function OverTime({ found }) {
   if (!found) return html`<${Loading} what="Reading what was paid" />`;
-  const label = `Cost over time by ${found.by.replace("label:", "label ")}: ${found.series.map((each) => `${each.name} ${hourly(each.points.at(-1)?.[1] ?? 0)}`).join(", ") || "nothing"}`;
+  const now = found.series.map((each) => `${each.name} ${hourly(each.points.at(-1)?.[1] ?? 0)}`).join(", ");
+  const label = `Cost over time by ${found.by.replace("label:", "label ")}: ${now || "nothing"}`;
   return html`<section class="card"><h2>Cost over time</h2>
     <p class="quiet">Dollars per hour, over the last ${span(Math.max(0, found.at - found.since))}; seven days are kept.</p>
-    ${found.series.length ? html`<${Stack} series=${found.series} since=${found.since} at=${found.at} label=${label} />` : html`<p class="quiet">Nothing has cost anything since.</p>`}</section>`;
+    ${found.series.length
+      ? html`<${Stack} series=${found.series} since=${found.since} at=${found.at} label=${label} />`
+      : html`<p class="quiet">Nothing has cost anything since.</p>`}</section>`;
 }
 
 function Costs({ found }) {
@@ -89,19 +128,24 @@ function Costs({ found }) {
   if (!found) return html`<${Loading} what="Summing up" />`;
   const what = found.by.replace("label:", "");
   const link = found.by === "service" ? (row) => (row.name.startsWith("(") ? null : href("services", ...row.name.split("/"))) : undefined;
+  const partly = found.partlyPlaced.map((each) => `${each.name} ${each.placed} of ${each.replicas}`).join(", ");
   return html`<section class="stack-tight"><h2>Who pays what now</h2>
-    <${Table} label=${`Cost by ${what}`} columns=${columns} rows=${rows} href=${link} sort=${{ by: "hour", down: true }} height=${420} empty="nothing costs anything" />
-    ${found.partlyPlaced.length > 0 && html`<p class="quiet">Counted with the replicas that have a place: ${found.partlyPlaced.map((each) => `${each.name} ${each.placed} of ${each.replicas}`).join(", ")}</p>`}</section>`;
+    <${Table} label=${`Cost by ${what}`} columns=${columns} rows=${rows} href=${link} sort=${{ by: "hour", down: true }} height=${420}
+      empty="nothing costs anything" />
+    ${partly && html`<p class="quiet">Counted with the replicas that have a place: ${partly}</p>`}</section>`;
 }
 
 function costColumns(by) {
   const what = by.replace("label:", "");
+  const month = (row) => row.projected30DayMicros;
+  const empty = { name: "empty", title: "Empty $/h", value: (row) => row.overhead.hourlyMicros, end: true, wide: true };
+  const part = (row) => html`<${Bar} ratio=${row.shareMillionths / 1e6} text=${shareOf(row.shareMillionths)} label=${row.name} />`;
   return [
     { name: "name", title: what[0].toUpperCase() + what.slice(1), value: (row) => row.name },
     { name: "hour", title: "$/h", value: (row) => row.hourlyMicros, cell: (row) => money(row.hourlyMicros), end: true },
-    { name: "month", title: "30 days", value: (row) => row.projected30DayMicros, cell: (row) => money(row.projected30DayMicros), end: true },
-    { name: "share", title: "Share", value: (row) => row.shareMillionths, cell: (row) => html`<${Bar} ratio=${row.shareMillionths / 1e6} text=${shareOf(row.shareMillionths)} label=${row.name} />`, end: true },
-    ...(by === "pool" ? [{ name: "empty", title: "Empty $/h", value: (row) => row.overhead.hourlyMicros, cell: (row) => money(row.overhead.hourlyMicros), end: true, wide: true }] : []),
+    { name: "month", title: "30 days", value: month, cell: (row) => money(month(row)), end: true },
+    { name: "share", title: "Share", value: (row) => row.shareMillionths, cell: part, end: true },
+    ...(by === "pool" ? [{ ...empty, cell: (row) => money(row.overhead.hourlyMicros) }] : []),
   ];
 }
 
@@ -120,18 +164,27 @@ function Savings() {
     }
     setAsked(null);
   };
+  const pending = () => run("pending", () => ask("plan"));
+  const optimise = () => run("optimise", () => ask("optimise", { timeLimitSeconds: SEARCH_SECONDS }));
+  const said = asked === "optimise" ? `Searching, at most ${SEARCH_SECONDS} s…` : "Planning…";
   return html`<section class="card"><h2>Plan differences</h2>
-    <div class="row"><button type="button" disabled=${asked} onClick=${() => run("pending", () => ask("plan"))}>What is still to be done</button>
-      <button type="button" disabled=${asked} onClick=${() => run("optimise", () => ask("optimise", { timeLimitSeconds: SEARCH_SECONDS }))}>What could be saved</button>
-      ${asked && html`<span class="quiet" role="status">${asked === "optimise" ? `Searching, at most ${SEARCH_SECONDS} s…` : "Planning…"}</span>`}</div>
+    <div class="row"><button type="button" disabled=${asked} onClick=${pending}>What is still to be done</button>
+      <button type="button" disabled=${asked} onClick=${optimise}>What could be saved</button>
+      ${asked && html`<span class="quiet" role="status">${said}</span>`}</div>
     <${Problem} error=${found.error} />
-    ${found.plan && html`<${Saved} plan=${found.plan} />${found.plan.isEmpty ? "" : html`<${Outcome} document=${found.plan} clusters=${found.clusters} />`}`}
+    ${found.plan && html`<${Saved} plan=${found.plan} />`}
+    ${found.plan && !found.plan.isEmpty && html`<${Outcome} document=${found.plan} clusters=${found.clusters} />`}
   </section>`;
 }
 
 function Saved({ plan }) {
-  if (plan.ask !== "optimise") return plan.isEmpty && html`<p class="lead">Nothing: everything that is declared is as it should be, at ${hourly(plan.total.after.hourlyMicros)}.</p>`;
-  const bound = `No arrangement costs less than ${hourly(plan.bound.hourlyMicros)}: the gap is at most ${(plan.gapMillionths / 1e4).toFixed(2)} %.`;
-  const saving = plan.moves ? `${plural(plan.moves, "move")} would save ${money(plan.saving.projected30DayMicros)} in 30 days.` : `No move would pay for itself, at ${hourly(plan.total.after.hourlyMicros)}.`;
+  const rate = hourly(plan.total.after.hourlyMicros);
+  if (plan.ask !== "optimise") {
+    return plan.isEmpty && html`<p class="lead">Nothing: everything that is declared is as it should be, at ${rate}.</p>`;
+  }
+  const gap = `${(plan.gapMillionths / 1e4).toFixed(2)} %`;
+  const bound = `No arrangement costs less than ${hourly(plan.bound.hourlyMicros)}: the gap is at most ${gap}.`;
+  const saved = () => `${plural(plan.moves, "move")} would save ${money(plan.saving.projected30DayMicros)} in 30 days.`;
+  const saving = plan.moves ? saved() : `No move would pay for itself, at ${rate}.`;
   return html`<p class="lead">${saving} <span class="quiet">${bound} ${plan.solver.note}</span> <${Badge}>${plan.solver.status}<//></p>`;
 }

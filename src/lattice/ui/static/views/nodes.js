@@ -1,42 +1,33 @@
 // Nodes: how full each is and with what; one node: its workloads packed, and what can be done with it.
 import { some } from "../lib/answers.js";
-import { html, useMemo, useState } from "../lib/dom.js";
+import { html, useMemo, useRef, useState } from "../lib/dom.js";
 import { bytes, cores, count, cpu, percent, plural, share } from "../lib/format.js";
 import { useRows } from "../lib/live.js";
+import { Loads } from "../lib/loads.js";
 import { PackedMap } from "../lib/map.js";
 import { cordoned, drained, mark, uncordoned } from "../lib/marks.js";
 import { Ago, Bar, Crumbs, Dialog, Empty, Figures, Heading, Loading, Problem, Search, State, Table } from "../lib/parts.js";
 import { href, replaceQuery } from "../lib/route.js";
 
-const NONE = { workloads: [], cpu: 0, memory: 0 };
 const SEGMENTS = 24; // of a strip; what is beyond is drawn as one
 
 export default function Nodes({ params, query, user }) {
   const { rows: nodes, ready } = useRows("latticenodes");
-  const { rows: workloads, ready: all } = useRows("latticeworkloads");
-  const loads = useMemo(() => loadsOf(workloads), [workloads]);
+  const loads = useRef(null);
+  loads.current ??= new Loads();
+  const only = params.length ? { node: params[0] } : null;
+  const { ready: all } = useRows("latticeworkloads", only, (note) => loads.current.take(note));
   if (!ready) return html`<${Heading} title="Nodes" /><${Loading} />`;
-  if (!params.length) return html`<${List} nodes=${nodes} loads=${loads} query=${query} />`;
+  if (!params.length) return html`<${List} nodes=${nodes} loads=${loads.current} query=${query} />`;
   const node = nodes.find((each) => each.name === params[0]);
-  if (!node) return html`<${Heading} title=${params[0]} /><${Empty}>There is no such node any more. <a href=${href("nodes")}>See all nodes</a>.<//>`;
-  return html`<${One} key=${node.name} node=${node} load=${loads.get(node.name) ?? NONE} complete=${all} user=${user} />`;
-}
-
-// By node: what is bound there, and what that asks for.
-export function loadsOf(workloads) {
-  const loads = new Map();
-  for (const each of workloads) {
-    if (!each.node) continue;
-    let load = loads.get(each.node);
-    if (!load) loads.set(each.node, (load = { workloads: [], cpu: 0, memory: 0 }));
-    load.workloads.push(each);
-    load.cpu += each.cpu;
-    load.memory += each.memory;
+  if (!node) {
+    return html`<${Heading} title=${params[0]} />
+      <${Empty}>There is no such node any more. <a href=${href("nodes")}>See all nodes</a>.<//>`;
   }
-  return loads;
+  return html`<${One} key=${node.name} node=${node} load=${loads.current.of(node.name)} complete=${all} user=${user} />`;
 }
 
-export function stateOf(node) {
+function stateOf(node) {
   if (node.leaves) return "Leaving";
   if (node.isDraining) return "Draining";
   if (!node.isReady) return node.phase && node.phase !== "Ready" ? node.phase : "NotReady";
@@ -46,42 +37,65 @@ export function stateOf(node) {
 // ---- all of them ----
 
 function List({ nodes, loads, query }) {
-  const words = (query.q ?? "").toLowerCase().split(/\s+/).filter(Boolean);
-  const rows = useMemo(
-    () => nodes.filter((each) => words.every((word) => [each.name, each.pool, each.cluster, each.class, each.zone, stateOf(each)].join(" ").toLowerCase().includes(word))),
-    [nodes, query.q],
-  );
-  const columns = useMemo(() => columnsWith(loads), [loads]);
+  const rows = useLoaded(useMemo(() => found(nodes, query.q ?? ""), [nodes, query.q]), loads);
   const unready = nodes.filter((each) => !each.isReady).length;
-  const note = `${plural(nodes.length, "node")}${unready ? `, ${unready} not ready` : ""}${rows.length < nodes.length ? `, ${count(rows.length)} shown` : ""}`;
+  const shown = rows.length < nodes.length ? `, ${count(rows.length)} shown` : "";
+  const note = `${plural(nodes.length, "node")}${unready ? `, ${unready} not ready` : ""}${shown}`;
   return html`
     <${Heading} title="Nodes" note=${note}>
       <${Search} label="Filter by words" value=${query.q ?? ""} onChange=${(q) => replaceQuery({ ...query, q })} />
     <//>
-    <${Table} label="Nodes" columns=${columns} rows=${rows} href=${(row) => href("nodes", row.name)} height=${Math.max(320, innerHeight - 170)}
+    <${Table} label="Nodes" columns=${COLUMNS} rows=${rows} href=${toNode} height=${Math.max(320, innerHeight - 170)}
       empty=${nodes.length ? "no node matches" : "no nodes yet: they come when a service is placed"} />`;
 }
 
-const columnsWith = (loads) => {
-  const of = (row) => loads.get(row.name) ?? NONE;
-  return [
-    { name: "name", title: "Name", value: (row) => row.name },
-    { name: "state", title: "State", value: stateOf, cell: (row) => html`<${State} word=${stateOf(row)} />` },
-    { name: "pool", title: "Pool", wide: true, value: (row) => row.pool },
-    { name: "class", title: "Class", wide: true, value: (row) => row.class },
-    { name: "cpu", title: "CPU", end: true, value: (row) => share(of(row).cpu, row.cpu), cell: (row) => html`<${Bar} label="CPU asked for" ratio=${share(of(row).cpu, row.cpu)} />` },
-    { name: "memory", title: "Memory", end: true, wide: true, value: (row) => share(of(row).memory, row.memory), cell: (row) => html`<${Bar} label="Memory asked for" ratio=${share(of(row).memory, row.memory)} />` },
-    { name: "packed", title: "Packed by CPU", wide: true, value: (row) => of(row).workloads.length, cell: (row) => html`<${Strip} node=${row} load=${of(row)} />` },
-    { name: "workloads", title: "Workloads", end: true, wide: true, value: (row) => of(row).workloads.length },
-  ];
-};
+const toNode = (row) => href("nodes", row.name);
+
+function found(nodes, q) {
+  const words = q.toLowerCase().split(/\s+/).filter(Boolean);
+  if (!words.length) return nodes;
+  const textOf = (each) => [each.name, each.pool, each.cluster, each.class, each.zone, stateOf(each)].join(" ").toLowerCase();
+  return nodes.filter((each) => words.every((word) => textOf(each).includes(word)));
+}
+
+// Nodes with what is on them; a row is another one only if either changed.
+function useLoaded(nodes, loads) {
+  const known = useRef(new Map());
+  return useMemo(() => nodes.map((node) => {
+    const load = loads.of(node.name);
+    let row = known.current.get(node.path);
+    if (row?.node !== node || row.load !== load) known.current.set(node.path, (row = { ...node, node, load }));
+    return row;
+  }), [nodes, loads.version]);
+}
+
+const busy = (row, what) => share(row.load[what], row[what]);
+const amount = (row) => row.load.workloads.length;
+
+const COLUMNS = [
+  { name: "name", title: "Name", value: (row) => row.name },
+  { name: "state", title: "State", value: stateOf, cell: (row) => html`<${State} word=${stateOf(row)} />` },
+  { name: "pool", title: "Pool", wide: true, value: (row) => row.pool },
+  { name: "class", title: "Class", wide: true, value: (row) => row.class },
+  ...[["cpu", "CPU"], ["memory", "Memory"]].map(([what, title]) => ({
+    name: what,
+    title,
+    end: true,
+    wide: what === "memory",
+    value: (row) => busy(row, what),
+    cell: (row) => html`<${Bar} label=${`${title} asked for`} ratio=${busy(row, what)} />`,
+  })),
+  { name: "packed", title: "Packed by CPU", wide: true, value: amount, cell: (row) => html`<${Strip} node=${row} load=${row.load} />` },
+  { name: "workloads", title: "Workloads", end: true, wide: true, value: amount },
+];
 
 // The node as one line: each workload as wide as what it asks for, the rest is free.
 function Strip({ node, load }) {
   const sorted = [...load.workloads].sort((one, other) => other.cpu - one.cpu);
   const rest = sorted.slice(SEGMENTS).reduce((sum, each) => sum + each.cpu, 0);
   const parts = [...sorted.slice(0, SEGMENTS).map((each) => each.cpu), ...(rest ? [rest] : [])];
-  return html`<span class="strip" aria-hidden="true">${parts.map((part, at) => html`<i key=${at} style=${{ width: `${share(part, node.cpu) * 100}%` }}></i>`)}</span>`;
+  const width = (part) => ({ width: `${share(part, node.cpu) * 100}%` });
+  return html`<span class="strip" aria-hidden="true">${parts.map((part, at) => html`<i key=${at} style=${width(part)}></i>`)}</span>`;
 }
 
 // ---- one of them ----
@@ -96,28 +110,37 @@ function One({ node, load, complete, user }) {
     { title: "Age", value: html`<${Ago} stamp=${node.created} />` },
   ];
   const place = [node.region, node.pool, node.cluster].filter(Boolean);
+  const path = place.join(" › ");
   return html`
     <${Crumbs} items=${[{ name: "Nodes", href: href("nodes") }, { name: node.name }]} />
-    <${Heading} title=${node.name} note=${place.length === 3 ? html`in <a href=${href("fleet", ...place)}>${place.join(" › ")}</a>` : place.join(" › ")}>
+    <${Heading} title=${node.name} note=${place.length === 3 ? html`in <a href=${href("fleet", ...place)}>${path}</a>` : path}>
       ${user.mayWrite ? html`<${Actions} node=${node} load=${load} />` : html`<span class="quiet">read only</span>`}
     <//>
     <${Figures} items=${items} />
     <div class="stack">
       <section class="card"><h2>Packed by CPU</h2><${Packed} node=${node} load=${load} /></section>
       <section><h2>Workloads</h2>
-        <${Table} label="Workloads" columns=${WORKLOADS} rows=${load.workloads} href=${(row) => row.service && href("services", row.namespace, row.service)} height=${420}
+        <${Table} label="Workloads" columns=${WORKLOADS} rows=${load.workloads} href=${toService} height=${420}
           empty=${stateOf(node) === "Draining" ? "drained: nothing runs here any more" : "nothing is bound to it"} /></section>
     </div>`;
 }
 
+const toService = (row) => row.service && href("services", row.namespace, row.service);
+
+function stateAndReason(row) {
+  return html`<${State} word=${row.leaves ? "Leaving" : row.state} /> ${row.reason && html`<span class="quiet">${row.reason}</span>`}`;
+}
+
+const since = (row) => html`<${Ago} stamp=${row.since} />`;
+
 const WORKLOADS = [
   { name: "name", title: "Name", value: (row) => row.name },
   { name: "service", title: "Service", wide: true, value: (row) => row.service },
-  { name: "state", title: "State", value: (row) => row.state, cell: (row) => html`<${State} word=${row.leaves ? "Leaving" : row.state} /> ${row.reason && html`<span class="quiet">${row.reason}</span>`}` },
+  { name: "state", title: "State", value: (row) => row.state, cell: stateAndReason },
   { name: "ready", title: "Ready", value: (row) => (row.ready ? "yes" : "no") },
   { name: "cpu", title: "CPU", end: true, value: (row) => row.cpu, cell: (row) => cpu(row.cpu) },
   { name: "memory", title: "Memory", end: true, wide: true, value: (row) => row.memory, cell: (row) => bytes(row.memory) },
-  { name: "since", title: "Since", end: true, wide: true, value: (row) => Date.parse(row.since), cell: (row) => html`<${Ago} stamp=${row.since} />` },
+  { name: "since", title: "Since", end: true, wide: true, value: (row) => Date.parse(row.since), cell: since },
 ];
 
 function Packed({ node, load }) {
@@ -133,11 +156,26 @@ function Packed({ node, load }) {
     note: `${bytes(each.memory)}, ${each.state}`,
     href: each.service ? href("services", each.namespace, each.service) : href("nodes", node.name),
   }));
-  if (free) items.push({ key: "free", name: "free", weight: free, ratio: null, text: cores(free), note: "", href: href("nodes", node.name) });
+  const here = href("nodes", node.name);
+  if (free) items.push({ key: "free", name: "free", weight: free, ratio: null, text: cores(free), note: "", href: here });
   return html`<${PackedMap} items=${items} label=${`Workloads on ${node.name}`} height=${180} most=${600} />`;
 }
 
-const moving = ({ workloads }) => (workloads.length ? `: ${some(workloads.map((each) => `${each.namespace}/${each.name}`).sort(), 10)}` : "");
+const named = (workloads) => some(workloads.map((each) => `${each.namespace}/${each.name}`).sort(), 10);
+
+// Replicas of services are moved; what belongs to no service is stopped, and starts again where there is room for it, if anywhere.
+function Leaving({ node, load: { workloads } }) {
+  const replicas = workloads.filter((each) => each.service);
+  const bare = workloads.filter((each) => !each.service);
+  return html`
+    ${!workloads.length && html`<p>Nothing is bound to it.</p>`}
+    ${replicas.length > 0 && html`<p>${plural(replicas.length, "replica")} will move elsewhere: ${named(replicas)}.
+      Of each service one at a time, and another starts first. Where no other node has room, new machines are made, and cost money:${" "}
+      <a href=${href("whatif", { lose: node.pool })}>What-if</a> prices the loss of all of ${node.pool || "a pool"}.</p>`}
+    ${bare.length > 0 && html`<p class="note">${plural(bare.length, "workload")} of no service will stop: ${named(bare)}.
+      Nothing starts first, and no machine is made: each starts again once another node has room for it, and waits until then.</p>`}
+    <p>Nothing new is put here until it is uncordoned.</p>`;
+}
 
 function Actions({ node, load }) {
   const [asking, setAsking] = useState(false);
@@ -157,12 +195,12 @@ function Actions({ node, load }) {
   return html`
     ${node.unschedulable || node.isDraining
       ? html`<button type="button" disabled=${busy} onClick=${() => run(uncordoned)}>Uncordon</button>`
-      : html`<button type="button" disabled=${busy} onClick=${() => run(cordoned)} title="Nothing new is put here; what runs stays">Cordon</button>`}
+      : html`<button type="button" disabled=${busy} onClick=${() => run(cordoned)}
+          title="Nothing new is put here; what runs stays">Cordon</button>`}
     ${!node.isDraining && html`<button type="button" class="danger" disabled=${busy} onClick=${() => setAsking(true)}>Drain…</button>`}
     ${!asking && html`<${Problem} error=${error} />`}
     ${asking && html`<${Dialog} title=${`Drain ${node.name}?`} onClose=${() => setAsking(false)}>
-      <p>${plural(load.workloads.length, "workload")} will move elsewhere${moving(load)}, of each service one replica at a time: another starts first. Nothing new is put here until it is uncordoned.</p>
-      ${load.workloads.length > 0 && html`<p class="note">Where no other node has room, new machines are made, and cost money: <a href=${href("whatif", { lose: node.pool })}>What-if</a> prices the loss of all of ${node.pool}.</p>`}
+      <${Leaving} node=${node} load=${load} />
       <${Problem} error=${error} />
       <div class="row dialog-end"><button type="button" onClick=${() => setAsking(false)}>Keep it</button>
         <button type="button" class="main" disabled=${busy} onClick=${() => run(drained)}>Drain</button></div>

@@ -3,13 +3,12 @@ import { summary } from "../lib/answers.js";
 import { ask, top } from "../lib/api.js";
 import { html, useRef, useState } from "../lib/dom.js";
 import { plural, signed } from "../lib/format.js";
-import { useLive } from "../lib/live.js";
 import { Outcome } from "../lib/outcome.js";
 import { Dialog, Heading, Problem } from "../lib/parts.js";
 import { href } from "../lib/route.js";
+import { ChangedSince, useChangedSince } from "../lib/since.js";
 
-const DECLARED = ["latticepools", "latticenodeclasses", "cloudinfrastructures", "staticinfrastructures", "latticeplacementpolicies", "latticeclusters"];
-const KEPT = "lattice-plan"; // what was typed stays while the page is open
+const KEPT = "lattice-plan"; // what was typed stays while the page is open, until one signs out
 const SAMPLE = `apiVersion: lattice.dev/v1alpha1
 kind: LatticeService
 metadata:
@@ -32,7 +31,7 @@ export default function Plan({ user }) {
   const [state, setState] = useState({});
   const [over, setOver] = useState(false);
   const turn = useRef(0);
-  useLive(DECLARED, () => setState((before) => (before.plan ? { ...before, moved: true } : before)));
+  const moved = useChangedSince(state.plan ?? null);
   const write = (text) => {
     sessionStorage.setItem(KEPT, text);
     setYaml(text);
@@ -59,26 +58,39 @@ export default function Plan({ user }) {
     if (event.dataTransfer.files.length) take(event.dataTransfer.files);
     else write(event.dataTransfer.getData("text/plain"));
   };
+  const hover = (event) => {
+    event.preventDefault();
+    setOver(true);
+  };
+  const keyed = (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && run();
+  const clear = () => {
+    write("");
+    setState({});
+  };
   return html`<${Heading} title="Plan" note="What would a change do, in places and in money, before it happens?" />
-    <section class="card drop" data-over=${over ? "" : null} onDrop=${drop} onDragOver=${(event) => { event.preventDefault(); setOver(true); }} onDragLeave=${() => setOver(false)}>
+    <section class="card drop" data-over=${over ? "" : null} onDrop=${drop} onDragOver=${hover} onDragLeave=${() => setOver(false)}>
       <label for="manifests">Manifests: paste them, or drop files here. Services, pools, node classes, infrastructure, policies.</label>
-      <textarea id="manifests" rows="12" spellcheck="false" value=${yaml} onInput=${(event) => write(event.currentTarget.value)} placeholder=${SAMPLE}
-        onKeyDown=${(event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && run()}></textarea>
+      <textarea id="manifests" rows="12" spellcheck="false" value=${yaml} placeholder=${SAMPLE}
+        onInput=${(event) => write(event.currentTarget.value)} onKeyDown=${keyed}></textarea>
       <div class="row">
         <button type="button" class="main" disabled=${state.busy || !yaml.trim()} onClick=${() => run()}>Plan</button>
-        <label class="button file">Choose files<input type="file" multiple accept=".yaml,.yml,.json" onChange=${(event) => take(event.currentTarget.files)} /></label>
+        <label class="button file">Choose files
+          <input type="file" multiple accept=".yaml,.yml,.json" onChange=${(event) => take(event.currentTarget.files)} /></label>
         ${!yaml && html`<button type="button" class="plain" onClick=${() => write(SAMPLE)}>Try a sample</button>`}
-        ${yaml && html`<button type="button" class="plain" onClick=${() => { write(""); setState({}); }}>Clear</button>`}
-        <label class="inline">Namespace <input size="12" value=${namespace} onInput=${(event) => setNamespace(event.currentTarget.value.trim())} /></label>
+        ${yaml && html`<button type="button" class="plain" onClick=${clear}>Clear</button>`}
+        <label class="inline">Namespace${" "}
+          <input size="12" value=${namespace} onInput=${(event) => setNamespace(event.currentTarget.value.trim())} /></label>
         ${state.busy && html`<span class="quiet" role="status">Planning…</span>`}
       </div>
     </section>
     <${Problem} error=${state.error} />
-    ${state.plan && html`<${Next} state=${state} user=${user} stale=${state.yaml !== yaml} onDone=${() => run(state.yaml)} /><${Outcome} document=${state.plan} clusters=${state.clusters} />`}`;
+    ${state.plan && html`<${Next} state=${state} user=${user} moved=${moved} stale=${state.yaml !== yaml}
+        onAgain=${() => run(state.yaml)} />
+      <${Outcome} document=${state.plan} clusters=${state.clusters} />`}`;
 }
 
 // The plan can be applied as it is: refused if the outcome would not be that of the plan any more.
-function Next({ state: { plan, yaml, namespace, moved }, user, stale, onDone }) {
+function Next({ state: { plan, yaml, namespace }, user, moved, stale, onAgain }) {
   const [done, setDone] = useState({});
   const [asking, setAsking] = useState(false);
   const apply = async () => {
@@ -92,10 +104,11 @@ function Next({ state: { plan, yaml, namespace, moved }, user, stale, onDone }) 
     }
   };
   const now = done.busy || done.id === plan.id ? done : {};
+  const applicable = user.mayWrite && !now.objects;
   return html`<div class="row next"><code data-test="plan-id">${plan.id}</code>
-      ${user.mayWrite && !now.objects && html`<button type="button" disabled=${now.busy || stale} onClick=${() => setAsking(true)}>Apply this plan…</button>`}
+      ${applicable && html`<button type="button" disabled=${now.busy || stale} onClick=${() => setAsking(true)}>Apply this plan…</button>`}
       ${stale && html`<span class="quiet">The text has changed since: plan again.</span>`}
-      ${!stale && moved && !now.objects && html`<span class="quiet">The fleet has changed since. <button type="button" class="plain" onClick=${onDone}>Plan again</button></span>`}
+      ${!stale && moved && !now.objects && html`<${ChangedSince} again="Plan again" onAgain=${onAgain} />`}
       ${!user.mayWrite && html`<span class="quiet">You may look only: somebody else has to apply it.</span>`}</div>
     ${asking && html`<${Dialog} title="Apply this plan?" onClose=${() => setAsking(false)}>
       <p>${summary(plan)}</p>
@@ -103,8 +116,9 @@ function Next({ state: { plan, yaml, namespace, moved }, user, stale, onDone }) 
       <div class="row dialog-end"><button type="button" onClick=${() => setAsking(false)}>Not now</button>
         <button type="button" class="main" onClick=${apply}>Apply</button></div>
     <//>`}
-    <${Problem} error=${now.error} retry=${onDone} />
-    ${now.objects && html`<p class="done" role="status">${plural(now.objects.length, "object")} applied: ${now.objects.map(({ verdict, object }) => html`<span key=${object.metadata.uid}> ${link(object)} ${verdict}</span>`)}</p>`}`;
+    <${Problem} error=${now.error} retry=${onAgain} />
+    ${now.objects && html`<p class="done" role="status">${plural(now.objects.length, "object")} applied:
+      ${now.objects.map(({ verdict, object }) => html`<span key=${object.metadata.uid}> ${link(object)} ${verdict}</span>`)}</p>`}`;
 }
 
 function link({ kind, metadata }) {

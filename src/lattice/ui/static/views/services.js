@@ -10,13 +10,14 @@ const COLUMNS = [
   { name: "namespace", title: "Namespace", value: (row) => row.namespace, wide: true },
   { name: "ready", title: "Ready", value: (row) => row.ready - row.wanted, cell: health, end: true },
   { name: "phase", title: "Health", value: (row) => row.phase, cell: (row) => html`<${State} word=${row.phase} />`, wide: true },
-  { name: "where", title: "Where", value: (row) => row.pools.join(", "), cell: (row) => row.pools.join(", ") || html`<span class="quiet">nowhere</span>`, wide: true },
+  { name: "where", title: "Where", value: (row) => row.pools.join(", "), cell: where, wide: true },
   { name: "cost", title: "Cost/h", value: (row) => row.hourlyMicros ?? -1, cell: (row) => money(row.hourlyMicros), end: true },
-  { name: "month", title: "30 days", value: (row) => row.hourlyMicros ?? -1, cell: (row) => monthly(row.hourlyMicros).replace(" in 30 days", ""), end: true, wide: true },
+  { name: "month", title: "30 days", value: (row) => row.hourlyMicros ?? -1, cell: month, end: true, wide: true },
   { name: "verdict", title: "Verdict", value: (row) => row.verdict, cell: (row) => html`<${State} word=${row.verdict} />` },
-  { name: "why", title: "Why", value: (row) => row.why, cell: (row) => html`<span class="quiet" title=${row.why}>${row.why}</span>`, wide: true },
-  { name: "age", title: "Age", value: (row) => row.created, cell: (row) => html`<${Ago} stamp=${row.created} />`, end: true, wide: true },
+  { name: "why", title: "Why", value: (row) => row.why, cell: told, wide: true },
+  { name: "age", title: "Age", value: (row) => row.created, cell: age, end: true, wide: true },
 ];
+const UNPLACED = { unplaced: true };
 const SHOWN = { all: () => true, waiting: isWaiting, unwell: (row) => !isWaiting(row) && row.ready < row.wanted };
 
 function health(row) {
@@ -24,20 +25,53 @@ function health(row) {
   return html`<${Badge} tone=${tone}>${row.ready}/${row.wanted}<//>`;
 }
 
+function where(row) {
+  return row.pools.join(", ") || html`<span class="quiet">nowhere</span>`;
+}
+
+function told(row) {
+  return html`<span class="quiet" title=${row.why}>${row.why}</span>`;
+}
+
+function month(row) {
+  return monthly(row.hourlyMicros).replace(" in 30 days", "");
+}
+
+function age(row) {
+  return html`<${Ago} stamp=${row.created} />`;
+}
+
+// For a pool, or in a pool for a node.
 function isWaiting(row) {
-  return row.verdict !== "Placed" && row.verdict !== "";
+  return Boolean(row.unplaced) || (row.verdict !== "Placed" && row.verdict !== "");
+}
+
+// A service may have its pools, and a replica of it no node there: then that is what it waits for.
+function withUnplaced(services, workloads) {
+  const found = new Map();
+  for (const each of workloads) {
+    const path = `${each.namespace}/${each.service}`;
+    if (each.why && !each.node && !each.leaves) found.set(path, [...(found.get(path) ?? []), each]);
+  }
+  return services.map((row) => {
+    const unplaced = found.get(row.path);
+    return unplaced ? { ...row, unplaced: unplaced.length, why: `${unplaced[0].name} has no node: ${unplaced[0].why}` } : row;
+  });
 }
 
 export default function Services({ query }) {
-  const { rows, ready } = useRows("latticeservices");
+  const { rows: services, ready } = useRows("latticeservices");
+  const { rows: unplaced } = useRows("latticeworkloads", UNPLACED);
+  const rows = useMemo(() => withUnplaced(services, unplaced), [services, unplaced]);
   const [word, setWord] = useState(query.find ?? "");
   const show = SHOWN[query.show] ? query.show : "all";
   const sums = useMemo(() => sum(rows), [rows]);
   const found = useMemo(() => rows.filter((row) => SHOWN[show](row) && isFound(row, word)), [rows, show, word]);
   if (!ready) return html`<${Loading} what="Reading services" />`;
   const options = Object.keys(SHOWN).map((value) => ({ value, title: `${value[0].toUpperCase()}${value.slice(1)} ${count(sums[value])}` }));
+  const choose = (value) => replaceQuery({ ...query, show: value === "all" ? "" : value });
   return html`<${Heading} title="Services">
-      <${Choice} label="Which" options=${options} value=${show} onChange=${(value) => replaceQuery({ ...query, show: value === "all" ? "" : value })} />
+      <${Choice} label="Which" options=${options} value=${show} onChange=${choose} />
       <${Search} label="Find by name, pool or label" value=${word} onChange=${setWord} />
     <//>
     <${Figures} items=${[
@@ -46,9 +80,11 @@ export default function Services({ query }) {
       { title: "Waiting for a place", value: plural(sums.waiting, "service") },
     ]} />
     ${rows.length
-      ? html`<${Table} label="Services" columns=${COLUMNS} rows=${found} href=${(row) => href("services", row.namespace, row.name)} empty="none is like that" />`
+      ? html`<${Table} label="Services" columns=${COLUMNS} rows=${found} href=${toService} empty="none is like that" />`
       : html`<${Empty}>No service is declared yet. <a href="#/plan">Paste one</a> to see what it would do.<//>`}`;
 }
+
+const toService = (row) => href("services", row.namespace, row.name);
 
 function sum(rows) {
   const sums = { all: rows.length, waiting: 0, unwell: 0, ready: 0, wanted: 0, micros: 0 };

@@ -7,6 +7,7 @@ import { useRows } from "../lib/live.js";
 import { Outcome } from "../lib/outcome.js";
 import { Badge, Heading, Loading, Problem, Search, Table } from "../lib/parts.js";
 import { href, replaceQuery } from "../lib/route.js";
+import { ChangedSince, useChangedSince } from "../lib/since.js";
 
 const SHOWN = 30; // pools to choose from at once
 const MANY = 12;
@@ -16,6 +17,8 @@ export default function WhatIf({ query }) {
   const chosen = { lose: words(query.lose), price: Number(query.price) || 0, drop: words(query.drop), each: query.each === "1" };
   const asked = chosen.each || chosen.lose.length > 0 || chosen.price !== 0 || chosen.drop.length > 0;
   const [state, setState] = useState({});
+  const [turn, setTurn] = useState(0);
+  const moved = useChangedSince(state.answer ?? null);
   useEffect(() => {
     if (!asked) return setState({});
     let wanted = true;
@@ -25,13 +28,15 @@ export default function WhatIf({ query }) {
       (error) => wanted && setState({ error }),
     );
     return () => { wanted = false; };
-  }, [query.lose, query.price, query.drop, query.each]);
+  }, [query.lose, query.price, query.drop, query.each, turn]);
   const { answer, clusters, error, busy } = state;
   return html`<${Heading} title="What if" note="Nothing is changed: this only asks." />
     <${Asking} chosen=${chosen} busy=${busy} />
     <${Problem} error=${error} />
     ${busy && !answer && html`<${Loading} what="Thinking it through" />`}
-    ${!asked && html`<p class="empty">Choose what happens: lose a pool, change prices, drop a certificate; or lose each pool in turn to see which loss hurts.</p>`}
+    ${!asked && html`<p class="empty">Choose what happens: lose a pool, change prices, drop a certificate;
+      or lose each pool in turn to see which loss hurts.</p>`}
+    ${asked && moved && !busy && html`<p class="row next"><${ChangedSince} again="Ask again" onAgain=${() => setTurn(turn + 1)} /></p>`}
     ${asked && answer?.ask === "whatif" && html`<${Outcome} document=${answer} clusters=${clusters} words=${eventWords(answer.event)} />`}
     ${asked && answer?.ask === "drill" && html`<${Drill} losses=${answer.losses} />`}`;
 }
@@ -40,7 +45,12 @@ const words = (text) => (text ?? "").split(",").filter(Boolean);
 
 function body({ lose, price, drop, each }) {
   if (each) return { loseEach: true };
-  return { lose, priceMillionths: Math.round((1 + price / 100) * 1e6), drop: drop.map((pair) => [pair.slice(0, pair.lastIndexOf(":")), pair.slice(pair.lastIndexOf(":") + 1)]) };
+  return { lose, priceMillionths: Math.round((1 + price / 100) * 1e6), drop: drop.map(poolAndCertificate) };
+}
+
+function poolAndCertificate(pair) {
+  const at = pair.lastIndexOf(":");
+  return [pair.slice(0, at), pair.slice(at + 1)];
 }
 
 function Asking({ chosen, busy }) {
@@ -52,7 +62,8 @@ function Asking({ chosen, busy }) {
     <${Lose} lose=${chosen.lose} onChange=${(lose) => put({ lose })} />
     <${Price} price=${chosen.price} onChange=${(price) => put({ price })} />
     <${Drop} drop=${chosen.drop} onChange=${(drop) => put({ drop })} />
-    <div class="row"><button type="button" disabled=${busy} aria-pressed=${chosen.each} onClick=${() => put({ lose: [], price: 0, drop: [], each: true })}>Lose each pool in turn</button>
+    <div class="row"><button type="button" disabled=${busy} aria-pressed=${chosen.each}
+        onClick=${() => put({ lose: [], price: 0, drop: [], each: true })}>Lose each pool in turn</button>
       <button type="button" class="plain" onClick=${() => put({ lose: [], price: 0, drop: [] })}>Clear</button>
       ${busy && html`<span class="quiet" role="status">Asking…</span>`}</div>
   </section>`;
@@ -72,15 +83,18 @@ function Lose({ lose, onChange }) {
   const turn = (name) => onChange(lose.includes(name) ? lose.filter((each) => each !== name) : [...lose, name]);
   return html`<fieldset class=${offers.length > MANY ? "many" : ""}><legend>Lose a pool</legend>
     ${offers.length > MANY && html`<${Search} label="Find a pool" value=${word} onChange=${setWord} />`}
-    <div class="chips">${found.slice(0, SHOWN).map((name) => html`<button type="button" class="chip" key=${name} aria-pressed=${lose.includes(name)} onClick=${() => turn(name)}>${name}</button>`)}
+    <div class="chips">${found.slice(0, SHOWN).map((name) => html`<button type="button" class="chip" key=${name}
+        aria-pressed=${lose.includes(name)} onClick=${() => turn(name)}>${name}</button>`)}
       ${found.length > SHOWN && html`<span class="quiet">and ${count(found.length - SHOWN)} more</span>`}</div></fieldset>`;
 }
 
 function Price({ price, onChange }) {
   const [shown, setShown] = useState(price);
   useEffect(() => setShown(price), [price]);
+  const given = (event) => Number(event.currentTarget.value);
   return html`<fieldset><legend>Change all prices</legend><div class="row">
-    <input type="range" min="-50" max="200" step="5" value=${shown} aria-label="Change of prices in percent" onInput=${(event) => setShown(Number(event.currentTarget.value))} onChange=${(event) => onChange(Number(event.currentTarget.value))} />
+    <input type="range" min="-50" max="200" step="5" value=${shown} aria-label="Change of prices in percent"
+      onInput=${(event) => setShown(given(event))} onChange=${(event) => onChange(given(event))} />
     <output>${shown > 0 ? "+" : shown < 0 ? "−" : ""}${Math.abs(shown)} %</output></div></fieldset>`;
 }
 
@@ -93,21 +107,37 @@ function Drop({ drop, onChange }) {
     if (pool && certificate.trim()) onChange([...new Set([...drop, `${pool}:${certificate.trim()}`])]);
   };
   return html`<fieldset><legend>Drop a certificate</legend>
-    <form class="row" onSubmit=${add}><select name="pool" aria-label="Pool">${offers.map((name) => html`<option key=${name}>${name}</option>`)}</select>
+    <form class="row" onSubmit=${add}>
+      <select name="pool" aria-label="Pool">${offers.map((name) => html`<option key=${name}>${name}</option>`)}</select>
       <input name="certificate" size="10" placeholder="gdpr" aria-label="Certificate" required /><button type="submit">Drop</button></form>
-    <div class="chips">${drop.map((pair) => html`<button type="button" class="chip" key=${pair} aria-pressed="true" onClick=${() => onChange(drop.filter((each) => each !== pair))}>${pair} ✕</button>`)}</div></fieldset>`;
+    <div class="chips">${drop.map((pair) => html`<button type="button" class="chip" key=${pair} aria-pressed="true"
+      onClick=${() => onChange(drop.filter((each) => each !== pair))}>${pair} ✕</button>`)}</div></fieldset>`;
 }
+
+function without(row) {
+  if (!row.leftWithout.length) return html`<span class="quiet">nobody</span>`;
+  return html`<${Badge} tone="bad">${count(row.leftWithout.length)}<//> ${some(row.leftWithout)}`;
+}
+
+const after = (row) => row.cost.after.hourlyMicros;
+const change = (row) => row.cost.change.hourlyMicros;
 
 const LOSSES = [
   { name: "pool", title: "Lost", value: (row) => row.pool },
-  { name: "without", title: "Not all placed", value: (row) => row.leftWithout.length, cell: (row) => (row.leftWithout.length ? html`<${Badge} tone="bad">${count(row.leftWithout.length)}<//> ${some(row.leftWithout)}` : html`<span class="quiet">nobody</span>`) },
+  { name: "without", title: "Not all placed", value: (row) => row.leftWithout.length, cell: without },
   { name: "moved", title: "Move", value: (row) => row.moved.length, cell: (row) => count(row.moved.length), end: true },
-  { name: "after", title: "Cost after", value: (row) => row.cost.after.hourlyMicros, cell: (row) => hourly(row.cost.after.hourlyMicros), end: true, wide: true },
-  { name: "change", title: "Change", value: (row) => row.cost.change.hourlyMicros, cell: (row) => signed(row.cost.change.hourlyMicros, hourly), end: true },
+  { name: "after", title: "Cost after", value: after, cell: (row) => hourly(after(row)), end: true, wide: true },
+  { name: "change", title: "Change", value: change, cell: (row) => signed(change(row), hourly), end: true },
 ];
 
 function Drill({ losses }) {
   const hurting = losses.filter((each) => each.leftWithout.length).length;
-  return html`<section class="stack-tight" aria-label="Outcome"><p class="lead" data-test="summary">${hurting ? `The loss of ${hurting} of ${plural(losses.length, "pool")} would leave somebody without a place.` : `Any one of ${plural(losses.length, "pool")} could be lost: everybody would find another place.`}</p>
-    <${Table} label="Losses" columns=${LOSSES} rows=${losses.map((each) => ({ ...each, path: each.pool }))} href=${(row) => href("whatif", { lose: row.pool })} sort=${{ by: "without", down: true }} /></section>`;
+  const pools = plural(losses.length, "pool");
+  const told = hurting
+    ? `The loss of ${hurting} of ${pools} would leave somebody without a place.`
+    : `Any one of ${pools} could be lost: everybody would find another place.`;
+  const rows = losses.map((each) => ({ ...each, path: each.pool }));
+  return html`<section class="stack-tight" aria-label="Outcome"><p class="lead" data-test="summary">${told}</p>
+    <${Table} label="Losses" columns=${LOSSES} rows=${rows} href=${(row) => href("whatif", { lose: row.pool })}
+      sort=${{ by: "without", down: true }} /></section>`;
 }

@@ -1,0 +1,36 @@
+// The replicas of a service: how each is, where, since when; and why one has no node.
+import { html } from "./dom.js";
+import { bytes, cpu } from "./format.js";
+import { Ago, State, Table } from "./parts.js";
+import { href } from "./route.js";
+
+const HIGH = 86; // pixels of a row that tells why
+
+const COLUMNS = [
+  { name: "name", title: "Replica", value: (row) => row.name },
+  { name: "state", title: "State", value: (row) => row.state, cell: (row) => html`<${State} word=${row.state} />` },
+  { name: "node", title: "Node", value: (row) => row.node, cell: node },
+  { name: "asks", title: "Asks for", value: (row) => row.cpu, cell: asks, end: true, wide: 500 },
+  { name: "since", title: "Since", value: (row) => row.since, cell: since, end: true },
+];
+
+function node(row) {
+  if (row.node) return html`<a href=${href("nodes", row.node)}>${row.node}</a>`;
+  if (!row.why) return html`<span class="quiet">none yet</span>`;
+  return html`<span class="two"><span>none</span><span class="quiet whole" title=${row.why}>${row.why}</span></span>`;
+}
+
+function since(row) {
+  return html`<${Ago} stamp=${row.since ?? row.created} />`;
+}
+
+function asks(row) {
+  return row.cpu || row.memory ? `${cpu(row.cpu)} cpu, ${bytes(row.memory)}` : "nothing";
+}
+
+// rows: as the stream sums workloads up.
+export function Replicas({ rows }) {
+  const high = rows.some((row) => row.why && !row.node) ? HIGH : undefined;
+  return html`<section class="stack-tight"><h2>Replicas</h2>
+    <${Table} label="Replicas" columns=${COLUMNS} rows=${rows} height=${360} row=${high} empty="none exists yet" /></section>`;
+}
