@@ -10,6 +10,7 @@ import pytest
 from scheduling_world import Acting, World, a_node, a_workload, a_world, acting, an_office
 from store.virtual import VirtualClock
 
+from lattice.controllers.record import with_status
 from lattice.controllers.scheduling import SchedulingController
 from lattice.kinds.base import Condition
 from lattice.kinds.node import LatticeNode
@@ -47,6 +48,15 @@ async def a_full_house(least: int, placed: int, **more: Any) -> AsyncIterator[tu
 
 async def ready(world: World, slot: int, *, is_ready: bool = True) -> None:
     await world.set_status(LatticeWorkload, f"web-{slot}", ready=is_ready, actual_state="Running" if is_ready else "Starting")
+
+
+async def placed_for(world: World, decided: int, *, generation: int) -> None:
+    """`web` was changed so often, and placed for that."""
+    entry = await world.entry(LatticeService, "web")
+    status = msgspec.json.decode(entry.value, type=LatticeService).status
+    said = Condition(type="Placed", status="True", reason="Placed", observed_generation=decided)
+    put = with_status(entry, msgspec.structs.replace(status, conditions=(said,)), lambda metadata: metadata | {"generation": generation})
+    await world.store.commit([put])
 
 
 async def leaving(world: World) -> list[str]:
@@ -103,6 +113,23 @@ def test_nobody_is_displaced_while_replicas_are_being_replaced() -> None:
             await world.add(a_workload("high", priority=10))
             await one.look()
             assert await leaving(world) == []
+
+    asyncio.run(script())
+
+
+def test_nobody_is_displaced_before_it_is_decided_who_stays_of_a_service_that_was_scaled_down() -> None:
+    async def script() -> None:
+        async with a_full_house(2, 3) as (world, clock, one):
+            await placed_for(world, 1, generation=2)
+            await world.add(a_workload("high", priority=10))
+            await one.look()
+            assert await leaving(world) == [], "one of three goes as it is, and two must stay"
+            assert "only 0 more of service default/web may be stopped" in told(await world.workload("high"))
+            await placed_for(world, 2, generation=2)
+            await one.look()
+            await clock.advance(1)
+            await one.look()
+            assert len(await leaving(world)) == 1, "three were placed for good: one can be spared, and who waits hears of it"
 
     asyncio.run(script())
 

@@ -1,5 +1,7 @@
 """Several nodes that are emptied at once: a service is left what it must have, whatever the order."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from workload_world import World, a_service, a_workload, obj, play
@@ -30,8 +32,8 @@ async def spread_out(world: World, least: int, nodes: int) -> list[int]:
     return ready
 
 
-async def taint(world: World, name: str, mark: Taint) -> None:
-    await world.change(LatticeNode, f"/{name}", lambda spec: msgspec.structs.replace(spec, taints=(mark,)))
+async def taint(world: World, name: str, *marks: Taint) -> None:
+    await world.change(LatticeNode, f"/{name}", lambda spec: msgspec.structs.replace(spec, taints=marks))
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
@@ -119,5 +121,70 @@ def test_a_drain_waits_for_one_that_makes_room_for_another() -> None:
         await taint(world, "n2", DRAIN)
         await world.run(30)
         assert (world.where("default/web-2"), world.live("default/web-2")) == ("n2", ["n2"])
+
+    play(script)
+
+
+def test_one_that_was_not_heard_of_when_its_node_was_drained_is_needed_again_once_it_is() -> None:
+    async def script(world: World) -> None:
+        await spread_out(world, 1, 1)
+        world.agents["n1"].cut()
+        await world.run(45)
+        await taint(world, "n1", DRAIN)
+        await world.run(5)
+        assert world.workload("default/web-1").status.actual_state == "Unknown"
+        world.agents["n1"].connect()
+        await world.run(30)
+        found = world.workload("default/web-1")
+        assert (world.live("default/web-1"), found.status.ready, found.status.last_action) == (["n1"], True, "Apply")
+        assert [*world.departures.surges] == ["default/web"]
+        await world.add(a_workload("web-2", service="web", slot=2))
+        await world.run(30)
+        assert {world.where(f"default/web-{number}") for number in (1, 2)} == {"free"}
+
+    play(script)
+
+
+@pytest.mark.parametrize(
+    ("marks", "status", "is_up", "goes"),
+    [
+        pytest.param((DRAIN,), {}, False, True, id="it is down, and missed by nobody"),
+        pytest.param((DRAIN,), {}, True, False, id="its node says that it is back"),
+        pytest.param((DRAIN,), {"ready": True, "actual_state": "Running"}, False, False, id="it is stored that it is back"),
+        pytest.param(
+            (DRAIN,),
+            {"ready": True, "actual_state": "Running", "last_action": "ApplyStopped"},
+            True,
+            True,
+            id="it was told to stop before it was back",
+        ),
+        pytest.param((DRAIN, DOWN), {}, True, True, id="another mark expels it, back or not"),
+    ],
+)
+def test_who_was_down_when_its_node_was_drained_must_leave_it(
+    marks: tuple[Taint, ...], status: dict[str, Any], is_up: bool, goes: bool
+) -> None:
+    async def script(world: World) -> None:
+        await spread_out(world, 1, 1)
+        world.agents["n1"].cut()
+        await world.run(45)
+        await taint(world, "n1", *marks)
+        await world.run(5)
+        found = world.workload("default/web-1")
+        found = msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, **status))
+        assert bool(world.departures.why_leave(found, is_up=is_up)) == goes
+
+    play(script)
+
+
+def test_one_that_is_down_leaves_a_drained_node_though_no_other_runs() -> None:
+    async def script(world: World) -> None:
+        await spread_out(world, 1, 1)
+        world.agents["n1"].end("default/web-1")
+        await world.run(0.5)
+        assert not world.workload("default/web-1").status.ready
+        await taint(world, "n1", DRAIN)
+        await world.run(30)
+        assert world.where("default/web-1") == "free"
 
     play(script)

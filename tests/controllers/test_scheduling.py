@@ -167,6 +167,7 @@ def test_nodes_that_are_not_ready_cordoned_or_going_are_left_alone() -> None:
     async def script(world: World, clock: VirtualClock) -> None:
         await world.add(
             a_node("silent", status={"conditions": [{"type": "Ready", "status": "Unknown"}]}),
+            a_node("joined-just-now", status={"conditions": []}),
             a_node("cordoned", spec={"unschedulable": True}),
             a_node("going"),
             a_workload("w"),

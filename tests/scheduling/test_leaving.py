@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from lattice.kinds.base import Metadata
+from lattice.kinds.base import Condition, Metadata
 from lattice.kinds.container import Container
 from lattice.kinds.service import LatticeService, PlacedIn, Replicas, ServiceSpec, ServiceStatus
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
@@ -50,6 +50,25 @@ def test_what_a_service_can_spare(placed: int, replicas: list[int], is_surged: b
     found = [a_replica(slot) for slot in replicas]
     gone = a_replica(9, deletion_timestamp="2026-01-01T00:00:00Z")
     assert standing(a_service(placed), [*found, gone], (), is_surged=is_surged) == expected
+
+
+@pytest.mark.parametrize(
+    ("decided", "placed", "replicas", "is_surged", "expected"),
+    [
+        pytest.param(1, 3, [0, 1, 2], False, Standing(3, 2, is_changing=True), id="fewer are asked for than were placed: one goes soon"),
+        pytest.param(1, 3, [0, 1, 2, 3], True, Standing(4, 2, is_changing=True), id="also beside one that the drain asked for"),
+        pytest.param(1, 2, [0, 1], False, Standing(2, 2), id="as many are asked for as were placed"),
+        pytest.param(1, 2, [0, 1, 2], True, Standing(3, 2), id="and one more, for the drain"),
+        pytest.param(2, 3, [0, 1, 2], False, Standing(3, 2), id="more were placed than are asked for, and that was decided"),
+    ],
+)
+def test_what_a_service_can_spare_after_it_was_changed(
+    decided: int, placed: int, replicas: list[int], is_surged: bool, expected: Standing
+) -> None:
+    said = Condition(type="Placed", status="True", reason="Placed", observed_generation=decided)
+    asked = a_service(placed)
+    changed = replace(asked, metadata=replace(asked.metadata, generation=2), status=replace(asked.status, conditions=(said,)))
+    assert standing(changed, [a_replica(slot) for slot in replicas], (), is_surged=is_surged) == expected
 
 
 def test_a_drain_waits_while_replicas_are_replaced_or_removed_and_asks_for_none() -> None:

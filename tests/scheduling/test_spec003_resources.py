@@ -21,7 +21,9 @@ Quantities = Mapping[str, Any]
 
 
 def a_node(capacity: Quantities, **status: Any) -> LatticeNode:
-    value = {"metadata": {"name": "n"}, "status": {"capacity": {"cpu": 8000, "memory": 8 * GIB, **capacity}, **status}}
+    """Ready, unless `status` says otherwise."""
+    told = {"capacity": {"cpu": 8000, "memory": 8 * GIB, **capacity}, "conditions": [{"type": "Ready", "status": "True"}], **status}
+    value = {"metadata": {"name": "n"}, "status": told}
     return msgspec.convert({"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNode", **value}, LatticeNode)
 
 
@@ -240,6 +242,7 @@ def test_requests_are_bounded_by_limits_wherever_each_stands(
         pytest.param({"conditions": [{"type": "Ready", "status": "True"}]}, "", id="ready"),
         pytest.param({"conditions": [{"type": "Ready", "status": "False"}]}, "not ready", id="not ready"),
         pytest.param({"conditions": [{"type": "Ready", "status": "Unknown"}]}, "not ready", id="not known"),
+        pytest.param({"conditions": []}, "not ready", id="nobody has said"),
         pytest.param({"phase": "Draining"}, "draining", id="draining"),
     ],
 )

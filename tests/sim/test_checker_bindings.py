@@ -141,6 +141,22 @@ def taken_from_a_silent_node_too_soon(past: Past, bad: bool) -> None:
     past.ran("n2", start=50.0)
 
 
+def taken_from_a_node_that_speaks_again(past: Past, bad: bool) -> None:
+    """It says that the copy has ended, while it is not written yet that it is ready: that is right if the copy has."""
+    lost(past, 30.0)
+    past.heard = [*past.heard, (29.0, "n1")]
+    past.ran("n1", start=3.0, end=31.0 if bad else 28.0)
+    past.ran("n2", start=50.0)
+
+
+def taken_from_a_node_that_spoke_to_the_leader_before(past: Past, bad: bool) -> None:
+    lost(past, 30.0)
+    past.heard = [*past.heard, (29.0, "n1")]
+    past.elections = [Elected(29.5 if bad else 28.5, Term("controllers", 1, "s1"))]
+    past.ran("n1", start=3.0, end=28.0)
+    past.ran("n2", start=50.0)
+
+
 def taken_by_a_leader_that_was_elected_just_now(past: Past, bad: bool) -> None:
     lost(past, 60.0)
     past.elections = [Elected(31.0 if bad else 29.0, Term("controllers", 1, "s1"))]
@@ -260,6 +276,8 @@ CASES: list[tuple[str, Case]] = [
     ("I-12", more_than_there_is_room),
     ("I-12", more_than_is_left_beside_what_is_prepared),
     ("I-13", taken_from_a_silent_node_too_soon),
+    ("I-13", taken_from_a_node_that_speaks_again),
+    ("I-13", taken_from_a_node_that_spoke_to_the_leader_before),
     ("I-13", taken_by_a_leader_that_was_elected_just_now),
     ("I-13", a_strict_copy_taken_before_it_is_certain),
     ("I-13", a_strict_copy_twice),

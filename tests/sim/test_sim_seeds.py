@@ -27,6 +27,9 @@ KEPT = {
     "a month that ended while a clock was behind": 52,
     "a machine that was begun while its cluster shrank": 82,
     "a drain and an update that counted on the same replica": 91,
+    "a replica that was not heard of when its node was drained, and then was": 325,
+    "a machine that had joined and was not judged yet": 338,
+    "a service that was to have fewer replicas, one of which made room": 515,
 }
 
 

@@ -21,7 +21,9 @@ from lattice.scheduling.leaving import (
     STUCK,
     ages,
     drained,
+    is_available,
     is_draining,
+    is_leaving,
     is_marked,
     preempted,
     reasons,
@@ -49,6 +51,7 @@ class Departures:
         self._services = self.office.copy(LatticeService)
         self._teller = self.office.teller("nodes")
         self._leaving: dict[str, Mapping[str, str]] = {}  # by path of the node: paths of workloads, and why
+        self._down: dict[str, set[str]] = {}  # and those of them that go because they do not run: not if they are back before they are told
         self._draining: set[str] = set()
         self._surges: dict[str, Mapping[str, str]] = {}  # by path of the node: services, and who waits for one more of them
         self._ears: list[Callable[[Iterable[str]], None]] = []
@@ -71,11 +74,14 @@ class Departures:
         """Services, by path, that need one replica more than they want before a drain can go on, and a workload that waits for it."""
         return {service: path for services in self._surges.values() for service, path in services.items()}
 
-    def why_leave(self, workload: LatticeWorkload) -> str:
-        binding = workload.status.binding
+    def why_leave(self, workload: LatticeWorkload, *, is_up: bool = False) -> str:
+        """`is_up`: its node says that it is ready, which may not be stored yet."""
+        binding, path = workload.status.binding, path_of(workload)
         if binding is None:
             return ""
-        return self._leaving.get(f"/{binding.node}", {}).get(path_of(workload), "") or preempted(workload)
+        key = f"/{binding.node}"
+        is_back = path in self._down.get(key, ()) and (is_up or is_available(workload)) and not is_leaving(workload)
+        return ("" if is_back else self._leaving.get(key, {}).get(path, "")) or preempted(workload)
 
     async def reconcile(self, key: str) -> Again | None:
         entry, node = self._nodes.entry(key), self._nodes.get(key)
@@ -93,6 +99,8 @@ class Departures:
             reasons(here, expelled, found),
             {each.service: each.name for each in here if found and each.service in found.surge and each.name in found.held},
         )
+        driven = {each.name for each in expelled if each.after <= 0}
+        self._down[key] = {each.name for each in here if each.service and not (each.is_available or each.is_leaving)} - driven
         status = replace(undrained(node.status), taints_since=times)
         news: list[Write] = []
         if found is not None:
@@ -154,11 +162,12 @@ class Departures:
             yield self._teller.event(node, "NodeDrainStuck", said.message, warning=True)
 
     def _told(self) -> set[str]:
-        """Who was found to have to leave, on whichever node; it may not be stored yet."""
-        return {path for paths in self._leaving.values() for path in paths}
+        """Who was found to have to leave, on whichever node; it may not be stored yet. Who is down may be back before it is told."""
+        return {path for key, paths in self._leaving.items() for path in paths if path not in self._down.get(key, ())}
 
     def _note(self, key: str, leaving: Mapping[str, str] | None, surge: Mapping[str, str]) -> None:
         before, surged = self._leaving.pop(key, {}), self._surges.pop(key, {})
+        self._down.pop(key, None)
         if leaving is None:
             self._draining.discard(key)
         else:

@@ -31,6 +31,12 @@ class Disruptions:
         if self._asked and workload is not None and (service := service_of(workload)) in self._asked:
             self._changed.add(service)
 
+    def note_service(self, service: str) -> bool:
+        """It changed: whether anybody may wait for it."""
+        if service in self._asked:
+            self._changed.add(service)
+        return service in self._asked
+
     def has_eased(self, is_awaited: bool) -> bool:
         """Can any of those that were asked about spare more than it could? What nobody waits for is forgotten."""
         if not is_awaited:

@@ -98,7 +98,7 @@ class SchedulingController:
 
     def loop(self) -> Loop:
         nodes, workloads = self.office.copy(LatticeNode), self.office.copy(LatticeWorkload)
-        kept = Source(self.office.copy(LatticeService), lambda _: ())  # before what a service keeps is known, nobody makes room
+        kept = Source(self.office.copy(LatticeService), self._service_changed)  # before what a service keeps is known, nobody makes room
         sources = (Source(nodes, self._node_changed), Source(workloads, self._workload_changed), kept)
         return Loop(self, self.office.clock, self.office.rng, self._everything, sources, Pace(workers=1))
 
@@ -117,6 +117,9 @@ class SchedulingController:
             return ()  # we write that; whatever else it is shows when our answer comes
         self._nodes[name] = None
         return (KEY,)
+
+    def _service_changed(self, change: Change) -> Iterable[str]:
+        return (KEY,) if self.disruptions.note_service(change.key.path) else ()
 
     def _workload_changed(self, change: Change) -> Iterable[str]:
         path = change.key.path

@@ -125,9 +125,10 @@ class Workloads:
         spoken = heard.workloads.get(path)
         knows = presence.knows(binding.node, path, wanted(workload))
         told_for = self.office.clock.monotonic() - heard.since
-        leaving = self.departures.why_leave(workload)
         if spoken is None or spoken.uid != workload.metadata.uid:
+            leaving = self.departures.why_leave(workload)
             return Sight("Ready", report=Report(knows_order=knows), told_for=told_for, leaving=leaving)
+        leaving = self.departures.why_leave(workload, is_up=spoken.ready)
         return Sight("Ready", True, _report(spoken, knows), spoken.ready, spoken.log, told_for, leaving)
 
     def _writes(self, entry: Entry, workload: LatticeWorkload, decision: Decision, status: WorkloadStatus) -> list[Write]:

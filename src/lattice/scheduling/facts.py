@@ -31,7 +31,8 @@ class NodeFacts:
     price: int = 0  # micro-dollars an hour
 
 
-def facts_of(node: LatticeNode) -> NodeFacts:
+def facts_of(node: LatticeNode, *, unsaid: str = "Unknown") -> NodeFacts:
+    """`unsaid`: what stands for its being ready where nobody has said anything of it; a node that has just joined was not judged yet."""
     spec, status = node.spec, node.status
     own = {name: getattr(spec, name) for name in TOPOLOGY if getattr(spec, name)}
     conditions = {condition.type: condition.status for condition in status.conditions}
@@ -41,7 +42,7 @@ def facts_of(node: LatticeNode) -> NodeFacts:
         labels={**node.metadata.labels, **own, "node": node.metadata.name},
         taints=spec.taints,
         gpus=tuple((gpu.model, gpu.milli_free) for gpu in status.gpus),
-        ready=conditions.get("Ready", "True") == "True",
+        ready=conditions.get("Ready", unsaid) == "True",
         cordoned=spec.unschedulable,
         draining=status.phase == "Draining" or any(taint.key == DRAINING_TAINT for taint in spec.taints),
         runtimes=frozenset(status.runtimes),

@@ -17,6 +17,7 @@ from lattice.scheduling.observed import desired
 from lattice.scheduling.retry import read
 from lattice.scheduling.roster import LEAVING
 
+PLACED = "Placed"  # a condition of services
 DRAINED = "Drained"  # a condition of nodes
 STUCK = "NoRoomForOneMore"  # its reason while the drain cannot go on
 
@@ -100,9 +101,17 @@ def standing(
             leaving += each.status.binding is not None
         else:
             available += is_available(each)
-    placed = sum(each.replicas or 0 for each in service.status.placements) if service else 0
+    placed = _placed(service) if service else 0
     is_changing = placed > 0 and live > placed + is_surged
     return Standing(available, service.spec.least if service else 0, leaving, is_changing)
+
+
+def _placed(service: LatticeService) -> int:
+    """So many replicas stay: as decided; if it was changed since, no more than it asks for now, and who goes is about to be decided."""
+    placed = sum(each.replicas or 0 for each in service.status.placements)
+    said = next((each for each in service.status.conditions if each.type == PLACED), None)
+    is_decided = said is None or said.observed_generation == service.metadata.generation
+    return placed if is_decided else min(placed, service.spec.wanted())
 
 
 def reasons(here: Iterable[Resident], expelled: Iterable[Leave], found: Drain | None) -> dict[str, str]:

@@ -112,7 +112,7 @@ class Run:
 def simulate(nodes: Iterable[LatticeNode], workloads: Iterable[LatticeWorkload], run: Run) -> Report:
     nodes = list(nodes)
     table = NodeTable(run.seed)
-    table.load(facts_of(node) for node in nodes)
+    table.load(facts_of(node, unsaid="True") for node in nodes)  # a manifest that somebody wrote need not say it
     simulation = _Simulation(table, run)
     simulation.odd += [odd for node in nodes for odd in node_oddities(node)]
     simulation.enter(workloads)

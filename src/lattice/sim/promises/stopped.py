@@ -23,9 +23,20 @@ def silence(seen: Seen, record: Record, moves: list[Move]) -> Found:
         certain = TIMES.nodes.certain_after(policy.stop_after_ms / 1000) if policy.policy == "stop" else 0.0
         least = max(TIMES.nodes.replace_after, certain) / seen.rate(record)
         quiet = record.at - max(seen.last_heard.get(node.metadata.name, -inf), seen.elected_at(record))
-        if quiet < least:
+        if quiet < least and not _says_that_it_is_gone(seen, record, move.old):
             words = f"{move.key.path} was taken from {node.metadata.name} {quiet:.1f} s after that was heard"
             yield "I-13", f"{words} or the leader elected, before {least:.1f} s"
+
+
+def _says_that_it_is_gone(seen: Seen, record: Record, workload: LatticeWorkload) -> bool:
+    """Its node speaks again, to this leader, which has not written yet that it is ready; and there is indeed no copy there."""
+    name, at = node_of(workload), record.at
+    heard = seen.last_heard.get(name, -inf)
+    if heard < seen.elected_at(record) or at - heard >= TIMES.nodes.not_ready_after / seen.rate(record):
+        return False
+    there = [each for each in (*seen.world.gone, *seen.world.machines.values()) if each.name == name]
+    copies = [life for machine in there for life in lives(machine) if life.which.uid == workload.metadata.uid]
+    return not any(life.start <= at < life.end for life in copies)
 
 
 def ground(seen: Seen) -> Found:
