@@ -303,9 +303,10 @@ def _in_the_way(crowd: Rehearsal, found: Suggestion) -> tuple[str, ...]:
 def _tuned(rehearsal: Rehearsal, candidate: Candidate) -> Tuned | None:
     """None: not even at their strongest are these enough. Else each as weak as will do, and without those that need not be."""
     way = _strongest(candidate)
-    if len(candidate) > 1 and not rehearsal.others and rehearsal.may_do(way.changes):
+    if not rehearsal.others and rehearsal.may_do(way.changes):
         least = _least_hopeful(rehearsal, way)
-        if rehearsal.run(least.changes) is not None:
+        is_worth_it = len(candidate) > 1 or least.strengths != (1,)  # of one alone, what a glance tells nothing about is bisected
+        if is_worth_it and rehearsal.run(least.changes) is not None:
             return _irreducible(rehearsal, least)
     gauged = [position for position, option in enumerate(candidate) if option.measure]
     result = rehearsal.measure(way.changes, [candidate[each].measure for each in gauged]) if gauged else rehearsal.run(way.changes)
