@@ -7,12 +7,15 @@ from typing import Any, cast
 
 import msgspec
 
+from chaos.judge import Evidence, RealChecker, run_of
 from lattice.agent.runtimes.fake import Happening
 from lattice.agent.runtimes.protocol import InstanceId, RunSpec
 from lattice.kinds.base import Kind
 from lattice.kinds.container import Container
+from lattice.kinds.core import Lease
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
+from lattice.kinds.nodeclass import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
@@ -24,30 +27,37 @@ from lattice.store.protocol import Change, Key, Term
 
 READY = {"type": "Ready", "status": "True", "reason": "Heartbeat", "message": "", "lastTransitionTime": "2026-03-10T09:00:00Z"}
 ENDS = 200.0  # seconds
+CLUSTER, OF_CLASS = "east-001", {"lattice.dev/node-class": "small"}
 
 
 def node(name: str = "n1", cpu: int = 1000, *, is_ready: bool = True, **spec: Any) -> LatticeNode:
     conditions = [{**READY, "status": "True" if is_ready else "False"}]
     status = {"allocatable": {"cpu": cpu}, "conditions": conditions}
-    return _made(LatticeNode, name, "", {"spec": spec, "status": status}, uid=f"uid-{name}")
+    whole = {"spec": {"cluster": CLUSTER, **spec}, "status": status}
+    return _made(LatticeNode, name, "", whole, uid=f"uid-{name}", labels=OF_CLASS)
 
 
 def workload(name: str = "w1", on: str = "", *, cpu: int = 600, **rest: Any) -> LatticeWorkload:
     """`on`: bound there; `ready`, `decision`, `conditions` and others go to its status."""
     status = {key: rest.pop(key) for key in ("ready", "decision", "conditions", "lastAction", "allocatedPorts") if key in rest}
     status |= {"binding": {"node": on, "uid": f"uid-{on}", "term": 1}} if on else {}
-    metadata = {key: rest.pop(key) for key in ("deletionTimestamp", "ownerReferences") if key in rest}
+    metadata = {key: rest.pop(key) for key in ("deletionTimestamp", "ownerReferences", "labels") if key in rest}
     spec = {"containers": {"main": {"command": ["run"]}}, "requests": {"cpu": f"{cpu}m"}, **rest}
     return _made(LatticeWorkload, name, "default", {"spec": spec, "status": status}, uid=f"uid-{name}", **metadata)
 
 
-def service(name: str = "web", least: int = 1, generation: int = 1, **status: Any) -> LatticeService:
-    spec = {"containers": {"main": {"command": ["run"]}}, "replicas": {"min": least}}
-    return _made(LatticeService, name, "default", {"spec": spec, "status": status}, uid=f"uid-{name}", generation=generation)
+def service(
+    name: str = "web", least: int = 1, generation: int = 1, placement: dict[str, Any] | None = None, **status: Any
+) -> LatticeService:
+    """Placed where all replicas are."""
+    spec = {"containers": {"main": {"command": ["run"]}}, "replicas": {"min": least}, "placement": placement or {}}
+    placed = {"placements": [{"pool": "east", "cluster": CLUSTER, "node": "small", "replicas": 1}], **status}
+    return _made(LatticeService, name, "default", {"spec": spec, "status": placed}, uid=f"uid-{name}", generation=generation)
 
 
 def replica(slot: int, on: str = "", *, ready: bool = True, **rest: Any) -> LatticeWorkload:
     owner = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService", "name": "web", "uid": "uid-web"}
+    rest = {"cluster": CLUSTER, **rest, "constraints": {"nodeSelector": OF_CLASS, **rest.get("constraints", {})}}
     return workload(f"web-{slot}", on, cpu=100, service="web", slot=slot, ready=ready, ownerReferences=[owner], **rest)
 
 
@@ -61,9 +71,19 @@ def ledger(committed: int, spent: int = 0, minute: int = 0, lots: int | None = N
     return _made(LatticeLedger, "east", "", {"spec": spec, "status": status})
 
 
-def pool(limit: float) -> LatticePool:
-    spec = {"provider": {"type": "fake", "region": "east"}, "budget": {"maxMonthlyCost": limit}, "nodeClasses": ["small"]}
+def pool(limit: float = 1000.0, **rest: Any) -> LatticePool:
+    spec = {"provider": {"type": "fake", "region": "east"}, "budget": {"maxMonthlyCost": limit}, "nodeClasses": ["small"], **rest}
     return _made(LatticePool, "east", "", {"spec": spec})
+
+
+def node_class(dollars: float = 0.000001, **rest: Any) -> LatticeNodeClass:
+    """One micro-dollar an hour, unless it is said otherwise."""
+    return _made(LatticeNodeClass, "small", "", {"spec": {"providers": {"fake": {}}, "costPerHour": {"fake": dollars}, **rest}})
+
+
+def lock(holder: str, seconds: int = 10) -> Lease:
+    """Of node n1."""
+    return _made(Lease, "node.n1", "lattice-system", {"spec": {"holderIdentity": holder, "leaseDurationSeconds": seconds}})
 
 
 def said(kind: str, status: str = "False", reason: str = "", message: str = "why") -> dict[str, Any]:
@@ -96,9 +116,14 @@ class Past:
     trouble: str = ""
     is_led: bool = True
 
+    def __post_init__(self) -> None:
+        """A pool and a class are there before anything happens."""
+        changes = tuple(Change(1, key_of(each), msgspec.json.encode(each), None) for each in (pool(), node_class()))
+        self.history.append(Record(1, 0.0, "", "api host", None, 0, None, changes))
+
     def commit(self, *objects: Kind, gone: tuple[Kind, ...] = (), at: float | None = None, term: int | None = 1, **rest: Any) -> None:
         """By the leader of that term, unless `rest` says something else of the record; told of everything before."""
-        revision = rest.pop("revision", self.history[-1].revision + 1 if self.history else 2)
+        revision = rest.pop("revision", self.history[-1].revision + 1)
         changes = [Change(revision, key_of(each), msgspec.json.encode(each), None) for each in objects]
         changes += [Change(revision, key_of(each), None, None) for each in gone]
         known = {"actor": "s1#1", "origin": "controllers", "led": term or 0, "request_id": None, "seen": revision - 1} | rest
@@ -126,6 +151,14 @@ class Past:
         """Of the promises that the checker says were broken."""
         return {each.number for each in Checker(cast("Run", self._run())).check()}
 
+    def numbers_by_the_judge(self) -> set[str]:
+        """And of those that the judge of real processes does, to whom the same is told as far as etcd and machines tell it."""
+        evidence = SimpleNamespace(crowd=SimpleNamespace(told=self.told), ended=ENDS)
+        return {
+            each.number
+            for each in RealChecker(cast("Run", run_of(cast("Evidence", evidence), self.machines, self.heard, self.history))).check()
+        }
+
     def _run(self) -> SimpleNamespace:
         office = SimpleNamespace(copies=[])
         leader = SimpleNamespace(server=SimpleNamespace(lead=SimpleNamespace(office=office)))
@@ -139,7 +172,7 @@ class Past:
             machines=self.machines,
             gone=[],
             loop=SimpleNamespace(time=lambda: ENDS, errors=[]),
-            cloud=SimpleNamespace(standing=lambda at: self.standing, was_lost=lambda node, at: False),
+            cloud=SimpleNamespace(standing=lambda at: self.standing if at else [], was_lost=lambda node, at: False),
             leader=lambda: leader if self.is_led else None,
             store_clients=[client],
         )
@@ -157,4 +190,14 @@ def reported(case: Case) -> list[set[str]]:
         past = Past()
         case(past, bad)
         found.append(past.numbers())
+    return found
+
+
+def judged(case: Case) -> list[set[str]]:
+    """And that the judge of real processes does."""
+    found = []
+    for bad in (True, False):
+        past = Past()
+        case(past, bad)
+        found.append(past.numbers_by_the_judge())
     return found

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from made_up import Case, Past, node, replica, reported, said, service, workload
+from made_up import Case, Past, judged, node, replica, reported, said, service, workload
 
 from lattice.sim.stores import Elected
 from lattice.store.protocol import Term
@@ -306,3 +306,18 @@ CASES: list[tuple[str, Case]] = [
 @pytest.mark.parametrize(("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES])
 def test_a_broken_promise_is_seen_and_a_kept_one_is_not_taken_for_broken(number: str, case: Case) -> None:
     assert reported(case) == [{number}, set()]
+
+
+# Real processes bind optimistically, and who took something from a silent node is not in the record.
+UNSEEN = {
+    bound_and_never_prepared,
+    bound_by_another_attempt,
+    bound_without_a_lock,
+    taken_by_a_leader_that_was_elected_just_now,
+    taken_from_a_node_that_spoke_to_the_leader_before,
+}
+
+
+@pytest.mark.parametrize(("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES])
+def test_the_judge_of_real_processes_sees_it_too(number: str, case: Case) -> None:
+    assert judged(case) == [set() if case in UNSEEN else {number}, set()]

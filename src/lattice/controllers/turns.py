@@ -10,6 +10,7 @@ from typing import NamedTuple
 from lattice.clock import Clock
 
 PROMPT = 1.0  # seconds at least between two looks at a troubled key that changes: its own writes must not make it spin
+LEAST = 0.001  # seconds between two looks at a key: a rest of 1e-14 of them does not move a clock, and would make it spin
 LOWER_TURN = 8  # every so many turns the lowest lane goes first, so that no lane starves
 
 
@@ -93,7 +94,7 @@ class Turns:
         if lane is not None:
             self._make_ready(key, lane)
         elif again is not None:
-            self._put_off(key, again.after)
+            self._put_off(key, max(again.after, LEAST))
 
     def failed(self, key: str, pause: Pause) -> float:
         """Again later, and later each time; returns how many seconds."""

@@ -29,6 +29,7 @@ FOUR = Decimal("0.0001")
 WRONG = (("Ready", "False"), ("CredentialsValid", "False"))
 BUSY = (("BudgetExceeded", "True"), ("Degraded", "True"), ("CapacityPressure", "True"))
 TENTH_OF_PERCENT = 1000
+CENT = 10_000  # micro-dollars: in the last minutes of a month, or of its first machine, less than that is a large part of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def _share(used: int, whole: int) -> Decimal | None:
 
 
 def steadied(before: Status, after: Status) -> Status:
-    """Without the trickle of money: what was spent since is taken over once it is a tenth of a percent of the limit."""
+    """Without the trickle of money: what was spent since is taken over once it is a tenth of a percent of the month, and a cent."""
     if isinstance(before, PoolStatus) and isinstance(after, PoolStatus) and before.budget and after.budget:
         old, new = before.budget, after.budget
         if _is_near(old.current_month_cost, new.current_month_cost, new.projected_month_cost) and _is_near(
@@ -127,4 +128,4 @@ def steadied(before: Status, after: Status) -> Status:
 
 def _is_near(old: object, new: object, whole: object) -> bool:
     amounts = [0 if each is None else micros(each) for each in (old, new, whole)]  # type: ignore[arg-type]
-    return abs(amounts[0] - amounts[1]) * TENTH_OF_PERCENT <= amounts[2]
+    return abs(amounts[0] - amounts[1]) <= max(amounts[2] // TENTH_OF_PERCENT, CENT)

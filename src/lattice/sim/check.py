@@ -8,19 +8,26 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import msgspec
+
+from lattice.kinds.pool import LatticePool
+from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.prepared import prepared
 from lattice.server.joining import node_key
 from lattice.sim.past import Move, is_going, lives, node_of, operation_in, prepared_on
-from lattice.sim.promises import bound, paid, stopped
+from lattice.sim.promises import bound, paid, placed, stopped
 from lattice.sim.promises.seen import CONTROLLERS, Found, Seen
 from lattice.sim.run import Run, difference
 from lattice.sim.stores import Record
+from lattice.sim.users import Told
+from lattice.store.protocol import Key
 
-QUIET = 15.0  # seconds at the end in which nothing may be written
+QUIET = 60.0  # seconds at the end in which nothing may be written: so everything wanted runs 70 s after the last fault at the latest
 KNOWING = 5  # rejections in a row of the same plan by who knew what it clashes with
 IN_A_ROW = 60  # and of who is told of changes seconds later, while they go on
 UNSETTLING = frozenset(
@@ -39,6 +46,7 @@ class Violation(NamedTuple):
 class Checker:
     run: Run
     found: list[Violation] = field(default_factory=list)
+    heard_within: ClassVar[float] = 0.0  # seconds in which the history hears of what was done
 
     def __post_init__(self) -> None:
         self.world = self.run.world
@@ -46,10 +54,9 @@ class Checker:
         self.snap = self.seen.snap
         self.revision = 0
         self.writers: dict[int, str] = {}  # term -> who wrote in it
-        self.requests: set[str] = set()
         self.operations: dict[str, int] = {}  # operation -> revision that wrote it first
         elsewhere = (
-            bound.bindings, bound.gangs, bound.modes, bound.preemption, paid.money,
+            bound.bindings, bound.gangs, bound.modes, bound.preemption, placed.placing, paid.money,
             stopped.silence, stopped.disruption, stopped.replacement, stopped.removal,
         )  # fmt: skip
         self.steps: list[Callable[[Record, list[Move]], Found]] = [
@@ -74,16 +81,12 @@ class Checker:
     # --- the store ---
 
     def revisions(self, record: Record, moves: list[Move]) -> Found:
-        """I-05: revisions grow. I-02: a request is applied once. I-01: nobody writes over what they have not seen."""
+        """I-05: revisions grow. I-01: nobody writes over what they have not seen."""
         if record.blind and record.actor:
             yield "I-01", f"{record.actor} wrote over {', '.join(map(str, record.blind[:3]))} without having seen what was there"
         if record.revision <= self.revision:
             yield "I-05", f"revision {record.revision} after {self.revision}"
         self.revision = record.revision
-        if record.request_id is not None:
-            if record.request_id in self.requests:
-                yield "I-02", f"request {record.request_id} was applied twice"
-            self.requests.add(record.request_id)
         for move in moves:
             if move.raw is not None and (operation := operation_in(move.raw)):
                 self.operations.setdefault(operation, record.revision)
@@ -97,14 +100,20 @@ class Checker:
         for told in self.world.told:
             line = written.get(told.key, [])
             before = [entry for entry in line if entry[1] < told.asked_at][-1:]
-            during = [entry for entry in line if told.asked_at <= entry[1] <= told.told_at]
+            during = [entry for entry in line if told.asked_at <= entry[1] <= told.told_at + self.heard_within]
             what = f"{told.method} {told.key} by {told.operation}"
             if told.outcome == "refused" and told.operation in self.operations:
                 yield "I-03", f"{what} was refused ({told.why[:80]}) and written at revision {self.operations[told.operation]}"
+            if told.is_missing and told.method != "POST" and any(entry[2] for entry in before) and all(entry[2] for entry in during):
+                yield "I-04", f"{what} was told that there is none, and revision {before[0][0]} was there"
             if told.outcome != "ok":
                 continue
-            if told.method in ("PATCH", "POST") and told.revision and told.revision not in {entry[0] for entry in line}:
-                yield "I-01", f"{what} was acknowledged at revision {told.revision}, which never wrote it"
+            if (
+                told.method in ("PATCH", "POST")
+                and (told.revision or told.is_named)
+                and (words := _unwritten(told, {entry[0]: entry[2] for entry in line}))
+            ):
+                yield "I-01", f"{what} was acknowledged at revision {told.revision}, {words}"
             if told.method == "DELETE" and not any(is_going(entry[2]) for entry in (*before, *during)):
                 yield "I-01", f"{what} was acknowledged and nothing was deleted"
             if told.method == "GET" and before and told.revision < before[0][0]:
@@ -158,7 +167,7 @@ class Checker:
     def rest(self) -> Found:
         """I-16, I-32: everything wanted runs, nothing else does. I-33: and nobody writes any more."""
         running = {(life.node, life.which.uid) for machine in self.world.machines.values() for life in lives(machine) if life.end == inf}
-        wanted = set()
+        wanted, waiting = set(), set()
         for path, each in self.snap.workloads.items():
             if prepared_on(each):
                 yield "I-16", f"{path} is still prepared on {prepared_on(each)}: {prepared(each)}"
@@ -166,8 +175,9 @@ class Checker:
                 yield "I-32", f"{path} is being deleted still: {each.status.last_action}, {each.status.actual_state} on {node_of(each)}"
             if each.spec.desired_state != "Running":
                 continue
-            if self._waits_for_others(each) or self._surges_in_vain(each):
+            if self._waits_for_others(each) or self._surges_in_vain(each) or self._finds_no_room(each):
                 yield from self._says_why(path, each)
+                waiting.add(path)
                 continue
             where = (node_of(each), each.metadata.uid)
             wanted.add(where)
@@ -189,12 +199,20 @@ class Checker:
                     f"{key} has {ready} ready and wants {service.spec.wanted()}: {placed.message[:200] if placed else 'not placed'}",
                 )
         late = [record for record in self.world.store.history if record.at > self.world.loop.time() - QUIET and record.actor]
-        if late:
-            written = Counter(str(change.key) for record in late for change in record.changes if change.key.resource != "events")
-            yield (
-                "I-33",
-                f"{len(late)} commits in the last {QUIET:g} s: {', '.join(f'{key} x{count}' for key, count in written.most_common(4))}",
-            )
+        written = Counter(change.key for record in late for change in record.changes if change.key.resource != "events")
+        allowed = Counter({Key(LatticeWorkload.resource.id, *path.split("/")): 1 for path in waiting}) + self._months_turned()
+        if written - allowed:
+            most = ", ".join(f"{key} x{count}" for key, count in written.most_common(4))
+            yield "I-33", f"{len(late)} commits in the last {QUIET:g} s: {most}"
+
+    def _months_turned(self) -> Counter[Key]:
+        """Pools that begin to count anew: by a clock that is behind the month may end at any time."""
+        found: Counter[Key] = Counter()
+        for path, now in self.snap.pools.items():
+            lately = self.snap.versions(LatticePool, path, self.world.loop.time() - QUIET)
+            costs = [each.status.budget.current_month_cost or 0 for each in lately if each.status.budget]
+            found[Key(now.resource.id, "", now.metadata.name)] += sum(new < old for new, old in pairwise(costs))
+        return found
 
     def _surges_in_vain(self, workload: LatticeWorkload) -> bool:
         """The one more that an update needs finds no room on any node, and its service says so: as many as are wanted run meanwhile."""
@@ -206,6 +224,12 @@ class Checker:
         nodes = [each for each in self.snap.nodes.values() if not bound.infeasible(workload, each)]
         return all(bound.lacking(workload, each.metadata.name, each, everybody) for each in nodes)
 
+    def _finds_no_room(self, workload: LatticeWorkload) -> bool:
+        """For one that is no service's no machine is made: it, or its group, waits while there is no room beside who need not go."""
+        if workload.spec.service or node_of(workload):
+            return False
+        return bound.fit_nowhere(self._members(workload), self.snap)
+
     def _says_why(self, path: str, workload: LatticeWorkload) -> Found:
         """I-34: who cannot run says why."""
         said = next((each for each in workload.status.conditions if each.type == "Scheduled"), None)
@@ -215,11 +239,15 @@ class Checker:
     def _waits_for_others(self, workload: LatticeWorkload) -> bool:
         """Of its group there are too few: none of them is to run, but what runs may."""
         group = workload.spec.group
-        if group is None or node_of(workload):
-            return False
-        namespace = workload.metadata.namespace
-        members = [each for each in self.snap.workloads.values() if each.spec.group and each.metadata.namespace == namespace]
-        return sum(each.spec.group.name == group.name for each in members if each.spec.group) < group.min_member
+        return group is not None and not node_of(workload) and len(self._members(workload)) < group.min_member
+
+    def _members(self, workload: LatticeWorkload) -> list[LatticeWorkload]:
+        """All of its group; of one without, itself."""
+        group, namespace = workload.spec.group, workload.metadata.namespace
+        if group is None:
+            return [workload]
+        known = [each for each in self.snap.workloads.values() if each.metadata.namespace == namespace and each.spec.group]
+        return [each for each in known if each.spec.group and each.spec.group.name == group.name]
 
     def rejections(self) -> Found:
         """I-35: nobody tries the same in vain for ever, least of all who knows that it is in vain."""
@@ -229,6 +257,21 @@ class Checker:
                 yield "I-35", f"{who} wrote the same {worst.knowing} times in a row in vain, knowing what was there: {worst.plan}"
             elif worst.times > IN_A_ROW:
                 yield "I-35", f"{who} wrote the same {worst.times} times in a row in vain: {worst.plan}"
+
+
+def _unwritten(told: Told, line: dict[int, bytes | None]) -> str:
+    """Why the revision at which it was acknowledged is not what was asked for; empty if it is. `line`: what was written, by revision.
+
+    What is sent carries its operation's name, so that it changes something each time, unless it arrives twice: then its name is there.
+    """
+    value = line.get(told.revision)
+    if value is None:
+        return "which never wrote it"
+    if told.is_named and operation_in(value) != told.operation:
+        return f"at which {operation_in(value) or 'nobody'} had written last"
+    if told.replicas is not None and (found := msgspec.json.decode(value, type=LatticeService).spec.least) != told.replicas:
+        return f"which asks for {found} replicas, not {told.replicas}"
+    return ""
 
 
 def _keys(moves: list[Move]) -> str:

@@ -1,4 +1,4 @@
-"""What people do all day: services and workloads come, change and go, nodes are drained, budgets, prices and labels are changed."""
+"""What people do all day: services and workloads come, change and go, nodes are drained and tainted, budgets, prices, labels change."""
 
 import random
 from dataclasses import dataclass, field
@@ -12,24 +12,29 @@ if TYPE_CHECKING:
 
 CLASSES: dict[str, tuple[float, float, str]] = {"small": (1, 2, "0.05"), "large": (2, 4, "0.09")}
 POOLS = {"east": ("small", "large"), "west": ("small",)}
+LABELS: dict[str, Body] = {  # of pools, when nobody has changed them: whatever a service demands is somewhere
+    "east": {"tier": "production", "region": "east", "compliance": ["gdpr", "soc2"], "dataResidency": "eu"},
+    "west": {"tier": ["production", "staging"], "region": "west", "compliance": ["SOC2"], "dataResidency": ["us", "eu"]},
+}
+KEPT_FREE = "sim.lattice.dev/kept-free"  # a taint that some put up with
 SERVICES = ("api", "web", "db", "batch")
 LONE = ("lone-0", "lone-1", "lone-2")
 GANG = ("crew-0", "crew-1", "crew-2")
 
 
-def node_class(cores: float, memory: float, price: str) -> Body:
+def node_class(cores: float, memory: float, price: str, labels: Body | None = None) -> Body:
     resources = {"cores": cores, "memoryGi": memory, "storageGi": 10}
-    return {"spec": {"providers": {"fake": {}}, "resources": resources, "costPerHour": {"fake": float(price)}}}
+    return {"spec": {"providers": {"fake": {}}, "resources": resources, "costPerHour": {"fake": float(price)}, "labels": labels or {}}}
 
 
-def pool(region: str, classes: tuple[str, ...], limit: float, most: int = 4) -> Body:
+def pool(region: str, classes: tuple[str, ...], limit: float, most: int = 4, labels: Body | None = None) -> Body:
     return {
         "spec": {
             "provider": {"type": "fake", "region": region},
             "capacity": {"maxNodes": most},
             "budget": {"maxMonthlyCost": limit},
             "nodeClasses": list(classes),
-            "labels": {"tier": "production", "region": region},
+            "labels": labels or {"tier": "production", "region": region},
         }
     }
 
@@ -40,6 +45,9 @@ def service(replicas: int, cores: float, version: int = 1, **rest: Any) -> Body:
     return {"spec": {"containers": containers, "placement": placement, "replicas": {"min": replicas}, **rest}}
 
 
+APART: Body = {"affinity": {"antiWorkload": {"required": [{"selector": {"matchLabels": {"sort": "lone"}}, "topologyKey": "node"}]}}}
+
+
 def workload(cores: str = "250m", version: int = 1, **rest: Any) -> Body:
     return {"spec": {"containers": {"main": {"command": ["run", f"v{version}"]}}, "requests": {"cpu": cores, "memory": "128Mi"}, **rest}}
 
@@ -47,8 +55,11 @@ def workload(cores: str = "250m", version: int = 1, **rest: Any) -> Body:
 async def settle_in(client: Client, rng: random.Random) -> None:
     """Supply and the first services; asked for until nobody refuses or fails to answer."""
     wanted: list[tuple[str, str, Body, str]] = [
-        *(("latticenodeclasses", name, node_class(*each), "") for name, each in CLASSES.items()),
-        *(("latticepools", name, pool(name, classes, rng.choice((75, 120, 200))), "") for name, classes in POOLS.items()),
+        *(("latticenodeclasses", name, node_class(*each, {"size": name}), "") for name, each in CLASSES.items()),
+        *(
+            ("latticepools", name, pool(name, classes, rng.choice((75, 120, 200)), labels=LABELS[name]), "")
+            for name, classes in POOLS.items()
+        ),
     ]
     for kind, name, body, namespace in wanted:
         while await client.apply(kind, name, body, namespace) is None:
@@ -57,7 +68,7 @@ async def settle_in(client: Client, rng: random.Random) -> None:
 
 @dataclass
 class Churn:
-    """One person's day. What they declared last is in `wanted`, by kind and name; None: deleted."""
+    """One person's day: one deed after the other, of each sort as often as its weight says."""
 
     client: Client
     rng: random.Random
@@ -79,6 +90,8 @@ class Churn:
             (1, self._gang),
             (2, self._cordon),
             (1, self._drain),
+            (1, self._taint),
+            (1, self._label),
             (1, self._budget),
             (1, self._price),
             (1, self._look),
@@ -99,17 +112,26 @@ class Churn:
         await self.client.apply("latticeservices", name, body)
 
     def _options(self, name: str) -> dict[str, Any]:
-        """Each service is of a kind: db never runs twice, batch is told to go elsewhere first."""
-        options: dict[str, Any] = {}
-        if name == "db":
-            options["disconnect"] = {"policy": "stop", "stopAfter": f"{self.rng.randint(12, 26)}s"}
-        if name == "batch":
-            options["priority"] = -10
-        if name == "api":
-            options["priority"] = 10
-        if name == "web" and self.rng.random() < 0.5:
-            options["placement"] = {"pools": {"matchLabels": {"region": self.rng.choice(sorted(POOLS))}}}
-        return options
+        """Each service is of a kind: db never runs twice, batch has to go first, web goes by labels, api by certificates or evenly."""
+        place: Body
+        match name:
+            case "db":
+                place = self.rng.choice(({}, {"dataResidency": "EU"}, {"dataResidency": "us"}))
+                return {"disconnect": self._strict(), "placement": place, "spread": self.rng.choice(([], [{"topologyKey": "node"}]))}
+            case "batch":
+                place = self.rng.choice(
+                    ({}, {"nodeSelector": {"size": "large"}}, {"tolerations": [{"key": KEPT_FREE, "operator": "Exists"}]})
+                )
+                return {"priority": -10, "placement": place}
+            case "api":
+                place = self.rng.choice(({}, {"compliance": ["gdpr"]}, {"compliance": ["soc2"]}))
+                return {"priority": 10, "placement": place, "spread": self.rng.choice(([], [{"topologyKey": "region"}]))}
+        somewhere = {"matchLabels": {"region": self.rng.choice(sorted(POOLS))}}
+        staged = {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["staging"]}]}
+        return {"placement": self.rng.choice(({}, {"pools": somewhere}, {"pools": staged}))}
+
+    def _strict(self) -> Body:
+        return {"policy": "stop", "stopAfter": f"{self.rng.choice((12, 18, 24, 27, 29))}s"}
 
     async def _scale(self) -> None:
         await self.client.scale(self.rng.choice(SERVICES), self.rng.randint(0, 4))
@@ -118,13 +140,14 @@ class Churn:
         await self.client.delete("latticeservices", self.rng.choice(SERVICES))
 
     async def _apply_lone(self) -> None:
-        policy = {"disconnect": {"policy": "stop", "stopAfter": f"{self.rng.randint(12, 26)}s"}} if self.rng.random() < 0.5 else {}
+        rest: Body = {"disconnect": self._strict()} if self.rng.random() < 0.5 else {}
+        if self.rng.random() < 0.5:
+            rest["constraints"] = self.rng.choice((APART, {"nodeSelector": {"kind": "rack"}}, {"nodeSelector": {"size": "small"}}))
         state = "Stopped" if self.rng.random() < 0.2 else "Running"
         name = self.rng.choice(LONE)
         version = self.versions[name] = self.versions.get(name, 0) + (self.rng.random() < 0.4)
-        await self.client.apply(
-            "latticeworkloads", name, workload(self.rng.choice(("250m", "500m")), version, desiredState=state, **policy)
-        )
+        body = workload(self.rng.choice(("250m", "500m")), version, desiredState=state, **rest)
+        await self.client.apply("latticeworkloads", name, {"metadata": {"labels": {"sort": "lone"}}, **body})
 
     async def _delete_lone(self) -> None:
         await self.client.delete("latticeworkloads", self.rng.choice(LONE))
@@ -149,6 +172,18 @@ class Churn:
             name = self.rng.choice(sorted(self.world.machines))
             taint = {"key": DRAINING_TAINT, "effect": "NoSchedule"}
             await self.client.patch("latticenodes", name, {"spec": {"unschedulable": True, "taints": [taint]}})
+
+    async def _taint(self) -> None:
+        """Without a cordon: only those stay away who do not put up with it."""
+        if self.world.machines:
+            name, effect = self.rng.choice(sorted(self.world.machines)), self.rng.choice(("NoSchedule", "PreferNoSchedule"))
+            await self.client.patch("latticenodes", name, {"spec": {"taints": [{"key": KEPT_FREE, "effect": effect}]}})
+
+    async def _label(self) -> None:
+        """A pool loses a label, or gets its own back; what is there stays there."""
+        name = self.rng.choice(sorted(POOLS))
+        lost = self.rng.choice((None, *sorted(LABELS[name])))
+        await self.client.patch("latticepools", name, {"spec": {"labels": {**LABELS[name], **({lost: None} if lost else {})}}}, "")
 
     async def _budget(self) -> None:
         name = self.rng.choice(sorted(POOLS))

@@ -24,12 +24,15 @@ if TYPE_CHECKING:
 BINDINGS: tuple[Binding, ...] = ("optimistic", "optimistic", "pessimistic", "two-phase")
 EPOCHS = (datetime(2026, 3, 10, 9, 0, tzinfo=UTC), datetime(2026, 1, 31, 23, 58, tzinfo=UTC))  # the second passes into another month
 HOUR = 3600.0
+SLUGGISH, BEFORE = 3.0, 9.0  # seconds that messages of a machine take longer, each way; seconds for which, before it is cut off
 STILL = 7.0  # seconds at most that watches stand still
 KINDS = (
     "kill server", "pause server", "stop server", "kill agent", "pause agent", "power cut", "machine lost", "cut agent", "cut store",
     "cut one way", "store away", "loss", "twice", "slow", "lag", "gap", "clock jump", "clock rate", "provider", "runtime", "capacity",
+    "crash",
 )  # fmt: skip
 LASTING = frozenset({"twice", "clock rate"})  # from the beginning to the end of the faults
+AMONG = 18  # a kind strikes that much more rarely than all of them would: a constant, so that a new kind changes no other
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Swarm:
 
     kinds: tuple[str, ...]
     shape: Shape
-    pause: float  # seconds between faults, on average
+    pause: float  # seconds between faults of one kind, on average
     longest: float  # seconds that one lasts
     people: int
     hurry: float  # seconds between the operations of one person
@@ -46,30 +49,39 @@ class Swarm:
 
     @classmethod
     def of(cls, seed: int) -> "Swarm":
-        rng = random.Random(f"swarm {seed}")  # noqa: S311
-        share = rng.choice((0.15, 0.3, 0.6))
-        kinds = tuple(kind for kind in KINDS if rng.random() < share)
-        if rng.random() < 0.03:
+        """Each kind and each trait is drawn by itself: a new one changes nothing where it does not strike."""
+        share = drawn(seed, "share").choice((0.15, 0.3, 0.6))
+        kinds = tuple(kind for kind in KINDS if drawn(seed, kind).random() < share)
+        if drawn(seed, "alone").random() < 0.03:
             kinds = ("clock jump",)
         shape = Shape(
-            racks=rng.randint(1, 3),
-            epoch=rng.choice(EPOCHS),
-            binding=rng.choice(BINDINGS),
+            racks=drawn(seed, "racks").randint(1, 3),
+            epoch=drawn(seed, "epoch").choice(EPOCHS),
+            binding=drawn(seed, "binding").choice(BINDINGS),
             rate=0.045 if "clock rate" in kinds else 0.0,
-            offset=rng.choice((0.0, 2.0, 60.0)),
+            offset=drawn(seed, "offset").choice((0.0, 2.0, 60.0)),
         )
-        if rng.random() < share:
-            kinds += ("crash",)
         return cls(
-            kinds, shape, rng.uniform(3, 12), rng.choice((6.0, 15.0, 45.0)), rng.randint(1, 2), rng.uniform(1.5, 5), rng.random() < 0.5
+            kinds,
+            shape,
+            pause=drawn(seed, "pause").uniform(3, 12) * share * AMONG,
+            longest=drawn(seed, "longest").choice((6.0, 15.0, 45.0)),
+            people=drawn(seed, "people").randint(1, 2),
+            hurry=drawn(seed, "hurry").uniform(1.5, 5),
+            named=drawn(seed, "named").random() < 0.5,
         )
 
     def __str__(self) -> str:
         shape = self.shape
         return (
-            f"{', '.join(self.kinds) or 'no faults'}; one in {self.pause:.1f} s, for up to {self.longest:g} s; {self.people} people,"
+            f"{', '.join(self.kinds) or 'no faults'}; each in {self.pause:.1f} s, for up to {self.longest:g} s; {self.people} people,"
             f" one operation in {self.hurry:.1f} s; {shape.servers} servers, {shape.racks} racks, {shape.binding} binding"
         )
+
+
+def drawn(seed: int, what: str) -> random.Random:
+    """Chance of its own for each thing that is drawn."""
+    return random.Random(f"{seed} {what}")  # noqa: S311
 
 
 @dataclass
@@ -78,11 +90,15 @@ class Nemesis:
 
     world: "World"
     swarm: Swarm
-    rng: random.Random
     struck: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._heals: list[Callable[[], None]] = []
+        self._is_over = False
+        self._losses: list[float] = []  # shares of messages, of each trouble that goes on
+        self._slowness: dict[str, list[float]] = {}  # by host, seconds of each
+        self._lags: dict[str, list[float]] = {}
+        self.rng = random.Random(0)  # noqa: S311 - of the kind that strikes just now
         self._strikes: dict[str, Callable[[float], None]] = {
             "kill server": self._kill_server,
             "pause server": self._pause_server,
@@ -112,14 +128,17 @@ class Nemesis:
             self.world.net.twice = 0.05
             self.struck["twice"] += 1
         self.struck["clock rate"] += "clock rate" in self.swarm.kinds
-        while kinds:
-            await asyncio.sleep(self.swarm.pause * (0.3 + 1.4 * self.rng.random()))
-            kind = self.rng.choice(kinds)
+        await asyncio.gather(*(self._strike(kind, drawn(self.world.seed, f"strikes {kind}")) for kind in kinds))
+
+    async def _strike(self, kind: str, rng: random.Random) -> None:
+        while True:
+            await asyncio.sleep(self.swarm.pause * 2 * rng.random())
+            self.rng = rng
             self.struck[kind] += 1
-            self._strikes[kind](0.5 + self.rng.random() * self.swarm.longest)
+            self._strikes[kind](0.5 + rng.random() * self.swarm.longest)
 
     def heal_all(self) -> None:
-        world = self.world
+        world, self._is_over = self.world, True
         for heal in self._heals:
             heal()
         self._heals.clear()
@@ -144,6 +163,17 @@ class Nemesis:
         self._heals.append(once)
         self.world.loop.post(self.world.loop.time() + seconds, once)
 
+    def _beside(self, going_on: list[float], amount: float, seconds: float, worst: Callable[[float], None]) -> None:
+        """One trouble of a sort beside others: the worst that goes on counts, and each ends for itself."""
+        going_on.append(amount)
+        worst(max(going_on))
+
+        def heal() -> None:
+            going_on.remove(amount)
+            worst(max(going_on, default=0.0))
+
+        self._later(seconds, heal)
+
     def _host(self) -> ServerHost:
         """The leader twice as often as others."""
         leader = self.world.leader()
@@ -164,14 +194,15 @@ class Nemesis:
         """Between two of its commits: what it writes next, or soon, is applied, and it never hears of that."""
         host, left = self._host(), self.rng.choice((1, 1, 2, 3, 8))
         server, store = host.server, self.world.store
-        is_particular = self.rng.random() < 0.5  # rather between preparing and binding
+        is_particular = self.rng.random() < 0.5  # rather between preparing, or locking, and binding
+        between = {"two-phase": b'"prepared"', "pessimistic": b'"holderIdentity"'}
 
         def told(_: int) -> None:
             nonlocal left
             if server is None or store.asker != server.process.name or not server.process.is_alive:
                 return
             values = [change.value or b"" for change in store.history[-1].changes]
-            if is_particular and self.swarm.shape.binding == "two-phase" and not any(b'"prepared"' in value for value in values):
+            if is_particular and not any(between.get(self.swarm.shape.binding, b"") in value for value in values):
                 return
             left -= 1
             if left == 0:
@@ -239,10 +270,17 @@ class Nemesis:
         self._later(seconds, heal)
 
     def _cut_agent(self, seconds: float) -> None:
-        """From all servers, or from one."""
-        if (machine := self._machine()) is not None:
-            hosts = self.world.hosts if self.rng.random() < 0.7 else [self._host()]
-            self._cut([pair for host in hosts for pair in ((machine.name, host.name), (host.name, machine.name))], seconds)
+        """From all servers, or from one; now and then the line is slow, and then it is heard no more while it still hears."""
+        machine = self._machine()
+        if machine is None:
+            return
+        hosts = self.world.hosts if self.rng.random() < 0.7 else [self._host()]
+        pairs = [(machine.name, host.name) for host in hosts]
+        if self.rng.random() < 0.6:
+            self._cut([*pairs, *((host, name) for name, host in pairs)], seconds)
+            return
+        self._be_slow(machine.name, SLUGGISH, BEFORE + SLUGGISH)
+        self.world.loop.post(self.world.loop.time() + BEFORE, lambda: None if self._is_over else self._cut(pairs, seconds))
 
     def _cut_store(self, seconds: float) -> None:
         host = self._host().name
@@ -258,29 +296,22 @@ class Nemesis:
         self._cut([pair for host in self.world.hosts for pair in ((host.name, STORE), (STORE, host.name))], min(seconds, 10.0))
 
     def _lose_messages(self, seconds: float) -> None:
-        self.world.net.lost = self.rng.choice((0.01, 0.05, 0.2))
-        self.world.note(f"{self.world.net.lost:.0%} of requests and answers are lost for {seconds:.1f} s")
-
-        def heal() -> None:
-            self.world.net.lost = 0.0
-
-        self._later(seconds, heal)
+        share = self.rng.choice((0.01, 0.05, 0.2))
+        self.world.note(f"{share:.0%} of requests and answers are lost for {seconds:.1f} s")
+        self._beside(self._losses, share, seconds, lambda worst: setattr(self.world.net, "lost", worst))
 
     def _slow(self, seconds: float) -> None:
         name = self.rng.choice([STORE, *(host.name for host in self.world.hosts), *sorted(self.world.machines)])
-        self.world.net.slow[name] = self.rng.choice((0.05, 0.3, 1.0))
-        self.world.note(f"{name} is slow for {seconds:.1f} s")
-        self._later(seconds, lambda: self.world.net.slow.clear())
+        self._be_slow(name, self.rng.choice((0.05, 0.5, SLUGGISH) if name in self.world.machines else (0.05, 0.3, 1.0)), seconds)
+
+    def _be_slow(self, name: str, by: float, seconds: float) -> None:
+        self.world.note(f"{name} is slow by {by:g} s for {seconds:.1f} s")
+        self._beside(self._slowness.setdefault(name, []), by, seconds, lambda worst: self.world.net.slow.update({name: worst}))
 
     def _lag(self, seconds: float) -> None:
-        host = self._host()
-        host.lag = self.rng.choice((0.2, 1.0, 4.0))
-        self.world.note(f"watches of {host.name} are {host.lag:g} s behind for {seconds:.1f} s")
-
-        def heal() -> None:
-            host.lag = 0.0
-
-        self._later(seconds, heal)
+        host, by = self._host(), self.rng.choice((0.2, 1.0, 4.0))
+        self.world.note(f"watches of {host.name} are {by:g} s behind for {seconds:.1f} s")
+        self._beside(self._lags.setdefault(host.name, []), by, seconds, lambda worst: setattr(host, "lag", worst))
 
     def _gap(self, seconds: float) -> None:
         """Watches stand still, and before they go on what they missed is compacted away."""

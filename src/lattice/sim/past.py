@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import takewhile
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -25,6 +26,7 @@ from lattice.store.protocol import Key
 KINDS: tuple[type[Kind], ...] = (
     LatticeWorkload, LatticeNode, LatticeService, LatticePool, LatticeLedger, LatticeCluster, LatticeNodeClass, Lease,
 )  # fmt: skip
+K = TypeVar("K", bound=Kind)
 _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {kind.resource.id: msgspec.json.Decoder(kind) for kind in KINDS}
 
 
@@ -45,14 +47,24 @@ class Snap:
     ready_at: dict[str, float] = field(default_factory=dict)  # by path of a workload: when it was last seen to be ready
     missed_at: dict[str, float] = field(default_factory=dict)  # and when it was last seen not to be
     bound_at: dict[str, float] = field(default_factory=dict)  # and when it was last seen to be bound
+    placed_at: dict[str, float] = field(default_factory=dict)  # and when it got the room that it has
+    prepared_at: dict[str, float] = field(default_factory=dict)  # and when it was last prepared
+    locked_at: dict[str, float] = field(default_factory=dict)  # by path of a lease: when it was last written
     made_at: dict[str, float] = field(default_factory=dict)  # and when it was made
     wanted: dict[str, list[tuple[float, int]]] = field(default_factory=dict)  # by path of a service: since when how many
     stated_at: dict[str, float] = field(default_factory=dict)  # and when somebody last changed what is asked of it
     marked_at: dict[str, float] = field(default_factory=dict)  # by path of a node: when it was last seen to be one to leave
+    former: dict[tuple[str, str], list[tuple[float, Any]]] = field(default_factory=dict)  # what was there, and until when
 
     @property
     def workloads(self) -> dict[str, LatticeWorkload]:
         return self.objects[LatticeWorkload.resource.id]
+
+    @property
+    def known_workloads(self) -> list[str]:
+        """Paths of those that are, and that were."""
+        resource = LatticeWorkload.resource.id
+        return [*self.workloads, *(path for known, path in self.former if known == resource and path not in self.workloads)]
 
     @property
     def nodes(self) -> dict[str, LatticeNode]:
@@ -73,6 +85,12 @@ class Snap:
     @property
     def leases(self) -> dict[str, Lease]:
         return self.objects[Lease.resource.id]
+
+    def versions(self, kind: type[K], path: str, since: float) -> list[K]:
+        """That object as it is, and as it was at any time from then on."""
+        now = self.objects[kind.resource.id].get(path)
+        before = takewhile(lambda each: each[0] >= since, reversed(self.former.get((kind.resource.id, path), [])))
+        return [*([now] if now is not None else []), *(each for _, each in before)]
 
     def on(self, node: str) -> list[LatticeWorkload]:
         """Whoever has room there: bound, or prepared."""
@@ -98,18 +116,31 @@ class Snap:
             shelf = self.objects.get(move.key.resource)
             if shelf is None:
                 continue
+            if move.old is not None:
+                self.former.setdefault((move.key.resource, move.key.path), []).append((at, move.old))
             if move.new is None:
                 shelf.pop(move.key.path, None)
             else:
                 shelf[move.key.path] = move.new
             for each in (move.old, move.new):
                 self._note(move.key.path, each, at)
-            if isinstance(move.new, LatticeWorkload) and move.old is None:
-                self.made_at[move.key.path] = at
+            if isinstance(move.new, Lease):
+                self.locked_at[move.key.path] = at
+            if isinstance(move.new, LatticeWorkload):
+                self._note_room(move, at)
             if isinstance(move.new, LatticeService):
                 self.wanted.setdefault(move.key.path, []).append((at, move.new.spec.wanted()))
                 if move.old is None or move.old.metadata.generation != move.new.metadata.generation:
                     self.stated_at[move.key.path] = at
+
+    def _note_room(self, move: Move, at: float) -> None:
+        if move.old is None:
+            self.made_at[move.key.path] = at
+        if node_of(move.new) and not node_of(move.old):
+            self.placed_at[move.key.path] = at
+        held = prepared(move.new)
+        if held is not None and (move.old is None or prepared(move.old) != held):
+            self.prepared_at[move.key.path] = at
 
     def _note(self, path: str, each: Any, at: float) -> None:
         if isinstance(each, LatticeWorkload):

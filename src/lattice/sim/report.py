@@ -41,6 +41,7 @@ class Summary(msgspec.Struct, frozen=True):
     faults: dict[str, int]
     violations: list[tuple[str, str, float, int]] = []
     story: list[str] = []
+    planted: str = ""
 
     @property
     def is_sound(self) -> bool:
@@ -63,6 +64,7 @@ def summary_of(seed: int, planted: str = "") -> Summary:
         dict(run.struck),
         [(each.number, each.words, each.at, each.revision) for each in found],
         list(story(run, found[0])) if found else [],
+        planted,
     )
 
 
@@ -219,7 +221,7 @@ def shown(summary: Summary) -> Iterator[str]:
         more = f" (and {count - 1} more)" if count > 1 else ""
         yield f"  {number} at {first[2]:.3f} s, revision {first[3]}: {first[1]}{more}"
     yield from (f"    {line}" for line in summary.story)
-    yield f"  see it again: lattice sim replay {summary.seed}"
+    yield f"  see it again: lattice sim replay {summary.seed}{f' --planted {summary.planted}' if summary.planted else ''}"
 
 
 def figures_of(summaries: Sequence[Summary]) -> Iterator[str]:

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 
 from lattice.kinds.workload import LatticeWorkload
-from lattice.sim.churn import POOLS, Churn, settle_in
+from lattice.sim.churn import LABELS, POOLS, Churn, settle_in
 from lattice.sim.faults import Nemesis, Swarm, usual_behaviour
 from lattice.sim.machines import SimMachine
+from lattice.sim.settings import KILLING
 from lattice.sim.users import Client
 from lattice.sim.world import World
 from lattice.store.cache import Cache
@@ -24,7 +25,7 @@ FAULTS_END = 110.0
 COMPARE_EVERY = 6.5
 RETRY_AT = 20.0  # seconds after the last fault: what failed for good is tried once more
 ASKED_AGAIN = 10  # times
-ENDS = 215.0
+ENDS = 240.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def run_seed(seed: int, swarm: Swarm | None = None, span: Span | None = None) ->
     world = World(seed, swarm.shape)
     rng = random.Random(world.rng.getrandbits(64))  # noqa: S311
     world.tune = lambda machine: _tune(machine, rng)
-    nemesis = Nemesis(world, swarm, random.Random(rng.getrandbits(64)))  # noqa: S311
+    nemesis = Nemesis(world, swarm)
     run = Run(seed, swarm, world, nemesis.struck, span)
     try:
         world.loop.run_until_complete(_live(run, nemesis, rng))
@@ -74,6 +75,7 @@ def run_seed(seed: int, swarm: Swarm | None = None, span: Span | None = None) ->
 
 def _tune(machine: SimMachine, rng: random.Random) -> None:
     machine.usual = machine.ground.behaviours[""] = usual_behaviour(rng)
+    machine.ground.killing_takes = rng.choice((0.0, 1.0, KILLING - 0.1))
 
 
 async def _live(run: Run, nemesis: Nemesis, rng: random.Random) -> None:
@@ -123,7 +125,7 @@ def difference(copy: Cache[Any], stored: Mapping[str, int]) -> str:
 async def _make_room(client: Client) -> None:
     """Whatever people still want can be had from now on."""
     for name in POOLS:
-        body = {"spec": {"budget": {"maxMonthlyCost": 900}, "capacity": {"maxNodes": 9}}}
+        body = {"spec": {"budget": {"maxMonthlyCost": 900}, "capacity": {"maxNodes": 9}, "labels": LABELS[name]}}
         await _surely(client.patch, "latticepools", name, body, "")
     for name in sorted(client.world.machines):
         for _ in range(ASKED_AGAIN):  # one that never joined has no node

@@ -12,13 +12,17 @@ HISTORY = 30.0  # seconds of revisions that are kept
 COMPACT_EVERY = 12.0
 INTERVAL = 3.0
 EVENT_LIFE = 3600.0
+RESERVED = 8.0  # seconds that room is held for a binding
+REPLACED = 30.0  # seconds of silence after which what a node ran is replaced
+KILLING = 2.5  # seconds from a node's deadline until its copies are dead
+SKEW = 0.05  # share by which the rate of a clock may be wrong
 
 
 @dataclass(frozen=True)
 class Times:
     nodes: NodeTimes = field(
         default_factory=lambda: NodeTimes(
-            heartbeat=2.5, not_ready_after=10.0, replace_after=30.0, evictions_per_second=0.4, clock_error=0.05, kill_grace=2.5
+            heartbeat=2.5, not_ready_after=10.0, replace_after=REPLACED, evictions_per_second=0.4, clock_error=SKEW, kill_grace=KILLING
         )
     )
     graces: Graces = field(default_factory=lambda: Graces(missing=6.0, start=30.0, stop=15.0, retry=RetryRules(1.0, 8.0, 5, 16.0)))

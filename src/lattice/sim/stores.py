@@ -33,6 +33,7 @@ class Record:
     changes: tuple[Change, ...]
     blind: tuple[Key, ...] = ()  # written over something that the writer had not seen
     seen: int | None = None  # None: nobody knows
+    asked_at: float | None = None  # when its writer sent it off
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class HistoryStore(MemoryStore):
         self.asker = ""
         self.origin = ""
         self.seen: int | None = None
+        self.asked_at: float | None = None
         self.ears: list[Callable[[int], None]] = []
         self.lines: dict[str, _Line] = {}
         self.touched_at: dict[Key, int] = {}  # by key: its last revision, also of one that is gone
@@ -120,7 +122,8 @@ class HistoryStore(MemoryStore):
     def _note(self, revision: int, changes: tuple[Change, ...], fence: Term | None, request_id: str | None, blind: tuple[Key, ...]) -> None:
         led = self._terms.get("controllers", 0)
         self.touched_at.update((change.key, revision) for change in changes)
-        self.history.append(Record(revision, self._time(), self.asker, self.origin, fence, led, request_id, changes, blind, self.seen))
+        told = (self.seen, self.asked_at)
+        self.history.append(Record(revision, self._time(), self.asker, self.origin, fence, led, request_id, changes, blind, *told))
         for resource in dict.fromkeys(change.key.resource for change in changes):
             line = self.lines.setdefault(resource, _Line())
             line.revisions.append(revision)
@@ -192,12 +195,12 @@ class StoreClient:
         self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
     ) -> int:
         plan = tuple(sorted(str(each.key) for each in writes if each.key.resource != "events"))
-        seen, found = self.view(), 0
+        seen, found, now = self.view(), 0, self.net.loop.time()
 
         async def work() -> int:
             nonlocal found
             found = self.store.newest_of(each.key for each in (*writes, *checks))
-            self.store.seen = seen
+            self.store.seen, self.store.asked_at = seen, now
             return await self.store.commit(writes, checks=checks, fence=fence, request_id=request_id)
 
         try:
@@ -318,7 +321,10 @@ class SimWatch:
                 self.after = batches[-1].revision
                 return batches
             self.moved.clear()
-            await self.moved.wait()
+            try:
+                await asyncio.wait_for(self.moved.wait(), timeout) if timeout is not None else await self.moved.wait()
+            except TimeoutError:
+                return ()
         return ()
 
     def close(self) -> None:

@@ -2,12 +2,12 @@
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lattice.errors import LatticeError, Unavailable
+from lattice.errors import LatticeError, NotFound, Unavailable
 from lattice.server.authority import ADMINS
 from lattice.server.call import Call, Reply, Target, User
 from lattice.server.dispatch import answer as dispatched
@@ -29,7 +29,7 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One operation of a client and what it was told. `revision`: of the object in the answer."""
+    """One operation of a client and what it was told. `revision`: of the object in the answer; `asked_at`, `told_at`: seconds."""
 
     client: str
     operation: str
@@ -41,6 +41,9 @@ class Told:
     revision: int = 0
     why: str = ""
     server: str = ""
+    is_named: bool = False  # what was sent carries the operation's name
+    is_missing: bool = False  # it was told that there is none
+    replicas: int | None = None  # it asked for so many
 
 
 class Client:
@@ -57,7 +60,8 @@ class Client:
         """What is there afterwards; None if it was refused or nobody knows."""
         target = _target(kind, name, namespace)
         resource = target.served.resource
-        whole = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, **body}
+        metadata = {**body.get("metadata", {}), "name": name}
+        whole = {"apiVersion": resource.api_version, "kind": resource.kind, **body, "metadata": metadata}
         return await self.ask("PATCH", target, whole, APPLY, {"fieldManager": "lattice", "force": "true"})
 
     async def create(self, kind: str, name: str, body: Body, namespace: str = "default") -> Body | None:
@@ -93,15 +97,19 @@ class Client:
         host = self.rng.choice(self.world.hosts)
         name = target.name or (body or {}).get("metadata", {}).get("name", "")
         key = target.served.key(target.namespace, name)
-        began, found, outcome, why = self.world.loop.time(), None, "ok", ""
+        began, found, outcome, why, is_missing = self.world.loop.time(), None, "ok", "", False
         try:
             found = await self._sent(host.name, call)
         except Unavailable as error:
             outcome, why = "unknown", str(error)
         except LatticeError as error:
             outcome, why = "refused", "; ".join([str(error), *(f"{each.field}: {each.message}" for each in error.causes)])
+            is_missing = isinstance(error, NotFound)
         revision = int((found or {}).get("metadata", {}).get("resourceVersion", 0) or 0)
-        self.log.append(Told(self.name, operation, method, key, began, self.world.loop.time(), outcome, revision, why, host.name))
+        told = Told(self.name, operation, method, key, began, self.world.loop.time(), outcome, revision, why, host.name)
+        is_named = body is not None and not target.subresource
+        replicas = (body or {}).get("spec", {}).get("replicas") if target.subresource == "scale" else None
+        self.log.append(replace(told, is_named=is_named, is_missing=is_missing, replicas=replicas))
         return found
 
     async def _sent(self, host: str, call: Call) -> Body:

@@ -22,6 +22,7 @@ from lattice.sim.loop import Process, SimLoop
 from lattice.sim.machines import Cloud, SimMachine
 from lattice.sim.network import Network
 from lattice.sim.servers import ServerHost, SimServer, catalog, minted
+from lattice.sim.settings import RESERVED
 from lattice.sim.stores import HistoryStore, StoreClient, finished
 from lattice.sim.users import Client, Told
 from lattice.store.protocol import ABSENT, Put
@@ -55,7 +56,7 @@ class World:
         self.net = Network(self.loop, random.Random(self.rng.getrandbits(64)))  # noqa: S311
         self.true_clock = SimClock(self.loop, self.shape.epoch)
         self.store = HistoryStore(self.true_clock, self.loop.time)
-        self.profile: ProfileSpec = replace(PRESETS[DEFAULT], binding=self.shape.binding, reservation_timeout=8.0)
+        self.profile: ProfileSpec = replace(PRESETS[DEFAULT], binding=self.shape.binding, reservation_timeout=RESERVED)
         self.told: list[Told] = []
         self.machines: dict[str, SimMachine] = {}
         self.heard: list[tuple[float, str]] = []  # when a leader took in a node's beat

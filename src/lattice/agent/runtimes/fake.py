@@ -54,6 +54,7 @@ class Copy:
     spec: RunSpec
     began: float
     leaves_at: float | None
+    dies_at: float | None = None  # its node has begun to kill it
     end: tuple[int, str, Failure | None] | None = None  # exit code, signal, failure
 
 
@@ -76,6 +77,7 @@ class FakeMachine:
     starts: dict[str, int] = field(default_factory=dict)
     heard_at: float | None = None
     boot: int = 1
+    killing_takes: float = 0.0  # seconds from when a copy must end, without contact, until it has
 
     def behaviour(self, workload: str) -> Behaviour:
         return self.behaviours.get(workload) or self.behaviours.get("") or Behaviour()
@@ -108,12 +110,14 @@ class FakeMachine:
         now = self.clock.monotonic()
         told = self.behaviour(copy.spec.workload)
         deadline = None if copy.spec.stop_after is None else (self.heard_at or 0.0) + copy.spec.stop_after
-        if copy.leaves_at is not None and copy.leaves_at <= min(now, now if deadline is None else deadline):
+        if copy.dies_at is None and deadline is not None and deadline <= now:
+            copy.dies_at = deadline + self.killing_takes
+        if copy.leaves_at is not None and copy.leaves_at <= min(now, now if copy.dies_at is None else copy.dies_at):
             failure = Failure("RUNTIME_ERROR", f"ended with code {told.exit_code}") if told.exit_code else None
             self._end(copy, copy.leaves_at, (told.exit_code, "", failure))
-        elif deadline is not None and deadline <= now:
+        elif copy.dies_at is not None and copy.dies_at <= now:
             lonely = Failure("DISCONNECTED", f"ended by this node: no contact with the control plane for {copy.spec.stop_after:g} s")
-            self._end(copy, deadline, (137, "SIGKILL", lonely))
+            self._end(copy, copy.dies_at, (137, "SIGKILL", lonely))
         return copy
 
     def contact(self, since: float) -> None:

@@ -4,12 +4,17 @@ from collections import Counter
 from collections.abc import Iterable
 from math import inf
 
+from msgspec.structs import replace
+
+from lattice.kinds.constraint import WorkloadTerm
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.workload import LatticeWorkload
+from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.scheduling.prepared import bound_by, prepared
 from lattice.server.joining import node_key
-from lattice.sim.past import Move, node_of, path_of, prepared_on
+from lattice.sim.past import Move, Snap, node_of, path_of, prepared_on
+from lattice.sim.promises.placed import selects
 from lattice.sim.promises.seen import Found, Seen, is_preempted, is_ready, workload_moves
+from lattice.sim.settings import RESERVED
 from lattice.sim.stores import Record
 
 Workloads = dict[str, LatticeWorkload]
@@ -33,6 +38,7 @@ def bindings(seen: Seen, record: Record, moves: list[Move]) -> Found:
         for short in lacking(move.new, taken, node, after.values()):
             yield "I-12", short
         why = infeasible(move.new, seen.snap.nodes.get(f"/{taken}")) or _same_port(move.new, taken, after)
+        why = why or _too_near(move.new, node, after.values(), seen.snap.nodes) or _uneven(seen, seen.since(record), move.new, taken)
         if why:
             yield "I-14", f"{move.key.path} was bound to {taken}: {why}"
     slots = Counter((each.metadata.namespace, each.spec.service, each.spec.slot) for each in after.values() if each.spec.service)
@@ -59,7 +65,7 @@ def infeasible(workload: LatticeWorkload, node: LatticeNode | None) -> str:
         return "there is no such node"
     spec, tolerations = node.spec, workload.spec.constraints.tolerations
     bearable = all(taint.effect == "PreferNoSchedule" or any(each.tolerates(taint) for each in tolerations) for taint in spec.taints)
-    labels = {**node.metadata.labels, "zone": spec.zone, "region": spec.region, "cluster": spec.cluster, "pool": spec.pool}
+    labels = labels_of(node)
     reasons = {
         "it is not ready": is_ready(node),
         "it is cordoned": not spec.unschedulable,
@@ -71,6 +77,87 @@ def infeasible(workload: LatticeWorkload, node: LatticeNode | None) -> str:
         "the workload is not to run": workload.spec.desired_state == "Running",
     }
     return "; ".join(words for words, holds in reasons.items() if not holds)
+
+
+def labels_of(node: LatticeNode) -> dict[str, str]:
+    """What nodes are selected and told apart by: what its spec says wins over labels."""
+    spec = node.spec
+    stated = {"zone": spec.zone, "region": spec.region, "cluster": spec.cluster, "pool": spec.pool, "provider": spec.provider}
+    return {**node.metadata.labels, **stated, "node": node.metadata.name}
+
+
+def _too_near(workload: LatticeWorkload, node: LatticeNode | None, others: Iterable[LatticeWorkload], nodes: dict[str, LatticeNode]) -> str:
+    """Who is near that it must be far from, or that must be far from it."""
+    here = labels_of(node) if node else {}
+    for other in others:
+        there = nodes.get(f"/{node_of(other) or prepared_on(other)}")
+        if there is None or path_of(other) == path_of(workload) or other.metadata.namespace != workload.metadata.namespace:
+            continue
+        for one, two in ((workload, other), (other, workload)):
+            for term in _far_from(one):
+                if here.get(term.topology_key) == labels_of(there).get(term.topology_key) and selects(term.selector, two.metadata.labels):
+                    return f"{path_of(one)} must be far from {path_of(two)}"
+    return ""
+
+
+def _far_from(workload: LatticeWorkload) -> tuple[WorkloadTerm, ...]:
+    affinity = workload.spec.constraints.affinity
+    return affinity.anti_workload.required if affinity and affinity.anti_workload else ()
+
+
+def _uneven(seen: Seen, since: float, workload: LatticeWorkload, taken: str) -> str:
+    """One more there is too many beside nodes that have fewer. What came or went lately counts in favour of whoever chose."""
+    for each in workload.spec.constraints.spread:
+        if each.when_unsatisfiable != "DoNotSchedule" or each.topology_key != "node" or each.selector:
+            continue
+        mine = [
+            one
+            for one in seen.snap.replicas(f"{workload.metadata.namespace}/{workload.spec.service}")
+            if one.metadata.uid != workload.metadata.uid
+        ]
+        here = sum(node_of(one) == taken and seen.snap.placed_at.get(path_of(one), inf) < since for one in mine)
+        lately = [former for path in seen.snap.known_workloads for former in seen.snap.versions(LatticeWorkload, path, since)]
+        alike = [
+            one for one in lately if (one.metadata.namespace, one.spec.service) == (workload.metadata.namespace, workload.spec.service)
+        ]
+        counts = [
+            len({path_of(one) for one in alike if path.removeprefix("/") in (node_of(one), prepared_on(one))})
+            for path in seen.snap.nodes
+            if all(_would_do(workload, one) for one in seen.snap.versions(LatticeNode, path, since))
+        ]
+        if counts and here + 1 - min(counts) > each.max_skew:
+            return f"{here} of its service are there, and {min(counts)} on another node"
+    return ""
+
+
+def _would_do(workload: LatticeWorkload, node: LatticeNode) -> bool:
+    """By what it asks of a node, and the node takes somebody; room and taints aside."""
+    labels, asked = labels_of(node), workload.spec
+    if node.spec.unschedulable or node.metadata.deletion_timestamp:
+        return False
+    return (
+        is_ready(node)
+        and asked.cluster in ("", node.spec.cluster)
+        and all(labels.get(key) == value for key, value in asked.constraints.node_selector.items())
+    )
+
+
+def fit_nowhere(members: list[LatticeWorkload], snap: Snap) -> bool:
+    """Whether they cannot all be bound, beside what is there and is as important, or some service's; of one size, as groups are."""
+    least = min(each.spec.priority for each in members)
+    there = [each for each in snap.workloads.values() if each.spec.priority >= least or each.spec.service]
+    for each in members:
+        nodes = [node for node in snap.nodes.values() if not node_of(each) and not infeasible(each, node)]
+        fitting = [
+            node for node in nodes if not lacking(each, node.metadata.name, node, there) and not _too_near(each, node, there, snap.nodes)
+        ]
+        if not fitting and not node_of(each):
+            return True
+        if fitting:
+            where = Binding(node=fitting[0].metadata.name, uid=fitting[0].metadata.uid, term=0)
+            there = [one for one in there if path_of(one) != path_of(each)]
+            there.append(replace(each, status=replace(each.status, binding=where)))
+    return False
 
 
 def gangs(seen: Seen, record: Record, moves: list[Move]) -> Found:
@@ -101,9 +188,26 @@ def modes(seen: Seen, record: Record, moves: list[Move]) -> Found:
             yield "I-16", f"{move.key.path} was bound to {node_of(move.new)} without having been prepared there"
         elif mode == "two-phase" and held is not None and held.reservation != bound_by(move.new):
             yield "I-16", f"{move.key.path} was prepared by {held.reservation} and bound by {bound_by(move.new)}"
-        lock = seen.snap.leases.get(f"lattice-system/node.{node_of(move.new)}")
-        if mode == "pessimistic" and move.new.spec.group is None and lock is None:
-            yield "I-17", f"{move.key.path} was bound to {node_of(move.new)}, which nobody had locked"
+        elif mode == "two-phase" and held is not None and not held.gang:
+            kept = (record.at if record.asked_at is None else record.asked_at) - seen.snap.prepared_at[move.key.path]
+            if kept > RESERVED / seen.rate(record):
+                yield "I-16", f"{move.key.path} was bound {kept:.1f} s after it was prepared, which holds for {RESERVED:g} s"
+        if mode == "pessimistic" and move.new.spec.group is None and (why := _unlocked(seen, record, node_of(move.new))):
+            yield "I-17", f"{move.key.path} was bound to {node_of(move.new)}, {why}"
+
+
+def _unlocked(seen: Seen, record: Record, node: str) -> str:
+    """Why whoever wrote that did not hold the lock of that node; empty if it did."""
+    path = f"lattice-system/node.{node}"
+    lock = seen.snap.leases.get(path)
+    if lock is None or record.term is None:
+        return "which nobody had locked"
+    holder, mine = lock.spec.holder_identity or "", f"{record.term.holder}.{record.term.number} "
+    if not holder.startswith(mine):
+        return f"which {holder or 'nobody'} had locked"
+    held = (record.at if record.asked_at is None else record.asked_at) - seen.snap.locked_at[path]
+    most = (lock.spec.lease_duration_seconds or 0) / seen.rate(record)
+    return f"whose lock had ended {held - most:.1f} s before" if held > most else ""
 
 
 def preemption(seen: Seen, record: Record, moves: list[Move]) -> Found:
@@ -111,9 +215,22 @@ def preemption(seen: Seen, record: Record, moves: list[Move]) -> Found:
     for move in workload_moves(moves):
         if move.old is None or move.new is None or not is_preempted(move.new) or is_preempted(move.old):
             continue
-        waiting = [each.spec.priority for each in seen.snap.workloads.values() if not node_of(each)]
-        if not any(priority > move.new.spec.priority for priority in waiting):
-            yield "I-18", f"{move.key.path} of priority {move.new.spec.priority} must make room, and nobody more important waits"
+        since = seen.since(record)
+        group = move.old.spec.group.name if move.old.spec.group else ""
+        leaving = [each for each in seen.snap.workloads.values() if group and each.spec.group and each.spec.group.name == group]
+        places = {node_of(each) for each in (move.old, *leaving)} - {""}  # a group makes room as a whole, wherever it is
+        nodes = [each for place in sorted(places) for each in seen.snap.versions(LatticeNode, f"/{place}", since)]
+        if not any(_waits_for(each, node) for each in _more_important(seen, move.new, since) for node in nodes):
+            yield "I-18", f"{move.key.path} of priority {move.new.spec.priority} must make room, and nobody more important waits for that"
+
+
+def _more_important(seen: Seen, than: LatticeWorkload, since: float) -> list[LatticeWorkload]:
+    known = [each for path in seen.snap.known_workloads for each in seen.snap.versions(LatticeWorkload, path, since)]
+    return [each for each in known if each.spec.priority > than.spec.priority]
+
+
+def _waits_for(workload: LatticeWorkload, node: LatticeNode) -> bool:
+    return not node_of(workload) and not infeasible(workload, node)
 
 
 def _after(seen: Seen, moves: Iterable[Move]) -> Workloads:

@@ -1,14 +1,18 @@
-"""Money: no commitment beyond a hard limit, spending that is price times time, and no machine that nobody pays for."""
+"""Money: no commitment beyond a hard limit, spending that is price times time, prices as stated, no machine that nobody pays for."""
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.ledger import LatticeLedger, LedgerStatus
+from lattice.kinds.nodeclass import LatticeNodeClass
+from lattice.kinds.pool import LatticePool
 from lattice.sim.past import Move
 from lattice.sim.promises.seen import Found, Seen
 from lattice.sim.stores import Record
 
 MONTH_HOURS = 720
+MONTHS = 13  # that are over are kept
 HOUR = 3_600_000_000  # microseconds
 
 
@@ -21,16 +25,49 @@ def money(seen: Seen, record: Record, moves: list[Move]) -> Found:
         lots = sum(lot.count * lot.micros for each in new.machines.values() for lot in each)
         if lots != new.committed_micros:
             yield "I-22", f"{move.key.name} commits {new.committed_micros} and its machines cost {lots}"
-        if old is not None and old.month == new.month:
-            passed = max(0, _micros(_time(new.as_of) - _time(old.as_of)))
-            due = old.spent_micros * HOUR + old.remainder + old.committed_micros * passed
-            if due != new.spent_micros * HOUR + new.remainder:
-                yield "I-22", f"{move.key.name} has spent {new.spent_micros}, and price times time is {due // HOUR}"
+        if old is not None:
+            yield from _spent(move.key.name, old, new)
+        yield from _priced(seen, record, move)
         named = move.new.spec.budget.name
         pool = next((each.new for each in moves if each.key.name == named and each.key.resource.startswith("latticepools")), None)
         pool = pool or seen.snap.pools.get(f"/{named}")
         if new.committed_micros > (old.committed_micros if old else 0) and pool is not None and pool.spec.budget is not None:
             yield from _over(move.new, int(Decimal(str(pool.spec.budget.max_monthly_cost)) * 1_000_000))
+
+
+def _spent(name: str, old: LedgerStatus, new: LedgerStatus) -> Found:
+    """Of each calendar month its own part: what is over is put away whole, and its rest is carried into the next."""
+    at, until = _time(old.as_of), max(_time(old.as_of), _time(new.as_of))
+    parts, past = old.spent_micros * HOUR + old.remainder, dict(old.past)
+    while (ends := _month_end(at)) <= until:
+        past[f"{at:%Y-%m}"], parts = divmod(parts + old.committed_micros * _micros(ends - at), HOUR)
+        at = ends
+    parts += old.committed_micros * _micros(until - at)
+    if parts != new.spent_micros * HOUR + new.remainder:
+        yield "I-22", f"{name} has spent {new.spent_micros} in {new.month}, and price times time is {parts // HOUR}"
+    if dict(sorted(past.items())[-MONTHS:]) != new.past:
+        yield "I-22", f"{name} says of the months before {new.past}, and price times time is {past}"
+
+
+def _priced(seen: Seen, record: Record, move: Move) -> Found:
+    """Machines are taken at the price that their class has, or had when whoever took them last heard of it."""
+    known = _lots_by_price(move.old)
+    for (cluster, kind, micros), count in _lots_by_price(move.new).items():
+        if count <= known[cluster, kind, micros]:
+            continue
+        since, account = seen.since(record), move.new.spec.budget
+        pools = seen.snap.versions(LatticePool, f"/{account.name}", since) if account.kind == "LatticePool" else []
+        classes = seen.snap.versions(LatticeNodeClass, f"/{kind}", since)
+        prices = {each.spec.cost_per_hour.get(pool.spec.provider.type) for each in classes for pool in pools} - {None}
+        if prices and micros not in {int(Decimal(str(each)) * 1_000_000) for each in prices}:
+            yield "I-22", f"{move.key.name} pays {micros} an hour for {kind} in {cluster}, whose price is {', '.join(map(str, prices))}"
+
+
+def _lots_by_price(ledger: LatticeLedger | None) -> Counter[tuple[str, str, int]]:
+    found: Counter[tuple[str, str, int]] = Counter()
+    for cluster, lots in ledger.status.machines.items() if ledger else ():
+        found.update({(cluster, each.node_class, each.micros): each.count for each in lots})
+    return found
 
 
 def paid(seen: Seen, record: Record) -> Found:
@@ -47,10 +84,13 @@ def _over(ledger: LatticeLedger, limit: int) -> Found:
     if status.committed_micros * MONTH_HOURS > limit:
         yield "I-20", f"{ledger.metadata.name} commits {status.committed_micros} an hour, {MONTH_HOURS} of which are more than {limit}"
     now = _time(status.as_of)
-    ends = datetime(now.year + now.month // 12, now.month % 12 + 1, 1, tzinfo=UTC)
-    due = status.spent_micros * HOUR + status.remainder + status.committed_micros * _micros(ends - now)
+    due = status.spent_micros * HOUR + status.remainder + status.committed_micros * _micros(_month_end(now) - now)
     if due > limit * HOUR:
         yield "I-20", f"{ledger.metadata.name} would have spent {due // HOUR} by the end of the month, and may spend {limit}"
+
+
+def _month_end(at: datetime) -> datetime:
+    return datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)
 
 
 def _micros(span: timedelta) -> int:

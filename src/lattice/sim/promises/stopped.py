@@ -9,7 +9,7 @@ from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.sim.past import Life, Move, lives, node_of, path_of
 from lattice.sim.promises.seen import CONTROLLERS, STALE, Found, Seen, is_preempted, is_ready, workload_moves
-from lattice.sim.settings import TIMES
+from lattice.sim.settings import KILLING, REPLACED, SKEW, TIMES
 from lattice.sim.stores import Record
 
 
@@ -20,8 +20,8 @@ def silence(seen: Seen, record: Record, moves: list[Move]) -> Found:
         if node is None or move.new is None or is_ready(node) or node.metadata.uid != move.old.status.binding.uid:
             continue
         policy = move.old.spec.disconnect
-        certain = TIMES.nodes.certain_after(policy.stop_after_ms / 1000) if policy.policy == "stop" else 0.0
-        least = max(TIMES.nodes.replace_after, certain) / seen.rate(record)
+        certain = (policy.stop_after_ms / 1000 + KILLING) * (1 + SKEW) ** 2 if policy.policy == "stop" else 0.0
+        least = max(REPLACED, certain) / seen.rate(record)
         quiet = record.at - max(seen.last_heard.get(node.metadata.name, -inf), seen.elected_at(record))
         if quiet < least and not _says_that_it_is_gone(seen, record, move.old):
             words = f"{move.key.path} was taken from {node.metadata.name} {quiet:.1f} s after that was heard"
@@ -65,7 +65,7 @@ def ground(seen: Seen) -> Found:
 def _lonely(life: Life, contacts: list[float], end: float) -> Found:
     if life.spec.stop_after is None:
         return
-    allowed = (life.spec.stop_after + TIMES.nodes.kill_grace) * (1 + TIMES.nodes.clock_error)
+    allowed = (life.spec.stop_after + KILLING) * (1 + SKEW)
     index = bisect_right(contacts, life.start)
     known = [contacts[index - 1] if index else life.start, *contacts[index : bisect_right(contacts, end)], end]
     for heard, following in pairwise(known):
@@ -134,18 +134,23 @@ def _was_there(seen: Seen, workload: LatticeWorkload, since: float) -> bool:
 
 
 def removal(seen: Seen, record: Record, moves: list[Move]) -> Found:
-    """I-27: a machine's node is deleted only when nothing is bound or prepared there, unless the machine itself is gone."""
+    """I-27: a machine's node is deleted only when nothing is bound or prepared there, unless the machine itself is gone.
+
+    From a node that is silent goes by itself only what is to run: what is to end ends with the machine.
+    """
     for move in moves:
         if isinstance(move.old, LatticeNode) and move.new is None and move.old.spec.cluster:
             there = [each for each in seen.snap.on(move.key.name) if not _is_on_former(each, move.old)]
-            left = [path_of(each) for each in there if is_ready(move.old) or not _is_unwanted(each)]
+            left = [path_of(each) for each in there if is_ready(move.old) or not _is_to_end(each)]
             if left and not seen.world.cloud.was_lost(move.key.name, record.at):
                 yield "I-27", f"node {move.key.name} was deleted with {', '.join(left)} on it"
 
 
-def _is_unwanted(workload: LatticeWorkload) -> bool:
-    """It is to end, and on a silent node it ends with the machine: nobody there could say that it has."""
-    return bool(workload.metadata.deletion_timestamp) or workload.spec.desired_state != "Running"
+def _is_to_end(workload: LatticeWorkload) -> bool:
+    """Somebody wants that, or it has failed for good."""
+    retry, spec = workload.status.retry, workload.spec
+    has_failed = retry is not None and retry.revision == spec.runs and retry.is_over
+    return bool(workload.metadata.deletion_timestamp) or spec.desired_state != "Running" or has_failed
 
 
 def _is_on_former(workload: LatticeWorkload, node: LatticeNode) -> bool:

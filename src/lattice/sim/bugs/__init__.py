@@ -1,0 +1,1 @@
+"""Bugs that are planted, by what they break; `sim/planted.py` lists them."""
