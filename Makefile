@@ -34,7 +34,7 @@ check: .venv/.ready-dev  ## format, lint, types, import rules, sizes
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
-prove: .venv/.ready-dev tools  ## the long proofs: kills, 30,000-operation contract, every kubectl, mutations, 10,000 examples a property
+prove: .venv/.ready-dev tools  ## the long proofs: kills, power cuts, 30,000-operation contract, every kubectl, mutations, planted bugs, 10,000 examples a property
 	LATTICE_ALL_KUBECTLS=1 $(BIN)/python -m pytest -m prove -n 2 --dist loadgroup -rP --timeout 3000
 	LATTICE_LONG=1 $(BIN)/python -m pytest -m "not prove" -n 2 --timeout 3000 tests/engine tests/scheduling tests/placement tests/controllers/test_plan_applied.py
 

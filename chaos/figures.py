@@ -7,29 +7,33 @@ from dataclasses import dataclass, field
 
 from chaos.judge import Evidence, is_alone
 from chaos.nemesis import Fault
+from chaos.record import machine
 from lattice.kinds.node import LatticeNode
-from lattice.sim.past import Snap
+from lattice.kinds.workload import LatticeWorkload
+from lattice.sim.past import Snap, node_of
 from lattice.sim.settings import LEASE, TIMES
 
 ALONE = 3.0  # seconds around a fault in which no other befell the control plane: only such are measured
 NOT_READY = TIMES.nodes.not_ready_after * 1.5  # seconds
 REFUSED_WITHIN = 2.0  # seconds
+SETTLING = 2.0  # seconds in which what agents had been told is done
 AFTER = 20.0  # seconds after a fault was healed in which recovery is looked for
 
 
 @dataclass
 class Figure:
     what: str
-    aim: float  # seconds at most
+    aim: float  # at most
     seen: list[float] = field(default_factory=list)
+    unit: str = "s"
 
     @property
     def row(self) -> str:
         if not self.seen:
-            return f"| {self.what} | {self.aim:g} | 0 | | | | not seen |"
+            return f"| {self.what} | {self.aim:g} {self.unit} | 0 | | | | not seen |"
         low, middle, high = min(self.seen), statistics.median(self.seen), max(self.seen)
         verdict = "met" if high <= self.aim else f"missed {sum(each > self.aim for each in self.seen)} times"
-        return f"| {self.what} | {self.aim:g} | {len(self.seen)} | {low:.2f} | {middle:.2f} | {high:.2f} | {verdict} |"
+        return f"| {self.what} | {self.aim:g} {self.unit} | {len(self.seen)} | {low:.2f} | {middle:.2f} | {high:.2f} | {verdict} |"
 
 
 def figures(evidence: Evidence) -> list[Figure]:
@@ -65,6 +69,19 @@ def figures(evidence: Evidence) -> list[Figure]:
         ]
         return max(waits) if waits else None
 
+    def accepted_late(fault: Fault) -> float | None:
+        """Of those that were paused and went on: what they wrote in a term that was over."""
+        after = [at for at, _ in evidence.history.terms if fault.at < at < fault.healed]
+        if fault.leader not in fault.victims or not after:
+            return None
+        written = [each for each in evidence.history.records() if after[0] < each.at < fault.healed + AFTER and each.term]
+        return float(sum(each.term.number != each.led for each in written if each.term))
+
+    def started_meanwhile(fault: Fault) -> float:
+        """What was under way when they went is let finish."""
+        return float(sum(fault.at + SETTLING < at < fault.healed for at in starts))
+
+    starts = [happening.at for agent in evidence.agents for happening in machine(agent)[0].ground.history if happening.what == "start"]
     return [
         Figure("leader killed: another leads", LEASE + 2, measured(["kill -9"], "leader", next_term)),
         Figure("leader paused: another leads", LEASE + 2, measured(["pause"], "leader", next_term)),
@@ -78,7 +95,10 @@ def figures(evidence: Evidence) -> list[Figure]:
         Figure("most of etcd lost: a write is refused", REFUSED_WITHIN, measured(["kill -9"], "most of etcd", refused_after)),
         Figure("most of etcd back: first write", 10, measured(["kill -9"], "most of etcd", first_answer)),
         Figure("all servers back: first write", 10, measured(["kill -9"], "all servers", first_answer)),
-        Figure("group of nodes cut off: the first is not ready", NOT_READY, _not_ready(evidence)),
+        Figure("leader paused: writes of its term accepted once it goes on", 0, measured(["pause"], "leader", accepted_late), "writes"),
+        Figure("all servers down: copies started meanwhile", 0, measured(["kill -9"], "all servers", started_meanwhile), "starts"),
+        Figure("group of nodes cut off: the last of them is not ready", NOT_READY, _not_ready(evidence)),
+        Figure("half of the nodes cut off: given up each second", TIMES.nodes.evictions_per_second, _given_up(evidence), "nodes"),
     ]
 
 
@@ -90,9 +110,39 @@ def _not_ready(evidence: Evidence) -> list[float]:
         if (fault.strike.kind.name, fault.strike.kind.target) != ("cut", "group") or not is_alone(fault, evidence.faults, 0):
             continue
         names = [agent.name for agent in evidence.agents if agent.part in fault.victims]
-        after = [at - fault.at for name in names for at in lost.get(name, []) if fault.at < at < fault.healed]
-        if after or fault.healed - fault.at > NOT_READY:
-            found.append(min(after, default=fault.healed - fault.at))
+        lasted = fault.healed - fault.at
+        after = [min((at - fault.at for at in lost.get(name, []) if fault.at < at < fault.healed), default=lasted) for name in names]
+        if after and lasted > NOT_READY:
+            found.append(max(after))
+    return found
+
+
+def _given_up(evidence: Evidence) -> list[float]:
+    """Nodes from which something was taken while half of all were silent, by the second from the first of them to the last."""
+    taken = _takings(evidence)
+    found = []
+    for fault in evidence.faults:
+        if (fault.strike.kind.name, fault.strike.kind.target) == ("cut", "half of the groups"):
+            firsts = sorted(
+                min(times) for times in ([at for at in each if fault.at < at < fault.healed] for each in taken.values()) if times
+            )
+            found.append((len(firsts) - 1) / (firsts[-1] - firsts[0]) if len(firsts) > 1 else 0.0)
+    return found
+
+
+def _takings(evidence: Evidence) -> dict[str, list[float]]:
+    """By node: when something was taken from it that was to run on, while it was not ready."""
+    snap = Snap()
+    found: dict[str, list[float]] = {}
+    for record in evidence.history.records():
+        moves = snap.moves(record)
+        for move in moves:
+            if not isinstance(move.old, LatticeWorkload) or not node_of(move.old) or move.new is None or node_of(move.new):
+                continue
+            node = snap.nodes.get(f"/{node_of(move.old)}")
+            if node is not None and not _is_ready(node):
+                found.setdefault(node.metadata.name, []).append(record.at)
+        snap.apply(moves, record.at)
     return found
 
 

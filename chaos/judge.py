@@ -16,7 +16,7 @@ from lattice.sim.run import Run
 from lattice.sim.stores import Record
 
 AROUND = 6  # revisions on either side that are shown
-QUIET = 15.0  # seconds at the end in which nothing may be written
+QUIET = 60.0  # seconds at the end in which nothing may be written
 FLAP = 8.0  # seconds after a wall clock was set in which nobody may be deposed by it
 STEADY = {"leases.coordination.k8s.io", "events"}  # written while nothing happens
 
@@ -24,6 +24,7 @@ STEADY = {"leases.coordination.k8s.io", "events"}  # written while nothing happe
 class RealChecker(Checker):
     """Left out is what a record of etcd does not hold: leaders' copies, rejected writes, machines made by a provider."""
 
+    heard_within = 30.0  # seconds in which our watchers hear of what was done
     faults: Sequence[Fault] = ()
     terms: Sequence[tuple[float, int]] = ()
 
@@ -67,14 +68,15 @@ def judge(evidence: Evidence) -> tuple[list[Violation], list[Record]]:
         machines[agent.name], beats = machine(agent)
         heard += beats
     records = evidence.history.records()
-    checker = RealChecker(cast("Run", _run(evidence, machines, heard, records)))
+    checker = RealChecker(cast("Run", run_of(evidence, machines, heard, records)))
     checker.faults, checker.terms = evidence.faults, evidence.history.terms
     found = checker.check()
     found += [Violation("I-06", words, evidence.ended) for words in evidence.history.troubles]
     return found + list(unquiet(records, evidence.ended)), records
 
 
-def _run(evidence: Evidence, machines: dict[str, Any], heard: list[tuple[float, str]], records: list[Record]) -> SimpleNamespace:
+def run_of(evidence: Evidence, machines: dict[str, Any], heard: list[tuple[float, str]], records: list[Record]) -> SimpleNamespace:
+    """What was recorded, in the form that the simulator's checker reads."""
     world = SimpleNamespace(
         store=SimpleNamespace(history=records, elections=[]),
         told=evidence.crowd.told,
@@ -84,7 +86,7 @@ def _run(evidence: Evidence, machines: dict[str, Any], heard: list[tuple[float, 
         machines=machines,
         gone=[],
         loop=SimpleNamespace(time=lambda: evidence.ended, errors=[]),
-        cloud=SimpleNamespace(standing=lambda at: []),
+        cloud=SimpleNamespace(standing=lambda at: [], was_lost=lambda node, at: False),  # machines are there all the time
     )
     return SimpleNamespace(world=world, trouble="", swarm=SimpleNamespace(kinds=(), shape=SimpleNamespace(binding="optimistic")))
 

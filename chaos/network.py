@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,17 +117,6 @@ def dumb(part: str) -> list[Rule]:
 
 def cut(part: str) -> list[Rule]:
     return deaf(part) + dumb(part)
-
-
-def cut_from(part: str, others: Sequence[str]) -> list[Rule]:
-    return [
-        rule
-        for each in others
-        for rule in (
-            Rule(part, ("INPUT", "-s", ADDRESSES[each], *DROP)),
-            Rule(part, ("OUTPUT", "-d", ADDRESSES[each], *DROP)),
-        )
-    ]
 
 
 def cut_port(part: str, port: int) -> list[Rule]:

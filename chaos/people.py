@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ SERVICES = tuple(f"svc-{number}" for number in range(8))
 LONE = tuple(f"lone-{number}" for number in range(12))
 GANG = ("crew-0", "crew-1", "crew-2")
 LIMITS = (600, 900, 2000)
-HEARD_WITHIN = 30.0  # seconds in which our watcher hears of what was done: a delete is not told its revision
 OK, REFUSED, UNKNOWN = "ok", "refused", "unknown"
 
 
@@ -83,9 +82,10 @@ class Client:
         server, wire = self.rng.choice(self.wires)
         asked = time.monotonic()
         outcome, revision, why = _answered(wire, method, with_query(path_of(kind, name, part), query or {}), body, form)
-        told = time.monotonic() + (HEARD_WITHIN if method == "DELETE" else 0)
         noted = "RETRY" if part == "retry" else method
-        self.log.append(Told(self.name, operation, noted, key_of(kind, name), asked, told, outcome, revision, why, server))
+        told = Told(self.name, operation, noted, key_of(kind, name), asked, time.monotonic(), outcome, revision, why, server)
+        replicas = (body or {}).get("spec", {}).get("replicas") if part == "scale" else None
+        self.log.append(replace(told, is_named=body is not None and not part, is_missing=why.startswith("404"), replicas=replicas))
         return outcome == OK
 
 

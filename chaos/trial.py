@@ -35,7 +35,7 @@ PEOPLE = 3
 PATIENCE = 120.0  # seconds until everything is up
 CALM = 150.0  # of the whole, without faults at the end
 CONVERGE = 100.0  # seconds in which everything wanted runs after the last fault
-SETTLE = 40.0  # seconds in which nobody writes any more after that
+SETTLE = 90.0  # seconds in which nobody writes any more after that
 
 
 @dataclass
@@ -167,7 +167,7 @@ class Trial:
         violations += [Violation("I-00", words, evidence.ended) for words in nemesis.surprises]
         self._tell_faults(nemesis)
         self._tell_counts(evidence, len(records))
-        print("\n| recovery | aim, s | times | least | median | most | |\n|---|---|---|---|---|---|---|")
+        print("\n| recovery | aim | times | least | median | most | |\n|---|---|---|---|---|---|---|")
         print("\n".join(figure.row for figure in figures(evidence)))
         print(f"\n{len(violations)} violations")
         for violation in violations[:40]:

@@ -2,6 +2,7 @@
 
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from lattice.agent.runtimes.protocol import InstanceId, RunSpec
 from lattice.clock import SystemClock
 from lattice.kinds.base import Metadata
 from lattice.kinds.container import Container
+from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
 from lattice.sim.check import Violation
 from lattice.sim.past import lives
@@ -210,3 +212,75 @@ def test_a_recovery_that_never_came_is_a_figure_that_was_missed(name: str, lane:
     crowd.told.append(Told("p", "p.1", "PATCH", Key("configmaps", "default", "p"), 39, 40, "unknown"))
     found = {each.what: each for each in figures(Evidence(a_history(), crowd, [], [fault], 100.0))}
     assert "missed 1 times" in found[figure].row
+
+
+def _cut(target: str, lasts: float) -> Fault:
+    kind = Kind("cut", "nodes", target, (1, 2))
+    return Fault(Strike(10, kind, lasts, 0.5), 10, ["racks1"], "server1", 10 + lasts)
+
+
+def a_node(name: str, is_ready: bool) -> bytes:
+    ready = {
+        "type": "Ready",
+        "status": "True" if is_ready else "False",
+        "reason": "Heartbeat",
+        "lastTransitionTime": "2026-03-10T09:00:00Z",
+    }
+    body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNode", "metadata": {"name": name}, "status": {"conditions": [ready]}}
+    return msgspec.json.encode(body)
+
+
+def node_key(name: str) -> bytes:
+    return History("p").keys.object(Key(LatticeNode.resource.id, "", name))
+
+
+def at(times: list[float], history: History) -> History:
+    """The same revisions at other times."""
+    for written, when in zip(history.written.values(), times, strict=True):
+        written.at = when
+    return history
+
+
+def the_row(evidence: Evidence, what: str) -> str:
+    return next(each.row for each in figures(evidence) if each.what.startswith(what))
+
+
+def test_a_group_is_not_ready_when_the_last_of_it_is(tmp_path: Path) -> None:
+    agents = [Agent(number, f"n{number}", "racks1", [], tmp_path, notes=tmp_path / "none") for number in (1, 2)]
+    nodes = [(node_key(name.decode()), name.decode()) for name in (b"n1", b"n2")]
+    events = [[(key, a_node(name, True)) for key, name in nodes], *([(key, a_node(name, False))] for key, name in nodes)]
+    history = at([1.0, 20.0, 24.0], a_history(*events))
+    assert "| 14.00 | 14.00 | 14.00 | met |" in the_row(
+        Evidence(history, Crowd({}, CHANCE), agents, [_cut("group", 30)], 100.0), "group of nodes"
+    )
+
+
+def test_nodes_that_are_given_up_too_fast_are_a_figure_that_was_missed() -> None:
+    keys = [
+        (node_key(name.decode()), b"/p/objects/latticeworkloads.lattice.dev/default/w%s" % name, name.decode()) for name in (b"n1", b"n2")
+    ]
+    there = [(key, value) for node, workload, name in keys for key, value in ((node, a_node(name, False)), (workload, a_bound(name, 1)))]
+    loose = msgspec.json.decode(a_bound("n", 1))
+    del loose["status"]
+    taken = [[(workload, msgspec.json.encode(loose))] for _, workload, _ in keys]
+    for pause, verdict in ((1.0, "missed 1 times"), (5.0, "met")):
+        history = at([1.0, 20.0, 20.0 + pause], a_history(there, *taken))
+        row = the_row(Evidence(history, Crowd({}, CHANCE), [], [_cut("half of the groups", 30)], 100.0), "half of the nodes")
+        assert verdict in row, row
+
+
+def test_what_starts_while_all_servers_are_down_is_a_figure_that_was_missed(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    a_machine(path).begin(a_spec())
+    now = time.monotonic()
+    agent = Agent(1, "n", "racks1", [], tmp_path, notes=path)
+    fault = Fault(Strike(10, Kind("kill -9", "servers", "all servers", (1, 2)), 20, 0.5), now - 10, ["server1"], "server1", now + 10)
+    for faults, verdict in (([fault], "missed 1 times"), ([replace(fault, at=now + 1)], "met")):
+        assert verdict in the_row(Evidence(a_history(), Crowd({}, CHANCE), [agent], faults, now + 100), "all servers down")
+
+
+def test_a_node_removed_with_work_on_it_is_told_of() -> None:
+    node = node_key("n")
+    made = msgspec.json.decode(a_node("n", True)) | {"spec": {"cluster": "rack-001"}}
+    revisions = [[(TERM, b"1")], [(node, msgspec.json.encode(made))], [(WORKLOAD, a_bound("n", 1))], [(node, None)]]
+    assert any(each.startswith("I-27") for each in told(a_history(*revisions)))

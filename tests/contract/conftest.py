@@ -1,14 +1,20 @@
 """The stores that the contract suite runs on."""
 
+import asyncio
 import itertools
+import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from contract.etcd_server import EtcdServer, running_etcd
 from lattice.clock import SystemClock
+from lattice.sim.loop import Process, SimLoop
+from lattice.sim.network import Network
+from lattice.sim.stores import HistoryStore, StoreClient
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Store
 from lattice.store.sqlite import SqliteStore
@@ -29,6 +35,8 @@ async def opened(name: str, folder: Path, server: EtcdServer | None) -> AsyncIte
     store: Store
     if name == "memory":
         store = MemoryStore(SystemClock())
+    elif name == "simulated":
+        store = simulated()
     elif name == "sqlite":
         store = await SqliteStore.open(folder / f"state-{next(_numbers)}.db", SystemClock())
     else:
@@ -42,7 +50,25 @@ async def opened(name: str, folder: Path, server: EtcdServer | None) -> AsyncIte
         await store.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "etcd"])
+class RealTime:
+    """What the simulated network asks of its loop, of one in which time passes."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.time, self.call_at, self.create_future = self._loop.time, self._loop.call_at, self._loop.create_future
+
+    def post(self, when: float, deliver: Callable[..., object], *args: object) -> None:
+        self._loop.call_at(when, deliver, *args)
+
+
+def simulated() -> Store:
+    """The store of the simulation, as one of its servers reaches it."""
+    loop = RealTime()
+    net = Network(cast("SimLoop", loop), random.Random(1), delay=1e-6)  # noqa: S311
+    return StoreClient(HistoryStore(SystemClock(), loop.time), net, Process("s1#1", "s1"), lambda: 0.0)
+
+
+@pytest.fixture(params=["memory", "simulated", "sqlite", "etcd"])
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
     server = request.getfixturevalue("etcd") if request.param == "etcd" else None
     return lambda: opened(request.param, tmp_path, server)

@@ -18,6 +18,7 @@ from lattice.scheduling.profile import DEFAULT, PRESETS, parse_profile
 Script = Callable[[World, VirtualClock], Coroutine[Any, Any, None]]
 FIRST = "north-001-nano-1"
 TWO_PHASE = parse_profile({"name": "mine", "scores": dict(PRESETS[DEFAULT].scores), "binding": "two-phase"})
+PESSIMISTIC = parse_profile({"name": "mine", "scores": dict(PRESETS[DEFAULT].scores), "binding": "pessimistic"})
 LONG_AGO = "2020-01-01T00:00:00+00:00"
 
 
@@ -58,6 +59,23 @@ def test_who_waits_for_room_does_not_go_to_a_node_that_meanwhile(node: LatticeNo
             await one.look()
             await leave(world, "low")
             await one.look()
+        assert await world.bindings() == {}
+
+    play(script)
+
+
+def test_a_locked_node_that_was_cordoned_since_it_was_chosen_gets_nothing() -> None:
+    """Its room alone, looked at under the lock, does not make it fit."""
+
+    async def script(world: World, clock: VirtualClock) -> None:
+        await world.add(a_node("n1", 1000), a_workload("w"))
+        async with acting(world.store, clock, PESSIMISTIC) as one:
+            await one.caught_up()
+            await one.controller._absorb()
+            decided = one.controller._decide()
+            assert decided is not None
+            await world.put(a_node("n1", 1000, spec={"unschedulable": True}))
+            await one.controller._write(decided)
         assert await world.bindings() == {}
 
     play(script)

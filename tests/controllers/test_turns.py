@@ -4,7 +4,7 @@ import random
 
 from store.virtual import VirtualClock
 
-from lattice.controllers.turns import PROMPT, TROUBLE, Again, Lane, Turns
+from lattice.controllers.turns import LEAST, PROMPT, TROUBLE, Again, Lane, Turns
 
 
 def test_two_servers_do_not_back_off_in_step() -> None:
@@ -47,6 +47,16 @@ def test_what_a_person_asks_for_goes_first_and_no_lane_starves() -> None:
     assert order[:9] == ["changed19", *(f"changed{index}" for index in range(6)), "all0", "changed6"]
     assert turns.take() is None
     assert len(set(order)) == 40
+
+
+def test_a_wait_that_is_too_short_for_a_clock_to_show_is_a_wait_all_the_same() -> None:
+    """What is left of a time that is counted down may be less than the smallest step of a clock: that must not make a key spin."""
+    clock = VirtualClock()
+    turns = Turns(clock, random.Random(1))  # noqa: S311
+    turns.wake("a")
+    turns.take()
+    turns.done("a", Again(1e-14))
+    assert turns.next_due() == LEAST
 
 
 def test_a_key_that_is_put_off_again_and_again_leaves_nothing_behind() -> None:

@@ -85,6 +85,14 @@ def test_stuck_replicas_get_a_machine_more_when_all_of_theirs_have_joined() -> N
     assert len(decided.fleet.seats["default/api"]) == 2
 
 
+def test_stuck_replicas_whose_relief_was_refused_are_not_decided_again_at_once() -> None:
+    """Whoever is left out for a while, since a budget refused it, gets no relief either: the same would be refused again."""
+    world = settle(a_world(a_pool(), a_service("api", replicas=2, cores=1))).applied()
+    cell: Cell = ("p1-001", "m")
+    decided = decide_stages(world, Seen(stuck={"default/api": Counter({cell: 1})}, joined=Counter({cell: 1})), but=["default/api"])
+    assert (decided.wanted, decided.reliefs) == ({"p1-001": Counter(m=1)}, {})
+
+
 def test_stuck_replicas_go_elsewhere_when_their_cluster_may_not_grow() -> None:
     world = settle(a_world(a_pool("p1", capacity={"maxNodes": 1}), a_service("api", replicas=2))).applied()
     world = world.having([a_pool("p2")])

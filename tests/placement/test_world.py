@@ -322,6 +322,16 @@ def test_what_is_spent_of_the_month_is_counted(spent: int, count: int) -> None:
     assert found.where.get(API, {}) == ({("p1", "p1-001", "m"): count} if count else {})
 
 
+@pytest.mark.parametrize("now", [
+    pytest.param(datetime(2026, 1, 16, 12, tzinfo=UTC), id="as it should be"),
+    pytest.param(datetime(2026, 1, 16, 11, tzinfo=UTC), id="the clock was set back by an hour"),
+])  # fmt: skip
+def test_what_a_month_will_cost_is_counted_from_where_what_it_has_cost_ends(now: datetime) -> None:
+    """An hour that is spent already is not spent once more."""
+    objects = a_world(a_pool(budget=300), a_ledger(5_000_000, "2026-01-16T12:00:00.000000Z")).objects
+    assert World(objects, now=now).projected("pool.p1", 100_000) == 5_000_000 + 100_000 * 15 * 24 + 100_000 * 12
+
+
 def test_services_of_one_name_in_two_namespaces_are_two() -> None:
     other = msgspec.structs.replace(a_service(), metadata=msgspec.structs.replace(a_service().metadata, namespace="team"))
     assert isinstance(other, LatticeService)

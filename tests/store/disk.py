@@ -18,7 +18,7 @@ BASE = "unix"
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """With `data` it was written to, with `size` it was cut to that; `is_gone`: it was deleted; else it was synced."""
+    """With `data` it was written to, with `size` it was cut to that; `is_gone`: it was deleted, which may be undone; else it was synced."""
 
     file: str
     offset: int = 0
@@ -28,7 +28,7 @@ class Deed:
 
     @property
     def is_sync(self) -> bool:
-        return self.data is None and self.size is None
+        return self.data is None and self.size is None and not self.is_gone
 
 
 @dataclass
@@ -41,6 +41,12 @@ class Disk:
     def note(self, deed: Deed) -> None:
         with self.lock:
             self.deeds.append(deed)
+
+    def sync_folder(self) -> None:
+        """What was deleted stays deleted."""
+        with self.lock:
+            last = {deed.file: deed for deed in self.deeds}
+            self.deeds += [Deed(file) for file, deed in last.items() if deed.is_gone]
 
     @property
     def moment(self) -> int:
@@ -78,6 +84,7 @@ def _replayed(content: bytearray | None, deeds: Iterable[Deed]) -> bytearray | N
     for deed in deeds:
         if deed.is_gone:
             content = None
+        if deed.is_gone or deed.is_sync:
             continue
         content = bytearray() if content is None else content
         if deed.size is not None:
@@ -99,14 +106,17 @@ class Drive(apsw.VFS):
         return _File(self.disk, name, flags)
 
     def xDelete(self, name: str, is_durable: bool) -> None:
-        """One that need not last may be undone by a cut; nobody counts on it either way."""
+        """One that need not last may be undone by a cut."""
         super().xDelete(name, is_durable)
         self.disk.note(Deed(name, is_gone=True))
+        if is_durable:
+            self.disk.note(Deed(name))
 
 
 class _File(apsw.VFSFile):
     def __init__(self, disk: Disk, name: Any, flags: Any) -> None:
         self.disk, self.file = disk, name.filename() if isinstance(name, apsw.URIFilename) else (name or "")
+        self.is_new = self.file.endswith(("-wal", "-journal")) and not Path(self.file).exists()
         super().__init__(BASE, name, flags)
 
     def xWrite(self, data: bytes, offset: int) -> None:
@@ -118,5 +128,9 @@ class _File(apsw.VFSFile):
         self.disk.note(Deed(self.file, size=size))
 
     def xSync(self, flags: int) -> None:
+        """The first of a new log or journal syncs its folder as well: SQLite's own way to the disk does so."""
         super().xSync(flags)
         self.disk.note(Deed(self.file))
+        if self.is_new:
+            self.is_new = False
+            self.disk.sync_folder()
