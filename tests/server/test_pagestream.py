@@ -22,13 +22,14 @@ from lattice.kinds.node import LatticeNode
 from lattice.kinds.stored import pack
 from lattice.kinds.workload import Binding, WorkloadStatus
 from lattice.server.api import Api
-from lattice.server.auth import REMEMBER, Tokens, new_token, token_secret
+from lattice.server.auth import Tokens, new_token, token_secret
 from lattice.server.call import User
 from lattice.server.pagestream import BEAT, BEATING, PACE, Again, PageStream
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import ABSENT, Delete, Key, Put
 
 NOTE = {"event": "change"}
+PROMISED = 10  # seconds until whoever is not known any more hears nothing
 
 
 @dataclass
@@ -218,13 +219,13 @@ def test_a_revoked_token_hears_no_more(restless: bool) -> None:
         tokens = Tokens(world.api.store, world.clock)
         stream = await world.open(await tokens.user(token), lambda: tokens.user(token), kinds="latticenodes")
         await world.api.store.commit([Delete(key)])
-        for second in range(int(BEAT + REMEMBER)):
+        for second in range(PROMISED):
             if restless:
                 await world.put(a_node(f"n{second}"))
             await world.clock.advance(1)
         assert stream.task.done()
-        assert b"/n9" in b"".join(stream.heard) or not restless
-        assert b"/n11" not in b"".join(stream.heard)
+        assert b"/n3" in b"".join(stream.heard) or not restless
+        assert b"/n6" not in b"".join(stream.heard)
 
     play(story)
 

@@ -23,6 +23,7 @@ spec:
 
 
 NODE = {"pool": "p", "cluster": "c", "isReady": True, "cpu": 1000, "memory": 1 << 30, "created": "2026-01-01T00:00:00Z"}
+BROKEN = "export default () => { throw new Error('out of coins'); };"
 WHY = "0 of 2 nodes: 2 without 2 cpu free"
 WEB_1 = {"path": "default/web-1", "namespace": "default", "name": "web-1", "service": "web", "node": "", "state": "Pending"}
 
@@ -69,6 +70,24 @@ def test_the_map_and_tables_are_reached_by_keyboard(visit: Visitor) -> None:
     expect(page.get_by_role("heading", name="north-001-grid-1")).to_be_visible()
 
 
+def test_the_focus_goes_into_a_box_and_comes_back_to_it(visit: Visitor) -> None:
+    page = visit("#/fleet")
+    focused = page.locator(".map [data-depth='0']:focus")
+    page.locator(".map [data-key='south']").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".map [data-depth='0']")).to_have_count(2)
+    expect(focused).to_have_attribute("aria-label", boxes(page, 0)[0])
+    page.keyboard.press("ArrowRight")
+    left = boxes(page, 0)[1]
+    page.keyboard.press("Enter")
+    expect(page.locator(".map [data-depth='0']")).to_have_count(1)
+    expect(focused).to_have_count(1)
+    page.keyboard.press("Escape")
+    expect(focused).to_have_attribute("aria-label", left)
+    page.evaluate("location.hash = '#/fleet'")
+    expect(focused).to_have_attribute("data-key", "south")
+
+
 def test_a_change_shows_within_two_seconds(visit: Visitor, shop: Shop) -> None:
     page = visit("#/events?q=probe")
     expect(page.get_by_text("nothing happened that matches")).to_be_visible()
@@ -112,6 +131,40 @@ def test_an_address_that_leads_nowhere_says_so(visit: Visitor) -> None:
     expect(page.locator("nav [aria-current=page]")).to_have_count(0)
     page.get_by_role("link", name="See the fleet").click()
     expect(page.get_by_role("heading", level=1, name="Fleet")).to_be_visible()
+
+
+@pytest.mark.parametrize("address", ["services/default", "services/%E0%A4%A", "services/a/b/c", "nodes/a/b", "money/a"])
+def test_an_address_with_words_too_few_or_too_many_leads_nowhere_and_breaks_nothing(address: str, visit: Visitor) -> None:
+    page = visit(f"#/{address}")
+    expect(page.get_by_role("heading", level=1, name="Nothing here")).to_be_visible()
+    page.get_by_role("link", name="Events").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(["Events"])
+    expect(page.get_by_role("navigation", name="Path")).to_have_count(0)
+
+
+ELSEWHERE_ONCE_DRAWN = """addEventListener("DOMContentLoaded", () => new MutationObserver((_, seen) => {
+  if (!document.querySelector("nav")) return;
+  seen.disconnect();
+  location.hash = "#/nodes";
+}).observe(document.body, { childList: true, subtree: true }))"""
+
+
+def test_who_goes_elsewhere_while_the_page_is_first_drawn_gets_there(visit: Visitor) -> None:
+    page = visit("#/plan")
+    page.add_init_script(ELSEWHERE_ONCE_DRAWN)
+    page.reload()
+    expect(page.get_by_role("heading", level=1)).to_have_text(["Nodes"])
+
+
+def test_a_view_that_breaks_says_so_and_the_others_go_on(visit: Visitor) -> None:
+    page = visit("#/events")
+    page.route("**/ui/views/money.js", lambda route: route.fulfill(content_type="text/javascript", body=BROKEN))
+    page.get_by_role("link", name="Money").click()
+    expect(page.get_by_role("alert")).to_contain_text("this view broke: out of coins")
+    visit.forgive("out of coins")
+    page.get_by_role("link", name="Nodes").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(["Nodes"])
+    expect(page.get_by_role("alert")).to_have_count(0)
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])

@@ -65,6 +65,7 @@ def test_a_node_is_cordoned_drained_and_taken_back_from_the_page(visit: Visitor,
     page.get_by_role("button", name="Drain…").click()
     expect(page.get_by_role("dialog")).to_contain_text("1 workload of no service will stop: default/guest. Nothing starts first")
     expect(page.get_by_role("dialog")).not_to_contain_text("another starts first")
+    expect(page.get_by_role("dialog")).not_to_contain_text("its cluster")
     page.get_by_role("dialog").get_by_role("button", name="Drain").click()
     expect(state).to_have_text("Draining")
     expect(page.get_by_text("drained: nothing runs here any more")).to_be_visible()
@@ -77,3 +78,5 @@ def test_a_node_is_cordoned_drained_and_taken_back_from_the_page(visit: Visitor,
     page.get_by_role("button", name="Drain…").click()
     expect(page.get_by_role("dialog")).to_contain_text("1 replica will move elsewhere: default/lab-notes-0. Of each service one at a time")
     expect(page.get_by_role("dialog")).not_to_contain_text("of no service")
+    expect(page.get_by_role("dialog")).to_contain_text("Where no other node of its cluster has room, new machines are made")
+    expect(page.get_by_role("dialog")).to_contain_text("Once it is empty, its cluster lab-001 may give it up")

@@ -10,7 +10,8 @@ from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
 expect.set_options(timeout=15_000)  # the first question starts a process
-SAFE = (EXAMPLES / "vault.yaml").read_text().replace("vault", "safe").replace("[fedramp]", "[gdpr]")
+VAULT = (EXAMPLES / "vault.yaml").read_text()
+SAFE = VAULT.replace("vault", "safe").replace("[fedramp]", "[gdpr]")
 
 
 @pytest.fixture
@@ -78,6 +79,24 @@ def test_a_pasted_plan_is_the_one_of_the_command_and_can_be_applied(visit: Visit
     expect(page.locator("[data-test=verdict]")).to_contain_text("Placed in south", timeout=10_000)
 
 
+WEB = next(each for each in (EXAMPLES / "quickstart" / "services.yaml").read_text().split("---\n") if "name: web\n" in each)
+
+
+def test_a_plan_and_who_is_asked_to_apply_it_say_what_is_overwritten(visit: Visitor) -> None:
+    page = visit("#/plan")
+    page.get_by_label("Manifests").fill(WEB.replace("hello from web", "good evening"))
+    page.get_by_role("button", name="Plan", exact=True).click()
+    expect(page.locator("[data-test=summary]")).to_contain_text("1 service restarted replica by replica, ")
+    expect(page.locator(".figures")).to_contain_text("Services changed1")
+    declared = page.get_by_role("region", name="Declared")
+    expect(declared).to_contain_text("LatticeService/default/web")
+    expect(declared.locator("del")).to_contain_text("hello from web")
+    expect(declared.locator("ins")).to_contain_text("good evening")
+    page.get_by_role("button", name="Apply this plan").click()
+    asked = page.get_by_role("dialog", name="Apply this plan?")
+    expect(asked).to_contain_text("1 service is declared otherwise: web (spec.containers.main.command)")
+
+
 DROPPED = """texts => {
   const held = new DataTransfer();
   texts.forEach((text, at) => held.items.add(new File([text], `${at}.yaml`, { type: "text/yaml" })));
@@ -123,6 +142,36 @@ def test_who_may_only_look_may_plan_and_not_apply(visit: Visitor) -> None:
     page.get_by_role("button", name="Plan", exact=True).click()
     expect(page.get_by_text("somebody else has to apply it")).to_be_visible()
     expect(page.get_by_role("button", name="Apply this plan")).to_have_count(0)
+
+
+@pytest.fixture
+def vault(shop: Shop) -> Iterator[None]:
+    """A service that fits nowhere, whatever else is planned."""
+    shop.apply(VAULT)
+    yield
+    shop.delete("vault")
+
+
+@pytest.mark.usefixtures("vault")
+def test_what_is_new_comes_first_and_old_troubles_are_folded_below(visit: Visitor) -> None:
+    page = visit("#/whatif?lose=south")
+    fresh = page.get_by_role("region", name="Not all placed")
+    old = page.locator("details", has_text="1 service is not all placed, as before")
+    expect(fresh).to_contain_text("default/api")
+    expect(fresh).not_to_contain_text("default/vault")
+    expect(old.get_by_role("link", name="default/vault")).not_to_be_visible()
+    tables = page.get_by_role("table", name="Services")
+    below = "(one, other) => one.compareDocumentPosition(other) === Node.DOCUMENT_POSITION_FOLLOWING"
+    assert tables.evaluate(below, old.element_handle())
+    old.locator("summary").click()
+    expect(old.get_by_role("link", name="default/vault")).to_be_visible()
+
+
+CONTRASTED = """async () => (await import("/ui/lib/declared.js")).contrasted("a".repeat(200) + "old", "a".repeat(200) + "new")"""
+
+
+def test_of_long_values_the_part_that_differs_is_shown(visit: Visitor) -> None:
+    assert visit("#/plan").evaluate(CONTRASTED) == [f"…{'a' * 20}old", f"…{'a' * 20}new"]
 
 
 @pytest.fixture

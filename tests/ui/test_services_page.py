@@ -140,3 +140,7 @@ def test_nothing_is_wider_than_a_telephone(visit: Visitor) -> None:
     page.locator('tr[data-path="default/vault"] a').click()
     expect(page.locator(".matrix").first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]
+    matrix = page.get_by_role("region", name="Candidates by filters")
+    assert matrix.evaluate("each => each.scrollWidth - each.clientWidth") == 0, "what rules a pool out is stacked"
+    expect(matrix.locator("tr[data-pool=north] td.fail")).to_be_visible()
+    assert matrix.locator("td.pass:visible").count() == 0

@@ -53,6 +53,29 @@ def test_signing_out_leaves_nothing_behind(visit: Visitor, shop: Shop) -> None:
     visit.forgive("401")
 
 
+def test_who_signs_out_in_one_tab_is_out_in_all(visit: Visitor) -> None:
+    page = visit("#/plan", fresh=True)
+    other = page.context.new_page()
+    other.goto(f"{visit.shop.url}/ui/#/plan")
+    other.get_by_label("Manifests").fill("kind: Secret plan")
+    page.get_by_role("button", name="Sign out").click()
+    expect(other.get_by_label("Bearer token")).to_be_visible()
+    assert other.evaluate("sessionStorage.length") == 0
+
+
+def test_a_server_that_does_not_answer_is_told_and_forgotten_once_it_does(visit: Visitor) -> None:
+    page = visit("#/plan")
+    page.route("**/ui/live?*", lambda route: route.abort())
+    page.evaluate("location.hash = '#/events'")
+    told = page.get_by_role("alert").filter(has_text="The server does not answer.")
+    expect(told).to_be_visible(timeout=10_000)
+    expect(page.get_by_text("No answer")).to_be_visible()
+    page.unroute("**/ui/live?*")
+    expect(told).to_have_count(0, timeout=10_000)
+    expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
+    visit.forgive("ERR_FAILED")
+
+
 def test_another_site_cannot_use_the_cookie(visit: Visitor, shop: Shop) -> None:
     page = visit("#/fleet")
     without = "fetch('/apis/lattice.dev/v1alpha1/latticenodes', {credentials: 'same-origin'}).then((answer) => answer.status)"

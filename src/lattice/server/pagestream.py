@@ -22,7 +22,7 @@ from lattice.server.watch import LONGEST
 from lattice.store.protocol import Batch, Entry, Page, Watch
 
 PACE = 0.25  # seconds between two notes: what changes in between is told once
-BEAT = 15.0  # seconds after which a stream that has nothing to tell says so
+BEAT = 4.0  # seconds after which a stream that has nothing to tell says so, and who listens is looked up again
 ROWS = 100  # summed up at a time: a few milliseconds
 MEDIA_TYPE = "text/event-stream"
 BEATING = b": nothing new\n\n"

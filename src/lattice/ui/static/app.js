@@ -1,19 +1,21 @@
 // The shell: who is signed in, which view is shown, what is always there.
 import { SIGNED_OUT, signIn, signOut, whoami } from "./lib/api.js";
-import { html, render, useEffect, useState } from "./lib/dom.js";
+import { Guarded, html, render, useEffect, useState } from "./lib/dom.js";
+import { usePeers } from "./lib/peers.js";
 import { useConnection } from "./lib/live.js";
 import { Empty, Heading, Loading, Problem } from "./lib/parts.js";
-import { useRoute } from "./lib/route.js";
+import { href, useRoute } from "./lib/route.js";
 import SignIn from "./views/signin.js";
 
-// In the order of the menu. `#/services/NS/NAME` is views/service.js.
+// In the order of the menu. `#/services/NS/NAME` is views/service.js. words: how many may follow in the address, none if not told.
+// stays: it is the same view whether any follow or not, and knows where it was before.
 const VIEWS = {
-  fleet: { title: "Fleet", load: () => import("./views/fleet.js") },
-  services: { title: "Services", load: () => import("./views/services.js"), one: () => import("./views/service.js") },
+  fleet: { title: "Fleet", load: () => import("./views/fleet.js"), words: [0, 1, 2, 3], stays: true },
+  services: { title: "Services", load: () => import("./views/services.js"), one: () => import("./views/service.js"), words: [0, 2] },
   money: { title: "Money", load: () => import("./views/money.js") },
   plan: { title: "Plan", load: () => import("./views/plan.js") },
   whatif: { title: "What-if", load: () => import("./views/whatif.js") },
-  nodes: { title: "Nodes", load: () => import("./views/nodes.js") },
+  nodes: { title: "Nodes", load: () => import("./views/nodes.js"), words: [0, 1] },
   events: { title: "Events", load: () => import("./views/events.js") },
 };
 const FIRST = "fleet";
@@ -21,16 +23,23 @@ const FIRST = "fleet";
 function App({ arrived }) {
   const [user, setUser] = useState(arrived.user);
   const [note, setNote] = useState(arrived.note);
+  const out = () => {
+    forget();
+    setUser(null);
+  };
+  const leave = async () => {
+    forget();
+    await signOut();
+    tellPeers();
+    setUser(null);
+  };
   useEffect(() => {
-    const out = () => {
-      forget();
-      setUser(null);
-    };
     addEventListener(SIGNED_OUT, out);
     return () => removeEventListener(SIGNED_OUT, out);
   }, []);
+  const tellPeers = usePeers(out);
   if (!user) return html`<${SignIn} note=${note} onSignedIn=${async () => { setNote(null); setUser(await whoami()); }} />`;
-  return html`<${Shell} user=${user} onOut=${async () => { forget(); await signOut(); setUser(null); }} />`;
+  return html`<${Shell} user=${user} onOut=${leave} />`;
 }
 
 // What was typed here is for nobody who comes after.
@@ -49,16 +58,26 @@ function Shell({ user, onOut }) {
       <div class="tools"><${Connection} /><${Theme} /><span class="who" title=${user.groups.join(", ")}>${user.name}</span>
         <button type="button" class="plain" onClick=${onOut}>Sign out</button></div>
     </header>
-    <main id="main" tabindex="-1">${Object.hasOwn(VIEWS, name)
-      ? html`<${Shown} key=${`${name}/${params.length ? "one" : ""}`} name=${name} params=${params} query=${query} user=${user} />`
-      : html`<${Nowhere} name=${name} />`}</main>`;
+    <main id="main" tabindex="-1"><${Lost} /><${Guarded} at=${location.hash} otherwise=${broken}>${leadsSomewhere(name, params)
+      ? html`<${Shown} key=${keyOf(name, params)} name=${name} params=${params} query=${query} user=${user} />`
+      : html`<${Nowhere} key="nowhere" name=${name} params=${params} />`}<//></main>`;
 }
 
-function Nowhere({ name }) {
+const keyOf = (name, params) => `${name}/${params.length && !VIEWS[name].stays ? "one" : ""}`;
+const leadsSomewhere = (name, params) => Object.hasOwn(VIEWS, name) && (VIEWS[name].words ?? [0]).includes(params.length);
+
+const broken = (error) => html`<${Problem} error=${{ message: `this view broke: ${error.message}`, fix: "load the page again" }}
+  retry=${() => location.reload()} />`;
+
+function Nowhere({ name, params }) {
   useEffect(() => {
     document.title = "Nothing here · Lattice";
   }, []);
-  return html`<${Heading} title="Nothing here" /><${Empty}>There is no view “${name}”. <a href="#/${FIRST}">See the fleet</a>.<//>`;
+  const known = Object.hasOwn(VIEWS, name) ? VIEWS[name].title : "";
+  return html`<${Heading} title="Nothing here" />
+    ${known
+      ? html`<${Empty}>Nothing of ${known} is called “${params.join("/")}”. <a href=${href(name)}>See ${known.toLowerCase()}</a>.<//>`
+      : html`<${Empty}>There is no view “${name}”. <a href=${href(FIRST)}>See the fleet</a>.<//>`}`;
 }
 
 function skip(event) {
@@ -80,7 +99,12 @@ function Shown({ name, params, query, user }) {
   return state.View ? html`<${state.View} params=${params} query=${query} user=${user} />` : html`<${Loading} />`;
 }
 
-const SAID = { live: "Live", connecting: "Connecting…", away: "Paused", idle: "" };
+const SAID = { live: "Live", connecting: "Connecting…", lost: "No answer", away: "Paused", idle: "" };
+
+function Lost() {
+  return useConnection() === "lost" && html`<p class="problem" role="alert">The server does not answer.
+    What is shown is as it was told last; it is asked again every few seconds.</p>`;
+}
 
 function Connection() {
   const state = useConnection();

@@ -72,7 +72,7 @@ export function told(value) {
 }
 
 // What a plan comes to, in one sentence: the same as the command prints.
-export function summary({ services, clusters, wouldMove, unplaced, total }) {
+export function summary({ services, clusters, wouldMove, unplaced, total, declared = [] }) {
   const parts = [...tally(services, "service"), ...tally(clusters, "cluster")];
   const nodes = clusters.reduce((sum, each) => sum + machines(each.after) - machines(each.before), 0);
   if (nodes) parts.push(`${plural(Math.abs(nodes), "node")} ${nodes > 0 ? "more" : "less"}`);
@@ -84,7 +84,17 @@ export function summary({ services, clusters, wouldMove, unplaced, total }) {
   const [then, now] = [total.before.hourlyMicros, total.after.hourlyMicros];
   const change = () => `${hourly(then)} → ${hourly(now)} (${signed(total.change.projected30DayMicros)} in 30 days)`;
   const cost = then === now ? `${hourly(now)} as before` : change();
-  return `${parts.join(", ") || "nothing changes"}; ${cost}`;
+  return `${[...parts, ...besides(declared, !parts.length)].join(", ")}; ${cost}`;
+}
+
+// Besides places: services that are restarted, always; other declarations, if there is nothing else to tell.
+function besides(declared, isAll) {
+  const restarted = declared.filter((each) => each.isRestarted).length;
+  const others = declared.length - restarted;
+  const parts = restarted ? [`${plural(restarted, "service")} restarted replica by replica`] : [];
+  if (!isAll) return parts;
+  if (others) parts.push(`${plural(others, restarted ? "other declaration" : "declaration")} changed`);
+  return [...parts, declared.length ? "nothing is placed otherwise" : "nothing changes"];
 }
 
 const has = (each) => each.replicas - each.missing;

@@ -15,7 +15,7 @@ export function Matrix({ why }) {
   return html`<section class="card"><h2>Candidates × filters</h2>
     <p class="quiet">${fit} of ${plural(found.rows.length, "pool")} could take it.
       A ✗ says what is needed, what there is and what is missing; the first that rules a pool out is outlined.</p>
-    <div class="matrix" role="region" aria-label="Candidates by filters" tabindex="0"><table>
+    <div class="matrix" role="region" aria-label="Candidates by filters" tabindex="0"><table class="candidates">
       <thead><tr><th scope="col">Pool</th>
         ${found.filters.map(({ name, fails }) => html`<th scope="col" key=${name} class=${fails ? "" : "slim"}>
         ${name}${fails > 0 && html`<small>${count(fails)} out</small>`}</th>`)}</tr></thead>
@@ -38,7 +38,8 @@ function Fate({ row }) {
 
 function Cell({ filter, reasons, first }) {
   if (!reasons.length) return html`<td class="pass"><span aria-hidden="true">✓</span><span class="unseen">passes ${filter}</span></td>`;
-  return html`<td class=${first ? "fail first" : "fail"} data-first=${first ? "" : null}>${reasons.map((each) => html`<div class="reason"
+  return html`<td class=${first ? "fail first" : "fail"} data-filter=${filter}
+      data-first=${first ? "" : null}>${reasons.map((each) => html`<div class="reason"
       key=${each.what + each.need}>
     <span class="what"><span aria-hidden="true">✗</span> ${each.what}${each.replicas && html` <small>replica ${each.replicas}</small>`}
       ${first && html`<span class="unseen"> first that rules it out</span>`}</span>

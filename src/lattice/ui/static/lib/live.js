@@ -3,7 +3,8 @@ import { HEADERS, SIGNED_OUT } from "./api.js";
 import { useEffect, useRef, useState } from "./dom.js";
 
 const RETRY = [500, 1000, 2000, 5000]; // milliseconds until the next attempt
-const SILENCE = 40_000; // the server says something every 15 s
+const SILENCE = 11_000; // the server says something every 4 s
+const LOST = 3; // attempts in vain after which the server is said not to answer
 const WHILE_LISTING = 120; // milliseconds between two looks at a list that still arrives
 const AT_ONCE = 12; // milliseconds of reading after which others have their turn
 const AWAY = 15_000; // a page that nobody sees for so long lets go of its connection; browsers have six for each server
@@ -60,7 +61,7 @@ export function useRows(kind, only, onNote) {
   return { rows: entry.array, ready: entry.ready, cut: entry.cut };
 }
 
-// "live", "connecting", "away" while nobody looks, or "idle" while nothing shown can change.
+// "live", "connecting", "lost" while the server does not answer, "away" while nobody looks, or "idle" while nothing shown can change.
 export function useConnection() {
   const [state, setState] = useState(stream.state);
   useEffect(() => {
@@ -129,7 +130,7 @@ async function open() {
   stream.key = keyOf();
   if (!wanted.size) return show("idle");
   if (document.hidden) return;
-  if (stream.state !== "live") show("connecting");
+  if (stream.state !== "live" && stream.state !== "lost") show("connecting");
   const abort = (stream.abort = new AbortController());
   try {
     const headers = { ...HEADERS, Accept: "text/event-stream" };
@@ -144,7 +145,7 @@ async function open() {
     // whatever broke it, the next attempt tells
   }
   if (stream.abort !== abort) return;
-  show("connecting");
+  show(stream.attempt < LOST ? "connecting" : "lost");
   stream.key = "";
   stream.timer = setTimeout(open, RETRY[Math.min(stream.attempt++, RETRY.length - 1)]);
 }

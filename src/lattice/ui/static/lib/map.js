@@ -14,11 +14,17 @@ export const shade = (ratio) => (ratio == null ? "none" : Math.min(STEPS - 1, Ma
 // items: [{key, name, short, weight, ratio, text, note, mark, href, children}].
 // ratio: 0..1 or null; text: instead of the ratio's percent; note: shown where there is room, else on hover;
 // mark: "bad", "held", "plus", "minus" or nothing; href: where a click goes.
-export function PackedMap({ items, label, height = 520, most = 1500 }) {
+// from: {key} of what was shown before, if the focus goes on from there; taken off once it is where it belongs.
+export function PackedMap({ items, label, height = 520, most = 1500, from }) {
   const frame = useRef(null);
   const width = useWidth(frame);
   const boxes = width ? nested(items, { x: 0, y: 0, w: width, h: height }, most) : [];
   const drawn = useGrowing(boxes.length);
+  useEffect(() => {
+    if (from?.key == null || !boxes.length) return;
+    focusFrom(frame.current, from.key);
+    from.key = null;
+  });
   return html`<div class="map" ref=${frame} role="group" aria-label=${label} style=${{ height: `${height}px` }} onKeyDown=${step}>
     ${boxes.slice(0, drawn).map((box) => html`<${Box} key=${box.item.key} ...${box} />`)}
   </div>`;
@@ -54,6 +60,13 @@ const Box = memo(({ item, depth, x, y, w, h, open }) => {
     ${!open && h > 64 && w > 120 && html`<span class="box-note">${item.note}</span>`}
   </a>`;
 }, same);
+
+// Whoever comes out of a box is on it again; whoever goes in is on the first box inside.
+function focusFrom(frame, key) {
+  const outermost = [...frame.querySelectorAll('[data-depth="0"]')];
+  const left = outermost.find((each) => key === each.dataset.key || key.startsWith(`${each.dataset.key}/`));
+  (left ?? outermost[0])?.focus();
+}
 
 // Arrow keys go from box to box of the outermost level.
 function step(event) {

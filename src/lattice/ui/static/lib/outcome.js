@@ -1,5 +1,6 @@
 // What a change would do: of a plan, of what might happen, of a cheaper arrangement. One document, one look.
 import { beforeAfter, changeText, MARKS, machinesOf, required, serviceRows, some, summary, ways, where } from "./answers.js";
+import { Declared, rewritten, serviceOf } from "./declared.js";
 import { html, memo, useMemo } from "./dom.js";
 import { count, hourly, money, percent, plural, signed } from "./format.js";
 import { PackedMap } from "./map.js";
@@ -18,23 +19,27 @@ function Whole({ document: plan, clusters, words = [] }) {
     <${Totals} plan=${plan} />
     ${plan.pending && html`<p class="note">Before is as if all that is declared already had its place;
       ${` ${money(plan.pending.cost.before.hourlyMicros)}/h is paid now.`}</p>`}
-    ${plan.unplaced.length > 0 && html`<${Unplaced} found=${plan.unplaced} />`}
+    <${Declared} plan=${plan} />
+    <${Unplaced} found=${plan.unplaced.filter((each) => each.isNew)} />
     ${clusters && html`<${Maps} clusters=${clusters} plan=${plan} />`}
     <${Changes} plan=${plan} />
     ${plan.budgets.length > 0 && html`<${Budgets} budgets=${plan.budgets} />`}
+    <${AsBefore} found=${plan.unplaced.filter((each) => !each.isNew)} />
     <${Notes} plan=${plan} />
   </section>`;
 }
 
 function Totals({ plan }) {
   const { before, after, change } = plan.total;
+  const changed = new Set([...plan.services.map((each) => each.name), ...rewritten(plan).map(serviceOf)]);
+  const old = plan.unplaced.filter((each) => !each.isNew).length;
   const tone = change.hourlyMicros > 0 ? "warn" : change.hourlyMicros < 0 ? "good" : "";
   return html`<${Figures} items=${[
     { title: "Before", value: hourly(before.hourlyMicros) },
     { title: "After", value: hourly(after.hourlyMicros) },
     { title: "In 30 days", value: html`<span class="change" data-tone=${tone}>${signed(change.projected30DayMicros)}</span>` },
-    { title: "Services changed", value: count(plan.services.length) },
-    { title: "Not all placed", value: count(plan.unplaced.length) },
+    { title: "Services changed", value: count(changed.size) },
+    { title: "Not all placed", value: count(plan.unplaced.length), note: old ? `${count(old)} as before` : "" },
   ]} />`;
 }
 
@@ -157,7 +162,19 @@ export function Track({ label, solid, light, marks = [], tone = "" }) {
 }
 
 function Unplaced({ found }) {
-  return html`<section class="card problem-card" aria-label="Not all placed"><h2>Not all placed</h2><ul class="verdicts">
+  return found.length > 0 && html`<section class="card problem-card" aria-label="Not all placed"><h2>Not all placed</h2>
+    <${Verdicts} found=${found} /></section>`;
+}
+
+// Trouble that was there already is not what the change does.
+function AsBefore({ found }) {
+  return found.length > 0 && html`<details class="card" aria-label="Not all placed, as before">
+    <summary>${plural(found.length, "service is", "services are")} not all placed, as before</summary>
+    <${Verdicts} found=${found} /></details>`;
+}
+
+function Verdicts({ found }) {
+  return html`<ul class="verdicts">
     ${found.slice(0, NAMED).map((each) => html`<li key=${each.name}>
       <div class="row">${serviceLink(each.name)}
         <${Badge} tone=${each.isNew ? "bad" : "quiet"}>${each.verdict}${each.isNew ? "" : " as before"}<//>
@@ -165,7 +182,7 @@ function Unplaced({ found }) {
       <p>${each.reason}</p><${InTheWay} found=${each} service=${each.name} />
     </li>`)}
     ${found.length > NAMED && html`<li class="quiet">and ${count(found.length - NAMED)} more</li>`}
-  </ul></section>`;
+  </ul>`;
 }
 
 // Any of these gone would be enough; and what a new place would have to be like.

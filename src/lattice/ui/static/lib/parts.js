@@ -5,6 +5,7 @@ import { useWidth } from "./map.js";
 
 const ROW = 34; // pixels, as style.css has it
 const AROUND = 8; // rows drawn beyond what is seen
+const LONG = 24; // characters beyond which a cell may be cut, and is told whole on hover
 const NARROW = 700; // pixels; columns marked `wide` are left out below
 
 // columns: [{name, title, value: row => what sorts, cell: row => what is shown (value if absent), end: true for figures,
@@ -62,7 +63,9 @@ const Row = memo(({ row, columns, href, index, active }) => {
   return html`<tr aria-rowindex=${index} class=${active ? "active" : ""} data-path=${row.path} onClick=${open}>
     ${columns.map((each, at) => {
       const shown = each.cell ? each.cell(row) : each.value(row);
-      return html`<td key=${each.name} class=${each.end ? "end" : ""}>${at === 0 && to ? html`<a href=${to}>${shown}</a>` : shown}</td>`;
+      const title = typeof shown === "string" && shown.length > LONG ? shown : null;
+      return html`<td key=${each.name} class=${each.end ? "end" : ""} title=${title}>
+        ${at === 0 && to ? html`<a href=${to}>${shown}</a>` : shown}</td>`;
     })}
   </tr>`;
 }, sameRow);

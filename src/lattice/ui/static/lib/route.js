@@ -30,10 +30,12 @@ export function replaceQuery(query) {
 }
 
 export function useRoute() {
-  const [route, setRoute] = useState(() => parse(location.hash));
+  const [drawn] = useState(location.hash);
+  const [route, setRoute] = useState(() => parse(drawn));
   useEffect(() => {
     const changed = () => setRoute(parse(location.hash));
     addEventListener("hashchange", changed);
+    if (location.hash !== drawn) changed(); // while nobody listened yet
     return () => removeEventListener("hashchange", changed);
   }, []);
   return route;

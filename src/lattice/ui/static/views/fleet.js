@@ -1,6 +1,6 @@
 // The fleet as a packed map: regions › pools › clusters › nodes. Size is capacity, shade is how full.
 import { top } from "../lib/api.js";
-import { html, useEffect, useMemo } from "../lib/dom.js";
+import { html, useEffect, useMemo, useRef } from "../lib/dom.js";
 import { bytes, cores, count, cpu, hourly, monthly, percent, plural, share } from "../lib/format.js";
 import { useLive } from "../lib/live.js";
 import { Legend, PackedMap } from "../lib/map.js";
@@ -64,10 +64,23 @@ function Drawn({ here, by, of }) {
     addEventListener("keydown", up);
     return () => removeEventListener("keydown", up);
   }, [here.parent]);
+  const from = useFollowedFocus(here.key);
   if (!here.children.length) return html`<${Empty}>No nodes here yet. They come when a service is placed here.<//>`;
   const height = Math.max(320, Math.min(620, innerHeight - 330));
-  return html`<${PackedMap} items=${here.children.map(shortened)} label=${`${here.name}, packed by ${by}`} height=${height} />
+  return html`<${PackedMap} items=${here.children.map(shortened)} label=${`${here.name}, packed by ${by}`} height=${height} from=${from} />
     <${Legend} of=${`${by === "cpu" ? "CPU" : "Memory"} ${of === "asked" ? "asked for" : "measured"}`} />`;
+}
+
+// The key of what was shown before, for the map to focus, if the focus was on the map and not on a link or button beside it.
+function useFollowedFocus(key) {
+  const last = useRef(key);
+  const from = useRef({ key: null });
+  if (last.current !== key) {
+    const active = document.activeElement;
+    if (active === document.body || active.closest(".map")) from.current.key = last.current;
+    last.current = key;
+  }
+  return from.current;
 }
 
 // ---- from rows to a tree; pure ----

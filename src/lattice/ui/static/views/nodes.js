@@ -170,11 +170,13 @@ function Leaving({ node, load: { workloads } }) {
   return html`
     ${!workloads.length && html`<p>Nothing is bound to it.</p>`}
     ${replicas.length > 0 && html`<p>${plural(replicas.length, "replica")} will move elsewhere: ${named(replicas)}.
-      Of each service one at a time, and another starts first. Where no other node has room, new machines are made, and cost money:${" "}
+      Of each service one at a time, and another starts first. Where no other node of its cluster has room, new machines are made,
+      and cost money:${" "}
       <a href=${href("whatif", { lose: node.pool })}>What-if</a> prices the loss of all of ${node.pool || "a pool"}.</p>`}
     ${bare.length > 0 && html`<p class="note">${plural(bare.length, "workload")} of no service will stop: ${named(bare)}.
       Nothing starts first, and no machine is made: each starts again once another node has room for it, and waits until then.</p>`}
-    <p>Nothing new is put here until it is uncordoned.</p>`;
+    <p>Nothing new is put here until it is uncordoned.${node.cluster && ` Once it is empty, its cluster ${node.cluster} may give it up:
+      a machine that is only cordoned stays.`}</p>`;
 }
 
 function Actions({ node, load }) {

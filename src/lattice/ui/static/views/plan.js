@@ -1,6 +1,7 @@
 // What would these manifests do? The same plan as `lattice plan -f`, before anything happens.
 import { summary } from "../lib/answers.js";
 import { ask, top } from "../lib/api.js";
+import { Overwritten } from "../lib/declared.js";
 import { html, useRef, useState } from "../lib/dom.js";
 import { plural, signed } from "../lib/format.js";
 import { Outcome } from "../lib/outcome.js";
@@ -12,7 +13,7 @@ const KEPT = "lattice-plan"; // what was typed stays while the page is open, unt
 const SAMPLE = `apiVersion: lattice.dev/v1alpha1
 kind: LatticeService
 metadata:
-  name: hello
+  name: sample
 spec:
   containers:
     main:
@@ -112,6 +113,7 @@ function Next({ state: { plan, yaml, namespace }, user, moved, stale, onAgain })
       ${!user.mayWrite && html`<span class="quiet">You may look only: somebody else has to apply it.</span>`}</div>
     ${asking && html`<${Dialog} title="Apply this plan?" onClose=${() => setAsking(false)}>
       <p>${summary(plan)}</p>
+      <${Overwritten} plan=${plan} />
       <p>It is done at once: ${signed(plan.total.change.projected30DayMicros)} in 30 days.</p>
       <div class="row dialog-end"><button type="button" onClick=${() => setAsking(false)}>Not now</button>
         <button type="button" class="main" onClick=${apply}>Apply</button></div>

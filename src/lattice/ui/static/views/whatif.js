@@ -84,7 +84,7 @@ function Lose({ lose, onChange }) {
   return html`<fieldset class=${offers.length > MANY ? "many" : ""}><legend>Lose a pool</legend>
     ${offers.length > MANY && html`<${Search} label="Find a pool" value=${word} onChange=${setWord} />`}
     <div class="chips">${found.slice(0, SHOWN).map((name) => html`<button type="button" class="chip" key=${name}
-        aria-pressed=${lose.includes(name)} onClick=${() => turn(name)}>${name}</button>`)}
+        title=${name} aria-pressed=${lose.includes(name)} onClick=${() => turn(name)}>${name}</button>`)}
       ${found.length > SHOWN && html`<span class="quiet">and ${count(found.length - SHOWN)} more</span>`}</div></fieldset>`;
 }
 
