@@ -290,6 +290,24 @@ def test_deleting_a_pool_in_use_warns_of_what_runs_on(server, lattice, flags, wa
     )
 
 
+@pytest.mark.parametrize(
+    ("replicas", "whose", "way"),
+    [
+        (1, "1 replica of shop/web", "to move it: `lattice drain -l lattice.dev/cluster=a-001`"),
+        (0, "no replica of a service", "a machine that nobody is on is given back soon, unless minNodes keeps it"),
+    ],
+)
+def test_one_machine_with_one_replica_or_none_is_told_as_one(server, lattice, replicas, whose, way):
+    server.put(f"{POOLS}/a", a_pool("a"))
+    cluster = {"metadata": {"name": "a-001"}, "spec": {"pool": "a", "nodes": {"m": 1}}, "status": {"cost": {"hourly": 0.048}}}
+    server.put(f"{CLUSTERS}/a-001", cluster)
+    placements = [{"pool": "a", "cluster": "a-001", "replicas": replicas}]
+    web = {"metadata": {"name": "web", "namespace": "shop"}, "status": {"placements": placements}}
+    server.put("/apis/lattice.dev/v1alpha1/namespaces/shop/latticeservices/web", web)
+    cost = "runs on without it, for $0.048/h, $34.56/30d"
+    assert lattice("delete", "pool", "a").err == f"Warning: latticepool/a is in use: 1 machine in a-001 with {whose} {cost}; {way}\n"
+
+
 def test_deleting_warns_of_nothing_that_the_caller_may_not_see(server, lattice):
     server.put(f"{POOLS}/a", a_pool("a"))
     server.answers["GET", CLUSTERS] = [(403, [], {"reason": "Forbidden", "message": "you may not"})]

@@ -1,16 +1,22 @@
 """What a new user reads of plan, fit, optimise, cost and why: what changes, what it costs, what was mistyped, in tables that fit a terminal."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from lattice.cli.columns import Look
+from lattice.cli.fleet import Sources
 from lattice.cli.fleet_tables import plan_lines
+from lattice.cli.options import Connection
+from lattice.cli.service_tables import fit_lines
+from lattice.cli.worlds import world_in
 from lattice.placement.answer import answer
 from lattice.placement.world import World
 from tests.placement.worlds import a_class, a_pool, a_service
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 WIDTH = 100
 
 
@@ -168,3 +174,67 @@ def test_columns_of_words_give_way_and_numbers_do_not():
     assert " ".join(more[0].split()) == "seven thirteen fourteen"
     (whole,) = Look(columns=0).table(["WORDS", "NUMBER", "MORE"], rows, right=(1,))[1:]
     assert len(whole) > 76
+
+
+LONG_SCRIPT = "import time\nwhile True:\n    time.sleep(1)\n    print('a line that says nothing', flush=True)\nprint('{}')"
+
+
+@pytest.mark.parametrize(
+    ("change", "headline"),
+    [
+        pytest.param({}, "1 service restarted replica by replica, nothing is placed otherwise; $0.60/h as before", id="nothing else"),
+        pytest.param(
+            {"labels": {"team": "a"}}, "1 service restarted replica by replica, nothing is placed otherwise; $0.60/h as before",
+            id="a label of it as well",
+        ),
+        pytest.param(
+            {"replicas": 2},
+            "1 service changed, 1 cluster changed, 1 node less, 1 service restarted replica by replica; $0.60/h → $0.40/h (-$144.00/30d)",
+            id="fewer of them as well",
+        ),
+    ],
+)  # fmt: skip
+def test_what_replicas_run_is_a_restart_and_the_difference_is_seen(lattice, tmp_path, change, headline):
+    before, after = (a_manifest_of_a_service(**more) for more in ({}, change))
+    for each, last in ((before, "one"), (after, "two")):
+        each["spec"]["containers"]["main"]["command"] = ["python3", "-c", LONG_SCRIPT.format(last)]
+    world = write(tmp_path / "running.yaml", CLASS, a_manifest_of_a_pool(), before)
+    ran = lattice("plan", "--world", world, "-f", write(tmp_path / "api.yaml", after))
+    assert ran.code == 1, ran.err
+    lines = words(ran.out)
+    assert lines[0] == headline
+    shown = next(line for line in lines if "spec.containers.main.command" in line)
+    assert "print('one')\"] → …" in shown
+    assert shown.endswith("print('two')\"]")
+
+
+def test_a_declaration_that_no_replica_sees_restarts_nothing(lattice, tmp_path, world):
+    ran = lattice("plan", "--world", world, "-f", write(tmp_path / "api.yaml", a_manifest_of_a_service(labels={"team": "a"})))
+    assert ran.out.splitlines()[0] == "1 declaration changed, nothing is placed otherwise; $0.60/h as before"
+
+
+def test_who_waits_as_before_and_is_not_asked_about_makes_no_plan_infeasible(lattice, tmp_path):
+    waiting = a_manifest_of_a_service()
+    waiting["metadata"]["name"], waiting["spec"]["placement"]["compliance"] = "a-vault", ["fedramp"]
+    world = write(tmp_path / "waiting.yaml", CLASS, a_manifest_of_a_pool(), waiting)
+    fits, never = a_manifest_of_a_service(1), a_manifest_of_a_service(1)
+    never["metadata"]["name"], never["spec"]["placement"]["compliance"] = "never", ["fedramp"]
+    ran = lattice("plan", "--world", world, "-f", write(tmp_path / "fits.yaml", fits))
+    assert (ran.code, "lattice fit" in ran.out) == (1, False), ran.out
+    assert "1 service placed, 1 cluster made, 1 node more, 1 service not placed as before;" in ran.out
+    ran = lattice("plan", "--world", world, "-f", write(tmp_path / "never.yaml", fits, never))
+    assert ran.code == 2
+    assert "`lattice fit service/never " in ran.out
+    assert lattice("plan", "--world", world, "-f", write(tmp_path / "again.yaml", waiting)).code == 2, "it is what is asked about"
+    assert lattice("plan", "--world", world).code == 2, "all that is declared is asked about"
+
+
+def test_a_fit_that_takes_many_changes_at_once_says_so_and_not_that_there_is_a_way():
+    """A cloud's pools are closed where machines are made of provider `local` only, and those of that provider lack one thing after the other."""
+    sources = Sources(Connection(asked_namespace="default"), worlds=(str(EXAMPLES / "worlds" / "seed-000"), str(EXAMPLES / "quickstart")))
+    world = replace(world_in(sources), adapters=frozenset({"local"}))
+    document = answer({"ask": "fit", "service": "default/api-gateway"}, world)
+    assert document["suggestions"] == []
+    told = " ".join(" ".join(fit_lines(document, Look(False, 0, False))).split())
+    assert "none of the 7 things that it fits without is enough alone: they would have to change all together" in told
+    assert "nothing that was tried" not in told

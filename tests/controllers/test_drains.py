@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from workload_world import World, a_service, a_workload, obj, play
+from workload_world import World, a_node, a_service, a_workload, obj, play
 
 from lattice.kinds.base import Condition
 from lattice.kinds.cluster import LatticeCluster
@@ -77,9 +77,20 @@ def test_a_drain_that_cannot_go_on_says_which_replica_finds_no_node_and_why() ->
         await world.add(a_workload("web-2", service="web", slot=2, cluster="south-001"))
         await world.run(1)
         message = "0 of 2 nodes: 1 cordoned; 1 drained"
-        stuck = {"type": "Scheduled", "status": "False", "reason": "NoNodeFits", "message": message}
+        stuck = {"type": "Scheduled", "status": "False", "reason": "NoNodeFits", "message": message, "lastTransitionTime": world.office.now}
         await world.set_conditions("default/web-2", (msgspec.convert(stuck, Condition),))
-        await world.run(60)
+        await world.run(15)
+        said = world.condition("n1", "Drained")
+        assert said is not None
+        assert (said.reason, said.message.rpartition(": ")[2]) == ("Leaving", "one more must run first"), "its cluster may be about to grow"
+        await world.add(a_node("late", cluster="south-001"))
+        await world.run(45)
+        said = world.condition("n1", "Drained")
+        assert said is not None
+        assert (said.reason, said.message.rpartition("; ")[2]) == ("Leaving", "a machine is being made")
+        assert await world.events("n1") == ["NodeReady", "NodeDraining"]
+        await world.doom(LatticeNode, "/late")
+        await world.run(30)
         said = world.condition("n1", "Drained")
         needs = "default/web-1: service default/web has 1 available and needs 1: one more must run first"
         why = f"{message}; pool south has 4 of 4 nodes"

@@ -97,7 +97,7 @@ def test_pools_closed_for_different_causes_are_counted_apart() -> None:
 
 def test_a_provider_without_an_adapter_is_told_with_those_that_have_one() -> None:
     world = World({**a_world(a_pool(), a_service()).objects}, adapters=frozenset({"local", "manual"}))
-    assert why(world)["reason"] == "0 of 1 pool: 1 closed (name a provider that this server has: local, manual)"
+    assert why(world)["reason"] == "0 of 1 pool: 1 closed (name a provider of this server's --providers: local, manual)"
 
 
 # --- what is behind a dependency ---

@@ -185,13 +185,20 @@ def _read(path: str) -> str:
 def fit_hint(document: dict[str, Any], sources: Sources, happens: str = "") -> list[str]:
     """How to ask what would make a service fit, in the very world that left it without. `happens`: flags that say what happens."""
     bound = bool(sources.files or sources.gone)  # -n says where those are, too
-    named = (each["name"].rpartition("/") for each in document["unplaced"])
+    named = (name.rpartition("/") for name in _in_question(document))
     found = next(((space, name) for space, _, name in named if not bound or space == sources.namespace), None)
     if found is None:
         return []
     space = "" if found[0] == "default" and sources.namespace == "default" else f"-n {shlex.quote(found[0])}"
     words = [part for part in ("lattice fit", f"service/{found[1]}", space, happens, sources.flags) if part]
     return ["", f"`{' '.join(words)}` lists the smallest changes that would make it fit"]
+
+
+def _in_question(document: dict[str, Any]) -> list[str]:
+    """Services without a place that the question is about: those that manifests declare first."""
+    declared = {f"{each.get('namespace')}/{each['name']}" for each in document["declared"]}
+    names = [each["name"] for each in document["unplaced"] if not each["isUntouched"]]
+    return sorted(names, key=lambda name: name not in declared)
 
 
 def service_named(word: str, namespace: str) -> str:

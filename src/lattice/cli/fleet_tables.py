@@ -1,24 +1,22 @@
 """A plan, or what would happen if, as tables; from its document alone, whoever made that."""
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lattice.cli.columns import FEW, Look, blocks, counted
-from lattice.cli.render import cell
+from lattice.cli.declared_tables import declared_lines, only_declared
 from lattice.placement.money import dollars
 
 Document = Mapping[str, Any]
 DETAILED = 3  # unplaced services told at length
 NAMED = 5  # of many, in one line
-LONG = 40  # characters of a value that are shown
 
 
 def plan_lines(document: Document, look: Look) -> list[str]:
     """Without how to apply it: the command knows what was typed."""
     return blocks(
         _summary(document, look),
-        _declared(document, look),
+        declared_lines(document, look),
         _services(document, look),
         _clusters(document, look),
         _pools(document, look),
@@ -39,37 +37,8 @@ def _summary(document: Document, look: Look) -> list[str]:
     before, after = (dollars(total[each]["hourlyMicros"]) for each in ("before", "after"))
     change = dollars(total["change"]["projected30DayMicros"], signed=True)
     cost = f"{before}/h → {after}/h ({change}/30d)" if before != after else f"{after}/h as before"
-    said = ", ".join(parts) or _only_declared(len(document["declared"]))
+    said = ", ".join([*parts, *only_declared(document["declared"], is_all=not parts)])
     return [*look.wrapped(f"{said}; {cost}", look.columns), *_pending(document["pending"], look)]
-
-
-def _only_declared(count: int) -> str:
-    return f"{counted(count, 'declaration')} changed, nothing is placed otherwise" if count else "nothing changes"
-
-
-def _declared(document: Document, look: Look) -> list[str]:
-    """What the manifests change, one line a field; of services that are listed with where they go, that says more."""
-    listed = {each["name"] for each in document["services"]}
-    shown = [each for each in document["declared"] if f"{each.get('namespace')}/{each['name']}" not in listed]
-    rows = [row for each in shown for row in _fields(each, look)]
-    return look.table(["", "DECLARED", "CHANGE"], rows)
-
-
-def _fields(each: Document, look: Look) -> list[list[str]]:
-    told = [_field(part) for part in (each["fields"] if look.wide else each["fields"][:NAMED])]
-    rest = len(each["fields"]) - len(told)
-    told += [f"and {counted(rest, 'more field')}; -o wide lists all"] if rest else []
-    first, *more = told or ["deleted" if each["mark"] == "-" else "new"]
-    return [[each["mark"], _object(each), first], *(["", "", words] for words in more)]
-
-
-def _object(each: Document) -> str:
-    return "/".join(part for part in (each["kind"].lower(), each.get("namespace"), each["name"]) if part)
-
-
-def _field(each: Document) -> str:
-    before, after = (textwrap.shorten(cell(each[name]), LONG, placeholder="…") for name in ("before", "after"))
-    return f"{each['path']} {before} → {after}"
 
 
 def _short(found: Sequence[Document]) -> Iterator[str]:

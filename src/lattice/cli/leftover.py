@@ -49,11 +49,11 @@ def _sentence(subject: str, clusters: list[Object], services: list[Object]) -> s
     paid = sum(micros(Decimal(str(hourly))) for hourly in told if hourly is not None)
     here = {name: count for each in services if (count := _replicas(each, names)) for name in [_name(each)]}
     replicas = f"{counted(sum(here.values()), 'replica')} of {_some(sorted(here))}" if here else "no replica of a service"
-    return (
-        f"{subject} is in use: {counted(machines, 'machine')} in {_some(names)} with {replicas} run on without it, "
-        f"for {dollars(paid)}/h, {dollars(thirty_days(paid))}/30d; to move them: "
-        f"`lattice drain -l lattice.dev/cluster={names[0]}`{', and so on' if len(names) > 1 else ''}"
-    )
+    goes_on = f"{'runs' if machines == 1 else 'run'} on without it, for {dollars(paid)}/h, {dollars(thirty_days(paid))}/30d"
+    drain = f"`lattice drain -l lattice.dev/cluster={names[0]}`{', and so on' if len(names) > 1 else ''}"
+    them = "it" if sum(here.values()) == 1 else "them"
+    way = f"to move {them}: {drain}" if here else "a machine that nobody is on is given back soon, unless minNodes keeps it"
+    return f"{subject} is in use: {counted(machines, 'machine')} in {_some(names)} with {replicas} {goes_on}; {way}"
 
 
 def _replicas(service: Object, clusters: list[str]) -> int:

@@ -25,7 +25,8 @@ def plan(sources: Sources, form: output.Form) -> int:
     any, the plan is what is still to be done for what is declared. Nothing is changed. What runs already stays where it is: a
     service that the change makes misplaced is listed as one that would move.
 
-    Ends with 0 if nothing would change, 1 if something would, 2 if something would not be placed, 3 or more if something is wrong.
+    Ends with 0 if nothing would change, 1 if something would, 2 if something would not be placed that the change is about or that has
+    its place now, 3 or more if something is wrong.
 
     \b
     Examples:

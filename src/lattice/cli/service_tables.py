@@ -104,9 +104,20 @@ def fit_lines(document: Document, look: Look) -> list[str]:
     rows = [row for number, each in enumerate(document["suggestions"], 1) for row in _suggestion(number, each)]
     table = look.table(["", "WHO", "COSTS $/H", "30 DAYS", "MORE $/H", "CHANGE"], rows, right=(2, 3, 4))
     table += ["", *look.wrapped(_legend(document), look.columns)] if table else []
-    nothing = ["nothing that was tried makes it fit; `lattice why` lists what stands in its way"]
+    nothing = look.wrapped(_nothing(document), look.columns)
     wide = [line for each in document["suggestions"] for line in _fields(each)] if look.wide else []
     return blocks(head, table or nothing, wide, in_the_way(document, document["service"], look))
+
+
+def _nothing(document: Document) -> str:
+    """None of the ways was found to be passable."""
+    fewest = min((len(parts) for parts in document["conflicts"]), default=0)
+    if fewest > 1:
+        return (
+            f"no change that was tried makes it fit, since none of the {fewest} things that it fits without is enough alone: "
+            "they would have to change all together; `lattice why` lists what stands in its way"
+        )
+    return "nothing that was tried makes it fit; `lattice why` lists what stands in its way"
 
 
 def _when(document: Document) -> str:

@@ -64,7 +64,7 @@ class Acting:
     def __init__(self, office: Office, means: Means, before: NodeTable | None = None) -> None:
         self.office = office
         self.nodes = Nodes(office, means.times, means.pace)
-        departures = Departures(office, means.pace)
+        departures = Departures(office, means.pace, means.room_grace)
         replicas = Replicas(office, surges=lambda: departures.surges, leaving=departures.why_leave).loop()
         departures.on_surge(replicas.wake)
         self.scheduling = SchedulingController(office, means.profile, before, departures.why_leave, means.plain)

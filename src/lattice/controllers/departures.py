@@ -3,19 +3,21 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from msgspec.structs import replace
 
 from lattice.controllers.loop import Again, Loop, Pace, Source
 from lattice.controllers.office import Office
 from lattice.controllers.record import conditioned, path_of, with_status
+from lattice.controllers.services import GRACE
 from lattice.kinds.base import Condition
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.seen import no_room
+from lattice.placement.seen import Patience, has_joined, is_stuck, no_room
 from lattice.scheduling.leaving import (
     DRAINED,
     STUCK,
@@ -43,6 +45,7 @@ class Departures:
 
     office: Office
     pace: Pace = field(default_factory=Pace)
+    grace: float = GRACE
     name: str = "departures"
 
     def __post_init__(self) -> None:
@@ -110,6 +113,7 @@ class Departures:
         if status != node.status:
             await self.office.commit([with_status(entry, status), *news])
         later = [each.after for each in expelled if each.after > 0]
+        later += [max(1.0, self.grace)] if found is not None and found.surge and not found.is_stuck else []
         return Again(min(later)) if later else None
 
     def _everything(self) -> list[str]:
@@ -139,13 +143,33 @@ class Departures:
             name: standing(self._services.get(name), self._workloads.by("service", name), told, is_surged=name in surged)
             for name in services
         }
-        return drain(here, {name: dataclasses.replace(each, no_room=self._in_the_way(name)) for name, each in found.items()})
+        made = drain(here, {name: dataclasses.replace(each, no_room=self._in_the_way(name)) for name, each in found.items()})
+        awaited = {name for name in made.surge if any(self._is_awaited(each) for each in self._roomless(name))}
+        waiting = {each.name for each in here if each.name in made.held and not each.is_leaving}
+        held = {
+            each.name: f"{made.held[each.name]}; a machine is being made"
+            for each in here
+            if each.service in awaited and each.name in waiting
+        }
+        return dataclasses.replace(made, held={**made.held, **held})
+
+    def _roomless(self, service: str) -> list[LatticeWorkload]:
+        return [each for each in self._workloads.by("service", service) if no_room(each)]
+
+    def _is_awaited(self, workload: LatticeWorkload) -> bool:
+        """Is a machine on its way to where it waits?"""
+        nodes = self._nodes.by("cluster", workload.spec.cluster)
+        return any(not each.metadata.deletion_timestamp and not has_joined(each) for each in nodes)
 
     def _in_the_way(self, service: str) -> str:
-        """Why no node takes one of its replicas, and whether its pool may have another machine."""
-        stuck = ((each, why) for each in self._workloads.by("service", service) if (why := no_room(each)))
-        waiting, why = next(stuck, (None, ""))
-        cluster = self.office.copy(LatticeCluster).get(f"/{waiting.spec.cluster}") if waiting else None
+        """Why no node takes one of its replicas, and whether its pool may have another machine. Its cluster grows for it after the
+        grace: only what has waited for as long again, with no machine on its way, is stuck."""
+        patience = Patience(self.office.clock.now(), timedelta(seconds=2 * self.grace))
+        stuck = (each for each in self._roomless(service) if is_stuck(each, patience) and not self._is_awaited(each))
+        waiting = next(stuck, None)
+        if waiting is None:
+            return ""
+        why, cluster = no_room(waiting), self.office.copy(LatticeCluster).get(f"/{waiting.spec.cluster}")
         pool = self.office.copy(LatticePool).get(f"/{cluster.spec.pool}") if cluster else None
         full = _full(pool) if pool else ""
         return f"{why}; {full}" if full else why

@@ -179,6 +179,7 @@ class Plan:
     would_move: tuple[Moving, ...]
     unplaced: tuple[str, ...]  # not placed after, whether or not they were before
     risks: tuple[str, ...]
+    untouched: tuple[str, ...] = ()  # of those: who was so before, is not in the manifests and loses nothing
     id: str = ""
     declared: tuple[Declared, ...] = ()  # what is written otherwise than before, with or without an effect on anything above
     before: Settled | None = field(default=None, compare=False, repr=False)
@@ -190,8 +191,8 @@ class Plan:
 
     @property
     def is_feasible(self) -> bool:
-        """Everything has a place, and whatever would move has somewhere to go."""
-        return not self.unplaced and all(each.to is not None for each in self.would_move)
+        """What the change is about has a place, nobody loses one, and whatever would move has somewhere to go."""
+        return len(self.unplaced) == len(self.untouched) and all(each.to is not None for each in self.would_move)
 
 
 def plan(before: World, changes: Iterable[Kind], gone: Iterable[Key] = (), *, keep: int = 1) -> Plan:
@@ -228,11 +229,20 @@ def compare(before: Settled, after: Settled, changes: Sequence[Kind] = (), gone:
         would_move=tuple(_moving(before, after)),
         unplaced=tuple(sorted(after.unplaced)),
         risks=tuple(_risks(before, after)),
-        declared=tuple(declared(before.world, changes, gone)),
+        untouched=tuple(_untouched(before, after, changes)) if changes or gone else (),
+        declared=tuple(declared(before.world, changes, gone, before.where)),
         before=before,
         after=after,
     )
     return replace(made, id=plan_id(made, changes, gone))
+
+
+def _untouched(before: Settled, after: Settled, changes: Iterable[Kind]) -> Iterable[str]:
+    """Services that had no place, and have none for reasons that are not this change's."""
+    named = {key_of(each) for each in changes if isinstance(each, LatticeService)}
+    for name in sorted({*before.unplaced} & {*after.unplaced} - named):
+        if after.placed(name) >= before.placed(name):
+            yield name
 
 
 def plan_id(made: Plan, changes: Iterable[Kind], gone: Iterable[Key]) -> str:

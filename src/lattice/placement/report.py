@@ -75,7 +75,7 @@ def plan_document(made: Plan, before: Settled, after: Settled, now: World) -> Do
         "month": after.world.now.strftime("%Y-%m") if after.world.now else None,
         "budgets": [_budget(each, before) for each in made.budgets],
         "wouldMove": [_moving(each) for each in made.would_move if each.name not in made.unplaced],
-        "unplaced": unplaced(made.unplaced, before, after),
+        "unplaced": [{**each, "isUntouched": each["name"] in made.untouched} for each in unplaced(made.unplaced, before, after)],
         "risks": list(made.risks),
         "findings": findings(after),
         "prices": prices(after.fleet),
@@ -98,7 +98,14 @@ def pending(before: Settled, now: World) -> Document | None:
 def _declared(each: Declared) -> Document:
     kind, namespace, name = each.object
     fields = [{"path": path, "before": old, "after": new} for path, old, new in each.fields]
-    return {"mark": each.mark, "kind": kind, **({"namespace": namespace} if namespace else {}), "name": name, "fields": fields}
+    return {
+        "mark": each.mark,
+        "kind": kind,
+        **({"namespace": namespace} if namespace else {}),
+        "name": name,
+        "fields": fields,
+        "isRestarted": each.is_restarted,
+    }
 
 
 def _overhead(settled: Settled) -> int:

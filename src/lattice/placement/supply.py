@@ -78,7 +78,7 @@ def compile_supply(objects: Iterable[Kind], book: PriceBook, adapters: frozenset
     offers, namesakes = _distinct(offers)
     doubles = dict(_overlaps(pools, clouds))
     offers = [replace(each, closed=doubles[each.name].message, reopen=APART) if each.name in doubles else each for each in offers]
-    made_here = f"name a provider that this server has: {', '.join(sorted(adapters or ())) or 'none yet'}"
+    made_here = f"name a provider of this server's --providers: {', '.join(sorted(adapters or ())) or 'none yet'}"
     offers = [
         each if each.closed or _is_made(each, adapters) else replace(each, closed=_no_adapter(each), reopen=made_here) for each in offers
     ]
