@@ -86,14 +86,14 @@ def bound_after_its_reservation(past: Past, bad: bool) -> None:
 
 def under_the_lock_of_somebody_else(past: Past, bad: bool) -> None:
     past.binding = "pessimistic"
-    past.commit(node(), lock("s1.1 token" if not bad else "s1.2 token"))
+    past.commit(node(), lock("controllers/s1.1 token" if not bad else "controllers/s1.2 token"))
     past.commit(each := workload(on="n1", ready=True))
     past.runs(each)
 
 
 def under_a_lock_that_had_ended(past: Past, bad: bool) -> None:
     past.binding = "pessimistic"
-    past.commit(node(), lock("s1.1 token", seconds=10), at=10.0)
+    past.commit(node(), lock("controllers/s1.1 token", seconds=10), at=10.0)
     past.commit(each := workload(on="n1", ready=True), at=20.5 if bad else 19.5)
     past.runs(each)
 

@@ -155,8 +155,8 @@ class StoreLedger:
 
     def _is_of_the_past(self, held: str) -> bool:
         """Whoever held it in an earlier term can write no more: that is certain, whatever its clock and ours say."""
-        term = term_of(held)
-        return term is not None and term < self.office.term.number
+        role, number = term_of(held) or ("", 0)
+        return role == self.office.term.role and number < self.office.term.number
 
     async def _is_called_off(self, held: Prepared) -> bool:
         """The lead decides for all: once it is given up the others can be."""

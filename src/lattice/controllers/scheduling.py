@@ -65,7 +65,7 @@ class SchedulingController:
     def __post_init__(self) -> None:
         office, term = self.office, self.office.term
         dice = random.Random(self.profile.seed)  # noqa: S311 - the same every time is the point
-        holder, table = made_by(term.holder, term.number), NodeTable(self.profile.seed)
+        holder, table = made_by(term.role, term.holder, term.number), NodeTable(self.profile.seed)
         self.scheduler: CompositeScheduler = compose(self.profile, table, dice, holder, self.plain)
         self.profiles = {self.scheduler.profile: self.profile}
         if self.scheduler.plain and self.plain:

@@ -10,7 +10,7 @@ from lattice.kinds.base import Part
 from lattice.kinds.workload import LatticeWorkload
 
 PREPARED = "prepared"  # in status.decision
-_TERM = re.compile(r".*\.([0-9]+)[- ]")
+_TERM = re.compile(r"([^/]*)/.*\.([0-9]+)[- ]")
 RESERVATION, GANG = "reservation", "gang"  # next to it: which attempt bound it, and together with whom
 
 
@@ -28,15 +28,15 @@ class Prepared(Part):
         return now >= datetime.fromisoformat(self.until)
 
 
-def made_by(holder: str, term: int) -> str:
+def made_by(role: str, holder: str, term: int) -> str:
     """Under which name the scheduler of a term holds room and locks nodes."""
-    return f"{holder}.{term}"
+    return f"{role}/{holder}.{term}"
 
 
-def term_of(held: str) -> int | None:
-    """Of the scheduler that made this reservation or lock; None if it is of no term."""
+def term_of(held: str) -> tuple[str, int] | None:
+    """Role and number of the scheduler that made this reservation or lock; None if it is of no term."""
     found = _TERM.match(held)
-    return int(found[1]) if found else None
+    return (found[1], int(found[2])) if found else None
 
 
 def prepared(workload: LatticeWorkload) -> Prepared | None:

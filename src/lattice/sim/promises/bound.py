@@ -202,7 +202,7 @@ def _unlocked(seen: Seen, record: Record, node: str) -> str:
     lock = seen.snap.leases.get(path)
     if lock is None or record.term is None:
         return "which nobody had locked"
-    holder, mine = lock.spec.holder_identity or "", f"{record.term.holder}.{record.term.number} "
+    holder, mine = lock.spec.holder_identity or "", f"{record.term.role}/{record.term.holder}.{record.term.number} "
     if not holder.startswith(mine):
         return f"which {holder or 'nobody'} had locked"
     held = (record.at if record.asked_at is None else record.asked_at) - seen.snap.locked_at[path]
