@@ -41,3 +41,12 @@ def write(tmp_path, monkeypatch):
         return name
 
     return written
+
+
+@pytest.fixture
+def no_server(tmp_path, monkeypatch):
+    """Away from any server that might be running."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("LATTICE_KUBECONFIG", "LATTICE_ADDR", "KUBECONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))

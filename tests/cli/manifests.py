@@ -1,6 +1,7 @@
 """Nodes and workloads as text."""
 
 import json
+from pathlib import Path
 
 import yaml
 
@@ -37,3 +38,12 @@ def changed(value, path, to):
         inner = inner[step]
     inner[last] = to
     return value
+
+
+def manifest(kind, name, spec, **metadata):
+    return {"apiVersion": "lattice.dev/v1alpha1", "kind": kind, "metadata": {"name": name, **metadata}, "spec": spec}
+
+
+def write(path, *objects):
+    Path(path).write_text(yaml.safe_dump_all(objects))
+    return str(path)

@@ -7,21 +7,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from manifests import manifest, write
 
 from tests.servers import running_server
 
 WORLDS = Path(__file__).parents[2] / "examples" / "worlds"
 SEED_000, SEED_001 = str(WORLDS / "seed-000"), str(WORLDS / "seed-001")
-pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Away from any server that might be running."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("LATTICE_KUBECONFIG", "LATTICE_ADDR", "KUBECONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_server")]
 
 
 @pytest.fixture
@@ -34,19 +26,10 @@ def without_gdpr(tmp_path):
     return str(folder)
 
 
-def manifest(kind, name, spec, **metadata):
-    return {"apiVersion": "lattice.dev/v1alpha1", "kind": kind, "metadata": {"name": name, **metadata}, "spec": spec}
-
-
 def a_service(name="web", cores=1, replicas=1, **placement):
     wanted = {"resources": {"cores": cores, "memoryGi": 1}, **placement}
     containers = {"main": {"image": "web:1"}}
     return manifest("LatticeService", name, {"containers": containers, "placement": wanted, "replicas": {"min": replicas, "max": replicas}})
-
-
-def write(path, *objects):
-    Path(path).write_text(yaml.safe_dump_all(objects))
-    return str(path)
 
 
 def words(text):

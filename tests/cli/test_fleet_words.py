@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
+from manifests import manifest, write
 
 from lattice.cli.columns import Look
 from lattice.cli.fleet import Sources
@@ -18,19 +18,7 @@ from tests.placement.worlds import a_class, a_pool, a_service
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WIDTH = 100
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Away from any server that might be running."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("LATTICE_KUBECONFIG", "LATTICE_ADDR", "KUBECONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-
-
-def manifest(kind, name, spec, **metadata):
-    return {"apiVersion": "lattice.dev/v1alpha1", "kind": kind, "metadata": {"name": name, **metadata}, "spec": spec}
+pytestmark = pytest.mark.usefixtures("no_server")
 
 
 CLASS = manifest(
@@ -52,11 +40,6 @@ def a_manifest_of_a_service(replicas=3, image="a:1", **metadata):
         "replicas": {"min": replicas},
     }
     return manifest("LatticeService", "api", spec, **metadata)
-
-
-def write(path, *objects):
-    Path(path).write_text(yaml.safe_dump_all(objects))
-    return str(path)
 
 
 @pytest.fixture
