@@ -83,6 +83,17 @@ def orders(term: int, number: int, *names: str, whole: bool = False, state: str 
     return {"orders": pb.Orders(term=term, number=number, is_whole=whole, assignments=assignments)}
 
 
+async def killed_at_work(script: Script, node: Node, clock: VirtualClock) -> Node:
+    """The same machine, with its next agent; it runs what the one before was told to in term 5."""
+    await script.welcome(term=5)
+    await script.say(**orders(5, 1, "web", whole=True))
+    await clock.advance(2)
+    await node.kill()
+    again = a_machine(clock, {}, former=node, addresses=["s"])
+    again.agent.link = script
+    return again
+
+
 def live(node: Node) -> list[str]:
     return [each.uid for each in node.machine.live()]
 
@@ -136,12 +147,7 @@ def test_changes_before_a_whole_list_are_not_obeyed() -> None:
 
 def test_a_leader_of_an_earlier_term_is_not_obeyed_after_a_restart_either() -> None:
     async def story(script: Script, node: Node, clock: VirtualClock) -> None:
-        await script.welcome(term=5)
-        await script.say(**orders(5, 1, "web", whole=True))
-        await clock.advance(2)
-        await node.kill()
-        again = a_machine(clock, {}, former=node, addresses=["s"])
-        again.agent.link = script
+        again = await killed_at_work(script, node, clock)
         async with running(again):
             await clock.advance(1)
             assert script.said[-1].hello.term == 5
@@ -159,12 +165,7 @@ def test_a_leader_of_an_earlier_term_is_not_obeyed_after_a_restart_either() -> N
 
 def test_what_is_said_first_is_true_however_long_it_takes_to_find_out() -> None:
     async def story(script: Script, node: Node, clock: VirtualClock) -> None:
-        await script.welcome(term=5)
-        await script.say(**orders(5, 1, "web", whole=True))
-        await clock.advance(2)
-        await node.kill()
-        again = a_machine(clock, {}, former=node, addresses=["s"])
-        again.agent.link = script
+        again = await killed_at_work(script, node, clock)
         runtime = again.agent.work.runtime
         quick = runtime.list
 
