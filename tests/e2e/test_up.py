@@ -119,7 +119,7 @@ def test_only_the_default_port_gives_way(tmp_path: Path) -> None:
 
 
 def test_agents_find_another_port_where_the_next_one_is_taken_and_nobody_complains(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
+    with _taken_after_a_free_one() as other:
         port = other.getsockname()[1] - 1
         command = [*LATTICE, "up", "--data-dir", tmp_path, "--port", str(port), "--controllers", "garbage"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -130,11 +130,24 @@ def test_agents_find_another_port_where_the_next_one_is_taken_and_nobody_complai
         assert server.stop() == 0
 
 
+def _taken_after_a_free_one() -> socket.socket:
+    """A listening socket whose port stands after one that nobody has: outside the range the kernel hands out to others meanwhile."""
+    for port in range(20_001 + os.getpid() % 5_000, 32_000, 2):
+        try:
+            socket.create_server(("127.0.0.1", port - 1)).close()
+            return socket.create_server(("127.0.0.1", port))
+        except OSError:
+            continue
+    raise AssertionError("no two ports in a row are free between 20,000 and 32,000")
+
+
 def _until_ready(server: Server) -> str:
     assert server.process.stdout is not None
     said = ""
     while "Ctrl-C stops it." not in said:
-        said += server.process.stdout.readline()
+        line = server.process.stdout.readline()
+        assert line, f"the server ended with {server.process.wait()} before it was ready: {said}"
+        said += line
     return said
 
 

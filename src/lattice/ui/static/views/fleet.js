@@ -59,11 +59,13 @@ function Path({ params, query }) {
 }
 
 function Drawn({ here, by, of }) {
+  const parent = useRef();
+  parent.current = here.parent; // of what is drawn, not of what was drawn when the last effect ran
   useEffect(() => {
-    const up = (event) => event.key === "Escape" && !document.querySelector("dialog[open]") && here.parent && (location.hash = here.parent);
+    const up = (event) => event.key === "Escape" && !document.querySelector("dialog[open]") && parent.current && (location.hash = parent.current);
     addEventListener("keydown", up);
     return () => removeEventListener("keydown", up);
-  }, [here.parent]);
+  }, []);
   const from = useFollowedFocus(here.key);
   if (!here.children.length) return html`<${Empty}>No nodes here yet. They come when a service is placed here.<//>`;
   const height = Math.max(320, Math.min(620, innerHeight - 330));
@@ -129,12 +131,14 @@ function spareWeight(root, { by }) {
 
 function shown(part, path, how, spare) {
   const parts = [...part.inside.values()];
+  const query = { by: how.by === "cpu" ? "" : how.by, of: how.of === "asked" ? "" : how.of };
   const start = sharedStart([`${part.name}-`, ...parts.map((each) => each.name)]) || sharedStart(parts.map((each) => each.name));
   const children = parts.map((each) => ({ ...shown(each, [...path, each.name], how, spare), short: each.name.slice(start) }));
+  const parent = path.length ? href("fleet", ...path.slice(0, -1), query) : "";
+  if (isFrame(part.name, children)) children[0].parent = parent;
   const total = children.reduce(plus, part.node ? figuresOf(part.node) : nothing());
   total.hourly += part.own ?? 0;
   const amount = total[how.by];
-  const query = { by: how.by === "cpu" ? "" : how.by, of: how.of === "asked" ? "" : how.of };
   return {
     ...total,
     key: path.join("/") || "all",
@@ -144,7 +148,7 @@ function shown(part, path, how, spare) {
     note: noteOf(part, total, how),
     mark: part.node ? markOf(part.node) : "",
     href: part.node ? href("nodes", part.name) : href("fleet", ...path, query),
-    parent: path.length ? href("fleet", ...path.slice(0, -1), query) : "",
+    parent,
     children,
   };
 }
@@ -180,10 +184,11 @@ function noteOf(part, total, { by }) {
 
 const markOf = (node) => (node.isReady ? (node.unschedulable ? "held" : "") : "bad");
 
-// A region with one pool of its own name is drawn as that pool: a frame around the same frame says nothing.
+// A region with one pool of its own name is drawn as that pool, and left as one: a frame around the same frame says nothing.
+const isFrame = (name, children) => children.length === 1 && children[0].name === name;
+
 function shortened(part) {
-  const only = part.children.length === 1 && part.children[0].name === part.name ? part.children[0] : null;
-  return only ? shortened({ ...only, key: part.key }) : { ...part, children: part.children.map(shortened) };
+  return isFrame(part.name, part.children) ? shortened({ ...part.children[0], key: part.key }) : { ...part, children: part.children.map(shortened) };
 }
 
 function find(tree, path) {
