@@ -47,6 +47,15 @@ def crowd(shop: Shop) -> Iterator[None]:
     shop.delete("giant")
 
 
+@pytest.fixture
+def hoard(shop: Shop) -> Iterator[None]:
+    """Which wants more certificates than are ever tried to be added at once."""
+    places = "{resources: {cores: 0.1, memoryGi: 0.0625}, compliance: [fedramp, hipaa, pci, itar, iso27001]}"
+    shop.apply(SERVICE.format(name="hoard", placement=places, replicas=1))
+    yield
+    shop.delete("hoard")
+
+
 def row(page: Page, name: str) -> list[str]:
     return page.locator(f'tr[data-path="default/{name}"] td').all_inner_texts()
 
@@ -109,6 +118,16 @@ def test_why_it_waits_pool_by_pool_and_what_would_help(visit: Visitor) -> None:
     page.evaluate("location.hash = '#/services/default/crowd'")
     larger = fits.filter(has_text="raise maxNodes of lab by 2 to 4")
     expect(larger.locator(".price")).to_have_text("+$0.008/h +$5.76 in 30 days")
+
+
+@pytest.mark.usefixtures("hoard")
+def test_where_no_change_is_enough_the_page_says_what_the_command_says(visit: Visitor, shop: Shop) -> None:
+    page = visit("#/services/default/hoard")
+    expect(page.locator("[data-test=verdict]")).to_contain_text("Fits without")
+    shown = page.locator("[data-test=fit] p")
+    expect(shown).to_contain_text("none of the 5 things that it fits without is enough alone")
+    said = " ".join(shop.server.lattice("fit", "service/hoard").stdout.split())
+    assert shown.inner_text().removesuffix(".").lower() in said.lower()
 
 
 def test_why_it_is_where_it_is_with_the_parts_of_every_score(visit: Visitor) -> None:

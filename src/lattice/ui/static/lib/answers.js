@@ -50,6 +50,14 @@ const sourced = ({ text, source }, service) => (source && source !== ownSource(s
 
 const ownSource = (service) => `service/${service.split("/").at(-1)}`;
 
+// None of the ways was found to be passable: the same as the command prints.
+export function nothingFits({ conflicts }) {
+  const fewest = Math.min(...conflicts.map((parts) => parts.length));
+  if (!conflicts.length || fewest === 1) return "Nothing that was tried makes it fit.";
+  return `No change that was tried makes it fit, since none of the ${fewest} things that it fits without is enough alone:
+    they would have to change all together.`;
+}
+
 // `2 new places with region other than north; compliance gdpr; 1 node of cpu 250m, memory 128Mi`
 export function required(wanted) {
   if (!wanted?.places) return "";

@@ -1,5 +1,5 @@
 // One service: where it is and why there, or why it waits and what would help.
-import { told, where } from "../lib/answers.js";
+import { nothingFits, told, where } from "../lib/answers.js";
 import { ask, get, objectPath, withQuery } from "../lib/api.js";
 import { html, useMemo } from "../lib/dom.js";
 import { hourly, monthly, signed } from "../lib/format.js";
@@ -94,7 +94,7 @@ function Fit({ path, revision }) {
   return html`<section class="card" data-test="fit"><h2>What would make it fit</h2>
     ${error && html`<${Problem} error=${error} retry=${again} />`}
     ${!value && busy && html`<${Loading} what="Trying changes" />`}
-    ${value && !value.suggestions.length && html`<p class="quiet">Nothing that was tried makes it fit.</p>`}
+    ${value && !value.suggestions.length && html`<p class="quiet">${nothingFits(value)}</p>`}
     ${value?.suggestions.length > 0 && html`<p class="quiet">Each was tried: with it the service fits, and no part of it can be left out.
         The price is what would be paid more than now.</p>
       <ol class="fits">${value.suggestions.map((each) => html`<${Suggestion} key=${each.sentence} each=${each} />`)}</ol>`}
