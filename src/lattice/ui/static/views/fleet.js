@@ -62,7 +62,9 @@ function Drawn({ here, by, of }) {
   const parent = useRef();
   parent.current = here.parent; // of what is drawn, not of what was drawn when the last effect ran
   useEffect(() => {
-    const up = (event) => event.key === "Escape" && !document.querySelector("dialog[open]") && parent.current && (location.hash = parent.current);
+    const up = ({ key }) => {
+      if (key === "Escape" && parent.current && !document.querySelector("dialog[open]")) location.hash = parent.current;
+    };
     addEventListener("keydown", up);
     return () => removeEventListener("keydown", up);
   }, []);
@@ -188,7 +190,8 @@ const markOf = (node) => (node.isReady ? (node.unschedulable ? "held" : "") : "b
 const isFrame = (name, children) => children.length === 1 && children[0].name === name;
 
 function shortened(part) {
-  return isFrame(part.name, part.children) ? shortened({ ...part.children[0], key: part.key }) : { ...part, children: part.children.map(shortened) };
+  if (isFrame(part.name, part.children)) return shortened({ ...part.children[0], key: part.key });
+  return { ...part, children: part.children.map(shortened) };
 }
 
 function find(tree, path) {
