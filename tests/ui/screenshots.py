@@ -11,7 +11,7 @@ from servers import running_server
 IMAGES = EXAMPLES.parent / "docs" / "images"
 FLAGS = ("--controllers", "*", "--providers", "local,docker=local", "--heartbeat", "2")
 VAULT = (EXAMPLES / "vault.yaml").read_text()
-SAFE = VAULT.replace("vault", "safe").replace("[fedramp]", "[gdpr]")
+SAFE = VAULT[VAULT.index("apiVersion") :].replace("vault", "safe").replace("[fedramp]", "[gdpr]")
 
 
 def _fleet(page: Page) -> None:
@@ -39,6 +39,7 @@ def _money(page: Page) -> None:
 
 def _plan(page: Page) -> None:
     page.get_by_label("Manifests").fill(SAFE)
+    page.get_by_label("Manifests").evaluate("area => { area.scrollTop = 0; }")
     page.get_by_role("button", name="Plan", exact=True).click()
     expect(page.locator("[data-test=summary]")).to_contain_text("1 service placed", timeout=30_000)
 

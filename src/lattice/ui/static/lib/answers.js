@@ -163,10 +163,9 @@ function tree(clusters, when) {
   for (const each of clusters) {
     if (!each[when]) continue;
     const mark = fate(each, when);
-    const gain = mark && each.replicas ? ` ${each.replicas > 0 ? "+" : "−"}${plural(Math.abs(each.replicas), "replica")}` : "";
-    const sign = each.mark === "+" ? "+ " : each.mark === "-" ? "− " : "";
-    const name = `${sign}${each.name}${gain}`;
-    const box = { key: `${when}/${each.name}`, name, weight: each[when], ratio: null, note: plural(each[when], "node"), mark };
+    const text = mark && each.replicas ? `${each.replicas > 0 ? "+" : "−"}${plural(Math.abs(each.replicas), "replica")}` : "";
+    const name = `${each.mark === "+" ? "+ " : each.mark === "-" ? "− " : ""}${each.name}`;
+    const box = { key: `${when}/${each.name}`, name, weight: each[when], ratio: null, text, note: plural(each[when], "node"), mark };
     pools.set(each.pool, [...(pools.get(each.pool) ?? []), box]);
   }
   return [...pools].sort(([one], [other]) => compare(one, other)).map(([pool, children]) => {

@@ -76,6 +76,7 @@ function Step({ step }) {
 function Part({ part, deciding }) {
   if (!part) return html`<td></td>`;
   return html`<td class=${deciding ? "part deciding" : "part"} title=${deciding ? "decided over the second" : null}>
+    <span class="part-name">${part.plugin} ×${part.weight}</span>
     <span class="part-track"><span style=${{ width: `${Math.max(0, Math.min(100, part.score))}%` }}></span></span>
     <span>${part.score.toFixed(1)}</span></td>`;
 }

@@ -83,8 +83,8 @@ export function Legend({ of }) {
     <span>${of}: 0%</span>
     ${Array.from({ length: STEPS }, (_, step) => html`<i class="box" data-shade=${step}></i>`)}
     <span>100%</span>
-    <i class="box" data-shade="0" data-mark="bad"></i><span>not ready</span>
-    <i class="box" data-shade="0" data-mark="held"></i><span>cordoned</span>
+    <span class="key"><i class="box" data-shade="0" data-mark="bad"></i><span>not ready</span></span>
+    <span class="key"><i class="box" data-shade="0" data-mark="held"></i><span>cordoned</span></span>
   </p>`;
 }
 

@@ -52,8 +52,9 @@ function Maps({ clusters, plan }) {
       : html`<p class="quiet">no machines</p>`}
   </figure>`;
   return html`<div class="columns maps">${part("Before", maps.before, maps.nodesBefore)}${part("After", maps.after, maps.nodesAfter)}</div>
-    <p class="legend" aria-hidden="true"><i class="box" data-shade="none" data-mark="plus"></i><span>gains machines or replicas</span>
-      <i class="box" data-shade="none" data-mark="minus"></i><span>loses some</span></p>`;
+    <p class="legend" aria-hidden="true">
+      <span class="key"><i class="box" data-shade="none" data-mark="plus"></i><span>gains machines or replicas</span></span>
+      <span class="key"><i class="box" data-shade="none" data-mark="minus"></i><span>loses some</span></span></p>`;
 }
 
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
@@ -80,7 +81,7 @@ function named(row) {
 function twoLines(row) {
   if (row.isEmptyMachines) return row.name;
   return html`<span class="two"><span>${serviceLink(row.name)} <${Mark} mark=${row.mark} /></span>
-    <span class="quiet">${moved(row)}</span></span>`;
+    <span class="quiet whole brief" title=${moved(row)}>${moved(row)}</span></span>`;
 }
 
 function moved(row) {
@@ -132,11 +133,11 @@ function Budgets({ budgets }) {
   return shown.length > 0 && html`<section class="card"><h2>Budgets</h2><ul class="budgets">${shown.map((each) => {
     const over = each.percentAfter >= 100 ? "bad" : each.percentAfter >= each.alertPercent || each.isUsedUp ? "warn" : "";
     const word = over === "bad" ? "over the limit" : each.isUsedUp ? "refuses one more machine" : "alert";
-    const text = `${each.percentBefore} % → ${each.percentAfter} %`;
-    const marks = [{ ratio: each.alertPercent / 100, title: `alert at ${each.alertPercent} %` }];
+    const text = `${each.percentBefore}% → ${each.percentAfter}%`;
+    const marks = [{ ratio: each.alertPercent / 100, title: `alert at ${each.alertPercent}%` }];
     const hard = each.isHard ? "hard" : "soft";
     return html`<li key=${each.ledger}><div class="budget-head"><strong>${each.subject}</strong>
-        <span class="quiet">${text} of ${money(each.limit.micros)} a month · alert at ${each.alertPercent} % · ${hard} limit</span>
+        <span class="quiet">${text} of ${money(each.limit.micros)} a month · alert at ${each.alertPercent}% · ${hard} limit</span>
         ${over && html`<${Badge} tone=${over}>${word}<//>`}</div>
       ${each.left && html`<p class="quiet">${leftText(each)}</p>`}
       <${Track} label=${`${each.subject}: ${text}`} tone=${over} solid=${each.percentBefore / 100} light=${each.percentAfter / 100}

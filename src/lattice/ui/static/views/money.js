@@ -85,7 +85,8 @@ function Budgets({ found }) {
   const used = (each) => budgetBar(each).used ?? -1;
   const worst = [...found].sort((one, other) => used(other) - used(one) || other.projectedMicros - one.projectedMicros);
   return html`<section class="card"><h2>Budgets of this month</h2>
-    <p class="legend" aria-hidden="true">${LEGEND.map(([of, text]) => html`<i class="swatch" data-of=${of}></i><span>${text}</span>`)}</p>
+    <p class="legend" aria-hidden="true">${LEGEND.map(([of, text]) => html`<span class="key" key=${of}>
+      <i class="swatch" data-of=${of}></i><span>${text}</span></span>`)}</p>
     <ul class="budgets">${worst.slice(0, 40).map((each) => html`<${Budget} key=${each.ledger} each=${each} />`)}</ul>
     ${worst.length > 40 && html`<p class="quiet">and ${worst.length - 40} more that are used less</p>`}</section>`;
 }

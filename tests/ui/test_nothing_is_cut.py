@@ -1,0 +1,72 @@
+"""Words stay whole and beside what they name: on a telephone, and where they once did not."""
+
+import pytest
+from browsing import NARROW, Visitor
+from playwright.sync_api import Page, expect
+
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
+expect.set_options(timeout=15_000)  # the first question starts a process
+TORN = """() => [...document.querySelectorAll(".legend .key")].filter((key) => {
+  const [mark, word] = [...key.children].map((each) => each.getBoundingClientRect());
+  return mark.right > word.left || mark.bottom < word.top || mark.top > word.bottom;
+}).map((key) => key.innerText)"""
+CUT = """(all) => all.filter((each) => each.scrollWidth > each.clientWidth || each.scrollHeight > each.clientHeight)
+  .map((each) => each.innerText)"""
+
+
+def torn(page: Page) -> list[str]:
+    """Words of legends that stand on another line than what they explain, or over it."""
+    found: list[str] = page.evaluate(TORN)
+    return found
+
+
+@pytest.mark.parametrize(("view", "words"), [("money", 5), ("fleet", 2), ("whatif?lose=south", 2)])
+def test_a_legend_keeps_its_words_beside_its_marks(view: str, words: int, visit: Visitor) -> None:
+    page = visit(f"#/{view}", size=NARROW)
+    expect(page.locator(".legend .key")).to_have_count(words)
+    assert torn(page) == []
+
+
+def test_all_views_are_within_reach_on_a_telephone(visit: Visitor) -> None:
+    for view in ("services", "events"):
+        page = visit(f"#/{view}", size=NARROW)
+        expect(page.locator(".top nav a[aria-current]")).to_have_count(1)
+        assert page.locator(".top nav").evaluate("nav => nav.scrollWidth - nav.clientWidth") == 0
+        ends = page.locator(".top nav a").last.evaluate("link => link.getBoundingClientRect().right")
+        assert ends <= NARROW[0], view
+
+
+ROOM = """input => {
+  const drawing = document.createElement("canvas").getContext("2d");
+  const style = getComputedStyle(input);
+  drawing.font = style.font;
+  return input.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - drawing.measureText(input.placeholder).width;
+}"""
+
+
+def test_what_can_be_searched_for_is_said_whole(visit: Visitor) -> None:
+    page = visit("#/services")
+    assert page.get_by_role("searchbox").evaluate(ROOM) >= 20, "with room for the cross that clears it"
+
+
+@pytest.mark.parametrize("size", [(1280, 800), NARROW], ids=["wide", "narrow"])
+def test_a_map_says_what_changes_whole(size: tuple[int, int], visit: Visitor) -> None:
+    page = visit("#/whatif?lose=south", size=size)
+    before = page.get_by_role("group", name="Map of the fleet, before")
+    expect(before.locator('[data-mark="minus"] .box-full').last).to_have_text("−2 replicas")
+    expect(before.locator('[data-mark="minus"] .box-name').last).to_have_text("− south-002")
+    assert page.locator(".map .box-name, .map .box-full").evaluate_all(CUT) == []
+
+
+def test_where_services_go_is_said_whole_on_a_telephone(visit: Visitor) -> None:
+    page = visit("#/whatif?lose=south", size=NARROW)
+    expect(page.locator('tr[data-path="default/web"]')).to_contain_text("north 1, south 1 → north 1 (1 of 2 replicas)")
+    assert page.locator('tr[data-path="default/web"] .two > *').evaluate_all(CUT) == []
+    assert page.locator('tr[data-path="default/web"]').evaluate("row => row.offsetHeight") == 60, "which the table counts on"
+
+
+def test_candidates_and_scores_are_stacked_on_a_telephone_and_not_scrolled(visit: Visitor) -> None:
+    page = visit("#/services/default/web", size=NARROW)
+    expect(page.locator(".scores .part.deciding")).to_contain_text("Proximity ×64")
+    assert page.locator(".matrix").count() == 3
+    assert page.locator(".matrix").evaluate_all(CUT) == []
