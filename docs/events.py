@@ -86,7 +86,8 @@ EVENTS = (
         "NodeDrainStuck",
         "LatticeNode",
         "Warning",
-        "A service must have one replica more elsewhere before it can give up the one here, and no node takes that one.",
+        "A service must have one replica more elsewhere before it can give up the one here, and no node takes that one. "
+        "Said when it has waited for twice `--room-grace`, so that its cluster could have grown, and no machine is on its way.",
         "make room: a machine more for the pool, a lower `replicas.min`, or `lattice uncordon` to end the drain",
     ),
     Told("NodeDrained", "LatticeNode", "Normal", "The drain is done: nothing is bound to it any more."),
