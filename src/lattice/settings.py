@@ -68,7 +68,8 @@ SETTINGS = (
         "providers",
         ("LATTICE_PROVIDERS",),
         "local,docker=local",
-        "Providers of machines, each NAME or NAME=ADAPTER: adapter local starts agents on this machine, fake has machines on paper.",
+        "Providers of machines, each NAME or NAME=ADAPTER: adapter local starts agents on this machine, fake has machines on paper. "
+        "By default docker is another name of local, for pools that say so: docker itself is not used.",
     ),
     Setting(
         "local-stop-within",

@@ -306,7 +306,7 @@ class StaticSpec(Part):
     location: Annotated[Location, Meta(description="Which place this is.")]
     capacity: Annotated[StaticCapacity, Meta(description="Everything there is.")]
     provider: Annotated[
-        str, Meta(description="What makes machines there: vsphere, openstack, metal3, docker, or a cloud's reserved instances.")
+        str, Meta(description="What makes machines there, such as vsphere or metal3: a name of the server's --providers, or it is closed.")
     ] = ""
     credentials_ref: Annotated[CredentialsRef, Meta(description="Login for the provider.")] | None = None
     provider_config: Annotated[Extra, Meta(description="Settings of the provider, in its own words.")] = {}

@@ -24,7 +24,9 @@ class PoolCredentials(Part):
 class PoolProvider(Part):
     """Who supplies the machines, and where."""
 
-    type: Annotated[str, Meta(min_length=1, description="Provider, such as aws, gcp, proxmox, docker or local.")]
+    type: Annotated[
+        str, Meta(min_length=1, description="Provider, such as local or aws: a name of the server's --providers, or the pool is closed.")
+    ]
     region: Annotated[str, Meta(description="The provider's own name of the region, such as us-east-1.")] = ""
     zone: Annotated[str, Meta(description="Zone inside the region, if the pool is confined to one.")] = ""
     credentials: Annotated[PoolCredentials, Meta(description="Login for the provider; absent means that none is needed.")] | None = None
