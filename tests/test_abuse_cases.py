@@ -27,17 +27,17 @@ CASES: dict[str, list[str]] = {
     ],
     "2: a node says that it is another": [
         "server/test_nodelink.py::test_the_name_is_in_the_certificate_and_nowhere_else",
-        "server/test_nodelink.py::test_a_certificate_counts_only_for_the_node_that_joined_with_its_key",
+        "server/test_hellos.py::test_a_certificate_counts_only_for_the_node_that_joined_with_its_key",
     ],
     "3: a node gives itself labels that attract work": [
-        "server/test_nodelink.py::test_a_hello_that_cannot_be_right_is_refused_and_writes_nothing",
-        "server/test_nodelink.py::test_registration_is_written_once_and_only_what_an_agent_may_say",
+        "server/test_hellos.py::test_a_hello_that_cannot_be_right_is_refused_and_writes_nothing",
+        "server/test_hellos.py::test_registration_is_written_once_and_only_what_an_agent_may_say",
     ],
     "4: a node claims room that it does not have, or another each time": [
         "server/test_impossible_rooms.py::test_a_node_that_claims_room_that_cannot_be_is_refused_and_quarantined_until_it_says_better",
         "server/test_impossible_rooms.py::test_nobody_quarantines_another_node",
         "controllers/test_quarantine.py::test_nothing_is_put_on_a_node_that_is_quarantined_and_that_is_told_once",
-        "server/test_nodelink.py::test_a_machine_of_a_class_has_no_more_room_than_that_class",
+        "server/test_hellos.py::test_a_machine_of_a_class_has_no_more_room_than_that_class",
         "server/test_impossible_rooms.py::test_a_node_that_says_something_else_each_time_is_refused",
     ],
     "5: a node asks for what it does not hold": [
@@ -72,7 +72,7 @@ CASES: dict[str, list[str]] = {
     "9: a former leader writes, a former order is sent": [
         "contract/test_store.py::test_terms_grow_and_fence",
         "store/test_leader.py::test_a_paused_leader_that_wakes_knows_it_and_is_refused_anyway",
-        "server/test_nodelink.py::test_a_former_leader_registers_nobody",
+        "server/test_hellos.py::test_a_former_leader_registers_nobody",
         "agent/test_agent_orders.py::test_older_orders_are_not_obeyed",
         "agent/test_agent_orders.py::test_a_leader_of_an_earlier_term_is_not_obeyed_after_a_restart_either",
     ],

@@ -12,7 +12,7 @@ NODE_MANAGER = (
     Row(
         "registration",
         "server.registrar:Registrar.register",
-        "server/test_nodelink.py::test_registration_is_written_once_and_only_what_an_agent_may_say",
+        "server/test_hellos.py::test_registration_is_written_once_and_only_what_an_agent_may_say",
         ("server/registration.py", '"runtimes": tuple(sorted(said.runtimes)),', '"runtimes": (),'),
     ),
     Row(

@@ -14,7 +14,7 @@ SECURITY = (
     Row(
         "mTLS: and only while it has the key that joined",
         "server.joining:refuse_stranger",
-        "server/test_nodelink.py::test_a_certificate_counts_only_for_the_node_that_joined_with_its_key[a key that did not join as it]",
+        "server/test_hellos.py::test_a_certificate_counts_only_for_the_node_that_joined_with_its_key[a key that did not join as it]",
         ("server/joining.py", '    if node["metadata"].get("annotations", {}).get(JOINED_KEY) != peer.key:', "    if False:"),
     ),
     Row(

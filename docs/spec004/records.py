@@ -68,7 +68,7 @@ STORE = (
     Row(
         "/nodes",
         "kinds.node:LatticeNode",
-        "server/test_nodelink.py::test_registration_is_written_once_and_only_what_an_agent_may_say",
+        "server/test_hellos.py::test_registration_is_written_once_and_only_what_an_agent_may_say",
         ("server/registration.py", '"capacity": capacity,', '"capacity": {},'),
     ),
     Row(

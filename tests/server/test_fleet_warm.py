@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.server.test_fleet import a_server, is_alive
+from tests.server.asking import a_server, is_alive
 
 pytestmark = pytest.mark.timeout(90)
 

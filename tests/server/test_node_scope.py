@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from server.links import Leader, a_leader, a_workload, applied
-from server.test_nodelink import Speaker, peer
+from server.speakers import Speaker, peer
 from store.virtual import VirtualClock, settle
 from structlog.testing import capture_logs
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.server.test_fleet import ADMIN, a_server, a_service
+from tests.server.asking import ADMIN, a_server, a_service
 
 PLACED = """
 # a comment

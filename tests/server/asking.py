@@ -1,0 +1,104 @@
+"""A server that answers questions about the fleet, without HTTP: a store in memory, and a real process beside it."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from lattice.clock import SystemClock
+from lattice.kinds import KINDS
+from lattice.kinds.body import encode
+from lattice.placement.world import World
+from lattice.server import verbs
+from lattice.server.api import Api
+from lattice.server.bootstrap import bootstrap
+from lattice.server.call import Call, User
+from lattice.server.catalog import Catalog
+from lattice.server.fleet import Beside, FleetQuestions
+from lattice.server.planned import apply_planned
+from lattice.server.question import APPLY, LOOKED_AT
+from lattice.server.rehearsal import target_of
+from lattice.store.memory import MemoryStore
+
+ADMIN, VIEWER = User("ann", frozenset({"lattice:admins"})), User("vic", frozenset({"lattice:viewers"}))
+STRANGER = User("eve", frozenset({"system:authenticated"}))
+CATALOG = Catalog(KINDS)
+SEED_000 = Path(__file__).parents[2] / "examples" / "worlds" / "seed-000"
+DECODERS = {kind.resource.id: msgspec.json.Decoder(kind) for kind in LOOKED_AT}
+
+
+def manifests() -> list[Any]:
+    return [document for path in sorted(SEED_000.glob("*.yaml")) for document in yaml.safe_load_all(path.read_text())]
+
+
+def a_service(name: str = "web", **spec: Any) -> dict[str, Any]:
+    body = {"containers": {"main": {"image": "nginx"}}, "placement": {"resources": {"cores": 1, "memoryGi": 1}}, **spec}
+    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService", "metadata": {"name": name}, "spec": body}
+
+
+class Server:
+    """What a server is made of, without HTTP."""
+
+    def __init__(self, limit: float) -> None:
+        clock, uids = SystemClock(), itertools.count(1)
+        self.store = MemoryStore(clock)
+        self.api = Api(self.store, CATALOG, clock, lambda: f"uid-{next(uids)}", lambda: "x")
+        self.fleet = FleetQuestions(self.api, Beside(), limit)
+
+    async def apply(self, value: dict[str, Any]) -> None:
+        query = {"fieldManager": "lattice"}
+        await verbs.apply(self.api, Call("PATCH", target_of(CATALOG, value, "default"), ADMIN, query, encode(value), verbs.APPLY))
+
+    async def ask(self, ask: str, user: User = VIEWER, **question: Any) -> tuple[int, Any]:
+        self.fleet.admit(user, ask)
+        body = encode(question)
+        reply = await (apply_planned(self.fleet, user, body) if ask == APPLY else self.fleet.ask(user, ask, body))
+        told = reply.body if isinstance(reply.body, bytes) else b"".join([piece async for piece in reply.body])
+        return reply.status, json.loads(told)
+
+    async def begun(self, ask: str, **question: Any) -> "asyncio.Task[tuple[int, Any]]":
+        """A question that the process has been given and does not get to."""
+        pid = self.fleet.beside.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        task = asyncio.create_task(self.ask(ask, ADMIN, **question))
+        await turns()
+        return task
+
+    async def world(self) -> World:
+        found = [(await self.store.list(each)).entries for each in DECODERS]
+        world = World.of(DECODERS[entry.key.resource].decode(entry.value) for entries in found for entry in entries)
+        return replace(world, now=datetime.now(UTC))
+
+
+async def turns() -> None:
+    """Nothing here waits for anything but the process: a few turns of the loop, and everything else is done."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def a_server(limit: float = 30) -> AsyncIterator[Server]:
+    """With the first seed's world declared."""
+    server = Server(limit)
+    await bootstrap(server.api)
+    for each in manifests():
+        await server.apply(each)
+    try:
+        yield server
+    finally:
+        await server.fleet.close()
+
+
+def is_alive(pid: int | None) -> bool:
+    return pid is not None and Path(f"/proc/{pid}").exists()
