@@ -56,6 +56,23 @@ def test_the_ring_counts_changes_not_batches() -> None:
     assert feed.floor > 8
 
 
+def test_what_an_object_was_is_known_while_its_latest_change_is_in_the_ring() -> None:
+    feeds = Feeds(1, window=4)
+    key, other = Key("pods", "a", "b"), Key("pods", "a", "c")
+    feeds.publish(2, [Change(2, key, b"two", None)])
+    feeds.publish(3, [Change(3, key, b"three", None)])
+    assert (feeds.value(key, 2), feeds.value(key, 3), feeds.value(other, 3)) == (None, b"three", None)
+    assert feeds.value(Key("nodes", "", "b"), 3) is None
+    feeds.publish(4, [Change(4, key, None, None)])
+    assert feeds.value(key, 4) is None
+    for revision in range(5, 20):
+        feeds.publish(revision, [Change(revision, other if revision % 2 else key, b"%d" % revision, None)])
+    assert (feeds.value(key, 18), feeds.value(other, 19)) == (b"18", b"19")
+    for revision in range(20, 30):
+        feeds.publish(revision, [Change(revision, other, b"", None)])
+    assert feeds.value(key, 18) is None
+
+
 def test_the_past_joins_the_feed_without_gap_or_repetition() -> None:
     async def scenario() -> None:
         feed = Feed(10)

@@ -39,6 +39,7 @@ from lattice.server.documents import Documents
 from lattice.server.fleet import Beside, FleetQuestions
 from lattice.server.joining import Joining
 from lattice.server.live import Live
+from lattice.server.memory import share_arenas
 from lattice.server.nodelink import NodeLinks
 from lattice.server.pages import HOME, Pages
 from lattice.server.pagestream import PageStream
@@ -85,6 +86,7 @@ class Running:
 @contextlib.asynccontextmanager
 async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Running]:
     """Everything up, in order, and down again in the opposite order."""
+    share_arenas()
     traces.TRACES.listen()
     clock = SystemClock()
     folder = Path(settings.data_dir).resolve()

@@ -45,7 +45,7 @@ class Batches:
     lost: dict[str, str] = field(default_factory=dict)  # workloads that were not bound after all, and why
     writing: set[str] = field(default_factory=set)  # nodes whose next revision is on its way to us
     _written: asyncio.Event = field(default_factory=asyncio.Event)
-    _nodes: dict[str, Entry] = field(default_factory=dict)  # as we wrote them
+    _nodes: dict[str, Entry] = field(default_factory=dict)  # as we wrote them, until the copy has that
 
     async def bind(self, alone: Iterable[Placed], groups: Iterable[Group]) -> None:
         """Those that are bound are told of by `on_bound`. A rival's doing is no error; what the store raises otherwise is."""
@@ -168,11 +168,20 @@ class Batches:
                 return entry
         return None
 
+    def copied(self, node: str, revision: int) -> None:
+        """The copy has that by now."""
+        ours = self._nodes.get(node)
+        if ours is not None and ours.revision <= revision:
+            del self._nodes[node]
+
     def _note(self, counts: Sequence[Put], bound: Sequence[Placed], revision: int) -> None:
         now = self.ledger.office.clock.monotonic()
+        copy = self.ledger.office.copy(LatticeNode)
         for put in counts:
             self.seen[put.key.name] = revision
-            self._nodes[put.key.name] = Entry(put.key, put.value, revision)
+            copied = copy.entry(put.key.path)
+            if copied is None or copied.revision < revision:
+                self._nodes[put.key.name] = Entry(put.key, put.value, revision)
         for each in bound:
             self.ledger.written[each.ask.name] = revision
             if not isinstance(self.reservations.confirm(each.reservation.id, now), Refused):

@@ -113,6 +113,7 @@ class SchedulingController:
 
     def _node_changed(self, change: Change) -> Iterable[str]:
         name = change.key.name
+        self.batches.copied(name, change.revision)
         if name in self.batches.writing or self.binder.seen.get(name) == change.revision:
             return ()  # we write that; whatever else it is shows when our answer comes
         self._nodes[name] = None

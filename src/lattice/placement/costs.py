@@ -1,6 +1,7 @@
 """What does everything cost, and which part of it is whose?"""
 
 from collections import Counter
+from collections.abc import Iterator
 
 from lattice.placement.bill import Bill, Machine, Tenant, bill
 from lattice.placement.fleet import Fleet
@@ -14,25 +15,26 @@ def cost_of(fleet: Fleet) -> Bill:
 
 def placed_costs(fleet: Fleet, service: str) -> dict[tuple[str, str, str], int]:
     """Micro-dollars per hour of one service, by offer, cluster and class."""
-    rows = {seat.machine for seat in fleet.seats.get(service, ())}
-    machines = {each.name: each for each in machines_on(fleet, rows)}
-    found: Counter[tuple[str, str, str]] = Counter()
-    for name, machine in machines.items():
-        row = fleet.machines.row_of[name]
-        share = bill([machine]).services.get(service, 0)
-        found[machine.pool, fleet.machines.cluster[row].name, fleet.machines.kind[row].name] += share
-    return dict(found)
+    machines, found = fleet.machines, Counter[tuple[str, str, str]]()
+    for row, share in _shares(fleet, service):
+        cluster = machines.cluster[row]
+        found[fleet.offers[cluster.row].name, cluster.name, machines.kind[row].name] += share
+    return dict(sorted(found.items()))
 
 
 def share_of(fleet: Fleet, service: str) -> int:
-    """Micro-dollars per hour of one service, all in all; machines that are alike, with the same on them, are split once."""
-    alike: Counter[tuple[object, ...]] = Counter()
-    example: dict[tuple[object, ...], int] = {}
+    """Micro-dollars per hour of one service, all in all."""
+    return sum(share for _, share in _shares(fleet, service))
+
+
+def _shares(fleet: Fleet, service: str) -> Iterator[tuple[int, int]]:
+    """By machine. Those that are alike, with the same on them, are split once."""
+    machines, known = fleet.machines, dict[tuple[object, ...], int]()
     for row in {seat.machine for seat in fleet.seats.get(service, ())}:
-        key = (id(fleet.machines.kind[row]), *sorted(fleet.machines.holds[row].items()))
-        alike[key] += 1
-        example.setdefault(key, row)
-    return sum(count * bill(machines_on(fleet, {example[key]})).services.get(service, 0) for key, count in alike.items())
+        alike = (id(machines.kind[row]), *sorted(machines.holds[row].items()))
+        if alike not in known:
+            known[alike] = bill(machines_on(fleet, {row})).services.get(service, 0)
+        yield row, known[alike]
 
 
 def machines_on(fleet: Fleet, rows: set[int]) -> list[Machine]:

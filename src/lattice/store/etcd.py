@@ -290,7 +290,7 @@ class EtcdStore:
 
     async def _share(self, feeds: Feeds) -> None:
         while True:
-            stream = Stream(self._wire, self._clock, self._keys, self._keys.everything(), feeds.head, feeds.publish)
+            stream = Stream(self._wire, self._clock, self._keys, self._keys.everything(), feeds.head, feeds.publish, known=feeds.value)
             try:
                 await stream.run()
             except Gone as gap:

@@ -72,6 +72,7 @@ class Stream:
     revision: int
     publish: Publish
     room: asyncio.Event | None = None  # cleared by who cannot take more for now
+    known: Callable[[Key, int], bytes | None] = lambda key, revision: None  # what an object was at a revision, where that is kept anyway
 
     async def run(self) -> None:
         """Until Gone."""
@@ -136,7 +137,7 @@ class Stream:
         had = event.prev_kv.mod_revision
         if not had and (is_delete or kv.create_revision != kv.mod_revision):
             raise Gone(f"what revision {kv.mod_revision} replaced is compacted", fix="list again and go on from there")
-        previous = Entry(key, event.prev_kv.value, had) if had else None
+        previous = Entry(key, self.known(key, had) or event.prev_kv.value, had) if had else None
         return Change(kv.mod_revision, key, None if is_delete else kv.value, previous)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from lattice.errors import Gone
-from lattice.store.protocol import Batch, Change
+from lattice.store.protocol import Batch, Change, Key
 
 WINDOW = 10_000  # changes kept per resource; a watcher further behind is told Gone
 HANDFUL = 1_000  # batches handed out at once, so that a watcher catching up lets others run
@@ -30,6 +30,7 @@ class Feed:
         self.gap: Gone | None = None
         self._window = window
         self._ring: list[Batch] = []
+        self._latest: dict[Key, Change] = {}  # of those in the ring
         self._left = 0  # batches that have left the ring: position p is _ring[p - _left]
         self._changes = 0
         self._waiting: dict[Subscription, asyncio.Future[bool]] = {}
@@ -42,9 +43,16 @@ class Feed:
         self._ring.append(batch)
         self.head = batch.revision
         self._changes += len(batch.changes)
+        for change in batch.changes:
+            self._latest[change.key] = change
         if self._changes > self._window + self._window // 4:  # trimmed in slices: dropping one by one would move the list each time
             self._trim()
         self._wake_all()
+
+    def value(self, key: Key, revision: int) -> bytes | None:
+        """What an object was at a revision, if that was its latest change and is still known."""
+        latest = self._latest.get(key)
+        return latest.value if latest is not None and latest.revision == revision else None
 
     def open_gap(self, gap: Gone) -> None:
         """Changes were missed: every watcher must list again."""
@@ -98,7 +106,11 @@ class Feed:
     def _trim(self) -> None:
         count = 0
         while self._changes > self._window and count < len(self._ring) - 1:
-            self._changes -= len(self._ring[count].changes)
+            changes = self._ring[count].changes
+            self._changes -= len(changes)
+            for change in changes:
+                if self._latest.get(change.key) is change:
+                    del self._latest[change.key]
             count += 1
         self.floor = self._ring[count - 1].revision
         del self._ring[:count]
@@ -213,6 +225,11 @@ class Feeds:
         self.head = revision
         for feed in self._feeds.values():
             feed.head = revision
+
+    def value(self, key: Key, revision: int) -> bytes | None:
+        """As `Feed.value`: who hands on what a change replaced need not keep it a second time."""
+        feed = self._feeds.get(key.resource)
+        return feed.value(key, revision) if feed is not None else None
 
     def subscribe(self, resource: str, after: int, history: Callable[[], History]) -> Subscription:
         feed = self.of(resource)
