@@ -87,10 +87,30 @@ def test_workloads_of_no_service_are_nobody_s_placement() -> None:
     ],
 )
 def test_a_replica_is_stuck_when_no_node_takes_it(said: tuple[str, str], age: int, *, stuck: bool) -> None:
-    since = (NOW - timedelta(seconds=age)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    condition = msgspec.convert({"type": "Scheduled", "status": said[0], "reason": said[1], "lastTransitionTime": since}, Condition)
-    found = seen(a_placed(1), a_replica(0, node="", conditions=(condition,)))
+    found = seen(a_placed(1), a_replica(0, node="", conditions=(said_of(*said, age),)))
     assert found.stuck == ({"default/api": {("c", "m"): 1}} if stuck else {})
+
+
+def said_of(status: str, reason: str, age: int, about: str = "Scheduled") -> Condition:
+    since = (NOW - timedelta(seconds=age)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return msgspec.convert({"type": about, "status": status, "reason": reason, "lastTransitionTime": since}, Condition)
+
+
+@pytest.mark.parametrize(
+    ("ready", "cluster", "stuck"),
+    [
+        pytest.param(("True", "Heartbeat", 9), "c", False, id="one that came just now"),
+        pytest.param(("True", "Heartbeat", 10), "c", True, id="one that has been there for long enough to be given"),
+        pytest.param(("False", "NodeLost", 1), "c", True, id="one that was lost just now"),
+        pytest.param(("True", "Heartbeat", 1), "d", True, id="one of another cluster"),
+    ],
+)
+def test_a_replica_is_not_stuck_while_a_node_that_it_waited_for_is_fresh(ready: tuple[str, str, int], cluster: str, *, stuck: bool) -> None:
+    node = a_node("n2")
+    status = NodeStatus(conditions=(said_of(*ready, about="Ready"),))
+    node = msgspec.structs.replace(node, spec=msgspec.structs.replace(node.spec, cluster=cluster), status=status)
+    waiting = a_replica(0, node="", conditions=(said_of("False", "NoNodeFits", 60),))
+    assert bool(seen(a_placed(1), waiting, nodes=(a_node(), node)).stuck) == stuck
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def look(
 ) -> Seen:
     joined = Counter((each.spec.cluster, each.spec.node_class) for each in nodes if has_joined(each))
     known = {each.metadata.name for each in nodes if not each.metadata.deletion_timestamp}
+    fresh = {(each.spec.cluster, each.spec.node_class) for each in nodes if is_fresh(each, patience)}
     owned: dict[str, list[LatticeWorkload]] = {}
     unsettled: set[str] = set()
     for each in workloads:
@@ -54,7 +55,7 @@ def look(
         mine, others = _whose(service, owned.pop(name, []))
         unsettled.update(each.spec.cluster for each in others)
         unsettled.update(_unsettled(service, mine, known))
-        if waiting := Counter(cell_of(each) for each in mine if is_stuck(each, patience)):
+        if waiting := Counter(cell for each in mine if (cell := cell_of(each)) not in fresh and is_stuck(each, patience)):
             stuck[name] = waiting
         if asks_otherwise(service, mine):
             updated.add(name)
@@ -82,6 +83,14 @@ def stays(node: LatticeNode) -> bool:
     """It is there, as far as anybody says, and is not being removed."""
     is_awaited = any(each.type == "Ready" and each.reason == NOT_JOINED for each in node.status.conditions)
     return not node.metadata.deletion_timestamp and not is_awaited
+
+
+def is_fresh(node: LatticeNode, patience: Patience) -> bool:
+    """It became ready just now: who has waited for it is about to be given it, and needs no other."""
+    ready = next((each for each in node.status.conditions if each.type == "Ready" and each.status == "True"), None)
+    if ready is None or not ready.last_transition_time:
+        return False
+    return patience.now - datetime.fromisoformat(ready.last_transition_time) < patience.grace
 
 
 def is_stuck(workload: LatticeWorkload, patience: Patience) -> bool:
