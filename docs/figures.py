@@ -10,12 +10,13 @@ FIGURE = re.compile(r'\[([^\]\[]+)\]\(((?:\.\./)*bench/results/(\w+)\.md) "([^"]
 
 
 def measured(name: str) -> dict[str, str]:
-    """Row to figure, of one table; of rows of the same name the first counts."""
+    """Row to figure, of one table; of rows of the same name the first counts, or the one that "subject: row" names."""
     rows = (line.strip("| \n").split(" | ") for line in (RESULTS / f"{name}.md").read_text().splitlines() if line.startswith("| "))
     found: dict[str, str] = {}
     for row in rows:
         if len(row) > 2:
             found.setdefault(row[1], row[2])
+            found[f"{row[0]}: {row[1]}"] = row[2]
     return found
 
 
