@@ -317,7 +317,8 @@ def restored(old: NodeTable) -> NodeTable:
 
 
 def named_scores(table: NodeTable) -> dict[str, list[float]]:
-    return {name: [scores[row] for scores in asked_about(table)] for name, row in table.row_of.items()}
+    found = asked_about(table)
+    return {name: [scores[row] for scores in found] for name, row in table.row_of.items()}
 
 
 @some
