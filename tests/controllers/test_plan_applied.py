@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
-from placement.worlds import a_class, a_pool, a_service, policies, pools, services, worlds
+from placement.worlds import a_class, a_pool, a_service, a_static, policies, pools, services, worlds
 from service_world import Town, a_town, play
 from store.virtual import VirtualClock
 
@@ -246,5 +246,23 @@ def test_replicas_that_are_not_bound_yet_leave_room_to_those_that_are() -> None:
             for _ in range(3):
                 await town.look()
             assert {name: sum(each.values()) for name, each in where(town).items()} == {"default/api": 4, "default/db": 3, "default/new": 1}
+
+    play(script)
+
+
+def test_who_comes_takes_the_machines_of_who_goes() -> None:
+    """The data center is full, and the one cluster that is rented is left with nobody by the same change that brings a replica."""
+
+    async def script() -> None:
+        supply = a_class(), a_pool("rented"), a_static(nodes=1, cores=4, memory="16Gi")
+        async with a_town(*supply, a_service(replicas=2, cores=4)) as town:
+            await settled(town, World.of([]), binding=True)
+            wanted = [a_service(replicas=1, cores=4), a_service("new", replicas=1)]
+            said = plan(seen(town, World.of([])), wanted).after
+            assert said is not None
+            assert said.where["default/new"] == {("rented", "rented-001", "m"): 1}
+            await town.apply(*wanted)
+            await settled(town, World.of([]), binding=True)
+            check_machines(town, said)
 
     play(script)
