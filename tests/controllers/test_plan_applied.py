@@ -5,9 +5,10 @@ from collections import Counter
 from dataclasses import replace
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
-from placement.worlds import a_class, a_pool, a_service, a_static, policies, pools, services, worlds
+from placement.worlds import a_class, a_policy, a_pool, a_service, a_static, policies, pools, services, worlds
 from service_world import Town, a_town, play
 from store.virtual import VirtualClock
 
@@ -264,5 +265,31 @@ def test_who_comes_takes_the_machines_of_who_goes() -> None:
             await town.apply(*wanted)
             await settled(town, World.of([]), binding=True)
             check_machines(town, said)
+
+    play(script)
+
+
+@pytest.mark.parametrize(
+    ("fewest", "machines_left"),
+    [
+        pytest.param(1, 1, id="a machine is given up"),
+        pytest.param(2, 2, id="a cluster that keeps its machines keeps them in use"),
+    ],
+)
+def test_the_replicas_that_go_are_those_that_the_plan_says(fewest: int, machines_left: int) -> None:
+    """Of three, two are on one machine and one on another."""
+
+    async def script() -> None:
+        rules = a_policy(clusters={"minNodes": fewest})
+        async with a_town(a_class("s", 2, 8), a_pool(classes=["s"]), rules, a_service(replicas=3)) as town:
+            await settled(town, World.of([]), binding=True)
+            before, wanted = stated(town), a_service(replicas=2)
+            said = plan(seen(town, World.of([])), [wanted]).after
+            assert said is not None
+            await town.apply(wanted)
+            await settled(town, World.of([]), binding=True)
+            check_places(town, said, before)
+            check_machines(town, said)
+            assert len({each.status.binding.node for each in town.live()}) == machines_left
 
     play(script)

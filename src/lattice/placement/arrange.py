@@ -10,7 +10,8 @@ from lattice.placement.catalogue import is_allowed
 from lattice.placement.demand import Demand, ReplicaAsk, Requirement
 from lattice.placement.eligible import STEADY, eligible
 from lattice.placement.fleet import Fleet, Seat
-from lattice.placement.place import Placement, broken_rules, place, surplus
+from lattice.placement.leave import surplus
+from lattice.placement.place import Placement, broken_rules, place
 from lattice.placement.plugins.spread import domain_of
 from lattice.placement.profile import profile_of
 from lattice.placement.size import trim
