@@ -251,6 +251,18 @@ def test_replicas_that_are_not_bound_yet_leave_room_to_those_that_are() -> None:
     play(script)
 
 
+async def comes_out(town: Town, *wanted: Kind) -> Settled:
+    """What the plan of these says, and is so when they are applied."""
+    before, said = stated(town), plan(seen(town, World.of([])), wanted).after
+    assert said is not None
+    await town.apply(*wanted)
+    await settled(town, World.of([]), binding=False)
+    check_places(town, said, before)
+    await settled(town, World.of([]), binding=True)
+    check_machines(town, said)
+    return said
+
+
 def test_who_comes_takes_the_machines_of_who_goes() -> None:
     """The data center is full, and the one cluster that is rented is left with nobody by the same change that brings a replica."""
 
@@ -258,13 +270,8 @@ def test_who_comes_takes_the_machines_of_who_goes() -> None:
         supply = a_class(), a_pool("rented"), a_static(nodes=1, cores=4, memory="16Gi")
         async with a_town(*supply, a_service(replicas=2, cores=4)) as town:
             await settled(town, World.of([]), binding=True)
-            wanted = [a_service(replicas=1, cores=4), a_service("new", replicas=1)]
-            said = plan(seen(town, World.of([])), wanted).after
-            assert said is not None
+            said = await comes_out(town, a_service(replicas=1, cores=4), a_service("new", replicas=1))
             assert said.where["default/new"] == {("rented", "rented-001", "m"): 1}
-            await town.apply(*wanted)
-            await settled(town, World.of([]), binding=True)
-            check_machines(town, said)
 
     play(script)
 
@@ -283,13 +290,20 @@ def test_the_replicas_that_go_are_those_that_the_plan_says(fewest: int, machines
         rules = a_policy(clusters={"minNodes": fewest})
         async with a_town(a_class("s", 2, 8), a_pool(classes=["s"]), rules, a_service(replicas=3)) as town:
             await settled(town, World.of([]), binding=True)
-            before, wanted = stated(town), a_service(replicas=2)
-            said = plan(seen(town, World.of([])), [wanted]).after
-            assert said is not None
-            await town.apply(wanted)
-            await settled(town, World.of([]), binding=True)
-            check_places(town, said, before)
-            check_machines(town, said)
+            await comes_out(town, a_service(replicas=2))
             assert len({each.status.binding.node for each in town.live()}) == machines_left
+
+    play(script)
+
+
+def test_who_goes_leaves_room_to_who_waits_for_it() -> None:
+    """Three small ones are bound to both machines before the large one is, which has its place and finds no node until two of them go."""
+
+    async def script() -> None:
+        async with a_town(a_class(cores=8), a_pool(), a_service(replicas=3), a_service("db", cores=8)) as town:
+            await settled(town, World.of([]), binding=True)
+            assert [each.status.binding for each in town.live("db")] == [None]
+            await comes_out(town, a_service(replicas=1))
+            assert all(each.status.binding for each in town.live("db"))
 
     play(script)

@@ -64,10 +64,17 @@ def _of_machines(fleet: Fleet, service: str, counts: Counter[tuple[str, str]]) -
     found: list[Seat] = []
     for cell, count in counts.items():
         held = Counter(machines.names[seat.machine] for seat in here[cell])
-        shared = {name for name in held if len(machines.holds[machines.row_of[name]]) > 1}
+        shared = {name for name in held if _is_shared(fleet, machines.row_of[name])}
         left = leaving(held, shared.__contains__, count, fleet.clusters[cell[0]].min_nodes)
         found += taken(reversed(here[cell]), lambda seat: machines.names[seat.machine], left)
     return found[::-1]
+
+
+def _is_shared(fleet: Fleet, machine: int) -> bool:
+    """Others are there. Whoever has a place and no room is not there yet, wherever it was guessed to be."""
+    machines = fleet.machines
+    is_crowded = any(machines.free(each)[machine] < 0 for each in machines.index.values())
+    return len(machines.holds[machine]) > 1 and not is_crowded
 
 
 def leaving(held: Mapping[str, int], is_shared: Callable[[str], bool], count: int, least: int) -> Counter[str]:
