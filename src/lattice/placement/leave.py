@@ -84,15 +84,16 @@ def leaving(held: Mapping[str, int], is_shared: Callable[[str], bool], count: in
     machines it stays as long as it can, since a cluster keeps them whoever is on them.
     """
     left, going = Counter(held), Counter[str]()
-    names = sorted(held, reverse=True)
+    names, rest = sorted(held, reverse=True), count
     for name in sorted(names, key=lambda each: held[each]):
-        if held[name] > count - going.total() or len(left) <= least:
+        if held[name] > rest or len(left) <= least:
             break
         if not is_shared(name):
             going[name] = left.pop(name)
+            rest -= going[name]
     queue = [(-left[name], order, name) for order, name in enumerate(names) if name in left]
     heapq.heapify(queue)
-    for _ in range(count - going.total()):
+    for _ in range(rest):
         fewer, order, name = queue[0]
         going[name] += 1
         heapq.heapreplace(queue, (fewer + 1, order, name))
