@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.placement.replicas import Cell, free_slots
-from lattice.placement.rollout import Replica, Steps, next_steps
+from lattice.placement.rollout import Around, Replica, Steps, next_steps
 
 A: Cell = ("us-001", "m")
 B: Cell = ("eu-001", "m")
@@ -32,9 +32,15 @@ def a_replica(slot: int, revision: str = NEW, cell: Cell = A, *, ready: bool = T
         ),
         pytest.param(
             {A: 2},
-            [a_replica(0, node="n1"), a_replica(1, node="n1"), a_replica(2, node="n2")],
-            Steps(stop=("api-1",)),
-            id="the one that shares its node goes before a higher slot",
+            [a_replica(0, node="n2"), a_replica(1, node="n1"), a_replica(2, node="n1")],
+            Steps(stop=("api-0",)),
+            id="the one whose machine nobody needs then goes before a higher slot",
+        ),
+        pytest.param(
+            {A: 3},
+            [a_replica(0, node="n1"), a_replica(1, node="n1"), a_replica(2, node="n2"), a_replica(3, node="n2")],
+            Steps(stop=("api-3",)),
+            id="where all are needed the highest slot of the last of the fullest goes",
         ),
         pytest.param(
             {A: 2}, [a_replica(0, OLD), a_replica(1, OLD)], Steps(start=(A,), is_rolling=True), id="an update begins with one more"
@@ -99,6 +105,16 @@ def a_replica(slot: int, revision: str = NEW, cell: Cell = A, *, ready: bool = T
 )
 def test_the_next_steps(wanted: dict[Cell, int], replicas: list[Replica], steps: Steps) -> None:
     assert next_steps(wanted, NEW, replicas) == steps
+
+
+def test_a_machine_with_others_on_it_is_no_reason_to_leave_it() -> None:
+    replicas = [a_replica(0, node="n1"), a_replica(1, node="n1"), a_replica(2, node="n2")]
+    assert next_steps({A: 2}, NEW, replicas, 0, Around(is_shared=lambda node: node == "n2")).stop == ("api-1",)
+
+
+def test_a_cluster_that_keeps_its_machines_is_left_evenly() -> None:
+    replicas = [a_replica(0, node="n1"), a_replica(1, node="n1"), a_replica(2, node="n2")]
+    assert next_steps({A: 2}, NEW, replicas, 0, Around(least=lambda _: 2)).stop == ("api-1",)
 
 
 @dataclass

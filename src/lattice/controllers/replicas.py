@@ -11,13 +11,14 @@ from lattice.controllers.office import Office
 from lattice.controllers.owners import removal
 from lattice.controllers.record import conditioned, created, owned_by, path_of, with_metadata, with_spec, with_status
 from lattice.kinds.base import Condition
+from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 from lattice.placement.replicas import Cell, cell_of, free_slots, in_cell, labels_for, template, wanted_cells, workload
-from lattice.placement.rollout import Replica, Steps, next_steps
+from lattice.placement.rollout import Around, Replica, Steps, next_steps
 from lattice.placement.seen import is_going, is_owned, no_room
 from lattice.placement.stale import PLACED_CONDITION
-from lattice.scheduling.leaving import is_leaving
+from lattice.scheduling.leaving import is_leaving, service_of
 from lattice.store.protocol import Change, Write
 
 PROGRESSING = "Progressing"
@@ -68,7 +69,7 @@ class Replicas:
         mine = [each for each in found if is_owned(each, service)]
         spec = template(service)
         replicas = [self._replica(each) for each in mine if not _is_lost(each)]
-        steps = next_steps(self._wanted(service), spec.revision, replicas, service.spec.least)
+        steps = next_steps(self._wanted(service), spec.revision, replicas, service.spec.least, self._around(key))
         (self._watched.add if steps.is_rolling else self._watched.discard)(key)
         groups = [
             self._telling(service, spec.revision, steps, mine),
@@ -87,6 +88,18 @@ class Replicas:
             where = cell_of(waiting)
             cells[where if where in cells else min(cells)] += 1  # also while it is to go elsewhere: a drain and an update count on one each
         return cells
+
+    def _around(self, key: str) -> Around:
+        clusters, workloads = self.office.copy(LatticeCluster), self._workloads
+
+        def is_shared(node: str) -> bool:
+            return any(service_of(each) != key and not is_going(each) for each in workloads.by("node", node))
+
+        def least(name: str) -> int:
+            cluster = clusters.get(f"/{name}")
+            return cluster.spec.min_nodes if cluster else 0
+
+        return Around(is_shared, least)
 
     def _replica(self, each: LatticeWorkload) -> Replica:
         status = each.status

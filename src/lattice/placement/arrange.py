@@ -10,7 +10,8 @@ from lattice.placement.catalogue import is_allowed
 from lattice.placement.demand import Demand, ReplicaAsk, Requirement
 from lattice.placement.eligible import STEADY, eligible
 from lattice.placement.fleet import Fleet, Seat
-from lattice.placement.place import Placement, broken_rules, place, surplus, withdraw
+from lattice.placement.leave import surplus
+from lattice.placement.place import Placement, broken_rules, place
 from lattice.placement.plugins.spread import domain_of
 from lattice.placement.profile import profile_of
 from lattice.placement.size import trim
@@ -29,12 +30,14 @@ class Stale:
 
 
 def arrange(demands: Iterable[Demand], fleet: Fleet, *, keep: int = 0) -> dict[str, Placement]:
-    """Fewer where fewer are wanted, more where more are; the rest stays where it is. Answers for services that lacked replicas."""
+    """Fewer where fewer are wanted, more where more are; the rest stays where it is. Answers for services that lacked replicas.
+
+    Machines stay, whoever leaves them: they are paid for until they are gone, and whoever comes meanwhile finds them there.
+    """
     wanted = {each.name: each for each in demands}
     for demand in in_order(wanted.values()):
-        leaving = surplus(demand, fleet)
-        if leaving:
-            withdraw(fleet, leaving)
+        for seat in reversed(surplus(demand, fleet)):
+            fleet.unseat(seat)
     lacking = {name: each for name, each in wanted.items() if len(fleet.seats.get(name, ())) < each.replicas or each.problem}
     found: dict[str, Placement] = {}
     for group in groups(lacking):

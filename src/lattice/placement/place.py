@@ -1,6 +1,5 @@
 """place(service, fleet): where every replica goes, and why not elsewhere."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,7 +9,6 @@ from lattice.engine.decide import Decision
 from lattice.engine.table import Flags
 from lattice.placement.bound import most_cheaply, most_more
 from lattice.placement.demand import CHEAPEST_FIRST, Demand, ReplicaAsk
-from lattice.placement.eligible import eligible
 from lattice.placement.fleet import Fleet, Seat
 from lattice.placement.plugins.spread import domain_of
 from lattice.placement.series import Series
@@ -139,44 +137,6 @@ def _rounded(missing: int) -> int:
     """Up to a number with few digits, so that what holds for it is looked at once for many replicas, not for each anew."""
     coarse = 1 << max(0, missing.bit_length() - 4)
     return -(-missing // coarse) * coarse
-
-
-def surplus(demand: Demand, fleet: Fleet) -> list[Seat]:
-    """Who goes when fewer are wanted: the rented before the owned, the dearer first, never the last one that a rule or others need."""
-    left = Counter(fleet.counts(demand.name))
-    if left.total() <= demand.replicas:
-        return []
-    going: list[Seat] = []
-    by_row: dict[int, list[Seat]] = {}
-    for seat in sorted(fleet.seats[demand.name], key=lambda each: _dearness(fleet, each)):
-        by_row.setdefault(fleet.machines.cluster[seat.machine].row, []).append(seat)
-    everywhere = eligible(ReplicaAsk(demand), fleet)
-    while left.total() > demand.replicas:
-        rows = sorted((row for row in by_row if by_row[row]), key=lambda row: _dearness(fleet, by_row[row][-1]), reverse=True)
-        rows.sort(key=lambda row: stranded(demand, fleet, left, row))
-        spare = (row for may in (everywhere, None) for row in rows if not broken_rules(demand, fleet, left - Counter([row]), may))
-        row = next(spare, rows[0])
-        left[row] -= 1
-        going.append(by_row[row].pop())
-    return going
-
-
-def stranded(demand: Demand, fleet: Fleet, counts: Mapping[int, int], row: int) -> int:
-    """Replicas of others that are near enough to this service, and would not be with one less of it there."""
-    others = fleet.dependants.get(demand.name)
-    rest = [each for each, count in counts.items() if count and each != row]
-    if not others or counts[row] > 1 or not rest:
-        return 0
-    before, after = fleet.nearest([*rest, row]), fleet.nearest(rest)
-    near = ((fleet.counts(name), most) for name, most in others if name != demand.name)
-    return sum(count for seats, most in near for at, count in seats.items() if before[at] <= most < after[at])
-
-
-def _dearness(fleet: Fleet, seat: Seat) -> tuple[bool, int, int, str]:
-    machines = fleet.machines
-    cluster, kind = machines.cluster[seat.machine], machines.kind[seat.machine]
-    alone = -sum(machines.holds[seat.machine].values())
-    return (not fleet.offers[cluster.row].is_static, kind.rate, alone, machines.names[seat.machine])
 
 
 def broken_rules(demand: Demand, fleet: Fleet, counts: Mapping[int, int], may: Flags | None = None) -> list[str]:

@@ -2,10 +2,11 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from lattice.placement.leave import leaving, taken
 from lattice.placement.replicas import Cell
 
 
@@ -41,16 +42,27 @@ class Steps:
         return not (self.start or self.stop)
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is where its replicas are; asked only when there are too many of them."""
+
+    is_shared: Callable[[str], bool] = lambda _: False  # is anything of others on this node?
+    least: Callable[[str], int] = lambda _: 1  # machines that this cluster keeps, whoever is on them
+
+
+ALONE = Around()
+
+
 class _Sorted(NamedTuple):
     outdated: list[Replica]  # of another revision or in another place
     surplus: list[Replica]  # as they should be, but too many
     missing: Counter[Cell]
 
 
-def next_steps(wanted: Mapping[Cell, int], revision: str, replicas: Sequence[Replica], least: int = 0) -> Steps:
+def next_steps(wanted: Mapping[Cell, int], revision: str, replicas: Sequence[Replica], least: int = 0, around: Around = ALONE) -> Steps:
     """`least`: so many stay ready as long as they can, also where fewer could be placed anew."""
     live = [each for each in replicas if not each.is_going]
-    found = _sort(wanted, revision, live)
+    found = _sort(wanted, revision, live, around)
     total, failure = sum(wanted.values()), _failure(revision, live)
     unwanted = _leaving_order([*found.outdated, *found.surplus], live)
     stop = _spare(unwanted, max(total, least), live)
@@ -60,18 +72,28 @@ def next_steps(wanted: Mapping[Cell, int], revision: str, replicas: Sequence[Rep
     return Steps(start, stop, True, failure, next((each.no_room for each in live if each.revision == revision and each.no_room), ""))
 
 
-def _sort(wanted: Mapping[Cell, int], revision: str, live: Sequence[Replica]) -> _Sorted:
+def _sort(wanted: Mapping[Cell, int], revision: str, live: Sequence[Replica], around: Around) -> _Sorted:
     outdated: list[Replica] = []
     current: dict[Cell, list[Replica]] = {cell: [] for cell in wanted}
     for each in live:
         (current[each.cell] if each.revision == revision and each.cell in current else outdated).append(each)
-    surplus = [
-        each
-        for cell, here in current.items()
-        if len(here) > wanted[cell]
-        for each in _leaving_order(here, live)[: len(here) - wanted[cell]]
-    ]
+    many = {cell: len(here) - wanted[cell] for cell, here in current.items() if len(here) > wanted[cell]}
+    surplus = [each for cell, count in many.items() for each in _surplus(current[cell], count, live, around)]
     return _Sorted(outdated, surplus, +Counter({cell: wanted[cell] - len(here) for cell, here in current.items()}))
+
+
+def _surplus(here: Sequence[Replica], count: int, live: Sequence[Replica], around: Around) -> list[Replica]:
+    """Of one cell. Those that are not ready first, then as placement has it; of those on one node the highest slot."""
+    last_first = sorted(here, key=lambda each: -each.slot)
+    going = [each for each in last_first if not each.is_ready][:count]
+    if len(going) == count:
+        return going
+    ready, mine = [each for each in last_first if each.is_ready], {each.name for each in here}
+    beside = {each.node for each in live if each.name not in mine}
+    least = around.least(here[0].cell[0])
+    held = Counter(each.node for each in ready)
+    left = leaving(held, lambda node: node in beside or around.is_shared(node), count - len(going), least)
+    return going + taken(ready, lambda each: each.node, left)
 
 
 def _leaving_order(unwanted: Sequence[Replica], live: Sequence[Replica]) -> list[Replica]:

@@ -12,7 +12,8 @@ from lattice.placement.adrift import Stranded, fewer, stranded
 from lattice.placement.arrange import groups, in_order, outgrown, place_together
 from lattice.placement.demand import Demand
 from lattice.placement.fleet import Fleet
-from lattice.placement.place import Placement, surplus
+from lattice.placement.leave import surplus
+from lattice.placement.place import Placement
 from lattice.placement.relieve import Relief, relieve
 from lattice.placement.seen import Seen
 from lattice.placement.size import class_counts, trim
