@@ -103,6 +103,7 @@ class Visitor:
     known: dict[str, BrowserContext] = field(default_factory=dict)  # signed in, by group: kept, with what they have cached
     wrongs: list[str] = field(default_factory=list)
     pages: list[Page] = field(default_factory=list)
+    forgiven: list[str] = field(default_factory=list)
 
     def __call__(
         self,
@@ -139,17 +140,19 @@ class Visitor:
     def _console(self, message: ConsoleMessage) -> None:
         url = message.location.get("url", "")
         lost = "409 (Conflict)" in message.text and "/latticenodes/" in url  # somebody else marked it first: the page tries again
-        if message.type in {"error", "warning"} and not lost:
-            self.wrongs.append(f"console: {message.text} ({url})")
+        said = f"console: {message.text} ({url})"
+        if message.type in {"error", "warning"} and not lost and not any(each in said for each in self.forgiven):
+            self.wrongs.append(said)
 
     def _request(self, request: Request) -> None:
         if not request.url.startswith((f"{self.shop.url}/", "data:", "blob:")):
             self.wrongs.append(f"left the origin: {request.url}")
 
     def forgive(self, words: str) -> None:
-        """Takes what was meant to go wrong off the list; it must be there."""
+        """Takes what was meant to go wrong off the list, where it must be; of several that go wrong alike, some may be told later."""
         found = [each for each in self.wrongs if words in each]
         assert found, (words, self.wrongs)
+        self.forgiven.append(words)
         self.wrongs[:] = [each for each in self.wrongs if words not in each]
 
     def close(self) -> None:

@@ -72,6 +72,11 @@ def test_services_tell_health_place_cost_and_verdict(visit: Visitor) -> None:
     expect(page.locator("tbody tr[data-path]")).to_have_count(1)
 
 
+def test_a_service_that_has_come_to_fit_while_changes_were_tried_is_said_to_fit(visit: Visitor) -> None:
+    said = "async () => (await import('/ui/lib/answers.js')).nothingFits({ isPlaced: true, suggestions: [] })"
+    assert visit("#/services").evaluate(said) == "It fits as it is."
+
+
 def test_a_service_comes_waits_is_placed_and_goes_while_one_looks(visit: Visitor, shop: Shop, crypt: str) -> None:
     page = visit("#/services?show=waiting")
     expect(page.locator("h1")).to_have_text("Services")

@@ -50,8 +50,9 @@ const sourced = ({ text, source }, service) => (source && source !== ownSource(s
 
 const ownSource = (service) => `service/${service.split("/").at(-1)}`;
 
-// None of the ways was found to be passable: the same as the command prints.
-export function nothingFits({ conflicts }) {
+// None of the ways was found to be passable, or none is needed by now: the same as the command prints.
+export function nothingFits({ isPlaced, conflicts = [] }) {
+  if (isPlaced) return "It fits as it is.";
   const fewest = Math.min(...conflicts.map((parts) => parts.length));
   if (!conflicts.length || fewest === 1) return "Nothing that was tried makes it fit.";
   return `No change that was tried makes it fit, since none of the ${fewest} things that it fits without is enough alone:
