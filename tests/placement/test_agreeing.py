@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from worlds import EXAMPLES, a_policy, a_pool, a_service, a_world, policies, pools, services, worlds
+from worlds import EXAMPLES, a_policy, a_pool, a_service, a_static, a_world, policies, pools, services, worlds
 
 from lattice.kinds.base import Kind
 from lattice.placement.answer import answer
@@ -91,3 +91,17 @@ def test_an_answer_about_manifests_does_not_change_the_world() -> None:
     before = msgspec.json.encode(sorted(map(repr, world.objects.values())))
     asked(world, [a_pool(capacity={"maxNodes": 0}), a_service(cores=8)])
     assert msgspec.json.encode(sorted(map(repr, world.objects.values()))) == before
+
+
+def test_fit_may_try_a_longer_way_together_with_none_at_all() -> None:
+    """Seen from one place the way to db is as long as any known one, from another there are longer ones: both ask less of one limit."""
+    world = a_world(
+        a_pool("p2", region="us-east-1", labels={"compliance": ["gdpr"], "capabilities": ["gpu"]}),
+        a_static(nodes=3, cores=12, memory="48Gi", region="eu-west-1", compliance=["gdpr"]),
+        a_policy(minRegions=2, selector={"env": "prod"}),
+        a_service("db", compliance=["gdpr"]),
+        a_service(replicas=3, cores=4, labels={"env": "prod"}, latency={"db": {"maxMs": 5}}, capabilities=["gpu"], dataResidency="eu"),
+    )
+    found = answer({"ask": "fit", "service": API}, world)["suggestions"]
+    assert found
+    assert all(each["sentence"].count(" to db") <= 1 for each in found)

@@ -190,9 +190,10 @@ def _farther(required: Requirement, demand: Demand, service: LatticeService, fle
 
 
 def _with_latency(service: LatticeService, name: str, ms: int | None) -> Any:
+    """A limit that another change has taken away stays away."""
     latency = dict(service.spec.placement.latency)
-    limit = latency.pop(name)
-    if ms is not None:
+    limit = latency.pop(name, None)
+    if limit is not None and ms is not None:
         latency[name] = within(limit, max_ms=ms)
     return respecified(service, placement=within(service.spec.placement, latency=latency))
 
