@@ -198,7 +198,7 @@ def test_a_violation_comes_with_what_was_written_to_whom_it_names_and_what_was_b
     at = records[-1].at
     lines = stretch(Violation("I-13", "default/w ran twice", at + 50), records, [a_fault("nodes", at - 5, at + 5, "cut")], at - 10)
     assert [line.split("  ")[-1] for line in lines] == [
-        "revision 2: latticeworkloads.lattice.dev/default/w",
+        "revision 2: latticeworkloads.lattice.dev/default/w (made)",
         "cut, leader: server1, until 15.00 s",
     ]
 
@@ -291,6 +291,14 @@ def test_a_node_removed_with_work_on_it_is_told_of() -> None:
     made = msgspec.json.decode(a_node("n", True)) | {"spec": {"cluster": "rack-001"}}
     revisions = [[(TERM, b"1")], [(node, msgspec.json.encode(made))], [(WORKLOAD, a_bound("n", 1))], [(node, None)]]
     assert any(each.startswith("I-27") for each in told(a_history(*revisions)))
+
+
+def test_who_writes_in_the_end_is_told_of_with_what_was_changed() -> None:
+    history = a_history([(TERM, b"1")], [(WORKLOAD, a_bound("n", 1))], [(WORKLOAD, a_bound("n", 2))])
+    evidence = Evidence(history, Crowd({}, CHANCE), [], [], time.monotonic())
+    found, records = judge(evidence)
+    late = next(each for each in found if each.words.startswith("written in the last"))
+    assert stretch(late, records, [], records[0].at)[-1].endswith("default/w (status.binding.term: 1 → 2)")
 
 
 SPENT = History("p").keys.object(spendbook.KEY)
