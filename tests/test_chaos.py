@@ -346,7 +346,10 @@ def test_a_word_that_no_fault_has_is_refused_with_those_that_exist_before_anythi
 def test_a_folder_goes_once_its_run_is_gone_unless_somebody_is_to_look_at_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(network, "NAMED", tmp_path / "none")
-    with subprocess.Popen([sys.executable, "-c", "input()", "chaos"], stdin=subprocess.PIPE) as living:
+    command = [sys.executable, "-c", "input(print('up', flush=True))", "chaos"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as living:
+        assert living.stdout is not None
+        assert living.stdout.readline() == b"up\n"
         alive = make_folder(living.pid)
         gone, kept = make_folder(GONE), make_folder(GONE)
         other = tmp_path / f"{network.MARK}-notes"
