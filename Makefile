@@ -42,9 +42,10 @@ contract: .venv/.ready-dev tools  ## the store contract only
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not prove" tests/contract
 
 SEEDS ?= 500
-sim: .venv/.ready-dev  ## the whole control plane under faults drawn from SEEDS=500 seeds, and the scenarios; REWRITE=1 writes these anew
+WORKERS ?= 2
+sim: .venv/.ready-dev  ## the whole control plane under faults drawn from SEEDS (500) seeds, WORKERS (2) at once, and the scenarios; REWRITE=1 writes these anew
 	$(BIN)/python -m pytest -q tests/sim/test_scenarios.py
-	$(BIN)/lattice sim run --seeds $(SEEDS) --workers 2
+	$(BIN)/lattice sim run --seeds $(SEEDS) --workers $(WORKERS)
 
 e2e: .venv/.ready-dev tools  ## real servers, kubectl and foreign clients only
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not prove" tests/e2e
@@ -67,7 +68,7 @@ bench-page: .venv/.ready-dev tools  ## how soon the page is there, and whether i
 bench-openb: .venv/.ready-dev  ## fill a GPU cluster from a public trace, beside published heuristics
 	$(BIN)/python -m bench.openb
 
-fuzz: .tools/fuzz/.ready  ## 20,000 made-up API requests, and each parser for FUZZ_SECONDS (600), guided by what it reaches
+fuzz: .tools/fuzz/.ready  ## FUZZ_REQUESTS (20000) made-up API requests, and each parser for FUZZ_SECONDS (600), guided by what it reaches
 	.tools/fuzz/bin/python tests/fuzz/api.py --requests $(FUZZ_REQUESTS)
 	.tools/fuzz/bin/python tests/fuzz/guided.py --all --seconds $(FUZZ_SECONDS)
 

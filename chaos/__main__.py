@@ -7,10 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
-from chaos.network import HUB, abandoned, build, namespace, remove
+from chaos.leftovers import clear, close_folder, make_folder
+from chaos.network import HUB, build, namespace, remove
+from chaos.plan import CALM, KINDS, chosen
 from chaos.programs import ROOT
 
 NEEDS = ("ip", "iptables", "strace", "setpriv", "etcd", "mount")
@@ -24,18 +24,21 @@ def main() -> int:
         "--seconds",
         type=float,
         default=float(os.environ.get("CHAOS_SECONDS") or 1200),
-        help="how long it takes in all, once everything is up",
+        help=f"how long it takes in all, once everything is up; the last {CALM:g} of them, or the last half of less than {2 * CALM:g},"
+        " are without a fault (%(default)g)",
     )
     parser.add_argument("--seed", type=int, default=int(os.environ.get("CHAOS_SEED") or 1), help="which faults, in which order")
     parser.add_argument("--agents", type=int, default=30)
     parser.add_argument("--only", default="", metavar="WORDS", help="only faults with these words, such as 'etcd' or 'kill -9, leader'")
-    parser.add_argument("--keep", action="store_true", help="keep the folder with logs and notes also after a run without violations")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with logs and notes whatever comes of the run")
     parser.add_argument("--clean", action="store_true", help="only remove what runs that were killed have left behind")
     asked = parser.parse_args()
+    if not chosen(asked.only):
+        known = "; ".join(kind.title for kind in KINDS)
+        parser.error(f"--only: no fault has {asked.only!r} in its name; use a part of one of these: {known}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    for run in abandoned():
-        remove(run)
-        print(f"removed what run {run} had left behind")
+    for line in clear():
+        print(line)
     if asked.clean:
         return 0
     if missing := [name for name in NEEDS if shutil.which(name) is None]:
@@ -49,9 +52,9 @@ def main() -> int:
 
 def _run(asked: argparse.Namespace) -> int:
     run = os.getpid()
-    folder = Path(tempfile.mkdtemp(prefix=f"lattice-chaos-{run}-"))
+    folder = make_folder(run)
     words = [sys.executable, "-m", "chaos.trial", "--run", str(run), "--seed", str(asked.seed), "--seconds", str(asked.seconds)]
-    code = 1
+    keep = asked.keep
     try:
         build(run)
         print(f"seed {asked.seed}, {asked.seconds:g} s, {asked.agents} agents; logs and notes in {folder}", flush=True)
@@ -59,12 +62,14 @@ def _run(asked: argparse.Namespace) -> int:
         trial = subprocess.Popen([*command, "--agents", str(asked.agents), "--folder", str(folder), "--only", asked.only], cwd=ROOT)
         try:
             code = trial.wait()
+            keep = keep or code != 0
         finally:
             _end(trial)
     finally:
         remove(run)
-        if code == 0 and not asked.keep:
-            shutil.rmtree(folder, ignore_errors=True)
+        close_folder(folder, keep=keep)
+    if keep:
+        print(f"kept for you to look at, until you remove it: {folder}")
     return code
 
 

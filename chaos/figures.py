@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from chaos.judge import Evidence, is_alone
 from chaos.nemesis import Fault
+from chaos.plan import CALM, chosen, disturbed
 from chaos.record import machine
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
@@ -100,6 +101,24 @@ def figures(evidence: Evidence) -> list[Figure]:
         Figure("group of nodes cut off: the last of them is not ready", NOT_READY, _not_ready(evidence)),
         Figure("half of the nodes cut off: given up each second", TIMES.nodes.evictions_per_second, _given_up(evidence), "nodes"),
     ]
+
+
+def left_out(evidence: Evidence, seconds: float, only: str, found: Sequence[Figure]) -> list[str]:
+    """How long it was calm, and what a run of this length and these faults has not shown."""
+    last = max((fault.healed for fault in evidence.faults), default=0.0)
+    lines = [
+        f"the last {evidence.ended - last:.0f} s were without a fault"
+        if evidence.faults
+        else "no fault struck: nothing was put to the test"
+    ]
+    if (calm := seconds - disturbed(seconds)) < CALM:
+        lines.append(f"too short for the whole calm: {calm:g} s were planned for it, not {CALM:g}; --seconds {2 * CALM:g} is enough")
+    struck = {fault.name for fault in evidence.faults}
+    if missing := [kind.title for kind in chosen(only) if kind.title not in struck]:
+        lines.append(f"{len(missing)} of {len(chosen(only))} sorts of fault did not strike: {'; '.join(missing)}")
+    if unseen := [figure.what for figure in found if not figure.seen]:
+        lines.append(f"{len(unseen)} of {len(found)} recoveries were not seen: {'; '.join(unseen)}")
+    return lines
 
 
 def _not_ready(evidence: Evidence) -> list[float]:

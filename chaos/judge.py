@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,14 +11,18 @@ from chaos.nemesis import Fault
 from chaos.people import Crowd
 from chaos.programs import Agent
 from chaos.record import History, machine
+from lattice.server.spendbook import KEY as SPENT
 from lattice.sim.check import Checker, Found, Violation
+from lattice.sim.differing import differing
 from lattice.sim.run import Run
 from lattice.sim.stores import Record
+from lattice.store.protocol import Key
 
 AROUND = 6  # revisions on either side that are shown
 QUIET = 60.0  # seconds at the end in which nothing may be written
 FLAP = 8.0  # seconds after a wall clock was set in which nobody may be deposed by it
 STEADY = {"leases.coordination.k8s.io", "events"}  # written while nothing happens
+LATE = Counter({str(SPENT): 1})  # what was spent before the rest began is written down up to a minute later, once
 
 
 class RealChecker(Checker):
@@ -93,7 +97,7 @@ def run_of(evidence: Evidence, machines: dict[str, Any], heard: list[tuple[float
 
 def written_lately(records: Sequence[Record], ended: float) -> Counter[str]:
     late = [change for record in records if record.at > ended - QUIET for change in record.changes]
-    return Counter(str(change.key) for change in late if change.key.resource not in STEADY)
+    return Counter(str(change.key) for change in late if change.key.resource not in STEADY) - LATE
 
 
 def unquiet(records: Sequence[Record], ended: float) -> list[Violation]:
@@ -103,14 +107,24 @@ def unquiet(records: Sequence[Record], ended: float) -> list[Violation]:
     return [Violation("I-33", f"written in the last {QUIET:g} s: {words}", ended)] if written else []
 
 
+def _told(around: Sequence[Record], records: Sequence[Record]) -> Iterator[tuple[Record, str]]:
+    """Each with what it changed: etcd's record does not hold what was there before, the revisions before it do."""
+    wanted, now = {record.revision for record in around}, dict[Key, bytes | None]()
+    for record in records:
+        if record.revision in wanted:
+            yield record, ", ".join(f"{each.key} ({differing(now.get(each.key), each.value)})" for each in record.changes)
+        now |= {each.key: each.value for each in record.changes}
+
+
 def stretch(violation: Violation, records: Sequence[Record], faults: Sequence[Fault], began: float) -> list[str]:
     """The shortest telling part of the history: what was written around it, or to whom it names, and what was broken then."""
     if violation.revision:
         around = [record for record in records if abs(record.revision - violation.revision) <= AROUND]
     else:
-        named = set(re.findall(r"[\w.-]+/[\w.-]+", violation.words))
-        around = [record for record in records if named & {change.key.path for change in record.changes}][-2 * AROUND :]
-    lines = [f"  {each.at - began:8.2f} s  revision {each.revision}: {', '.join(str(one.key) for one in each.changes)}" for each in around]
+        named = set(re.findall(r"[\w.-]+(?:/[\w.-]+)+", violation.words))
+        around = [record for record in records if named & {name for each in record.changes for name in (each.key.path, str(each.key))}]
+    around = around[-2 * AROUND - 1 :]
+    lines = [f"  {each.at - began:8.2f} s  revision {each.revision}: {words}" for each, words in _told(around, records)]
     first, last = (around[0].at, around[-1].at) if around else (violation.at, violation.at)
     broken = [fault for fault in faults if fault.at < last and (not fault.healed or fault.healed > first)]
     words = [f"  {each.at - began:8.2f} s  {each.name}: {', '.join(each.victims)}, until {each.healed - began:.2f} s" for each in broken]

@@ -39,7 +39,7 @@ class Fault:
 
     @property
     def name(self) -> str:
-        return f"{self.strike.kind.name}, {self.strike.kind.target}"
+        return self.strike.kind.title
 
     @property
     def lane(self) -> str:
@@ -80,7 +80,7 @@ class Nemesis:
         rng = random.Random(strike.chance)
         victims = self._victims(strike, rng)
         if not victims or (strike.kind.name == "clock" and not FAKETIME):
-            self.skipped.append(f"{strike.kind.name}, {strike.kind.target}")
+            self.skipped.append(strike.kind.title)
             return None
         fault = Fault(strike, time.monotonic(), victims, self.history.leader)
         self.done.append(fault)

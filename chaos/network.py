@@ -61,12 +61,8 @@ def remove(run: int) -> None:
         do("ip", "netns", "del", name)
 
 
-def abandoned() -> list[int]:
-    """Runs whose namespaces are there and whose process is not."""
-    return sorted(run for run in {*_runs()} if not _is_chaos(run))
-
-
-def _runs() -> Iterator[int]:
+def runs() -> Iterator[int]:
+    """Those whose namespaces are there."""
     for path in NAMED.iterdir() if NAMED.exists() else ():
         if found := re.fullmatch(rf"{MARK}-(\d+)-\w+", path.name):
             yield int(found[1])
@@ -74,13 +70,6 @@ def _runs() -> Iterator[int]:
 
 def _namespaces(run: int) -> list[str]:
     return sorted(path.name for path in NAMED.glob(f"{MARK}-{run}-*"))
-
-
-def _is_chaos(pid: int) -> bool:
-    try:
-        return b"chaos" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Literal
 
 Lane = Literal["servers", "etcd", "nodes"]
 OVERLAP = 0.25  # share of the faults of servers and etcd that begin before the one before has ended
+CALM = 150.0  # seconds at the end without a fault
 WHOLE = frozenset({"all servers", "most of etcd"})  # targets that leave nobody: never beside another
 
 
@@ -19,6 +20,10 @@ class Kind:
     target: str
     lasts: tuple[float, float]
     weight: int = 1
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}, {self.target}"
 
 
 KINDS = (
@@ -73,11 +78,21 @@ class Strike:
         return self.at + self.lasts
 
 
+def disturbed(seconds: float) -> float:
+    """How long faults may come, of so many seconds: half of the time, where that leaves less than the calm that is due."""
+    return max(seconds - CALM, seconds / 2)
+
+
+def chosen(only: str) -> list[Kind]:
+    """Those with that in `NAME, TARGET`."""
+    return [kind for kind in KINDS if only in kind.title]
+
+
 def plan(seed: int, seconds: float, only: str = "") -> list[Strike]:
     """In the order of their times; all have ended after so many seconds. `only`: those with that in `NAME, TARGET`."""
     rng = random.Random(seed)
-    chosen = [kind for kind in KINDS if only in f"{kind.name}, {kind.target}"]
-    control, nodes = [kind for kind in chosen if kind.lane != "nodes"], [kind for kind in chosen if kind.lane == "nodes"]
+    kinds = chosen(only)
+    control, nodes = [kind for kind in kinds if kind.lane != "nodes"], [kind for kind in kinds if kind.lane == "nodes"]
     strikes = _one_after_the_other(rng, control, seconds) + _many_at_once(rng, nodes, seconds)
     return sorted(strikes, key=lambda strike: strike.at)
 

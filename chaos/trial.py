@@ -15,12 +15,12 @@ from pathlib import Path
 
 from wire import Wire
 
-from chaos.figures import figures
+from chaos.figures import figures, left_out
 from chaos.judge import Evidence, judge, stretch, written_lately
 from chaos.nemesis import Nemesis
 from chaos.network import ETCDS, GROUPS, SERVERS
 from chaos.people import CLASS, POOL, Crowd, supply
-from chaos.plan import plan
+from chaos.plan import disturbed, plan
 from chaos.programs import FAKETIME, PREFIX, Fleet
 from chaos.record import Follower, History
 from lattice.clock import stamp
@@ -33,7 +33,6 @@ from lattice.sim.check import Violation
 SECRETS = "/api/v1/namespaces/lattice-system/secrets"
 PEOPLE = 3
 PATIENCE = 120.0  # seconds until everything is up
-CALM = 150.0  # of the whole, without faults at the end
 CONVERGE = 100.0  # seconds in which everything wanted runs after the last fault
 SETTLE = 90.0  # seconds in which nobody writes any more after that
 
@@ -122,8 +121,7 @@ class Trial:
     # --- faults, and the peace after them ---
 
     def disturb(self) -> Nemesis:
-        disturbed = self.seconds - CALM if self.seconds > 2 * CALM else self.seconds / 2
-        nemesis = Nemesis(self.fleet, self.history, plan(self.seed, disturbed, self.only), self.say)
+        nemesis = Nemesis(self.fleet, self.history, plan(self.seed, disturbed(self.seconds), self.only), self.say)
         if not FAKETIME:
             self.say("wall clocks are left alone: libfaketime is not there (apt-get install faketime)")
         self.crowd.begin(sorted(self.fleet.agents), PEOPLE)
@@ -167,8 +165,11 @@ class Trial:
         violations += [Violation("I-00", words, evidence.ended) for words in nemesis.surprises]
         self._tell_faults(nemesis)
         self._tell_counts(evidence, len(records))
+        found = figures(evidence)
         print("\n| recovery | aim | times | least | median | most | |\n|---|---|---|---|---|---|---|")
-        print("\n".join(figure.row for figure in figures(evidence)))
+        print("\n".join(figure.row for figure in found))
+        print()
+        print("\n".join(left_out(evidence, self.seconds, self.only, found)))
         print(f"\n{len(violations)} violations")
         for violation in violations[:40]:
             print(f"{violation.number} at {violation.at - self.began:.2f} s, revision {violation.revision}: {violation.words}")

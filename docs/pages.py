@@ -10,6 +10,7 @@ from docs.failures import FAILURES
 from docs.fields import fields
 from docs.markdown import fenced, table
 from docs.plugins import plugins
+from docs.scenarios import scenarios
 from docs.spec003 import SPEC003
 from docs.spec004 import SPEC004
 from docs.specification import Later, Row, Specification
@@ -262,6 +263,7 @@ PAGES = {
     "metrics": metrics_page,
     "events": events,
     "errors": errors,
+    "scenarios": scenarios,
     "spec-003": spec003,
     "spec-004": spec004,
 }

@@ -1,6 +1,10 @@
 """Does chaos plan enough of everything, undo all of it, and would its judge notice what must not be?"""
 
+import os
 import random
+import subprocess
+import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +15,12 @@ import pytest
 
 from chaos import network
 from chaos.agent import NotedMachine, lose_power, read
-from chaos.figures import figures
+from chaos.figures import figures, left_out
 from chaos.judge import Evidence, judge, stretch, written_lately
+from chaos.leftovers import clear, close_folder, make_folder
 from chaos.nemesis import Fault
 from chaos.people import Crowd
-from chaos.plan import KINDS, WHOLE, Kind, Strike, plan
+from chaos.plan import KINDS, WHOLE, Kind, Strike, disturbed, plan
 from chaos.programs import Agent
 from chaos.record import History, machine
 from lattice.agent.runtimes.protocol import InstanceId, RunSpec
@@ -24,12 +29,14 @@ from lattice.kinds.base import Metadata
 from lattice.kinds.container import Container
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
+from lattice.server import spendbook
 from lattice.sim.check import Violation
 from lattice.sim.past import lives
 from lattice.sim.users import Told
 from lattice.store.protocol import Key
 
 CHANCE = random.Random(1)  # noqa: S311 - that repeats
+GONE = 1 << 22  # no process has this number: it is the most that Linux gives, and one more
 SECONDS = 1050.0  # of the 1,200 that `make chaos` takes, the rest is without faults
 
 
@@ -191,7 +198,7 @@ def test_a_violation_comes_with_what_was_written_to_whom_it_names_and_what_was_b
     at = records[-1].at
     lines = stretch(Violation("I-13", "default/w ran twice", at + 50), records, [a_fault("nodes", at - 5, at + 5, "cut")], at - 10)
     assert [line.split("  ")[-1] for line in lines] == [
-        "revision 2: latticeworkloads.lattice.dev/default/w",
+        "revision 2: latticeworkloads.lattice.dev/default/w (made)",
         "cut, leader: server1, until 15.00 s",
     ]
 
@@ -284,3 +291,83 @@ def test_a_node_removed_with_work_on_it_is_told_of() -> None:
     made = msgspec.json.decode(a_node("n", True)) | {"spec": {"cluster": "rack-001"}}
     revisions = [[(TERM, b"1")], [(node, msgspec.json.encode(made))], [(WORKLOAD, a_bound("n", 1))], [(node, None)]]
     assert any(each.startswith("I-27") for each in told(a_history(*revisions)))
+
+
+def test_who_writes_in_the_end_is_told_of_with_what_was_changed() -> None:
+    history = a_history([(TERM, b"1")], [(WORKLOAD, a_bound("n", 1))], [(WORKLOAD, a_bound("n", 2))])
+    evidence = Evidence(history, Crowd({}, CHANCE), [], [], time.monotonic())
+    found, records = judge(evidence)
+    late = next(each for each in found if each.words.startswith("written in the last"))
+    assert stretch(late, records, [], records[0].at)[-1].endswith("default/w (status.binding.term: 1 → 2)")
+
+
+SPENT = History("p").keys.object(spendbook.KEY)
+
+
+def test_what_was_spent_before_the_rest_may_be_written_down_once_and_nothing_else() -> None:
+    record = (SPENT, b'{"metadata": {"name": "lattice-spending"}}')
+    now = time.monotonic()
+    assert not written_lately(a_history([record]).records(), now)
+    assert written_lately(a_history([record], [record]).records(), now) == {str(spendbook.KEY): 1}
+    assert written_lately(a_history([record], [(WORKLOAD, a_bound("n", 1))]).records(), now)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "faults", "calm"),
+    [
+        pytest.param(1200, 1050, 150, id="a long run is calm for as long as it takes"),
+        pytest.param(300, 150, 150, id="the shortest that is"),
+        pytest.param(120, 60, 60, id="a shorter one for half of it"),
+    ],
+)
+def test_how_long_faults_may_come(seconds: float, faults: float, calm: float) -> None:
+    assert (disturbed(seconds), seconds - disturbed(seconds)) == (faults, calm)
+
+
+def test_a_run_says_what_it_was_too_short_to_show() -> None:
+    evidence = Evidence(a_history(), Crowd({}, CHANCE), [], [a_fault("servers", 10, 15)], 95.0)
+    said = left_out(evidence, 120, "clock", figures(evidence))
+    assert said[0] == "the last 80 s were without a fault"
+    assert said[1] == "too short for the whole calm: 60 s were planned for it, not 150; --seconds 300 is enough"
+    assert said[2] == "2 of 3 sorts of fault did not strike: clock, all servers; clock, group"
+    assert said[3].startswith("12 of 12 recoveries were not seen: leader killed: another leads; ")
+    nothing = left_out(replace(evidence, faults=[]), 1200, "", [])
+    assert nothing[0] == "no fault struck: nothing was put to the test"
+    assert len(nothing) == 2
+
+
+def test_a_word_that_no_fault_has_is_refused_with_those_that_exist_before_anything_is_done() -> None:
+    done = subprocess.run([sys.executable, "-m", "chaos", "--only", "nosuchfault"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "no fault has 'nosuchfault' in its name; use a part of one of these: kill -9, leader; SIGTERM, leader;" in done.stderr
+
+
+def test_a_folder_goes_once_its_run_is_gone_unless_somebody_is_to_look_at_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(network, "NAMED", tmp_path / "none")
+    command = [sys.executable, "-c", "input(print('up', flush=True))", "chaos"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as living:
+        assert living.stdout is not None
+        assert living.stdout.readline() == b"up\n"
+        alive = make_folder(living.pid)
+        gone, kept = make_folder(GONE), make_folder(GONE)
+        other = tmp_path / f"{network.MARK}-notes"
+        other.mkdir()
+        (gone / "etcd1").mkdir()
+        close_folder(kept, keep=True)
+        assert clear() == [f"removed what run {GONE} had left behind: {gone}"]
+        assert sorted(tmp_path.iterdir()) == sorted([alive, kept, other])
+        assert clear() == []
+        living.communicate(b"\n")
+    close_folder(alive, keep=False)
+    assert not alive.exists()
+
+
+def test_a_folder_of_another_user_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(network, "NAMED", tmp_path / "none")
+    folder = make_folder(GONE)
+    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    assert clear() == []
+    assert folder.exists()

@@ -149,8 +149,10 @@ def main() -> int:
             alive = server.process.poll() is None and session_of(server).get(f"{server.url}/readyz", timeout=10).ok
         finally:
             server.stop()
-    told = ", ".join(f"{status}: {times:,}" for status, times in sorted(count.answers.items()))
-    print(f"{count.answers.total():,} requests in {time.monotonic() - began:.0f} s; {told}")
+    print("| answer | times |\n|---|---|")
+    for status, times in sorted(count.answers.items()):
+        print(f"| {status} | {times:,} |")
+    print(f"\n{count.answers.total():,} requests in {time.monotonic() - began:.0f} s; {len(dict.fromkeys(count.bad))} findings")
     for line in dict.fromkeys(count.bad):
         print(line)
     if not alive:

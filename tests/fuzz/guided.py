@@ -4,6 +4,8 @@ Fails on any exception that is not an error of ours, on an input that takes over
 """
 
 import argparse
+import contextlib
+import io
 import resource
 import subprocess
 import sys
@@ -14,7 +16,9 @@ from pathlib import Path
 import atheris
 
 sys.path.insert(0, str(Path(__file__).parent))
-with atheris.instrument_imports(include=["lattice"]):
+from outcome import Outcome, outcome_of, table
+
+with contextlib.redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["lattice"]):  # it names each module there
     from parsers import PARSERS, Parser, refuses_or_takes
 
 SLOW, GROWTH = 0.1, 64 * 1024  # seconds of CPU; KiB
@@ -64,17 +68,19 @@ def one(name: str, seconds_each: int, folder: Path) -> None:
 
 
 def every(seconds_each: int, corpus: Path, at_once: int) -> int:
-    """Each in a process of its own, so many side by side; how many found something."""
+    """Each in a process of its own, so many side by side; prints a table, and returns how many found something."""
 
-    def run(name: str) -> int:
+    def run(name: str) -> Outcome:
         command = [sys.executable, __file__, name, "--seconds", str(seconds_each), "--corpus", str(corpus)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        last = [line for line in done.stderr.splitlines() if line.startswith("Done")][-1:]
-        print(f"{name}: {last[0] if last and not done.returncode else 'FOUND ' + done.stderr[-2000:]}", flush=True)
-        return int(done.returncode != 0)
+        outcome = outcome_of(name, done.returncode, done.stderr)
+        print(f"{name}: {'FOUND' if outcome.found else 'done'}", flush=True)
+        return outcome
 
     with ThreadPoolExecutor(at_once) as pool:
-        return sum(pool.map(run, sorted(PARSERS)))
+        outcomes = list(pool.map(run, sorted(PARSERS)))
+    print(f"\n{table(outcomes)}")
+    return sum(bool(each.found) for each in outcomes)
 
 
 def main() -> None:

@@ -9,9 +9,9 @@ import pytest
 from lattice.kinds.core import ConfigMap
 from lattice.kinds.stored import pack
 from lattice.server.spendbook import EVERY, KEPT_EVERY, KEY, MOST, OTHERS, SpendBook, noted, recalled
-from lattice.server.spending import Spending, Track
+from lattice.server.spending import KEPT, Spending, Track
 from lattice.store.memory import MemoryStore
-from lattice.store.protocol import Entry
+from lattice.store.protocol import ABSENT, Entry, Put
 from tests.server.links import Leader
 from tests.server.test_spending import a_cluster, a_service
 from tests.store.virtual import VirtualClock
@@ -107,3 +107,24 @@ def test_of_very_many_services_the_dearest_are_kept_and_the_rest_as_one() -> Non
     assert "shop/service-10000" in found.services
     assert sum(track.rate for track in found.services.values()) == sum(range(1, 10_001))
     assert found.services[OTHERS].points[0][0] == 10
+
+
+def test_a_fleet_that_pays_by_the_hour_and_rests_writes_nothing_more_also_when_what_it_paid_before_is_forgotten() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        first = int(clock.now().timestamp()) - KEPT
+        paid = Spending(since=first)
+        paid.pools["north"] = Track([(first, 1_000_000), (first + 10, 2_000_000)])
+        paid.services["shop/gone"] = Track([(first, 500_000), (first + 10, 0)])
+        value = pack(ConfigMap.resource, {"metadata": {"name": KEY.name, "namespace": KEY.namespace}, "data": {"spending": noted(paid)}})
+        await leader.store.commit([Put(KEY, value, ABSENT)])
+        kept = await leader.store.get(KEY)
+        await leader.add(a_cluster("north", 2))
+        book = a_book(leader)
+        for _ in range(3):
+            await book.look(leader.office)
+            await clock.advance(KEPT_EVERY)
+        assert (list(book.spending.pools), list(book.spending.services)) == (["north"], [])
+        assert book.spending.pools["north"].points == [(first + 10, 2_000_000)]
+        assert await leader.store.get(KEY) == kept
+
+    play(story)

@@ -1,12 +1,13 @@
 """Each scenario says what it said before. `REWRITE=1` writes what is said now, to be read like code."""
 
+import difflib
 import os
 from pathlib import Path
 
 import pytest
 
 from lattice.sim.report import apart
-from lattice.sim.script import blocks, played, written
+from lattice.sim.script import COMMANDS, blocks, played, usage, written
 
 HERE = Path(__file__).parent
 SCENARIOS = sorted(path.name for path in HERE.glob("*.txt"))
@@ -15,10 +16,22 @@ SCENARIOS = sorted(path.name for path in HERE.glob("*.txt"))
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_says_what_it_said_before(name: str) -> None:
     text = (HERE / name).read_text()
-    said = apart(lambda: played(text), str)
+    said = apart(lambda: played(text, name), str)
     if os.environ.get("REWRITE"):
         (HERE / name).write_text(said)
-    assert said == (text if not os.environ.get("REWRITE") else said)
+    elif said != text:
+        pytest.fail(differing(name, text, said), pytrace=False)
+
+
+def differing(name: str, text: str, said: str) -> str:
+    lines = difflib.unified_diff(text.splitlines(), said.splitlines(), f"{name} as written", f"{name} as it is now", lineterm="")
+    return "\n".join([*lines, f"if that is right, REWRITE=1 writes it: REWRITE=1 pytest tests/sim/{Path(__file__).name} -k {name}"])
+
+
+def test_a_scenario_without_what_is_said_tells_how_it_is_written_down() -> None:
+    words = differing("new.txt", "world racks=1\nshow running\n", "world racks=1\nshow running\n----\nrack-1: nothing\n")
+    assert "+rack-1: nothing" in words.splitlines()
+    assert "REWRITE=1 writes it" in words
 
 
 def test_there_are_enough_of_them_and_each_opens_with_what_it_shows() -> None:
@@ -31,6 +44,69 @@ def test_a_scenario_is_read_and_written_unchanged() -> None:
     assert written(blocks(text)) == text
 
 
-def test_a_command_that_is_not_there_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="there is no command 'dance'"):
-        apart(lambda: played("dance\n"), str)
+@pytest.mark.parametrize(
+    ("lines", "what"),
+    [
+        pytest.param(["dance"], "there is no command 'dance'", id="no such command"),
+        pytest.param(["run x"], "there is no command 'run'", id="a part of the program is no command"),
+        pytest.param(["show weather"], "there is no 'weather' to show", id="nothing that can be shown"),
+        pytest.param(["show"], "there is no 'such thing' to show", id="nothing to show at all"),
+        pytest.param(["wait"], "SECONDS is missing", id="a word is missing"),
+        pytest.param(["wait 3 4"], "'4' is a word too many", id="a word too many"),
+        pytest.param(["wait soon"], "SECONDS must be a number, not 'soon'", id="no number"),
+        pytest.param(["wait nan"], "SECONDS must be a number, not 'nan'", id="a number that is none"),
+        pytest.param(["service api replicas=two"], "replicas must be a whole number, not 'two'", id="no whole number"),
+        pytest.param(["service api size=3"], "there is no option 'size'", id="no such option"),
+        pytest.param(["service api group=crew:3"], "there is no option 'group'", id="an option of another command"),
+        pytest.param(["workload a priority=high"], "priority must be a whole number, not 'high'", id="a shared option"),
+        pytest.param(["workload a group=crew"], "group=crew: a name and how many of it are needed at least", id="half a group"),
+        pytest.param(["delete node rack-1"], "KIND cannot be 'node'", id="a word that is not among those that exist"),
+        pytest.param(["kill rack-7"], "there is no server or machine 'rack-7'", id="nobody to kill"),
+        pytest.param(["power-off s1"], "there is no machine 's1'", id="no machine"),
+        pytest.param(["jump s9 3600"], "there is no server 's9'", id="no server"),
+        pytest.param(["drain @lone"], "there is no workload 'lone' that is on a node", id="nowhere"),
+        pytest.param(["resume"], "nobody was paused", id="nobody to resume"),
+        pytest.param(["world"], "the world has begun", id="two worlds"),
+        pytest.param(['wait "3'], "it cannot be read: No closing quotation", id="half a quotation"),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_its_line_and_how_to_mend_it(lines: list[str], what: str) -> None:
+    told = mistake(["# What it shows.", "world racks=1", "", "wait 1", *lines])
+    assert told.startswith(f"new.txt, line 5, `{lines[0]}`: {what}\n  fix: ")
+
+
+def mistake(lines: list[str]) -> str:
+    with pytest.raises(RuntimeError) as caught:
+        apart(lambda: played("\n".join(lines), "new.txt"), str)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        pytest.param("dance", "use one of world, wait, class, pool, service,", id="commands"),
+        pytest.param(
+            "show weather", "show one of workloads, services, nodes, money, events, running, attempts, leader", id="what is shown"
+        ),
+        pytest.param("wait", "write it as `wait SECONDS`", id="how it is written"),
+        pytest.param("provider sleeps", "use one of answers, away", id="words"),
+        pytest.param("cut rack-7", "use one of leader, s1, s2, s3, rack-1", id="who is there"),
+    ],
+)
+def test_a_mistake_is_answered_with_the_words_that_exist(line: str, fix: str) -> None:
+    assert f"\n  fix: {fix}" in mistake(["world racks=1", line])
+
+
+def test_a_scenario_without_a_world_is_refused_with_that_word() -> None:
+    told = mistake(["# What it shows.", "workload lone"])
+    assert (
+        told == "new.txt, line 2, `workload lone`: there is no world yet\n  fix: begin the scenario with `world`, such as `world racks=1`"
+    )
+
+
+def test_every_command_says_what_it_does_and_how_it_is_written() -> None:
+    assert [name for name, deed in COMMANDS.items() if not deed.__doc__] == []
+    assert usage("world") == "world [racks=0] [servers=3] [binding=optimistic|pessimistic|two-phase]"
+    assert usage("delete") == "delete service|workload NAME"
+    assert usage("show events") == "show events [ABOUT]"
+    assert usage("workload").startswith("workload NAME [cpu=250m] [version=1] [stop=15s] [priority=5] [group=crew:3]")

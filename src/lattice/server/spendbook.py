@@ -35,7 +35,7 @@ class SpendBook:
     new_uid: Callable[[], str]
     spending: Spending = field(default_factory=Spending)
     _term: int = 0
-    _kept: str = ""
+    _kept: frozenset[object] = frozenset()
     _next: float = 0.0
 
     async def run(self) -> None:
@@ -53,7 +53,7 @@ class SpendBook:
             return
         if office.term.number != self._term:
             self.spending.adopt(recalled(await office.store.get(KEY)))
-            self._kept = noted(self.spending)
+            self._kept = _newest(self.spending)
             self._term, self._next = office.term.number, self.clock.monotonic() + KEPT_EVERY
         self.spending.look(int(self.clock.now().timestamp()), clusters.all(), services.all())
         if self.clock.monotonic() >= self._next:
@@ -61,13 +61,22 @@ class SpendBook:
             await self._keep(office)
 
     async def _keep(self, office: Leading) -> None:
-        nothing_was_paid = not (self.spending.pools or self.spending.services)
-        if (note := noted(self.spending)) == self._kept or nothing_was_paid:
+        newest = _newest(self.spending)
+        if newest <= self._kept:  # what was only forgotten is forgotten by whoever reads it, too
             return
         known = await office.store.get(KEY)
         old = unpack(known.value, known.revision) if known else _new(self.new_uid(), stamp(self.clock.now()))
-        await office.commit([Put(KEY, pack(ConfigMap.resource, {**old, "data": {"spending": note}}), known.revision if known else ABSENT)])
-        self._kept = note
+        await office.commit(
+            [Put(KEY, pack(ConfigMap.resource, {**old, "data": {"spending": noted(self.spending)}}), known.revision if known else ABSENT)]
+        )
+        self._kept = newest
+
+
+def _newest(spending: Spending) -> frozenset[object]:
+    """What each costs, since when, and by which labels it is summed."""
+    pools = ((name, track.points[-1]) for name, track in spending.pools.items() if track.points)
+    services = ((name, track.points[-1], *sorted(track.labels.items())) for name, track in spending.services.items() if track.points)
+    return frozenset([*pools, *services])
 
 
 def _new(uid: str, now: str) -> dict[str, Any]:

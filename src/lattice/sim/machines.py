@@ -44,11 +44,13 @@ JOIN_PAUSE = 1.5
 
 @dataclass(slots=True)
 class Ground(FakeMachine):
-    """What really happens on a machine, with what each copy was started as."""
+    """What really happens on a machine, with what each copy was started as, and when which workload was tried, in vain too."""
 
     begun: list[RunSpec] = field(default_factory=list)
+    tried: list[tuple[float, str]] = field(default_factory=list)
 
     def begin(self, spec: RunSpec) -> Failure | None:
+        self.tried.append((self.clock.monotonic(), spec.workload))
         failure = FakeMachine.begin(self, spec)
         if failure is None:
             self.begun.append(spec)

@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
+from lattice.errors import LatticeError
 from lattice.kinds.workload import LatticeWorkload
 from lattice.sim.check import Checker, Violation
+from lattice.sim.differing import differing
 from lattice.sim.loop import PROCESS
 from lattice.sim.past import node_of
 from lattice.sim.planted import PLANTED
@@ -100,10 +102,11 @@ def story(run: Run, violation: Violation) -> Iterator[str]:
     for record in run.world.store.history:
         if violation.revision and record.revision > violation.revision:
             break
-        keys = [str(change.key) for change in record.changes if change.key.name in names]
-        if keys:
+        changes = [change for change in record.changes if change.key.name in names]
+        if changes:
             term = f" term {record.term.number}" if record.term else ""
-            lines.append((record.at, f"revision {record.revision} by {record.actor} for {record.origin}{term}: {', '.join(keys)}"))
+            words = ", ".join(f"{each.key} ({differing(each.previous.value if each.previous else None, each.value)})" for each in changes)
+            lines.append((record.at, f"revision {record.revision} by {record.actor} for {record.origin}{term}: {words}"))
     lines += [
         (told.told_at, f"client   {told.client}: {told.method} {told.key} {told.outcome}")
         for told in run.world.told
@@ -150,6 +153,8 @@ def apart(work: Callable[[], object], kind: type[T]) -> T:
     def told() -> tuple[str, object]:
         try:
             return "", work()
+        except LatticeError as error:
+            return str(error), None
         except Exception as error:  # noqa: BLE001 - told to whoever asked
             return f"{type(error).__name__}: {error}", None
 

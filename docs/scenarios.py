@@ -1,0 +1,38 @@
+"""The page of the commands that a scenario may hold, from the table that reads them."""
+
+from collections.abc import Iterator
+
+from docs.markdown import fenced, table
+from lattice.sim.script import COMMANDS, usage
+from lattice.sim.stage import MOST_SERVERS
+
+EXAMPLE = """# What ends by itself is started again after a pause.
+world racks=1
+runtime rack-1 crashes
+workload lone cpu=500m
+wait 3
+show workloads
+----
+lone: Running ready, rack-1, RUNTIME_ERROR"""
+
+
+def scenarios() -> Iterator[str]:
+    yield "# Scenarios"
+    yield (
+        "`tests/sim/*.txt` are scenarios in the [simulated world](../reliability.md#the-whole-control-plane-simulated): "
+        "a sentence that says what is shown, one command a line, `----`, and what Lattice says to all of them. "
+        "An empty line begins the next part. Time and chance are the simulator's own: the same file says the same words each time."
+    )
+    yield fenced(EXAMPLE)
+    yield (
+        "A new one is a file with commands alone: `REWRITE=1 make sim` writes what is said below them, to be read like code. "
+        "A line that cannot be done is answered with its number and the words that exist."
+    )
+    rows = ((f"`{usage(verb)}`", deed.__doc__ or "") for verb, deed in COMMANDS.items())
+    yield table(("command", "what it does"), rows)
+    servers = ", ".join(f"`s{number + 1}`" for number in range(MOST_SERVERS))
+    yield (
+        f"Servers are {servers}, or `leader` for whoever leads; machines are `rack-1`, `rack-2` … and those that pools make, "
+        "such as `east-001-small-1`; `@lone` is the node of the workload `lone`. What is in brackets may be left out, and is shown "
+        "with what it is then; what follows `version`, with an example."
+    )
