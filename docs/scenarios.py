@@ -1,19 +1,13 @@
 """The page of the commands that a scenario may hold, from the table that reads them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from docs.markdown import fenced, table
 from lattice.sim.script import COMMANDS, usage
 from lattice.sim.stage import MOST_SERVERS
 
-EXAMPLE = """# What ends by itself is started again after a pause.
-world racks=1
-runtime rack-1 crashes
-workload lone cpu=500m
-wait 3
-show workloads
-----
-lone: Running ready, rack-1, RUNTIME_ERROR"""
+EXAMPLE = Path(__file__).parents[1] / "tests" / "sim" / "crash_is_retried.txt"
 
 
 def scenarios() -> Iterator[str]:
@@ -23,7 +17,7 @@ def scenarios() -> Iterator[str]:
         "a sentence that says what is shown, one command a line, `----`, and what Lattice says to all of them. "
         "An empty line begins the next part. Time and chance are the simulator's own: the same file says the same words each time."
     )
-    yield fenced(EXAMPLE)
+    yield fenced(EXAMPLE.read_text().strip())
     yield (
         "A new one is a file with commands alone: `REWRITE=1 make sim` writes what is said below them, to be read like code. "
         "A line that cannot be done is answered with its number and the words that exist."

@@ -52,6 +52,7 @@ RUN_BY = {
     ("docs/guides/latency.md", "spec:"): "tests/test_samples.py::test_manifests_that_are_not_saved_are_parts_of_the_examples",
     ("docs/guides/onprem.md", "apiVersion:"): "tests/test_samples.py::test_manifests_that_are_not_saved_are_parts_of_the_examples",
     ("docs/reference/commands.md", "Usage: "): "tests/test_docs.py::test_the_reference_is_what_the_code_says",
+    ("docs/reference/scenarios.md", "# What ends by itself"): "tests/sim/test_scenarios.py::test_a_scenario_says_what_it_said_before",
     ("docs/reference/settings.md", "store: "): "tests/test_deploy.py::test_settings_in_the_reference_exist",
     ("docs/guides/backup.md", "cp backup.db"): "tests/test_samples.py::test_a_copy_is_restored_as_shown",
     ("docs/tutorial.md", "$ pip install"): "tests/test_wheel.py::test_lattice_up_runs_the_quickstart_from_the_wheel",
