@@ -3,6 +3,7 @@
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from math import inf
 
 from lattice.kinds.ledger import LatticeLedger, LedgerStatus
 from lattice.kinds.nodeclass import LatticeNodeClass
@@ -17,7 +18,7 @@ HOUR = 3_600_000_000  # microseconds
 
 
 def money(seen: Seen, record: Record, moves: list[Move]) -> Found:
-    """I-20: no commitment beyond a hard limit. I-22: what is spent is price times time, to the last part."""
+    """I-20: no commitment beyond a hard limit, of money or of machines. I-22: what is spent is price times time, to the last part."""
     for move in moves:
         if not isinstance(move.new, LatticeLedger):
             continue
@@ -31,6 +32,8 @@ def money(seen: Seen, record: Record, moves: list[Move]) -> Found:
         named = move.new.spec.budget.name
         pool = next((each.new for each in moves if each.key.name == named and each.key.resource.startswith("latticepools")), None)
         pool = pool or seen.snap.pools.get(f"/{named}")
+        if pool is not None and _machines(new) > (_machines(old) if old else 0):
+            yield from _crowded(_machines(new), seen.snap.versions(LatticePool, f"/{named}", seen.since(record)))
         if new.committed_micros > (old.committed_micros if old else 0) and pool is not None and pool.spec.budget is not None:
             yield from _over(move.new, int(Decimal(str(pool.spec.budget.max_monthly_cost)) * 1_000_000))
 
@@ -77,6 +80,18 @@ def paid(seen: Seen, record: Record) -> Found:
         covered = min((_lots(each, cluster, kind) for each in ledgers), default=0)
         if count > covered:
             yield "I-22", f"{count} machines of class {kind} stand in {cluster}, and {covered} are paid for"
+
+
+def _machines(status: LedgerStatus) -> int:
+    """What is paid for is wanted, or still there."""
+    return sum(lot.count for lots in status.machines.values() for lot in lots)
+
+
+def _crowded(count: int, pools: list[LatticePool]) -> Found:
+    """`pools`: the one as it is, and as it was for all that whoever asked for the machines had been told."""
+    most = max((inf if each.spec.capacity.max_nodes is None else each.spec.capacity.max_nodes for each in pools), default=inf)
+    if count > most:
+        yield "I-20", f"{pools[0].metadata.name} has {count} machines, and may have {most}"
 
 
 def _over(ledger: LatticeLedger, limit: int) -> Found:
