@@ -11,6 +11,7 @@ from chaos.judge import Evidence, RealChecker, run_of
 from lattice.agent.runtimes.fake import Happening
 from lattice.agent.runtimes.protocol import InstanceId, RunSpec
 from lattice.kinds.base import Kind
+from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.container import Container
 from lattice.kinds.core import Lease
 from lattice.kinds.ledger import LatticeLedger
@@ -74,6 +75,11 @@ def ledger(committed: int, spent: int = 0, minute: int = 0, lots: int | None = N
 def pool(limit: float = 1000.0, **rest: Any) -> LatticePool:
     spec = {"provider": {"type": "fake", "region": "east"}, "budget": {"maxMonthlyCost": limit}, "nodeClasses": ["small"], **rest}
     return _made(LatticePool, "east", "", {"spec": spec})
+
+
+def cluster(count: int) -> LatticeCluster:
+    """Of that pool; it wants so many machines."""
+    return _made(LatticeCluster, CLUSTER, "", {"spec": {"pool": "east", "nodes": {"small": count}}})
 
 
 def node_class(dollars: float = 0.000001, **rest: Any) -> LatticeNodeClass:

@@ -27,7 +27,7 @@ from lattice.sim.stores import Record
 from lattice.sim.users import Told
 from lattice.store.protocol import Key
 
-QUIET = 60.0  # seconds at the end in which nothing may be written: so everything wanted runs 70 s after the last fault at the latest
+QUIET = 60.0  # seconds at the end in which nothing may be written: so everything wanted runs 80 s after the last fault at the latest
 KNOWING = 5  # rejections in a row of the same plan by who knew what it clashes with
 IN_A_ROW = 60  # and of who is told of changes seconds later, while they go on
 UNSETTLING = frozenset(
@@ -56,7 +56,7 @@ class Checker:
         self.writers: dict[int, str] = {}  # term -> who wrote in it
         self.operations: dict[str, int] = {}  # operation -> revision that wrote it first
         elsewhere = (
-            bound.bindings, bound.gangs, bound.modes, bound.preemption, placed.placing, paid.money,
+            bound.bindings, bound.gangs, bound.modes, bound.preemption, placed.placing, paid.money, paid.crowded,
             stopped.silence, stopped.disruption, stopped.replacement, stopped.removal,
         )  # fmt: skip
         self.steps: list[Callable[[Record, list[Move]], Found]] = [

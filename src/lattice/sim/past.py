@@ -79,6 +79,10 @@ class Snap:
         return self.objects[LatticeLedger.resource.id]
 
     @property
+    def clusters(self) -> dict[str, LatticeCluster]:
+        return self.objects[LatticeCluster.resource.id]
+
+    @property
     def pools(self) -> dict[str, LatticePool]:
         return self.objects[LatticePool.resource.id]
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import inf
 
+from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger, LedgerStatus
 from lattice.kinds.nodeclass import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
@@ -18,7 +19,7 @@ HOUR = 3_600_000_000  # microseconds
 
 
 def money(seen: Seen, record: Record, moves: list[Move]) -> Found:
-    """I-20: no commitment beyond a hard limit, of money or of machines. I-22: what is spent is price times time, to the last part."""
+    """I-20: no commitment beyond a hard limit. I-22: what is spent is price times time, to the last part."""
     for move in moves:
         if not isinstance(move.new, LatticeLedger):
             continue
@@ -32,8 +33,6 @@ def money(seen: Seen, record: Record, moves: list[Move]) -> Found:
         named = move.new.spec.budget.name
         pool = next((each.new for each in moves if each.key.name == named and each.key.resource.startswith("latticepools")), None)
         pool = pool or seen.snap.pools.get(f"/{named}")
-        if pool is not None and _machines(new) > (_machines(old) if old else 0):
-            yield from _crowded(_machines(new), seen.snap.versions(LatticePool, f"/{named}", seen.since(record)))
         if new.committed_micros > (old.committed_micros if old else 0) and pool is not None and pool.spec.budget is not None:
             yield from _over(move.new, int(Decimal(str(pool.spec.budget.max_monthly_cost)) * 1_000_000))
 
@@ -82,16 +81,20 @@ def paid(seen: Seen, record: Record) -> Found:
             yield "I-22", f"{count} machines of class {kind} stand in {cluster}, and {covered} are paid for"
 
 
-def _machines(status: LedgerStatus) -> int:
-    """What is paid for is wanted, or still there."""
-    return sum(lot.count for lots in status.machines.values() for lot in lots)
+def crowded(seen: Seen, record: Record, moves: list[Move]) -> Found:
+    """I-20: nor beyond what a pool may have of machines, as it is, or was for all that whoever asked for them had been told."""
+    grown = [each for each in moves if isinstance(each.new, LatticeCluster) and each.new.spec.wanted_nodes > _wanted(each.old)]
+    after = {**seen.snap.clusters, **{each.key.path: each.new for each in moves if each.key.resource == LatticeCluster.resource.id}}
+    for name in sorted({each.new.spec.pool for each in grown}):
+        pools = seen.snap.versions(LatticePool, f"/{name}", seen.since(record))
+        most = max((inf if each.spec.capacity.max_nodes is None else each.spec.capacity.max_nodes for each in pools), default=inf)
+        count = sum(_wanted(each) for each in after.values() if each is not None and each.spec.pool == name)
+        if count > most:
+            yield "I-20", f"{count} machines are wanted in {name}, which may have {most}"
 
 
-def _crowded(count: int, pools: list[LatticePool]) -> Found:
-    """`pools`: the one as it is, and as it was for all that whoever asked for the machines had been told."""
-    most = max((inf if each.spec.capacity.max_nodes is None else each.spec.capacity.max_nodes for each in pools), default=inf)
-    if count > most:
-        yield "I-20", f"{pools[0].metadata.name} has {count} machines, and may have {most}"
+def _wanted(cluster: LatticeCluster | None) -> int:
+    return cluster.spec.wanted_nodes if cluster else 0
 
 
 def _over(ledger: LatticeLedger, limit: int) -> Found:
