@@ -129,15 +129,21 @@ def beyond_a_limit_by_what_is_spent(past: Past, bad: bool) -> None:
 
 
 def more_machines_than_a_pool_may_have(past: Past, bad: bool) -> None:
-    past.commit(pool(capacity={"maxNodes": 1 if bad else 2}), cluster(1), at=1.0)
-    past.commit(cluster(2), at=20.0)
+    past.commit(pool(capacity={"maxNodes": 1 if bad else 2}), cluster(1), ledger(committed=1), at=1.0)
+    past.commit(cluster(2), ledger(committed=2), at=20.0)
+
+
+def more_machines_than_a_pool_may_have_anew(past: Past, bad: bool) -> None:
+    """What is still there, and paid for, may be wanted again."""
+    past.commit(pool(capacity={"maxNodes": 1}), cluster(1), ledger(committed=1 if bad else 2), at=1.0)
+    past.commit(cluster(2), ledger(committed=2), at=20.0)
 
 
 def more_machines_than_a_pool_may_have_by_now(past: Past, bad: bool) -> None:
     """Whoever asked for them need not have been told, but must hear of it."""
-    past.commit(pool(capacity={"maxNodes": 2}), cluster(1), at=1.0)
+    past.commit(pool(capacity={"maxNodes": 2}), cluster(1), ledger(committed=1), at=1.0)
     past.commit(pool(capacity={"maxNodes": 1}), at=10.0, term=None, origin="api person-1")
-    past.commit(cluster(2), at=20.0, seen=3 if bad else 2)
+    past.commit(cluster(2), ledger(committed=2), at=20.0, seen=3 if bad else 2)
 
 
 def put_over_something_else(past: Past, bad: bool) -> None:
@@ -276,6 +282,7 @@ CASES: list[tuple[str, Case]] = [
     ("I-20", beyond_a_limit_by_what_is_spent),
     ("I-20", more_machines_than_a_pool_may_have),
     ("I-20", more_machines_than_a_pool_may_have_by_now),
+    ("I-20", more_machines_than_a_pool_may_have_anew),
     ("I-01", put_over_something_else),
     ("I-32", what_was_asked_for_before),
     ("I-22", not_price_times_time),
