@@ -11,6 +11,7 @@ from chaos.judge import Evidence, RealChecker, run_of
 from lattice.agent.runtimes.fake import Happening
 from lattice.agent.runtimes.protocol import InstanceId, RunSpec
 from lattice.kinds.base import Kind
+from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.container import Container
 from lattice.kinds.core import Lease
 from lattice.kinds.ledger import LatticeLedger
@@ -76,6 +77,11 @@ def pool(limit: float = 1000.0, **rest: Any) -> LatticePool:
     return _made(LatticePool, "east", "", {"spec": spec})
 
 
+def cluster(count: int) -> LatticeCluster:
+    """Of that pool; it wants so many machines."""
+    return _made(LatticeCluster, CLUSTER, "", {"spec": {"pool": "east", "nodes": {"small": count}}})
+
+
 def node_class(dollars: float = 0.000001, **rest: Any) -> LatticeNodeClass:
     """One micro-dollar an hour, unless it is said otherwise."""
     return _made(LatticeNodeClass, "small", "", {"spec": {"providers": {"fake": {}}, "costPerHour": {"fake": dollars}, **rest}})
@@ -131,16 +137,22 @@ class Past:
         when = self.history[-1].at + 1.0 if at is None and self.history else at or 1.0
         self.history.append(Record(revision=revision, at=when, term=held, changes=tuple(changes), **known))
 
-    def ran(self, on: str, name: str = "w1", start: float = 10.0, end: float | None = None, stop_after: float | None = None) -> None:
-        """A copy of that workload was there in truth."""
-        which = InstanceId(f"uid-{name}", "r1", "main")
-        spec = RunSpec(id=which, workload=f"default/{name}", container=Container(command=("run",)), stop_after=stop_after)
-        clock = SimpleNamespace(truth=lambda at: at)
-        empty = SimpleNamespace(name=on, clock=clock, ground=SimpleNamespace(history=[], begun=[], live=list))
-        ground = self.machines.setdefault(on, empty).ground
+    def ran(self, on: str, name: str = "w1", start: float = 10.0, end: float | None = None, **rest: Any) -> None:
+        """A copy of that workload was there in truth. `rest`: its `uid`, `command`, `stop_after`, and whether it `fails`."""
+        which = InstanceId(rest.get("uid", f"uid-{name}"), "r1", "main")
+        container = Container(command=rest.get("command", ("run",)))
+        spec = RunSpec(id=which, workload=f"default/{name}", container=container, stop_after=rest.get("stop_after"))
+        ground = self.machine(on).ground
         ground.begun.append(spec)
+        ground.tried.append((start, spec, True))
         ground.history.append(Happening(start, "start", which))
         ground.history += [] if end is None else [Happening(end, "stop", which)]
+        ground.failures += [(end, which)] if rest.get("fails") else []
+
+    def machine(self, name: str) -> Any:
+        ground = SimpleNamespace(history=[], begun=[], live=list, tried=[], failures=[], unasked=[])
+        empty = SimpleNamespace(name=name, clock=SimpleNamespace(truth=lambda at: at), ground=ground, notes=SimpleNamespace(terms=[]))
+        return self.machines.setdefault(name, empty)
 
     def runs(self, each: LatticeWorkload) -> None:
         binding = each.status.binding

@@ -4,7 +4,24 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from made_up import CLUSTER, OF_CLASS, Case, Past, judged, key_of, ledger, node, node_class, pool, reported, said, service, workload
+from made_up import (
+    CLUSTER,
+    OF_CLASS,
+    Case,
+    Past,
+    cluster,
+    judged,
+    key_of,
+    ledger,
+    node,
+    node_class,
+    pool,
+    replica,
+    reported,
+    said,
+    service,
+    workload,
+)
 
 from lattice.kinds.ledger import LatticeLedger
 from lattice.sim.stores import Elected, Rejected
@@ -109,6 +126,36 @@ def beyond_a_limit_by_the_hour(past: Past, bad: bool) -> None:
 def beyond_a_limit_by_what_is_spent(past: Past, bad: bool) -> None:
     past.commit(pool(limit=2.0), ledger(committed=0, spent=1_999_900 if bad else 0))
     past.commit(ledger(committed=1, spent=1_999_900 if bad else 0))
+
+
+def more_machines_than_a_pool_may_have(past: Past, bad: bool) -> None:
+    past.commit(pool(capacity={"maxNodes": 1 if bad else 2}), cluster(1), ledger(committed=1), at=1.0)
+    past.commit(cluster(2), ledger(committed=2), at=20.0)
+
+
+def more_machines_than_a_pool_may_have_anew(past: Past, bad: bool) -> None:
+    """What is still there, and paid for, may be wanted again."""
+    past.commit(pool(capacity={"maxNodes": 1}), cluster(1), ledger(committed=1 if bad else 2), at=1.0)
+    past.commit(cluster(2), ledger(committed=2), at=20.0)
+
+
+def more_machines_than_a_pool_may_have_by_now(past: Past, bad: bool) -> None:
+    """Whoever asked for them need not have been told, but must hear of it."""
+    past.commit(pool(capacity={"maxNodes": 2}), cluster(1), ledger(committed=1), at=1.0)
+    past.commit(pool(capacity={"maxNodes": 1}), at=10.0, term=None, origin="api person-1")
+    past.commit(cluster(2), ledger(committed=2), at=20.0, seen=3 if bad else 2)
+
+
+def put_over_something_else(past: Past, bad: bool) -> None:
+    by_hand(past, 5, "o0")
+    by_hand(past, 7, "o1")
+    past.told = [replace(told("PUT", revision=7), is_named=True, over=4 if bad else 5)]
+
+
+def what_was_asked_for_before(past: Past, bad: bool) -> None:
+    past.commit(service(), node())
+    past.commit(each := replica(0, "n1"))
+    past.ran("n1", each.metadata.name, command=("run", "v0") if bad else ("run",))
 
 
 def not_price_times_time(past: Past, bad: bool) -> None:
@@ -233,6 +280,11 @@ CASES: list[tuple[str, Case]] = [
     ("I-16", still_prepared),
     ("I-20", beyond_a_limit_by_the_hour),
     ("I-20", beyond_a_limit_by_what_is_spent),
+    ("I-20", more_machines_than_a_pool_may_have),
+    ("I-20", more_machines_than_a_pool_may_have_by_now),
+    ("I-20", more_machines_than_a_pool_may_have_anew),
+    ("I-01", put_over_something_else),
+    ("I-32", what_was_asked_for_before),
     ("I-22", not_price_times_time),
     ("I-22", lots_that_do_not_add_up),
     ("I-22", a_month_that_is_forgotten),

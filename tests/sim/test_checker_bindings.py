@@ -270,6 +270,63 @@ def a_node_removed_with_something_prepared(past: Past, bad: bool) -> None:
     past.commit(workload(desiredState="Stopped"))
 
 
+def a_strict_copy_beside_one_that_was_deleted(past: Past, bad: bool) -> None:
+    """Made again under its name, with another uid."""
+    past.heard = [(float(at), "n1") for at in range(10, 41)]
+    past.ran("n1", start=10.0, end=40.0, stop_after=20.0)
+    past.ran("n2", start=30.0 if bad else 41.0, end=60.0, uid="uid-anew")
+
+
+def a_copy_beside_one_that_was_deleted_on_one_node(past: Past, bad: bool) -> None:
+    past.ran("n1", start=10.0, end=40.0)
+    past.ran("n1", start=30.0 if bad else 41.0, end=60.0, uid="uid-anew")
+
+
+def started_before_anything_was_told(past: Past, bad: bool) -> None:
+    past.ran("n1", start=10.0, end=40.0)
+    ground = past.machine("n1").ground
+    ground.unasked += [(10.0, ground.begun[0])] if bad else []
+
+
+def obeyed_a_leader_of_an_older_term(past: Past, bad: bool) -> None:
+    past.machine("n1").notes.terms += [1, 3, 2 if bad else 3]
+
+
+def failed_and_started_again_at_once(past: Past, bad: bool) -> None:
+    """One second, and two after the second failure."""
+    past.ran("n1", start=10.0, end=12.0, fails=True)
+    past.ran("n1", start=12.5 if bad else 13.0, end=15.0, fails=True)
+    past.ran("n1", start=17.0, end=20.0)
+
+
+def failed_twice_and_started_after_the_wait_of_once(past: Past, bad: bool) -> None:
+    past.ran("n1", start=10.0, end=12.0, fails=True)
+    past.ran("n1", start=13.0, end=15.0 if bad else 29.0, fails=True)  # of what ran for long earlier failures are forgotten
+    past.ran("n1", start=16.0 if bad else 30.0, end=40.0)
+
+
+def failed_and_retried_by_nobody(past: Past, bad: bool) -> None:
+    """Who is told to try again need not wait."""
+    past.commit(node(), at=1.0)
+    past.commit(first := workload(on="n1"), at=2.0)
+    asked = msgspec.structs.replace(first.metadata, annotations={} if bad else {"lattice.dev/retry-requested": "2026-03-10T09:00:12Z"})
+    past.ran("n1", start=10.0, end=12.0, fails=True)
+    past.commit(msgspec.structs.replace(first, metadata=asked), at=12.1)
+    past.ran("n1", start=12.2, end=20.0)
+    past.commit(workload(desiredState="Stopped"), at=30.0)
+
+
+def stopped_while_it_was_needed_and_nobody_sent_it_away(past: Past, bad: bool) -> None:
+    """A taint that expels does not ask who is needed."""
+    settled(past, least=2, count=2)
+    past.commit(node(taints=[{"key": "kept", "effect": "NoSchedule" if bad else "NoExecute"}]), at=40.0, term=None, origin="api person-1")
+    past.commit(replica(1, "n1", deletionTimestamp="2026-03-10T09:01:00Z"))
+    past.commit(node(), at=45.0, term=None, origin="api person-1")
+    past.commit(gone=(replica(1),))
+    past.commit(replica(2, "n1"))
+    ends(past, 0, 2)
+
+
 CASES: list[tuple[str, Case]] = [
     ("I-11", moved_in_one_step),
     ("I-11", a_slot_twice),
@@ -292,6 +349,14 @@ CASES: list[tuple[str, Case]] = [
     ("I-17", bound_without_a_lock),
     ("I-18", room_made_for_nobody),
     ("I-19", a_copy_twice_on_one_node),
+    ("I-13", a_strict_copy_beside_one_that_was_deleted),
+    ("I-19", a_copy_beside_one_that_was_deleted_on_one_node),
+    ("I-19", started_before_anything_was_told),
+    ("I-19", obeyed_a_leader_of_an_older_term),
+    ("I-35", failed_and_started_again_at_once),
+    ("I-35", failed_twice_and_started_after_the_wait_of_once),
+    ("I-35", failed_and_retried_by_nobody),
+    ("I-24", stopped_while_it_was_needed_and_nobody_sent_it_away),
     ("I-24", stopped_while_it_was_needed),
     ("I-24", stopped_though_another_was_known_to_fail),
     ("I-25", replaced_for_no_reason),
@@ -308,8 +373,13 @@ def test_a_broken_promise_is_seen_and_a_kept_one_is_not_taken_for_broken(number:
     assert reported(case) == [{number}, set()]
 
 
-# Real processes bind optimistically, and who took something from a silent node is not in the record.
+# Real processes bind optimistically; who took something from a silent node, and what agents were told and tried, is not in the record.
 UNSEEN = {
+    started_before_anything_was_told,
+    obeyed_a_leader_of_an_older_term,
+    failed_and_started_again_at_once,
+    failed_twice_and_started_after_the_wait_of_once,
+    failed_and_retried_by_nobody,
     bound_and_never_prepared,
     bound_by_another_attempt,
     bound_without_a_lock,

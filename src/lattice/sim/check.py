@@ -19,15 +19,15 @@ from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.prepared import prepared
 from lattice.server.joining import node_key
-from lattice.sim.past import Move, is_going, lives, node_of, operation_in, prepared_on
-from lattice.sim.promises import bound, paid, placed, stopped
+from lattice.sim.past import Life, Move, is_going, lives, node_of, operation_in, path_of, prepared_on
+from lattice.sim.promises import bound, paid, placed, ran, stopped
 from lattice.sim.promises.seen import CONTROLLERS, Found, Seen
 from lattice.sim.run import Run, difference
 from lattice.sim.stores import Record
 from lattice.sim.users import Told
 from lattice.store.protocol import Key
 
-QUIET = 60.0  # seconds at the end in which nothing may be written: so everything wanted runs 70 s after the last fault at the latest
+QUIET = 60.0  # seconds at the end in which nothing may be written: so everything wanted runs 80 s after the last fault at the latest
 KNOWING = 5  # rejections in a row of the same plan by who knew what it clashes with
 IN_A_ROW = 60  # and of who is told of changes seconds later, while they go on
 UNSETTLING = frozenset(
@@ -56,7 +56,7 @@ class Checker:
         self.writers: dict[int, str] = {}  # term -> who wrote in it
         self.operations: dict[str, int] = {}  # operation -> revision that wrote it first
         elsewhere = (
-            bound.bindings, bound.gangs, bound.modes, bound.preemption, placed.placing, paid.money,
+            bound.bindings, bound.gangs, bound.modes, bound.preemption, placed.placing, paid.money, paid.crowded,
             stopped.silence, stopped.disruption, stopped.replacement, stopped.removal,
         )  # fmt: skip
         self.steps: list[Callable[[Record, list[Move]], Found]] = [
@@ -74,9 +74,16 @@ class Checker:
                 self.found += [Violation(number, words, record.at, record.revision) for number, words in step(record, moves)]
             self.snap.apply(moves, record.at)
             self.found += [Violation(number, words, record.at, record.revision) for number, words in paid.paid(self.seen, record)]
-        for part in (self.clients, self.elections, partial(stopped.ground, self.seen), self.copies, self.rest, self.rejections):
+        for part in (self.clients, self.elections, self.ground, self.agents, self.copies, self.rest, self.rejections):
             self.found += [Violation(number, words, self.world.loop.time()) for number, words in part()]
         return self.found
+
+    def ground(self) -> Found:
+        return stopped.ground(self.seen)
+
+    def agents(self) -> Found:
+        yield from ran.obedience(self.seen)
+        yield from ran.patience(self.seen)
 
     # --- the store ---
 
@@ -109,11 +116,15 @@ class Checker:
             if told.outcome != "ok":
                 continue
             if (
-                told.method in ("PATCH", "POST")
+                told.method in ("PATCH", "POST", "PUT")
                 and (told.revision or told.is_named)
                 and (words := _unwritten(told, {entry[0]: entry[2] for entry in line}))
             ):
                 yield "I-01", f"{what} was acknowledged at revision {told.revision}, {words}"
+            if told.over and told.revision in (written_at := [entry[0] for entry in line]):
+                former = written_at[: written_at.index(told.revision)][-1:]
+                if former != [told.over]:
+                    yield "I-01", f"{what} was written over revision {former}, and was meant for {told.over}"
             if told.method == "DELETE" and not any(is_going(entry[2]) for entry in (*before, *during)):
                 yield "I-01", f"{what} was acknowledged and nothing was deleted"
             if told.method == "GET" and before and told.revision < before[0][0]:
@@ -166,7 +177,8 @@ class Checker:
 
     def rest(self) -> Found:
         """I-16, I-32: everything wanted runs, nothing else does. I-33: and nobody writes any more."""
-        running = {(life.node, life.which.uid) for machine in self.world.machines.values() for life in lives(machine) if life.end == inf}
+        living = [life for machine in self.world.machines.values() for life in lives(machine) if life.end == inf]
+        running = {(life.node, life.which.uid) for life in living}
         wanted, waiting = set(), set()
         for path, each in self.snap.workloads.items():
             if prepared_on(each):
@@ -188,6 +200,7 @@ class Checker:
         for path, each in self.snap.workloads.items():
             if each.spec.service and not any(owner.uid in uids for owner in each.metadata.owner_references):
                 yield "I-32", f"{path} is left of a service that is gone"
+        yield from self._outdated(living, waiting)
         for node, uid in sorted(running - wanted):
             yield "I-32", f"{node} runs a copy of {uid} that nobody wants"
         for key, service in self.snap.services.items():
@@ -204,6 +217,21 @@ class Checker:
         if written - allowed:
             most = ", ".join(f"{key} x{count}" for key, count in written.most_common(4))
             yield "I-33", f"{len(late)} commits in the last {QUIET:g} s: {most}"
+
+    def _outdated(self, living: list[Life], waiting: set[str]) -> Found:
+        """I-32: what runs is what is asked for now, unless the update waits for room."""
+        for life in living:
+            workload = self.snap.workloads.get(life.spec.workload)
+            if workload is None or workload.metadata.uid != life.which.uid:
+                continue
+            key = f"{workload.metadata.namespace}/{workload.spec.service}"
+            service = self.snap.services.get(key)
+            if service is not None and any(path_of(each) in waiting for each in self.snap.replicas(key)):
+                continue
+            asked = (service or workload).spec.containers.get(life.which.container)
+            if asked is None or asked.command != life.spec.container.command:
+                words = " ".join(asked.command) if asked else "nothing of that name"
+                yield "I-32", f"{life.spec.workload} on {life.node} runs {' '.join(life.spec.container.command)}, and is to run {words}"
 
     def _months_turned(self) -> Counter[Key]:
         """Pools that begin to count anew: by a clock that is behind the month may end at any time."""

@@ -16,6 +16,7 @@ LABELS: dict[str, Body] = {  # of pools, when nobody has changed them: whatever 
     "east": {"tier": "production", "region": "east", "compliance": ["gdpr", "soc2"], "dataResidency": "eu"},
     "west": {"tier": ["production", "staging"], "region": "west", "compliance": ["SOC2"], "dataResidency": ["us", "eu"]},
 }
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 KEPT_FREE = "sim.lattice.dev/kept-free"  # a taint that some put up with
 SERVICES = ("api", "web", "db", "batch")
 LONE = ("lone-0", "lone-1", "lone-2")
@@ -87,6 +88,9 @@ class Churn:
             (2, self._delete_service),
             (3, self._apply_lone),
             (2, self._delete_lone),
+            (2, self._make_again),
+            (1, self._hesitate),
+            (2, self._edit),
             (1, self._gang),
             (2, self._cordon),
             (1, self._drain),
@@ -152,6 +156,36 @@ class Churn:
     async def _delete_lone(self) -> None:
         await self.client.delete("latticeworkloads", self.rng.choice(LONE))
 
+    async def _make_again(self) -> None:
+        """Deleted, and made anew under its name as soon as that can be: nobody is to notice that it is another."""
+        name = self.rng.choice(LONE)
+        await self.client.delete("latticeworkloads", name)
+        for _ in range(self.rng.randint(1, 4)):
+            await self.world.true_clock.sleep(self.rng.uniform(0.2, 2.0))
+            made = await self.client.create("latticeworkloads", name, workload("250m", 1, disconnect=self._strict()))
+            if made is not None:
+                return
+
+    async def _hesitate(self) -> None:
+        """A service wants more while whoever pays for a pool cannot decide how much."""
+        name, pool_name = self.rng.choice(SERVICES), self.rng.choice(sorted(POOLS))
+        await self.client.apply("latticeservices", name, service(self.rng.randint(2, 4), 0.75, self.versions.get(name, 0)))
+        for _ in range(self.rng.randint(4, 12)):
+            limit, most = self.rng.choice(((40, 4), (200, 4), (200, 1), (200, 2)))
+            body = {"spec": {"budget": {"maxMonthlyCost": limit}, "capacity": {"maxNodes": most}}}
+            await self.client.patch("latticepools", pool_name, body, "")
+            await self.world.true_clock.sleep(self.rng.choice((0.0, 0.01, 0.05)))
+
+    async def _edit(self) -> None:
+        """As with an editor: read, thought about, and written whole over what was read."""
+        name = self.rng.choice(SERVICES)
+        found = await self.client.get("latticeservices", name)
+        if found is None:
+            return
+        await self.world.true_clock.sleep(self.rng.choice((0.0, 0.05, 1.0)))
+        found["spec"]["replicas"] = {"min": self.rng.randint(1, 3)}
+        await self.client.put("latticeservices", name, found)
+
     async def _gang(self) -> None:
         """All of them or none; sooner or later they go again."""
         if self.rng.random() < 0.4:
@@ -176,7 +210,7 @@ class Churn:
     async def _taint(self) -> None:
         """Without a cordon: only those stay away who do not put up with it."""
         if self.world.machines:
-            name, effect = self.rng.choice(sorted(self.world.machines)), self.rng.choice(("NoSchedule", "PreferNoSchedule"))
+            name, effect = self.rng.choice(sorted(self.world.machines)), self.rng.choice(EFFECTS)
             await self.client.patch("latticenodes", name, {"spec": {"taints": [{"key": KEPT_FREE, "effect": effect}]}})
 
     async def _label(self) -> None:

@@ -29,7 +29,7 @@ STILL = 7.0  # seconds at most that watches stand still
 KINDS = (
     "kill server", "pause server", "stop server", "kill agent", "pause agent", "power cut", "machine lost", "cut agent", "cut store",
     "cut one way", "store away", "loss", "twice", "slow", "lag", "gap", "clock jump", "clock rate", "provider", "runtime", "capacity",
-    "crash",
+    "crash", "crash agent",
 )  # fmt: skip
 LASTING = frozenset({"twice", "clock rate"})  # from the beginning to the end of the faults
 AMONG = 18  # a kind strikes that much more rarely than all of them would: a constant, so that a new kind changes no other
@@ -120,6 +120,7 @@ class Nemesis:
             "runtime": self._runtime,
             "capacity": self._capacity,
             "crash": self._crash,
+            "crash agent": self._crash_agent,
         }
 
     async def run(self) -> None:
@@ -212,6 +213,23 @@ class Nemesis:
 
         store.ears.append(told)
         self._heals.append(lambda: store.ears.remove(told))
+
+    def _crash_agent(self, seconds: float) -> None:
+        """Right after it has taken orders, of which it has carried out none; it comes back soon, and half of the times to nobody."""
+        machine, is_cut = self._machine(), self.rng.random() < 0.5
+        if machine is None:
+            return
+
+        def told() -> None:
+            machine.notes.ears.remove(told)
+            self.world.note(f"agent of {machine.name} crashes when it has taken orders")
+            machine.kill_agent()
+            if is_cut:
+                self._cut([pair for host in self.world.hosts for pair in ((machine.name, host.name), (host.name, machine.name))], seconds)
+            self._later(min(seconds, 1.0), machine.start_agent)
+
+        machine.notes.ears.append(told)
+        self._heals.append(machine.notes.ears.clear)
 
     def _pause_server(self, seconds: float) -> None:
         host = self._host()

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from lattice.agent import machine as described
 from lattice.agent.loop import Agent
 from lattice.agent.plan import Assignment
-from lattice.agent.runtimes.fake import Behaviour, FakeMachine, FakeRuntime
+from lattice.agent.runtimes.fake import Behaviour, Copy, FakeMachine, FakeRuntime
 from lattice.agent.runtimes.protocol import Failure, InstanceId, Record, RunSpec
 from lattice.agent.state import State
 from lattice.agent.work import Work
@@ -47,14 +47,24 @@ class Ground(FakeMachine):
     """What really happens on a machine, with what each copy was started as, and when which workload was tried, in vain too."""
 
     begun: list[RunSpec] = field(default_factory=list)
-    tried: list[tuple[float, str]] = field(default_factory=list)
+    tried: list[tuple[float, RunSpec, bool]] = field(default_factory=list)  # every start, and whether it came to something
+    failures: list[tuple[float, InstanceId]] = field(default_factory=list)  # copies that ended by themselves, and not well
+    unasked: list[tuple[float, RunSpec]] = field(default_factory=list)  # starts by an agent that nobody had told anything
+    is_told: bool = False  # whether orders have reached the agent that is there now
 
     def begin(self, spec: RunSpec) -> Failure | None:
-        self.tried.append((self.clock.monotonic(), spec.workload))
-        failure = FakeMachine.begin(self, spec)
+        failure, now = FakeMachine.begin(self, spec), self.clock.monotonic()
+        self.tried.append((now, spec, failure is None))
+        if not self.is_told:
+            self.unasked.append((now, spec))
         if failure is None:
             self.begun.append(spec)
         return failure
+
+    def _end(self, copy: Copy, at: float, end: tuple[int, str, Failure | None]) -> None:
+        FakeMachine._end(self, copy, at, end)
+        if end[2] is not None and end[2].reason != "DISCONNECTED":
+            self.failures.append((at, copy.spec.id))
 
 
 @dataclass
@@ -62,6 +72,8 @@ class Notes:
     """What an agent writes to its disk: an agent.work.Memory that survives it."""
 
     state: State = field(default_factory=State)
+    terms: list[int] = field(default_factory=list)  # of the orders that it took, one after the other
+    ears: list[Callable[[], None]] = field(default_factory=list)  # told when it has taken orders
 
     def write(self, record: Record) -> None:
         others = [each for each in self.state.records if each.spec.id != record.spec.id]
@@ -71,7 +83,11 @@ class Notes:
         self.state = msgspec.structs.replace(self.state, records=tuple(each for each in self.state.records if each.spec.id != which))
 
     def told(self, wanted: tuple[Assignment, ...], term: int) -> None:
+        is_news = wanted != self.state.wanted
         self.state = msgspec.structs.replace(self.state, wanted=wanted, term=term)
+        self.terms += [term] if self.terms[-1:] != [term] else []
+        for ear in list(self.ears) if is_news else ():
+            ear()
 
 
 class SimMachine:
@@ -95,6 +111,7 @@ class SimMachine:
         if not self.is_on or self.world.machines.get(self.name) is not self or (self.process is not None and self.process.is_alive):
             return
         self.starts += 1
+        self.ground.is_told = False
         self.process = Process(f"{self.name}#{self.starts}", self.name)
         self.world.loop.spawn(self.process, self._agent(self.process))
 
@@ -185,12 +202,31 @@ class SimLink:
 
         end: AgentEnd = await world.net.request(self.process, host.name, serve, 5.0)
         try:
-            yield end
+            yield _Hearing(self.machine.ground, end)
         finally:
             end.close()
 
     async def renew(self, address: str, request: bytes) -> bytes:
         raise Unavailable("certificates outlive the simulation", where=address)
+
+
+@dataclass
+class _Hearing:
+    """An agent's end, which notes that orders have come."""
+
+    ground: Ground
+    end: AgentEnd
+
+    async def send(self, said: pb.FromAgent) -> None:
+        await self.end.send(said)
+
+    async def receive(self) -> pb.ToAgent | None:
+        said = await self.end.receive()
+        self.ground.is_told |= said is not None and said.WhichOneof("said") == "orders"
+        return said
+
+    def close(self) -> None:
+        self.end.close()
 
 
 @dataclass

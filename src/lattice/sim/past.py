@@ -79,6 +79,10 @@ class Snap:
         return self.objects[LatticeLedger.resource.id]
 
     @property
+    def clusters(self) -> dict[str, LatticeCluster]:
+        return self.objects[LatticeCluster.resource.id]
+
+    @property
     def pools(self) -> dict[str, LatticePool]:
         return self.objects[LatticePool.resource.id]
 
@@ -91,6 +95,13 @@ class Snap:
         now = self.objects[kind.resource.id].get(path)
         before = takewhile(lambda each: each[0] >= since, reversed(self.former.get((kind.resource.id, path), [])))
         return [*([now] if now is not None else []), *(each for _, each in before)]
+
+    def between(self, kind: type[K], path: str, since: float, until: float) -> list[K]:
+        """That object as it was at any time in that span."""
+        ended = [(at, each) for at, each in self.former.get((kind.resource.id, path), [])]
+        now = self.objects[kind.resource.id].get(path)
+        spans = zip([0.0, *(at for at, _ in ended)], [*ended, (float("inf"), now)], strict=True)
+        return [each for begins, (ends, each) in spans if each is not None and begins <= until and ends >= since]
 
     def on(self, node: str) -> list[LatticeWorkload]:
         """Whoever has room there: bound, or prepared."""

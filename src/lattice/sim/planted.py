@@ -63,5 +63,19 @@ PLANTED: dict[str, Planted] = {
     "restless": Planted("replicas that are as they should be are replaced", ("I-25",), keeping.restless),
     "room-below-least": Planted("replicas that are needed make room for others", ("I-28",), keeping.room_below_least),
     "same-again": Planted("who loses a race writes the same again, unread", ("I-35",), writing.same_again),
+    "forgotten-finalizer": Planted(
+        "the record of a workload goes while a node that nobody hears may still run it", ("I-13",), keeping.forgotten_finalizer
+    ),
+    "older-terms": Planted("orders of an older term reach agents, which obey them", ("I-19",), keeping.older_terms),
+    "acts-before-it-is-told": Planted(
+        "an agent that starts anew goes by what its predecessor was told", ("I-19",), keeping.acts_before_it_is_told
+    ),
+    "unheard-limit": Planted("a budget that is lowered while machines are taken is not heard", ("I-20",), paying.unheard_limit),
+    "no-most-machines": Planted("how many machines a pool may have is not looked at", ("I-20",), paying.no_most_machines),
+    "no-rollout": Planted("replicas of an older revision stay", ("I-32",), keeping.no_rollout),
+    "no-back-off": Planted("what fails is started again at once", ("I-35",), keeping.no_back_off),
+    "revision-twice": Planted("two commits are of one revision", ("I-05",), writing.revision_twice),
+    "blind-put": Planted("what is put is written over whatever is there", ("I-01",), writing.blind_put),
+    "mute": Planted("who finds no node is not told why", ("I-34",), keeping.mute),
     "surplus-kept": Planted("replicas that are too many stay", ("I-32",), keeping.surplus_kept),
 }

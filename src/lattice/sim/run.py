@@ -25,7 +25,7 @@ FAULTS_END = 110.0
 COMPARE_EVERY = 6.5
 RETRY_AT = 20.0  # seconds after the last fault: what failed for good is tried once more
 ASKED_AGAIN = 10  # times
-ENDS = 240.0
+ENDS = 250.0
 
 
 @dataclass(frozen=True)

@@ -278,7 +278,10 @@ class Stage:
         """When machines really tried to start that workload, in seconds since the first time."""
         name = f"default/{workload}"
         times = sorted(
-            machine.clock.truth(at) for machine in self.world.machines.values() for at, which in machine.ground.tried if which == name
+            machine.clock.truth(at)
+            for machine in self.world.machines.values()
+            for at, spec, _ in machine.ground.tried
+            if spec.workload == name
         )
         yield (
             f"{workload}: tried {len(times)} times, at {', '.join(f'{at - times[0]:.1f}' for at in times)} s"

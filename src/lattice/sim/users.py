@@ -44,6 +44,7 @@ class Told:
     is_named: bool = False  # what was sent carries the operation's name
     is_missing: bool = False  # it was told that there is none
     replicas: int | None = None  # it asked for so many
+    over: int = 0  # the revision that it meant to write over, where it said so
 
 
 class Client:
@@ -72,6 +73,10 @@ class Client:
 
     async def patch(self, kind: str, name: str, body: Body, namespace: str = "default") -> Body | None:
         return await self.ask("PATCH", _target(kind, name, namespace), body, MERGE)
+
+    async def put(self, kind: str, name: str, found: Body, namespace: str = "default") -> Body | None:
+        """Whole, over what was read."""
+        return await self.ask("PUT", _target(kind, name, namespace), found)
 
     async def scale(self, name: str, count: int, namespace: str = "default") -> Body | None:
         target = _target("latticeservices", name, namespace, "scale")
@@ -109,7 +114,8 @@ class Client:
         told = Told(self.name, operation, method, key, began, self.world.loop.time(), outcome, revision, why, host.name)
         is_named = body is not None and not target.subresource
         replicas = (body or {}).get("spec", {}).get("replicas") if target.subresource == "scale" else None
-        self.log.append(replace(told, is_named=is_named, is_missing=is_missing, replicas=replicas))
+        over = int((body or {}).get("metadata", {}).get("resourceVersion") or 0) if method == "PUT" else 0
+        self.log.append(replace(told, is_named=is_named, is_missing=is_missing, replicas=replicas, over=over))
         return found
 
     async def _sent(self, host: str, call: Call) -> Body:
@@ -122,7 +128,7 @@ class Client:
                 return
             wanted = deed(call.method, call.target, watching=False)
             server.serve(f"api {self.name}", lambda: dispatched(server.api, call, wanted), answer)
-            if call.method != "POST" and world.net.twice and world.net.rng.random() < world.net.twice:
+            if call.method not in ("POST", "PUT") and world.net.twice and world.net.rng.random() < world.net.twice:
                 server.serve(f"api {self.name}", lambda: dispatched(server.api, call, wanted), lambda result, error: None)
 
         reply: Reply = await world.net.request(self.process, host, serve, 8.0)

@@ -5,9 +5,11 @@ from typing import Any
 
 from lattice.agent import loop as agent_loop
 from lattice.agent import work
-from lattice.controllers import departures, disruptions, nodes, replicas
+from lattice.controllers import deeds, departures, disruptions, nodes, replicas, workloads
+from lattice.kinds.workload import RETRY_REQUESTED
 from lattice.placement import rollout
-from lattice.scheduling import noderules
+from lattice.scheduling import lifecycle, noderules
+from lattice.server import nodelink
 from lattice.sim.bugs.swap import swap
 
 
@@ -71,6 +73,70 @@ def contact_too_late() -> None:
         await self.agent.contact(self.clock.monotonic() + 12.0)
 
     swap(agent_loop.Conversation, "_heard", heard)
+
+
+def acts_before_it_is_told() -> None:
+    """An agent that starts anew goes by what its predecessor was told."""
+    made = work.Work.__post_init__
+
+    def hasty(self: Any) -> None:
+        made(self)
+        self.may_act = True
+
+    swap(work.Work, "__post_init__", hasty)
+
+
+def older_terms() -> None:
+    """Every third order is of the term before, and agents obey it: neither side looks at terms."""
+    orders = nodelink.NodeLinks._orders
+
+    def late(self: Any, line: Any) -> Any:
+        found = orders(self, line)
+        if found is not None and found.number % 3 == 0:
+            found.term -= 1
+        return found
+
+    def trusting(self: Any, said: Any) -> Any:
+        agent_loop.refuse_parting(said)
+        return said.welcome
+
+    swap(nodelink.NodeLinks, "_orders", late)
+    swap(agent_loop.Conversation, "_obey", lambda self, orders: self.work.take(orders))
+    swap(agent_loop.Agent, "_welcomed", trusting)
+
+
+def forgotten_finalizer() -> None:
+    """The record of a workload goes while its node may still run it."""
+    swap(deeds, "_held", lambda metadata: metadata)
+    swap(workloads, "_metadata", _unheld)
+
+
+def _unheld(workload: Any) -> Any:
+    """As `workloads._metadata`, which holds nobody."""
+    if RETRY_REQUESTED not in workload.metadata.annotations:
+        return None
+    annotations = {name: value for name, value in workload.metadata.annotations.items() if name != RETRY_REQUESTED}
+    return lambda stored: stored | {"annotations": annotations}
+
+
+def no_rollout() -> None:
+    """Replicas of an older revision count as current."""
+    sort = rollout._sort
+
+    def blind(wanted: Any, revision: str, live: Any, around: Any) -> Any:
+        return sort(wanted, revision, [replace(each, revision=revision) for each in live], around)
+
+    swap(rollout, "_sort", blind)
+
+
+def no_back_off() -> None:
+    swap(lifecycle, "remaining", lambda retry, now, rules=None: 0.0)
+
+
+def mute() -> None:
+    """Who finds no node is not told why."""
+    unplaced = deeds.Deeds.unplaced
+    swap(deeds.Deeds, "unplaced", lambda self, entry, why, kinds, grounds: unplaced(self, entry, "", kinds, grounds))
 
 
 def surplus_kept() -> None:

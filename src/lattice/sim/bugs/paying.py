@@ -8,7 +8,10 @@ from typing import Any
 import msgspec
 
 from lattice.controllers import clusters, ledgers, placing, supply
+from lattice.kinds.ledger import LatticeLedger
 from lattice.placement import charges, machines, money
+from lattice.placement import supply as supplies
+from lattice.placement.offer import NO_LIMIT
 from lattice.sim.bugs.swap import swap
 from lattice.store.protocol import Put
 
@@ -90,6 +93,29 @@ def half_price() -> None:
         return [replace(each, lot=msgspec.structs.replace(each.lot, micros=each.lot.micros // 2)) for each in real(*words)]
 
     swap(placing, "charges", cheap)
+
+
+def unheard_limit() -> None:
+    """Whoever lowers a budget in the moment in which machines are taken is not heard."""
+    commit = ledgers.Ledgers._commit
+
+    async def deaf(self: Any, payment: Any, settled: Any, read: Any) -> int:
+        others = {key for key in read if key.resource != LatticeLedger.resource.id} - payment.keys
+        known = dict(zip(others, await asyncio.gather(*map(self.store.get, others)), strict=True))
+        return await commit(self, payment, settled, {**read, **known})
+
+    swap(ledgers.Ledgers, "_commit", deaf)
+
+
+def no_most_machines() -> None:
+    """Pools are as large as anybody likes."""
+    offer = supplies._pool_offer
+
+    def endless(pool: Any, classes: Any) -> Any:
+        made = offer(pool, classes)
+        return replace(made, limits=replace(made.limits, nodes=NO_LIMIT))
+
+    swap(supplies, "_pool_offer", endless)
 
 
 def trickling_status() -> None:

@@ -8,7 +8,7 @@ from lattice.clock import Clock
 from lattice.controllers import office, turns
 from lattice.errors import Conflict, Gone
 from lattice.kinds.service import LatticeService
-from lattice.server import joining, verbs, write
+from lattice.server import admission, joining, verbs, write
 from lattice.sim.bugs.swap import swap
 from lattice.store import cache, leader, memory
 from lattice.store.protocol import Clash, Key, Put
@@ -157,6 +157,44 @@ def given_up_after_conflict() -> None:
 
     swap(turns.Turns, "failed", failed)
     swap(turns.Turns, "wake", deaf)
+
+
+class _Whichever(str):
+    """A revision that differs from none."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+def blind_put() -> None:
+    """What is put is written over whatever is there, not only over what it was meant for."""
+    identity = admission.demand_identity
+
+    def blind(served: Any, obj: Any, namespace: str, name: str) -> Any:
+        found = identity(served, obj, namespace, name)
+        meant = found["metadata"].get("resourceVersion")
+        return {**found, "metadata": {**found["metadata"], "resourceVersion": _Whichever(meant)}} if meant else found
+
+    swap(admission, "demand_identity", blind)
+
+
+def revision_twice() -> None:
+    """Now and then two commits in a row are of the same revision."""
+    commit = memory.MemoryStore.commit
+
+    async def repeated(self: Any, writes: Any, **rest: Any) -> int:
+        revision: int = await commit(self, writes, **rest)
+        if revision % 50 == 0 and self.changes_after(SERVICES, revision - 1):
+            self._revision -= 1
+        return revision
+
+    swap(memory.MemoryStore, "commit", repeated)
 
 
 def same_again() -> None:

@@ -3,7 +3,9 @@
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from math import inf
 
+from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger, LedgerStatus
 from lattice.kinds.nodeclass import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
@@ -77,6 +79,27 @@ def paid(seen: Seen, record: Record) -> Found:
         covered = min((_lots(each, cluster, kind) for each in ledgers), default=0)
         if count > covered:
             yield "I-22", f"{count} machines of class {kind} stand in {cluster}, and {covered} are paid for"
+
+
+def crowded(seen: Seen, record: Record, moves: list[Move]) -> Found:
+    """I-20: nor beyond what a pool may have of machines, as it is, or was for all that whoever asked for them had been told."""
+    taken = [each for each in moves if isinstance(each.new, LatticeLedger) and _machines(each.new) > _machines(each.old)]
+    after = {**seen.snap.clusters, **{each.key.path: each.new for each in moves if each.key.resource == LatticeCluster.resource.id}}
+    for name in sorted({each.new.spec.budget.name for each in taken if each.new.spec.budget.kind == "LatticePool"}):
+        pools = seen.snap.versions(LatticePool, f"/{name}", seen.since(record))
+        most = max((inf if each.spec.capacity.max_nodes is None else each.spec.capacity.max_nodes for each in pools), default=inf)
+        count = sum(_wanted(each) for each in after.values() if each is not None and each.spec.pool == name)
+        if count > most:
+            yield "I-20", f"{count} machines are wanted in {name}, which may have {most}"
+
+
+def _machines(ledger: LatticeLedger | None) -> int:
+    """Those that it pays for: that are wanted, or still there."""
+    return sum(lot.count for lots in ledger.status.machines.values() for lot in lots) if ledger else 0
+
+
+def _wanted(cluster: LatticeCluster | None) -> int:
+    return cluster.spec.wanted_nodes if cluster else 0
 
 
 def _over(ledger: LatticeLedger, limit: int) -> Found:

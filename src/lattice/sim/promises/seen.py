@@ -39,8 +39,9 @@ class Seen:
         """What was written from then on may be news to whoever wrote this."""
         if record.seen is None:
             return record.at - STALE
-        first_news = self.world.store.history[bisect_right(self._revisions, record.seen)]
-        return min(first_news.at, record.at) - PONDER
+        first_news = bisect_right(self._revisions, record.seen)
+        news_at = [each.at for each in self.world.store.history[first_news : first_news + 1]]
+        return min([record.at, *news_at]) - PONDER
 
     def elected_at(self, record: Record) -> float:
         """When the term began in which that was written."""

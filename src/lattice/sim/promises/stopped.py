@@ -7,6 +7,7 @@ from math import inf
 
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
+from lattice.scheduling.facts import DRAINING_TAINT
 from lattice.sim.past import Life, Move, lives, node_of, path_of
 from lattice.sim.promises.seen import CONTROLLERS, STALE, Found, Seen, is_preempted, is_ready, workload_moves
 from lattice.sim.settings import KILLING, REPLACED, SKEW, TIMES
@@ -40,16 +41,19 @@ def _says_that_it_is_gone(seen: Seen, record: Record, workload: LatticeWorkload)
 
 
 def ground(seen: Seen) -> Found:
-    """I-13: a strict single copy never runs twice, and ends in time when its node is cut off. I-19: a node runs a workload once."""
-    by_uid: dict[str, list[Life]] = defaultdict(list)
+    """I-13: a strict single copy never runs twice, and ends in time when its node is cut off. I-19: a node runs a workload once.
+
+    One that is deleted and made again is the same by its name, though its copies are of another uid.
+    """
+    by_name: dict[str, list[Life]] = defaultdict(list)
     contacts: dict[str, list[float]] = defaultdict(list)
     for at, node in sorted([*seen.world.heard, *seen.world.greeted]):
         contacts[node].append(at)
     for machine in [*seen.world.gone, *seen.world.machines.values()]:
         for life in lives(machine):
-            by_uid[life.which.uid].append(life)
+            by_name[life.spec.workload].append(life)
             yield from _lonely(life, contacts[life.node], min(life.end, seen.world.loop.time()))
-    for every in by_uid.values():
+    for every in by_name.values():
         every.sort(key=lambda life: life.start)
         for index, life in enumerate(every):
             for other in every[index + 1 :]:
@@ -82,7 +86,7 @@ def disruption(seen: Seen, record: Record, moves: list[Move]) -> Found:
     gone: set[str] = set()
     for move in workload_moves(moves):
         is_stopped, is_told = _is_stopped_by_choice(move), _is_told_to_make_room(move)
-        if not (is_stopped or is_told) or not move.old.status.ready:
+        if not (is_stopped or is_told) or not move.old.status.ready or _is_expelled(seen, record, move.old):
             continue
         gone.add(move.key.path)
         key = f"{move.key.namespace}/{move.old.spec.service}"
@@ -95,6 +99,13 @@ def disruption(seen: Seen, record: Record, moves: list[Move]) -> Found:
         if len(others) < least:
             number, what = ("I-24", "stopped") if is_stopped else ("I-28", "told to make room")
             yield number, f"{move.key.path} was {what} while it was needed: {len(others)} others are ready and {least} are wanted"
+
+
+def _is_expelled(seen: Seen, record: Record, workload: LatticeWorkload) -> bool:
+    """A person does not want it on its node any longer, whether it is needed or not."""
+    nodes = seen.snap.versions(LatticeNode, f"/{node_of(workload)}", seen.since(record))
+    taints = [taint for node in nodes for taint in node.spec.taints if taint.effect == "NoExecute" and taint.key != DRAINING_TAINT]
+    return not all(any(each.tolerates(taint) for each in workload.spec.constraints.tolerations) for taint in taints)
 
 
 def replacement(seen: Seen, record: Record, moves: list[Move]) -> Found:
