@@ -78,6 +78,18 @@ def test_looking_again_writes_nothing() -> None:
     play(script)
 
 
+def test_nodes_as_they_were_written_are_kept_only_until_the_copy_has_them() -> None:
+    async def script(world: World, clock: VirtualClock) -> None:
+        await world.add(a_node("n1"), a_workload("w"))
+        async with acting(world.store, clock) as one:
+            await one.look()
+            await one.caught_up()
+            assert (await world.node("n1")).status.workloads == 1
+            assert not one.controller.batches._nodes
+
+    play(script)
+
+
 @pytest.mark.parametrize(
     ("workload", "status"),
     [
