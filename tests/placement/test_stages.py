@@ -108,3 +108,18 @@ def test_stuck_replicas_stay_where_nothing_else_may_be_had() -> None:
     decided = decide_stages(world, Seen(stuck={"default/api": Counter({cell: 1})}, joined=Counter({cell: 1})))
     assert dict(placed_counts(decided.fleet, "default/api")) == {("p1", "p1-001", "m"): 2}
     assert not decided.reliefs
+
+
+def test_stuck_replicas_get_the_successor_of_a_machine_that_leaves_after_them_once_it_can_be_paid() -> None:
+    """It has its money until it is gone, so that none comes in its place before: with money for both it does; without, they go elsewhere."""
+    service, cell = a_service("api", replicas=2), ("p1-001", "m")
+    world = settle(a_world(a_pool("p1", budget=10_000), service)).applied()
+    seen = Seen(stuck={"default/api": Counter({cell: 1})}, held_up=frozenset({cell}))
+    decided = decide_stages(world, seen)
+    assert (decided.in_advance, decided.wanted, decided.reliefs) == ({cell}, {"p1-001": Counter(m=1)}, {})
+    on_its_way = decide_stages(world, Seen(stuck=seen.stuck))
+    assert (on_its_way.in_advance, on_its_way.reliefs) == (frozenset(), {})
+    price = next(iter(world.fleet().offers[0].types)).rate
+    tight = world.having([a_pool("p1", budget=price * 720 // 1_000_000 + 1), a_pool("p2")])
+    decided = decide_stages(tight, seen)
+    assert (decided.in_advance, [(each.replicas, each.machines) for each in decided.reliefs["default/api"]]) == (frozenset(), [(1, 0)])

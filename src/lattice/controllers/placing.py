@@ -1,7 +1,7 @@
 """How placements are written: status, clusters and money of one service in one commit, from what the copies have at that moment."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -18,15 +18,17 @@ from lattice.kinds.service import LatticeService, PlacedIn, ServiceStatus
 from lattice.placement.adrift import held_clusters
 from lattice.placement.charges import charges, paid_for, releases
 from lattice.placement.money import Charge
+from lattice.placement.replicas import Cell
 from lattice.placement.seen import silence
 from lattice.placement.stages import Decided, Stage
 from lattice.placement.stale import PLACED_CONDITION, STALE_CONDITION, Said
 from lattice.placement.status import cluster_object
-from lattice.store.protocol import Check, Write
+from lattice.store.protocol import Check, Entry, Write
 
 MOST_CLUSTERS = 30  # in one commit: with their events, ledgers and what states the budgets they stay below a hundred operations
 MOST_SERVICES = 10
 NAMED = 5  # clusters named in an event
+SUCCESSOR = "nothing else takes what runs on it: a machine is made in its place before it goes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +190,31 @@ class Placing:
                 yield self._teller.event(about, "NoNodeFits", f"{what}: {then}", warning=True)
 
     async def _settle_accounts(self, decided: Decided) -> None:
-        """Machines that are to be there and that a budget does not pay for: the release of another has crossed the decision."""
+        """Machines that are to be there and that a budget does not pay for: the release of another has crossed the decision, or its
+        place is still taken by one that leaves."""
         paid, fleet = paid_for(self._ledgers.all()), decided.fleet
         for known in self._clusters.all():
             cluster, entry = fleet.clusters.get(known.metadata.name), self._clusters.entry(f"/{known.metadata.name}")
-            owed = charges(fleet, cluster, known.spec.nodes, paid) if cluster and entry else ()
+            wanted, leaving = self._with_successors(known, decided.in_advance)
+            owed = charges(fleet, cluster, wanted, paid) if cluster and entry else ()
             if owed and entry:
-                answer = await self._books.commit_with_charges(Payment([], owed, checks=[Check(entry.key, entry.revision)]))
+                writes = [self._teller.event(each, "NodeReplaced", SUCCESSOR) for _, each in leaving]
+                checks = [Check(entry.key, entry.revision), *(Check(each.key, each.revision) for each, _ in leaving)]
+                answer = await self._books.commit_with_charges(Payment(writes, owed, checks=checks))
                 if not isinstance(answer, OverBudget):
                     await self._caught_up(answer.revision)
+
+    def _with_successors(self, cluster: LatticeCluster, cells: Collection[Cell]) -> tuple[dict[str, int], list[tuple[Entry, LatticeNode]]]:
+        """Machines by class, one more where one that leaves is to be replaced before it is gone; and the first of those that leave."""
+        wanted, found = dict(cluster.spec.nodes), []
+        for name, kind in sorted(cells):
+            leaving = [each for each in self._nodes.by("cluster", name) if each.spec.node_class == kind and each.metadata.deletion_timestamp]
+            first = min(leaving, key=lambda each: each.metadata.name, default=None)
+            entry = self._nodes.entry(f"/{first.metadata.name}") if first else None
+            if name == cluster.metadata.name and first and entry:
+                wanted[kind] = wanted.get(kind, 0) + 1
+                found.append((entry, first))
+        return wanted, found
 
     async def _give_up(self, decided: Decided) -> None:
         """Machines that nobody is on and nobody needs; a cluster that has none left is to begin with none."""
@@ -233,10 +251,13 @@ class Placing:
 
     def _never_made(self, cluster: str, wanted: Mapping[str, int]) -> list[Charge]:
         """Machines that were paid for and have no node: nobody will ever confirm that they are gone."""
-        there = Counter(each.spec.node_class for each in self._nodes.by("cluster", cluster))
+        nodes = self._nodes.by("cluster", cluster)
+        going = Counter(each.spec.node_class for each in nodes if each.metadata.deletion_timestamp)
+        staying = Counter(each.spec.node_class for each in nodes) - going
         ledgers = self._ledgers.all()
         kinds = sorted({lot.node_class for ledger in ledgers for lot in ledger.status.machines.get(cluster, ())})
-        return [each for kind in kinds for each in releases(ledgers, (cluster, kind), max(wanted.get(kind, 0), there[kind]))]
+        keep = {kind: max(wanted.get(kind, 0), staying[kind]) + going[kind] for kind in kinds}  # the successor of one that goes too
+        return [each for kind in kinds for each in releases(ledgers, (cluster, kind), keep[kind])]
 
 
 def _together(stages: Sequence[Stage]) -> Iterator[list[Stage]]:

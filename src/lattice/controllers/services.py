@@ -19,6 +19,7 @@ from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService, SchedulerDecision
 from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.charges import paid_for
 from lattice.placement.place import Placement
 from lattice.placement.prices import PriceBook
 from lattice.placement.seen import NO_NODE_FITS, Patience, Seen, look
@@ -124,12 +125,12 @@ class Services:
         office = self.office
         now = office.clock.now()
         services, workloads = office.copy(LatticeService).all(), office.copy(LatticeWorkload).all()
-        nodes = office.copy(LatticeNode).all()
+        nodes, paid = office.copy(LatticeNode).all(), list(paid_for(office.copy(LatticeLedger).all()).values())
         world = self._survey.world(now)
         patience = Patience(now, timedelta(seconds=self.grace))
 
         def think() -> Outcome:
-            return self._thought(world, look(services, workloads, nodes, patience), refused)
+            return self._thought(world, look(services, workloads, nodes, patience, paid), refused)
 
         found: Outcome = await self.aside(think)
         return found

@@ -11,6 +11,7 @@ from lattice.placement.offer import MachineType
 from lattice.placement.place import place
 from lattice.placement.quote import takes
 from lattice.placement.replicas import Cell
+from lattice.placement.seen import Seen
 from lattice.placement.size import class_counts, take_seat
 
 
@@ -23,12 +24,12 @@ class Relief:
     machines: int = 0
 
 
-def relieve(demand: Demand, fleet: Fleet, stuck: Counter[Cell], joined: Counter[Cell]) -> list[Relief]:
-    """Nothing while machines that were bought are still to come: they may take them."""
+def relieve(demand: Demand, fleet: Fleet, stuck: Counter[Cell], seen: Seen) -> list[Relief]:
+    """Nothing while machines that were bought are still to come: they may take them. They will not while one that leaves holds them up."""
     found = []
     for cell, count in sorted(stuck.items()):
         cluster = fleet.clusters.get(cell[0])
-        if cluster is None or joined[cell] < class_counts(fleet, cluster)[cell[1]]:
+        if cluster is None or (_is_lacking(fleet, seen, cell) and cell not in seen.held_up):
             continue
         seats = [each for each in fleet.seats.get(demand.name, ()) if _cell(fleet, each) == cell][::-1][:count]
         machines, left = _grown(demand, fleet, cluster, seats)
@@ -37,6 +38,23 @@ def relieve(demand: Demand, fleet: Fleet, stuck: Counter[Cell], joined: Counter[
         if left and (moved := _moved(demand, fleet, cluster, left)):
             found.append(Relief(cell, moved))
     return found
+
+
+def in_advance(fleet: Fleet, seen: Seen) -> frozenset[Cell]:
+    """Where replicas wait in vain for one that leaves, since it leaves after them, and there is money for its successor at once."""
+    waiting = {cell for cells in seen.stuck.values() for cell in cells}
+    return frozenset(cell for cell in seen.held_up & waiting if _is_lacking(fleet, seen, cell) and _is_payable(fleet, cell))
+
+
+def _is_lacking(fleet: Fleet, seen: Seen, cell: Cell) -> bool:
+    cluster = fleet.clusters.get(cell[0])
+    return cluster is not None and seen.joined[cell] < class_counts(fleet, cluster)[cell[1]]
+
+
+def _is_payable(fleet: Fleet, cell: Cell) -> bool:
+    cluster = fleet.clusters[cell[0]]
+    kind = next((each for each in fleet.offers[cluster.row].types if each.name == cell[1]), None)
+    return kind is not None and _is_affordable(fleet, cluster, kind)
 
 
 def _cell(fleet: Fleet, seat: Seat) -> Cell:
@@ -70,8 +88,12 @@ def _may_grow(fleet: Fleet, cluster: Cluster, name: str) -> MachineType | None:
     needs = {"nodes": 1, "cpu": kind.size.get("cpu", 0), "memory": kind.size.get("memory", 0)}
     if any(int(table.free(table.index[each])[cluster.row]) < amount for each, amount in needs.items()):
         return None
+    return kind if _is_affordable(fleet, cluster, kind) else None
+
+
+def _is_affordable(fleet: Fleet, cluster: Cluster, kind: MachineType) -> bool:
     is_known = kind.is_priced or not fleet.is_limited(cluster.row, cluster.overflow)
-    return kind if is_known and kind.rate <= fleet.headroom(cluster.row, cluster.overflow) else None
+    return is_known and kind.rate <= fleet.headroom(cluster.row, cluster.overflow)
 
 
 def _moved(demand: Demand, fleet: Fleet, cluster: Cluster, seats: list[Seat]) -> int:

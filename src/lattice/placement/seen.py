@@ -23,6 +23,7 @@ class Seen:
     updated: frozenset[str] = frozenset()
     unsettled: frozenset[str] = frozenset()
     joined: Counter[Cell] = field(default_factory=Counter)
+    held_up: frozenset[Cell] = frozenset()  # none comes there before one that leaves is gone, which has its money until then
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,13 @@ class Patience:
 
 
 def look(
-    services: Iterable[LatticeService], workloads: Iterable[LatticeWorkload], nodes: Iterable[LatticeNode], patience: Patience
+    services: Iterable[LatticeService],
+    workloads: Iterable[LatticeWorkload],
+    nodes: Iterable[LatticeNode],
+    patience: Patience,
+    paid: Iterable[Counter[Cell]] = (),
 ) -> Seen:
+    """`paid`: machines that each ledger pays for."""
     joined = Counter((each.spec.cluster, each.spec.node_class) for each in nodes if has_joined(each))
     known = {each.metadata.name for each in nodes if not each.metadata.deletion_timestamp}
     fresh = {(each.spec.cluster, each.spec.node_class) for each in nodes if is_fresh(each, patience)}
@@ -60,7 +66,17 @@ def look(
         if asks_otherwise(service, mine):
             updated.add(name)
     unsettled.update(each.spec.cluster for left in owned.values() for each in left)
-    return Seen(stuck, frozenset(updated), frozenset(unsettled), joined)
+    return Seen(stuck, frozenset(updated), frozenset(unsettled), joined, _held_up(nodes, paid))
+
+
+def _held_up(nodes: Iterable[LatticeNode], paid: Iterable[Counter[Cell]]) -> frozenset[Cell]:
+    """Where one leaves, none is on its way, and some budget pays for no more than are there."""
+    there = Counter((each.spec.cluster, each.spec.node_class) for each in nodes)
+    leaving = {(each.spec.cluster, each.spec.node_class) for each in nodes if each.metadata.deletion_timestamp}
+    awaited = {
+        (each.spec.cluster, each.spec.node_class) for each in nodes if not each.metadata.deletion_timestamp and not has_joined(each)
+    }
+    return frozenset(cell for cell in leaving - awaited if any(0 < counts[cell] <= there[cell] for counts in paid))
 
 
 def is_going(workload: LatticeWorkload) -> bool:

@@ -14,7 +14,8 @@ from lattice.placement.demand import Demand
 from lattice.placement.fleet import Fleet
 from lattice.placement.leave import surplus
 from lattice.placement.place import Placement
-from lattice.placement.relieve import Relief, relieve
+from lattice.placement.relieve import Relief, in_advance, relieve
+from lattice.placement.replicas import Cell
 from lattice.placement.seen import Seen
 from lattice.placement.size import class_counts, trim
 from lattice.placement.world import World
@@ -38,6 +39,7 @@ class Decided:
     stages: list[Stage] = field(default_factory=list)
     reliefs: dict[str, list[Relief]] = field(default_factory=dict)
     unsettled: set[str] = field(default_factory=set)  # clusters whose machines all stay for now
+    in_advance: frozenset[Cell] = frozenset()  # where a machine is paid for before the one that it replaces is gone
     stranded: Stranded = field(default_factory=dict)  # replicas that run on where nothing is offered any more
 
     @property
@@ -70,8 +72,10 @@ def decide_stages(world: World, seen: Seen, *, keep: int = 1, but: Collection[st
             decided.unsettled.update(fleet.machines.cluster[seat.machine].name for seat in outgrowing)
             for seat in outgrowing:
                 fleet.unseat(seat)
+    decided.in_advance = in_advance(fleet, seen)
     for name in sorted(seen.stuck.keys() & world.demands.keys()):
-        if name not in but and (found := relieve(world.demands[name], fleet, seen.stuck[name], seen.joined)):
+        stuck = Counter({cell: count for cell, count in seen.stuck[name].items() if cell not in decided.in_advance})
+        if name not in but and (found := relieve(world.demands[name], fleet, stuck, seen)):
             decided.reliefs[name] = found
             decided.note([name])
             decided.unsettled.update(each.cell[0] for each in found)

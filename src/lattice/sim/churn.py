@@ -95,6 +95,7 @@ class Churn:
             (2, self._cordon),
             (1, self._drain),
             (1, self._taint),
+            (1, self._remove_node),
             (1, self._label),
             (1, self._budget),
             (1, self._price),
@@ -212,6 +213,12 @@ class Churn:
         if self.world.machines:
             name, effect = self.rng.choice(sorted(self.world.machines)), self.rng.choice(EFFECTS)
             await self.client.patch("latticenodes", name, {"spec": {"taints": [{"key": KEPT_FREE, "effect": effect}]}})
+
+    async def _remove_node(self) -> None:
+        """Of a cluster, which makes another in its place."""
+        made = [each for each in sorted(self.world.machines) if not each.startswith("rack")]
+        if made:
+            await self.client.delete("latticenodes", self.rng.choice(made))
 
     async def _label(self) -> None:
         """A pool loses a label, or gets its own back; what is there stays there."""

@@ -28,7 +28,7 @@ from lattice.sim.world import Shape, World
 
 TRIES = 20
 MOST_SERVERS = 3
-RESOURCES = {"service": "latticeservices", "workload": "latticeworkloads"}
+RESOURCES = {"service": "latticeservices", "workload": "latticeworkloads", "node": "latticenodes", "pool": "latticepools"}
 USUAL = Behaviour(start_takes=0.3, stop_takes=0.2)
 BEHAVIOURS = {
     "well": USUAL,
@@ -102,7 +102,7 @@ class Stage:
         """A service is to have so many replicas."""
         return self._told(self.client.scale, name, count)
 
-    def delete(self, kind: Literal["service", "workload"], name: str) -> list[str]:
+    def delete(self, kind: Literal["service", "workload", "node", "pool"], name: str) -> list[str]:
         """It is deleted."""
         return self._told(self.client.delete, RESOURCES[kind], name)
 

@@ -147,12 +147,14 @@ def _was_there(seen: Seen, workload: LatticeWorkload, since: float) -> bool:
 def removal(seen: Seen, record: Record, moves: list[Move]) -> Found:
     """I-27: a machine's node is deleted only when nothing is bound or prepared there, unless the machine itself is gone.
 
-    From a node that is silent goes by itself only what is to run: what is to end ends with the machine.
+    From a node that is silent goes by itself only what is to run: what is to end ends with the machine. A person who removes a silent
+    node says that it is no more.
     """
     for move in moves:
         if isinstance(move.old, LatticeNode) and move.new is None and move.old.spec.cluster:
             there = [each for each in seen.snap.on(move.key.name) if not _is_on_former(each, move.old)]
-            left = [path_of(each) for each in there if is_ready(move.old) or not _is_to_end(each)]
+            is_given_up = seen.snap.removed_by.get(f"/{move.key.name}", "").startswith("api ") and not is_ready(move.old)
+            left = [] if is_given_up else [path_of(each) for each in there if is_ready(move.old) or not _is_to_end(each)]
             if left and not seen.world.cloud.was_lost(move.key.name, record.at):
                 yield "I-27", f"node {move.key.name} was deleted with {', '.join(left)} on it"
 
