@@ -67,7 +67,12 @@ EVENTS = (
         "Normal",
         "Its cluster needs it no more, or goes on without it since it is silent: what runs on it leaves, then it is removed.",
     ),
-    Told("NodeReplaced", "LatticeNode", "Normal", "It is to go, and nothing else takes what runs on it: a machine in its place is paid for before it is gone."),
+    Told(
+        "NodeReplaced",
+        "LatticeNode",
+        "Normal",
+        "It is to go, and nothing else takes what runs on it: a machine in its place is paid for before it is gone.",
+    ),
     Told("NodeReady", "LatticeNode", "Normal", "Its agent reports; it takes workloads."),
     Told(
         "NodeLost",

@@ -139,6 +139,13 @@ def more_machines_than_a_pool_may_have_anew(past: Past, bad: bool) -> None:
     past.commit(cluster(2), ledger(committed=2), at=20.0)
 
 
+def more_machines_than_a_pool_may_have_for_long(past: Past, bad: bool) -> None:
+    """Those that go are written after those that come."""
+    past.commit(pool(capacity={"maxNodes": 1}), cluster(1), ledger(committed=1), at=1.0)
+    past.commit(cluster(2), ledger(committed=2), at=20.0)
+    past.commit(cluster(1), at=23.0 if bad else 20.1)
+
+
 def more_machines_than_a_pool_may_have_by_now(past: Past, bad: bool) -> None:
     """Whoever asked for them need not have been told, but must hear of it."""
     past.commit(pool(capacity={"maxNodes": 2}), cluster(1), ledger(committed=1), at=1.0)
@@ -283,6 +290,7 @@ CASES: list[tuple[str, Case]] = [
     ("I-20", more_machines_than_a_pool_may_have),
     ("I-20", more_machines_than_a_pool_may_have_by_now),
     ("I-20", more_machines_than_a_pool_may_have_anew),
+    ("I-20", more_machines_than_a_pool_may_have_for_long),
     ("I-01", put_over_something_else),
     ("I-32", what_was_asked_for_before),
     ("I-22", not_price_times_time),

@@ -75,6 +75,13 @@ def on_a_node_that_is_ahead(past: Past, bad: bool) -> None:
         past.runs(each)
 
 
+def before_the_one_that_it_was_chosen_with(past: Past, bad: bool) -> None:
+    past.commit(service(least=3), node("n1"), node("n2"), at=1.0)
+    for slot, on, at in ((0, "n1", 10.0), (1, "n1", 30.0), (2, "n2", 33.0 if bad else 31.0)):
+        past.commit(each := replica(slot, on, constraints=SPREAD), at=at)
+        past.runs(each)
+
+
 def bound_after_its_reservation(past: Past, bad: bool) -> None:
     past.binding = "two-phase"
     held = {"prepared": {"node": "n1", "uid": "uid-n1", "reservation": "r1", "until": "2026-03-10T09:00:00+00:00"}}
@@ -147,6 +154,7 @@ CASES: list[tuple[str, Case]] = [
     ("I-14", made_where_its_service_was_not_placed),
     ("I-14", beside_one_that_it_must_be_far_from),
     ("I-14", on_a_node_that_is_ahead),
+    ("I-14", before_the_one_that_it_was_chosen_with),
     ("I-16", bound_after_its_reservation),
     ("I-17", under_the_lock_of_somebody_else),
     ("I-17", under_a_lock_that_had_ended),

@@ -208,7 +208,9 @@ class Placing:
         """Machines by class, one more where one that leaves is to be replaced before it is gone; and the first of those that leave."""
         wanted, found = dict(cluster.spec.nodes), []
         for name, kind in sorted(cells):
-            leaving = [each for each in self._nodes.by("cluster", name) if each.spec.node_class == kind and each.metadata.deletion_timestamp]
+            leaving = [
+                each for each in self._nodes.by("cluster", name) if each.spec.node_class == kind and each.metadata.deletion_timestamp
+            ]
             first = min(leaving, key=lambda each: each.metadata.name, default=None)
             entry = self._nodes.entry(f"/{first.metadata.name}") if first else None
             if name == cluster.metadata.name and first and entry:

@@ -52,9 +52,13 @@ def _is_lacking(fleet: Fleet, seen: Seen, cell: Cell) -> bool:
 
 
 def _is_payable(fleet: Fleet, cell: Cell) -> bool:
-    cluster = fleet.clusters[cell[0]]
-    kind = next((each for each in fleet.offers[cluster.row].types if each.name == cell[1]), None)
-    return kind is not None and _is_affordable(fleet, cluster, kind)
+    """It takes the place of another: not where there are more machines than there may be by now."""
+    cluster, table = fleet.clusters[cell[0]], fleet.table
+    offer = fleet.offers[cluster.row]
+    kind = next((each for each in offer.types if each.name == cell[1]), None)
+    is_within = all(int(table.free(table.index[each])[cluster.row]) >= 0 for each in ("nodes", "cpu", "memory"))
+    is_within = is_within and len(cluster.machines) <= min(cluster.max_nodes, offer.limits.nodes_per_cluster)
+    return kind is not None and is_within and not offer.closed and _is_affordable(fleet, cluster, kind)
 
 
 def _cell(fleet: Fleet, seat: Seat) -> Cell:

@@ -73,9 +73,7 @@ def _held_up(nodes: Iterable[LatticeNode], paid: Iterable[Counter[Cell]]) -> fro
     """Where one leaves, none is on its way, and some budget pays for no more than are there."""
     there = Counter((each.spec.cluster, each.spec.node_class) for each in nodes)
     leaving = {(each.spec.cluster, each.spec.node_class) for each in nodes if each.metadata.deletion_timestamp}
-    awaited = {
-        (each.spec.cluster, each.spec.node_class) for each in nodes if not each.metadata.deletion_timestamp and not has_joined(each)
-    }
+    awaited = {(each.spec.cluster, each.spec.node_class) for each in nodes if not each.metadata.deletion_timestamp and not has_joined(each)}
     return frozenset(cell for cell in leaving - awaited if any(0 < counts[cell] <= there[cell] for counts in paid))
 
 

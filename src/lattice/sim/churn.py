@@ -96,6 +96,7 @@ class Churn:
             (1, self._drain),
             (1, self._taint),
             (1, self._remove_node),
+            (0.5, self._remove_pool),
             (1, self._label),
             (1, self._budget),
             (1, self._price),
@@ -219,6 +220,13 @@ class Churn:
         made = [each for each in sorted(self.world.machines) if not each.startswith("rack")]
         if made:
             await self.client.delete("latticenodes", self.rng.choice(made))
+
+    async def _remove_pool(self) -> None:
+        """What is there stays until it is there again."""
+        name = self.rng.choice(sorted(POOLS))
+        await self.client.delete("latticepools", name, "")
+        await self.world.true_clock.sleep(self.rng.choice((0.2, 3.0, 20.0)))
+        await self.client.apply("latticepools", name, pool(name, POOLS[name], self.rng.choice((40, 120, 200)), labels=LABELS[name]), "")
 
     async def _label(self) -> None:
         """A pool loses a label, or gets its own back; what is there stays there."""

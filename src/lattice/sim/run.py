@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from lattice.kinds.workload import LatticeWorkload
-from lattice.sim.churn import LABELS, POOLS, Churn, settle_in
+from lattice.sim.churn import LABELS, POOLS, Churn, pool, settle_in
 from lattice.sim.faults import Nemesis, Swarm, usual_behaviour
 from lattice.sim.machines import SimMachine
 from lattice.sim.settings import KILLING
@@ -126,6 +126,7 @@ async def _make_room(client: Client) -> None:
     """Whatever people still want can be had from now on."""
     for name in POOLS:
         body = {"spec": {"budget": {"maxMonthlyCost": 900}, "capacity": {"maxNodes": 9}, "labels": LABELS[name]}}
+        await _surely(client.apply, "latticepools", name, pool(name, POOLS[name], 900, labels=LABELS[name]), "")
         await _surely(client.patch, "latticepools", name, body, "")
     for name in sorted(client.world.machines):
         for _ in range(ASKED_AGAIN):  # one that never joined has no node

@@ -1,9 +1,10 @@
 """Binding: once, within the room there is, where it may go, groups together, by its mode, and room made for the more important only."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import inf
 
+import msgspec
 from msgspec.structs import replace
 
 from lattice.kinds.constraint import WorkloadTerm
@@ -18,6 +19,7 @@ from lattice.sim.settings import RESERVED
 from lattice.sim.stores import Record
 
 Workloads = dict[str, LatticeWorkload]
+_workload = msgspec.json.Decoder(LatticeWorkload).decode
 
 
 def bindings(seen: Seen, record: Record, moves: list[Move]) -> Found:
@@ -38,7 +40,7 @@ def bindings(seen: Seen, record: Record, moves: list[Move]) -> Found:
         for short in lacking(move.new, taken, node, after.values()):
             yield "I-12", short
         why = infeasible(move.new, seen.snap.nodes.get(f"/{taken}")) or _same_port(move.new, taken, after)
-        why = why or _too_near(move.new, node, after.values(), seen.snap.nodes) or _uneven(seen, seen.since(record), move.new, taken)
+        why = why or _too_near(move.new, node, after.values(), seen.snap.nodes) or _uneven(seen, record, move.new, taken)
         if why:
             yield "I-14", f"{move.key.path} was bound to {taken}: {why}"
     slots = Counter((each.metadata.namespace, each.spec.service, each.spec.slot) for each in after.values() if each.spec.service)
@@ -86,6 +88,13 @@ def labels_of(node: LatticeNode) -> dict[str, str]:
     return {**node.metadata.labels, **stated, "node": node.metadata.name}
 
 
+def bound_in(record: Record) -> Iterator[LatticeWorkload]:
+    """Workloads as that commit leaves them."""
+    for change in record.changes:
+        if change.key.resource == LatticeWorkload.resource.id and change.value is not None:
+            yield _workload(change.value)
+
+
 def _too_near(workload: LatticeWorkload, node: LatticeNode | None, others: Iterable[LatticeWorkload], nodes: dict[str, LatticeNode]) -> str:
     """Who is near that it must be far from, or that must be far from it."""
     here = labels_of(node) if node else {}
@@ -105,8 +114,10 @@ def _far_from(workload: LatticeWorkload) -> tuple[WorkloadTerm, ...]:
     return affinity.anti_workload.required if affinity and affinity.anti_workload else ()
 
 
-def _uneven(seen: Seen, since: float, workload: LatticeWorkload, taken: str) -> str:
-    """One more there is too many beside nodes that have fewer. What came or went lately counts in favour of whoever chose."""
+def _uneven(seen: Seen, record: Record, workload: LatticeWorkload, taken: str) -> str:
+    """One more there is too many beside nodes that have fewer. What came or went lately counts in favour of whoever chose, and so does
+    what it binds a moment later: of those that are chosen together, and bound each by itself, the last may be written first."""
+    since = seen.since(record)
     for each in workload.spec.constraints.spread:
         if each.when_unsatisfiable != "DoNotSchedule" or each.topology_key != "node" or each.selector:
             continue
@@ -117,6 +128,7 @@ def _uneven(seen: Seen, since: float, workload: LatticeWorkload, taken: str) -> 
         ]
         here = sum(node_of(one) == taken and seen.snap.placed_at.get(path_of(one), inf) < since for one in mine)
         lately = [former for path in seen.snap.known_workloads for former in seen.snap.versions(LatticeWorkload, path, since)]
+        lately += [change for each in seen.on_its_way(record) for change in bound_in(each)]
         alike = [
             one for one in lately if (one.metadata.namespace, one.spec.service) == (workload.metadata.namespace, workload.spec.service)
         ]

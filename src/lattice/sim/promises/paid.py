@@ -1,9 +1,12 @@
 """Money: no commitment beyond a hard limit, spending that is price times time, prices as stated, no machine that nobody pays for."""
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import inf
+
+import msgspec
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger, LedgerStatus
@@ -16,6 +19,7 @@ from lattice.sim.stores import Record
 MONTH_HOURS = 720
 MONTHS = 13  # that are over are kept
 HOUR = 3_600_000_000  # microseconds
+_cluster = msgspec.json.Decoder(LatticeCluster).decode
 
 
 def money(seen: Seen, record: Record, moves: list[Move]) -> Found:
@@ -82,15 +86,30 @@ def paid(seen: Seen, record: Record) -> Found:
 
 
 def crowded(seen: Seen, record: Record, moves: list[Move]) -> Found:
-    """I-20: nor beyond what a pool may have of machines, as it is, or was for all that whoever asked for them had been told."""
+    """I-20: nor beyond what a pool may have of machines, as it is, or was for all that whoever asked for them had been told.
+
+    What the same writer wants no more a moment later does not count: what comes is written, and paid for, before what goes.
+    """
     taken = [each for each in moves if isinstance(each.new, LatticeLedger) and _machines(each.new) > _machines(each.old)]
     after = {**seen.snap.clusters, **{each.key.path: each.new for each in moves if each.key.resource == LatticeCluster.resource.id}}
     for name in sorted({each.new.spec.budget.name for each in taken if each.new.spec.budget.kind == "LatticePool"}):
         pools = seen.snap.versions(LatticePool, f"/{name}", seen.since(record))
         most = max((inf if each.spec.capacity.max_nodes is None else each.spec.capacity.max_nodes for each in pools), default=inf)
-        count = sum(_wanted(each) for each in after.values() if each is not None and each.spec.pool == name)
-        if count > most:
+        count = _in_pool(name, after.values())
+        if count > most and min(_a_moment_later(seen, record, name, after), default=count) > most:
             yield "I-20", f"{count} machines are wanted in {name}, which may have {most}"
+
+
+def _in_pool(name: str, clusters: Iterable[LatticeCluster | None]) -> int:
+    return sum(_wanted(each) for each in clusters if each is not None and each.spec.pool == name)
+
+
+def _a_moment_later(seen: Seen, record: Record, pool: str, clusters: Mapping[str, LatticeCluster | None]) -> Iterator[int]:
+    now = dict(clusters)
+    for each in seen.on_its_way(record):
+        changed = [change for change in each.changes if change.key.resource == LatticeCluster.resource.id]
+        now |= {change.key.path: None if change.value is None else _cluster(change.value) for change in changed}
+        yield _in_pool(pool, now.values())
 
 
 def _machines(ledger: LatticeLedger | None) -> int:

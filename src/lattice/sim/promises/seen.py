@@ -43,6 +43,14 @@ class Seen:
         news_at = [each.at for each in self.world.store.history[first_news : first_news + 1]]
         return min([record.at, *news_at]) - PONDER
 
+    def on_its_way(self, record: Record) -> Iterator[Record]:
+        """What the same writer writes so soon after that it may have decided both together."""
+        for each in self.world.store.history[bisect_right(self._revisions, record.revision) :]:
+            if each.at > record.at + PONDER:
+                return
+            if (each.actor, each.term) == (record.actor, record.term):
+                yield each
+
     def elected_at(self, record: Record) -> float:
         """When the term began in which that was written."""
         return self._elected.get(record.term.number, 0.0) if record.term else 0.0
