@@ -60,6 +60,8 @@ def test_what_a_service_can_spare(placed: int, replicas: list[int], is_surged: b
         pytest.param(1, 2, [0, 1], False, Standing(2, 2), id="as many are asked for as were placed"),
         pytest.param(1, 2, [0, 1, 2], True, Standing(3, 2), id="and one more, for the drain"),
         pytest.param(2, 3, [0, 1, 2], False, Standing(3, 2), id="more were placed than are asked for, and that was decided"),
+        pytest.param(2, 0, [0, 1, 2], False, Standing(3, 2, is_changing=True), id="it has no place any more, and two stay where they are"),
+        pytest.param(2, 0, [0, 1], False, Standing(2, 2), id="no place, and no more than are asked for"),
     ],
 )
 def test_what_a_service_can_spare_after_it_was_changed(

@@ -101,16 +101,19 @@ def standing(
             leaving += each.status.binding is not None
         else:
             available += is_available(each)
-    placed = _placed(service) if service else 0
-    is_changing = placed > 0 and live > placed + is_surged
+    staying = _staying(service) if service else None
+    is_changing = staying is not None and live > staying + is_surged
     return Standing(available, service.spec.least if service else 0, leaving, is_changing)
 
 
-def _placed(service: LatticeService) -> int:
-    """So many replicas stay: as decided; if it was changed since, no more than it asks for now, and who goes is about to be decided."""
+def _staying(service: LatticeService) -> int | None:
+    """So many replicas stay: as decided; if it was changed since, no more than it asks for now, and who goes is about to be decided.
+    One for which no place was found keeps as many as it asks for where they are; None: nobody places it."""
     placed = sum(each.replicas or 0 for each in service.status.placements)
     said = next((each for each in service.status.conditions if each.type == PLACED), None)
     is_decided = said is None or said.observed_generation == service.metadata.generation
+    if not placed:
+        return None if said is None else service.spec.wanted()
     return placed if is_decided else min(placed, service.spec.wanted())
 
 
