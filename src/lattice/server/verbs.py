@@ -1,5 +1,6 @@
 """What the API can do to an object: get, create, update, patch, apply, delete. Functions over plain values."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -67,17 +68,19 @@ async def create(api: Api, call: Call) -> Reply:
 
 async def update(api: Api, call: Call) -> Reply:
     options = write_options(call.query, "UpdateOptions", call.agent)
-    parsed, duplicates = read_body(call)
     target = call.target
-    body = admission.demand_identity(target.served, parsed, target.namespace, target.name)
-    old = await existing(api, call)
-    given = body["metadata"].get("resourceVersion")
-    if not given and target.served.resource.group:
-        cause = Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")
-        raise Invalid("is invalid", fix="read the object, change it, and send it with its resourceVersion", causes=[cause])
-    if given and given != str(old.revision):
-        raise admission.stale(target.served, target.name)
-    return await write(api, Draft(call, options, old, body, duplicates=duplicates))
+    for _ in range(ATTEMPTS):
+        parsed, duplicates = read_body(call)
+        body = admission.demand_identity(target.served, parsed, target.namespace, target.name)
+        old, given = await existing(api, call), body["metadata"].get("resourceVersion")
+        if not given and target.served.resource.group:
+            cause = Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")
+            raise Invalid("is invalid", fix="read the object, change it, and send it with its resourceVersion", causes=[cause])
+        if given and given != str(old.revision):
+            raise admission.stale(target.served, target.name)
+        with contextlib.suppress(Clash):
+            return await write(api, Draft(call, options, old, body, duplicates=duplicates))
+    raise admission.stale(target.served, target.name)
 
 
 async def patch(api: Api, call: Call) -> Reply:
