@@ -73,3 +73,28 @@ def test_nothing_is_worked_on_before_the_copies_are_filled() -> None:
         assert task.done()
 
     play(script)
+
+
+def test_nothing_is_worked_on_before_every_copy_of_the_term_is_filled_though_nobody_listens_to_it() -> None:
+    """Machines that nobody seems to pay for, since the ledgers have not been read yet, are no machines that nobody pays for."""
+
+    async def script(clock: VirtualClock) -> None:
+        store = MemoryStore(clock)
+        await store.commit([Put(Key("nodes", "", "n1"), b"")])
+        nodes, ledgers = (Cache(store, name, lambda entry: entry, clock, random.Random(1)) for name in ("nodes", "ledgers"))  # noqa: S311
+        read = ledgers.run
+
+        async def late() -> None:
+            await clock.sleep(3)
+            await read()
+
+        ledgers.run = late  # type: ignore[method-assign]
+        controller = Scripted(clock)
+        task = asyncio.create_task(run_all([a_loop(controller, ["a"], (Source(nodes),))], [nodes, ledgers]))
+        await clock.advance(2)
+        assert controller.begun == []
+        await clock.advance(2)
+        assert [key for key, _ in controller.begun] == ["a"]
+        await ended(task)
+
+    play(script)

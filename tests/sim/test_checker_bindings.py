@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 from made_up import Case, Past, judged, node, replica, reported, said, service, workload
+from msgspec.structs import replace
 
 from lattice.sim.stores import Elected
 from lattice.store.protocol import Term
@@ -42,13 +43,23 @@ def a_slot_twice(past: Past, bad: bool) -> None:
 
 def _renumbered(number: int, slot: int) -> Any:
     made = replica(number, "n1")
-    return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, slot=slot))
+    return replace(made, spec=replace(made.spec, slot=slot))
 
 
 def more_than_there_is_room(past: Past, bad: bool) -> None:
     past.commit(node(cpu=1000 if bad else 1200))
     bound(past, name="w1")
     bound(past, name="w2")
+
+
+def more_than_is_left_beside_who_stays(past: Past, bad: bool) -> None:
+    """Who was bound to another node of that name takes nothing of this one."""
+    former = workload("w1", on="n1")
+    elsewhere = replace(former.status, binding=replace(former.status.binding, uid="uid-of-a-former-node"))
+    past.commit(node("n1"))
+    past.commit(former if bad else replace(former, status=elsewhere))
+    bound(past, name="w2")
+    past.commit(gone=(former,))
 
 
 def more_than_is_left_beside_what_is_prepared(past: Past, bad: bool) -> None:
@@ -331,6 +342,7 @@ CASES: list[tuple[str, Case]] = [
     ("I-11", moved_in_one_step),
     ("I-11", a_slot_twice),
     ("I-12", more_than_there_is_room),
+    ("I-12", more_than_is_left_beside_who_stays),
     ("I-12", more_than_is_left_beside_what_is_prepared),
     ("I-13", taken_from_a_silent_node_too_soon),
     ("I-13", taken_from_a_node_that_speaks_again),

@@ -135,9 +135,11 @@ class Loop:
         self._stop_at = self.clock.monotonic() + within
         self._woken.set()
 
-    async def run(self) -> None:
-        """Until stopped or cancelled. Raises Fenced once a write is refused because the term is over."""
-        filling = asyncio.create_task(self._begin())
+    async def run(self, needs: Iterable[Cache[Any]] = ()) -> None:
+        """Until stopped or cancelled. Raises Fenced once a write is refused because the term is over.
+
+        `needs`: nothing is looked at before these copies are filled. What is not known yet must not be taken for not there."""
+        filling = asyncio.create_task(self._begin(needs))
         filling.add_done_callback(lambda _: self._woken.set())
         try:
             while not self._is_over():
@@ -152,9 +154,9 @@ class Loop:
         if self._fenced is not None:
             raise self._fenced
 
-    async def _begin(self) -> None:
-        for source in self.sources:
-            await source.cache.wait_for()
+    async def _begin(self, needs: Iterable[Cache[Any]]) -> None:
+        for cache in (*needs, *(source.cache for source in self.sources)):
+            await cache.wait_for()
         for source in self.sources:  # nothing waits from here on: no change is between hearing of them and the first look
             self._deaf.append(source.cache.on_change(partial(self._hear, source)))
         self.wake(self.everything())
@@ -280,13 +282,13 @@ async def run_all(loops: Iterable[Loop], caches: Iterable[Cache[Any]] = ()) -> b
     """All loops of one term, and the copies that they read: until all are stopped, or until one is fenced, which ends them all.
 
     Says whether that was why."""
-    is_fenced = False
+    is_fenced, copies = False, tuple(caches)
     try:
         async with asyncio.TaskGroup() as feeding:
-            feeds = [feeding.create_task(cache.run()) for cache in caches]
+            feeds = [feeding.create_task(cache.run()) for cache in copies]
             async with asyncio.TaskGroup() as acting:
                 for loop in loops:
-                    acting.create_task(loop.run())
+                    acting.create_task(loop.run(copies))
             for feed in feeds:
                 feed.cancel()
     except* Fenced as over:

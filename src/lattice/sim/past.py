@@ -173,6 +173,12 @@ class Snap:
         return min([*before, *(count for at, count in known if at >= since)], default=0)
 
 
+def is_on_former(workload: LatticeWorkload, node: LatticeNode) -> bool:
+    """Bound to another node that had this name."""
+    binding = workload.status.binding
+    return binding is not None and binding.uid not in ("", node.metadata.uid)
+
+
 def node_of(workload: LatticeWorkload | None) -> str:
     return workload.status.binding.node if workload is not None and workload.status.binding else ""
 

@@ -12,7 +12,7 @@ from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.scheduling.prepared import bound_by, prepared
 from lattice.server.joining import node_key
-from lattice.sim.past import Move, Snap, node_of, path_of, prepared_on
+from lattice.sim.past import Move, Snap, is_on_former, node_of, path_of, prepared_on
 from lattice.sim.promises.placed import selects
 from lattice.sim.promises.seen import Found, Seen, is_preempted, is_ready, workload_moves
 from lattice.sim.settings import RESERVED
@@ -52,7 +52,11 @@ def bindings(seen: Seen, record: Record, moves: list[Move]) -> Found:
 def lacking(workload: LatticeWorkload, name: str, node: LatticeNode | None, workloads: Iterable[LatticeWorkload]) -> list[str]:
     """Of what there is too little on a node for all who are there, and this one."""
     room = node.status.allocatable if node else {}
-    others = [each for each in workloads if name in (node_of(each), prepared_on(each)) and path_of(each) != path_of(workload)]
+    others = [
+        each
+        for each in workloads
+        if name in (node_of(each), prepared_on(each)) and path_of(each) != path_of(workload) and not (node and is_on_former(each, node))
+    ]
     found = []
     for resource, amount in workload.spec.request_amounts.items():
         asked = amount + sum(each.spec.request_amounts.get(resource, 0) for each in others)

@@ -8,7 +8,7 @@ from math import inf
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.facts import DRAINING_TAINT
-from lattice.sim.past import Life, Move, lives, node_of, path_of
+from lattice.sim.past import Life, Move, is_on_former, lives, node_of, path_of
 from lattice.sim.promises.seen import CONTROLLERS, STALE, Found, Seen, is_preempted, is_ready, workload_moves
 from lattice.sim.settings import KILLING, REPLACED, SKEW, TIMES
 from lattice.sim.stores import Record
@@ -152,7 +152,7 @@ def removal(seen: Seen, record: Record, moves: list[Move]) -> Found:
     """
     for move in moves:
         if isinstance(move.old, LatticeNode) and move.new is None and move.old.spec.cluster:
-            there = [each for each in seen.snap.on(move.key.name) if not _is_on_former(each, move.old)]
+            there = [each for each in seen.snap.on(move.key.name) if not is_on_former(each, move.old)]
             is_given_up = seen.snap.removed_by.get(f"/{move.key.name}", "").startswith("api ") and not is_ready(move.old)
             left = [] if is_given_up else [path_of(each) for each in there if is_ready(move.old) or not _is_to_end(each)]
             if left and not seen.world.cloud.was_lost(move.key.name, record.at):
@@ -164,12 +164,6 @@ def _is_to_end(workload: LatticeWorkload) -> bool:
     retry, spec = workload.status.retry, workload.spec
     has_failed = retry is not None and retry.revision == spec.runs and retry.is_over
     return bool(workload.metadata.deletion_timestamp) or spec.desired_state != "Running" or has_failed
-
-
-def _is_on_former(workload: LatticeWorkload, node: LatticeNode) -> bool:
-    """Bound to another node that had this name."""
-    binding = workload.status.binding
-    return binding is not None and binding.uid != node.metadata.uid
 
 
 def _is_stopped_by_choice(move: Move) -> bool:
