@@ -72,7 +72,7 @@ class Checker:
             moves = self.snap.moves(record)
             for step in self.steps:
                 self.found += [Violation(number, words, record.at, record.revision) for number, words in step(record, moves)]
-            self.snap.apply(moves, record.at, record.origin)
+            self.snap.apply(moves, record.at)
             self.found += [Violation(number, words, record.at, record.revision) for number, words in paid.paid(self.seen, record)]
         for part in (self.clients, self.elections, self.ground, self.agents, self.copies, self.rest, self.rejections):
             self.found += [Violation(number, words, self.world.loop.time()) for number, words in part()]

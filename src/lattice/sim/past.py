@@ -54,7 +54,6 @@ class Snap:
     wanted: dict[str, list[tuple[float, int]]] = field(default_factory=dict)  # by path of a service: since when how many
     stated_at: dict[str, float] = field(default_factory=dict)  # and when somebody last changed what is asked of it
     marked_at: dict[str, float] = field(default_factory=dict)  # by path of a node: when it was last seen to be one to leave
-    removed_by: dict[str, str] = field(default_factory=dict)  # by path of a node: on whose behalf it was marked for removal
     former: dict[tuple[str, str], list[tuple[float, Any]]] = field(default_factory=dict)  # what was there, and until when
 
     @property
@@ -123,12 +122,8 @@ class Snap:
             found.append(Move(change.key, old, None if change.value is None else decoder.decode(change.value), change.value))
         return found
 
-    def apply(self, moves: list[Move], at: float, origin: str = "") -> None:
+    def apply(self, moves: list[Move], at: float) -> None:
         for move in moves:
-            if isinstance(move.new, LatticeNode) and move.new.metadata.deletion_timestamp:
-                self.removed_by.setdefault(move.key.path, origin)
-            elif isinstance(move.new, LatticeNode):
-                self.removed_by.pop(move.key.path, None)
             shelf = self.objects.get(move.key.resource)
             if shelf is None:
                 continue

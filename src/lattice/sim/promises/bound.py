@@ -37,10 +37,11 @@ def bindings(seen: Seen, record: Record, moves: list[Move]) -> Found:
         if not taken or (fresh and prepared_on(move.old) == fresh):
             continue
         node = next((each.new for each in moves if each.key == node_key(taken)), None) or seen.snap.nodes.get(f"/{taken}")
-        for short in lacking(move.new, taken, node, after.values()):
+        there = [each for each in after.values() if not _is_elsewhere(seen, each)]
+        for short in lacking(move.new, taken, node, there):
             yield "I-12", short
-        why = infeasible(move.new, seen.snap.nodes.get(f"/{taken}")) or _same_port(move.new, taken, after)
-        why = why or _too_near(move.new, node, after.values(), seen.snap.nodes) or _uneven(seen, record, move.new, taken)
+        why = infeasible(move.new, seen.snap.nodes.get(f"/{taken}")) or _same_port(move.new, taken, there)
+        why = why or _too_near(move.new, node, there, seen.snap.nodes) or _uneven(seen, record, move.new, taken)
         if why:
             yield "I-14", f"{move.key.path} was bound to {taken}: {why}"
     slots = Counter((each.metadata.namespace, each.spec.service, each.spec.slot) for each in after.values() if each.spec.service)
@@ -49,14 +50,16 @@ def bindings(seen: Seen, record: Record, moves: list[Move]) -> Found:
             yield "I-11", f"{count} replicas have slot {slot} of {namespace}/{service}"
 
 
+def _is_elsewhere(seen: Seen, workload: LatticeWorkload) -> bool:
+    """It was on another node that had the name of one that is there now."""
+    node = seen.snap.nodes.get(f"/{node_of(workload)}")
+    return node is not None and is_on_former(workload, node)
+
+
 def lacking(workload: LatticeWorkload, name: str, node: LatticeNode | None, workloads: Iterable[LatticeWorkload]) -> list[str]:
     """Of what there is too little on a node for all who are there, and this one."""
     room = node.status.allocatable if node else {}
-    others = [
-        each
-        for each in workloads
-        if name in (node_of(each), prepared_on(each)) and path_of(each) != path_of(workload) and not (node and is_on_former(each, node))
-    ]
+    others = [each for each in workloads if name in (node_of(each), prepared_on(each)) and path_of(each) != path_of(workload)]
     found = []
     for resource, amount in workload.spec.request_amounts.items():
         asked = amount + sum(each.spec.request_amounts.get(resource, 0) for each in others)
@@ -128,7 +131,7 @@ def _uneven(seen: Seen, record: Record, workload: LatticeWorkload, taken: str) -
         mine = [
             one
             for one in seen.snap.replicas(f"{workload.metadata.namespace}/{workload.spec.service}")
-            if one.metadata.uid != workload.metadata.uid
+            if one.metadata.uid != workload.metadata.uid and not _is_elsewhere(seen, one)
         ]
         here = sum(node_of(one) == taken and seen.snap.placed_at.get(path_of(one), inf) < since for one in mine)
         lately = [former for path in seen.snap.known_workloads for former in seen.snap.versions(LatticeWorkload, path, since)]
@@ -259,9 +262,9 @@ def _after(seen: Seen, moves: Iterable[Move]) -> Workloads:
     return after
 
 
-def _same_port(workload: LatticeWorkload, node: str, after: Workloads) -> str:
+def _same_port(workload: LatticeWorkload, node: str, others: Iterable[LatticeWorkload]) -> str:
     mine = set(workload.status.allocated_ports.values())
-    for other in after.values():
+    for other in others:
         if path_of(other) == path_of(workload) or node not in (node_of(other), prepared_on(other)):
             continue
         if both := mine & set(other.status.allocated_ports.values()):

@@ -13,6 +13,8 @@ from lattice.sim.promises.seen import CONTROLLERS, STALE, Found, Seen, is_preemp
 from lattice.sim.settings import KILLING, REPLACED, SKEW, TIMES
 from lattice.sim.stores import Record
 
+REMOVING = 12.0  # seconds that a provider may take to remove a machine
+
 
 def silence(seen: Seen, record: Record, moves: list[Move]) -> Found:
     """I-13: what ran on a silent node is bound anew only when the time is up: since it was heard, and since this leader was elected."""
@@ -147,14 +149,13 @@ def _was_there(seen: Seen, workload: LatticeWorkload, since: float) -> bool:
 def removal(seen: Seen, record: Record, moves: list[Move]) -> Found:
     """I-27: a machine's node is deleted only when nothing is bound or prepared there, unless the machine itself is gone.
 
-    From a node that is silent goes by itself only what is to run: what is to end ends with the machine. A person who removes a silent
-    node says that it is no more.
+    From a node that is silent goes by itself only what is to run: what is to end ends with the machine, which takes a while to remove.
     """
     for move in moves:
         if isinstance(move.old, LatticeNode) and move.new is None and move.old.spec.cluster:
             there = [each for each in seen.snap.on(move.key.name) if not is_on_former(each, move.old)]
-            is_given_up = seen.snap.removed_by.get(f"/{move.key.name}", "").startswith("api ") and not is_ready(move.old)
-            left = [] if is_given_up else [path_of(each) for each in there if is_ready(move.old) or not _is_to_end(each)]
+            was_silent = not all(map(is_ready, seen.snap.versions(LatticeNode, move.key.path, record.at - REMOVING)))
+            left = [path_of(each) for each in there if not was_silent or not _is_to_end(each)]
             if left and not seen.world.cloud.was_lost(move.key.name, record.at):
                 yield "I-27", f"node {move.key.name} was deleted with {', '.join(left)} on it"
 
