@@ -82,6 +82,7 @@ def test_workloads_of_no_service_are_nobody_s_placement() -> None:
     [
         pytest.param(("False", "NoNodeFits"), 10, True, id="for long enough"),
         pytest.param(("False", "NoNodeFits"), 9, False, id="not for long yet"),
+        pytest.param(("False", "NoNodeFits"), -90, True, id="since a time that is yet to come: by a clock of which nothing is known"),
         pytest.param(("False", "Waiting"), 60, False, id="for another reason"),
         pytest.param(("True", "Bound"), 60, False, id="it is scheduled"),
     ],
@@ -101,6 +102,7 @@ def said_of(status: str, reason: str, age: int, about: str = "Scheduled") -> Con
     [
         pytest.param(("True", "Heartbeat", 9), "c", False, id="one that came just now"),
         pytest.param(("True", "Heartbeat", 10), "c", True, id="one that has been there for long enough to be given"),
+        pytest.param(("True", "Heartbeat", -90), "c", True, id="one that came at a time that is yet to come"),
         pytest.param(("False", "NodeLost", 1), "c", True, id="one that was lost just now"),
         pytest.param(("True", "Heartbeat", 1), "d", True, id="one of another cluster"),
     ],

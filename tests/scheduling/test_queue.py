@@ -1,5 +1,7 @@
 """Who is next: priority, then first come; failures wait, the unschedulable sleep until something they named."""
 
+from collections.abc import Hashable
+from math import inf
 from typing import Any
 
 import pytest
@@ -9,10 +11,12 @@ from proofs import many
 from small import ask, nodes
 
 from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.change import Change
 from lattice.scheduling.queue import Queue
 
 TABLE = nodes(1000)
 GROWN, GONE = "node grew", "workload gone"
+READY = Change.NODE_READY
 
 
 def one(name: str, priority: int = 0, cpu: int = 100, **more: Any) -> WorkloadAsk:
@@ -116,6 +120,33 @@ def test_waking_early_does_not_cut_the_back_off_short() -> None:
     assert waiting.pop(1.0)
 
 
+def often_failed(*wakes_on: Hashable) -> Queue:
+    """At 63 seconds, the seventh time: its wait is over at 123."""
+    waiting, now = queue(one("a")), 0.0
+    for failures in range(7):
+        assert waiting.pop(now)
+        waiting.unschedulable("default/a", wakes_on, now)
+        if failures < 6:
+            now += 2.0**failures
+            waiting.wake(GONE, now)
+    return waiting
+
+
+def test_a_node_that_comes_does_not_wait_for_those_who_have_failed_often() -> None:
+    waiting = often_failed(GONE, READY)
+    waiting.wake(READY, 63.5)
+    assert waiting.pop(63.9) is None, "a second after it failed"
+    assert waiting.pop(64.0)
+
+
+def test_a_node_that_comes_is_heard_also_by_one_whom_something_else_has_woken_and_who_waits() -> None:
+    waiting = often_failed(GONE, READY)
+    waiting.wake(GONE, 70.0)
+    assert waiting.pop(80.0) is None
+    waiting.wake(READY, 80.0)
+    assert waiting.pop(80.0)
+
+
 def test_a_change_while_it_was_worked_on_is_not_missed() -> None:
     waiting = queue(one("a"))
     waiting.pop(0.0)
@@ -188,17 +219,26 @@ class Slow:
             entry.update(ask=entry["again"], again=None, out=False, failures=0, at=0.0)
             return
         entry["failures"] += 1
-        entry.update(out=False, not_before=now + min(60.0, 2.0 ** (entry["failures"] - 1)))
+        entry.update(out=False, failed=now, not_before=now + min(60.0, 2.0 ** (entry["failures"] - 1)))
         entry["at"] = entry["not_before"]
-        if what == "unschedulable" and not wakes & entry["missed"]:
+        if what == "unschedulable":
+            missed = entry["missed"] & wakes
             entry.update(at=now + 300.0, wakes=wakes)
+            for change in missed:
+                self._woken(entry, change, now)
 
     def wake(self, change: str, now: float) -> None:
         for entry in self.known.values():
             if entry["out"]:
                 entry["missed"].add(change)
             elif entry["wakes"] and change in entry["wakes"]:
-                entry.update(at=max(now, entry["not_before"]), wakes=None)
+                self._woken(entry, change, now)
+
+    def _woken(self, entry: dict[str, Any], change: Hashable, now: float) -> None:
+        """Of several that were missed the one that wakes earliest counts."""
+        soonest = min(entry["failed"] + 1.0 if change is READY else inf, entry["not_before"])
+        entry["at"] = min(entry["at"], max(now, soonest))
+        entry["wakes"] = set() if change is READY else {each for each in entry["wakes"] if each is READY}
 
 
 ACTIONS = st.lists(
@@ -206,7 +246,7 @@ ACTIONS = st.lists(
         st.sampled_from(["add", "add", "pop", "pop", "done", "failed", "unschedulable", "wake", "wait"]),
         st.integers(0, 5),
         st.integers(0, 2),
-        st.sampled_from([{GROWN}, {GONE}, {GROWN, GONE}, set()]),
+        st.sampled_from([{GROWN}, {GONE}, {GROWN, GONE}, {READY, GONE}, {READY}, set()]),
     ),
     max_size=60,
 )
@@ -229,8 +269,8 @@ def test_the_queue_agrees_with_looking_at_everybody_every_time(actions: list[tup
             assert popped == slow.pop(now)
             out |= {popped.name} if popped else set()
         elif what == "wake":
-            fast.wake(GROWN if number else GONE, now)
-            slow.wake(GROWN if number else GONE, now)
+            fast.wake((GONE, GROWN, READY)[number], now)
+            slow.wake((GONE, GROWN, READY)[number], now)
         elif name in out:
             out.discard(name)
             slow.finish(what, name, now, changes)

@@ -60,7 +60,7 @@ def test_a_scenario_is_read_and_written_unchanged() -> None:
         pytest.param(["service api group=crew:3"], "there is no option 'group'", id="an option of another command"),
         pytest.param(["workload a priority=high"], "priority must be a whole number, not 'high'", id="a shared option"),
         pytest.param(["workload a group=crew"], "group=crew: a name and how many of it are needed at least", id="half a group"),
-        pytest.param(["delete node rack-1"], "KIND cannot be 'node'", id="a word that is not among those that exist"),
+        pytest.param(["delete cloud rack-1"], "KIND cannot be 'cloud'", id="a word that is not among those that exist"),
         pytest.param(["kill rack-7"], "there is no server or machine 'rack-7'", id="nobody to kill"),
         pytest.param(["power-off s1"], "there is no machine 's1'", id="no machine"),
         pytest.param(["jump s9 3600"], "there is no server 's9'", id="no server"),
@@ -107,6 +107,6 @@ def test_a_scenario_without_a_world_is_refused_with_that_word() -> None:
 def test_every_command_says_what_it_does_and_how_it_is_written() -> None:
     assert [name for name, deed in COMMANDS.items() if not deed.__doc__] == []
     assert usage("world") == "world [racks=0] [servers=3] [binding=optimistic|pessimistic|two-phase]"
-    assert usage("delete") == "delete service|workload NAME"
+    assert usage("delete") == "delete service|workload|node|pool NAME"
     assert usage("show events") == "show events [ABOUT]"
     assert usage("workload").startswith("workload NAME [cpu=250m] [version=1] [stop=15s] [priority=5] [group=crew:3]")

@@ -33,6 +33,11 @@ class Patience:
     now: datetime
     grace: timedelta
 
+    def is_over(self, since: str) -> bool:
+        """What is yet to come by this clock was written by another, and nobody knows how long ago."""
+        waited = self.now - datetime.fromisoformat(since)
+        return waited >= self.grace or waited < timedelta(0)
+
 
 def look(
     services: Iterable[LatticeService],
@@ -102,17 +107,14 @@ def stays(node: LatticeNode) -> bool:
 def is_fresh(node: LatticeNode, patience: Patience) -> bool:
     """It became ready just now: who has waited for it is about to be given it, and needs no other."""
     ready = next((each for each in node.status.conditions if each.type == "Ready" and each.status == "True"), None)
-    if ready is None or not ready.last_transition_time:
-        return False
-    return patience.now - datetime.fromisoformat(ready.last_transition_time) < patience.grace
+    return ready is not None and bool(ready.last_transition_time) and not patience.is_over(ready.last_transition_time)
 
 
 def is_stuck(workload: LatticeWorkload, patience: Patience) -> bool:
     """No node has fitted it for longer than it may take."""
     for each in workload.status.conditions:
         if each.type == "Scheduled" and each.status == "False" and each.reason == NO_NODE_FITS and each.last_transition_time:
-            since = datetime.fromisoformat(each.last_transition_time)
-            return workload.status.binding is None and patience.now - since >= patience.grace
+            return workload.status.binding is None and patience.is_over(each.last_transition_time)
     return False
 
 

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from lattice.scheduling.ask import WorkloadAsk
+from lattice.scheduling.change import Change
 
 FIRST_WAIT = 1.0  # seconds after the first failure; doubles with each
 LONGEST_WAIT = 60.0
+PROMPT: frozenset[Hashable] = frozenset({Change.NODE_ADDED, Change.NODE_READY})  # these cut a wait short: a machine may have come for it
 SAFETY_WAKE = 300.0  # a sleeper is tried again after this even if nothing seems to have changed
 
 
@@ -16,6 +18,7 @@ class _Entry:
     ask: WorkloadAsk
     arrived: int  # kept over failures: who came first stays first among equals
     failures: int = 0
+    failed_at: float = 0.0
     not_before: float = 0.0
     state: str = "ready"  # ready, waiting (until not_before), asleep, out (being worked on)
     stamp: int = 0  # tells the valid mention in a heap from outdated ones
@@ -114,16 +117,14 @@ class Queue:
             self._wait(entry, entry.not_before)
 
     def unschedulable(self, name: str, wakes_on: Iterable[Hashable], now: float) -> None:
-        """It fits nowhere: it sleeps until one of these changes, and is not woken before its wait is over."""
+        """It fits nowhere: it sleeps until one of these changes, and is not woken before its wait is over, except by a node that is new."""
         entry = self._back(name, now)
         if entry is None:
             return
-        entry.wakes_on = frozenset(wakes_on)
-        if entry.wakes_on & entry.missed:
-            self._wait(entry, entry.not_before)
+        self._sleep(entry, frozenset(wakes_on))
+        if missed := entry.wakes_on & entry.missed:
+            self._woken(entry, missed, now)
             return
-        for change in entry.wakes_on:
-            self._sleepers.setdefault(change, {})[name] = None
         self._wait(entry, now + SAFETY_WAKE)
         entry.state = "asleep"
 
@@ -133,10 +134,18 @@ class Queue:
             self._entries[name].missed.add(change)
         names = list(self._sleepers.get(change, ()))
         for name in names:
-            entry = self._entries[name]
-            self._rouse(entry)
-            self._wait(entry, max(now, entry.not_before))
+            self._woken(self._entries[name], frozenset({change}), now)
         return len(names)
+
+    def _woken(self, entry: _Entry, changes: frozenset[Hashable], now: float) -> None:
+        """Who goes on waiting can still be woken by what cuts that short."""
+        prompt = entry.wakes_on & PROMPT
+        self._rouse(entry)
+        if changes & PROMPT:
+            self._wait(entry, max(now, min(entry.not_before, entry.failed_at + FIRST_WAIT)))
+        else:
+            self._wait(entry, max(now, entry.not_before))
+            self._sleep(entry, prompt)
 
     def is_awaited(self, change: Hashable) -> bool:
         """Does anybody sleep until that happens?"""
@@ -199,7 +208,7 @@ class Queue:
             self._renew(entry, entry.renewed)
             return None
         entry.failures += 1
-        entry.not_before = now + wait_after(entry.failures)
+        entry.failed_at, entry.not_before = now, now + wait_after(entry.failures)
         return entry
 
     def _make_ready(self, entry: _Entry) -> None:
@@ -209,6 +218,11 @@ class Queue:
     def _wait(self, entry: _Entry, until: float) -> None:
         self._restamp(entry, "waiting")
         heappush(self._waiting, (until, entry.stamp, entry.ask.name))
+
+    def _sleep(self, entry: _Entry, wakes_on: frozenset[Hashable]) -> None:
+        entry.wakes_on = wakes_on
+        for change in wakes_on:
+            self._sleepers.setdefault(change, {})[entry.ask.name] = None
 
     def _rouse(self, entry: _Entry) -> None:
         for change in entry.wakes_on:
