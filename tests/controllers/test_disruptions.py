@@ -12,6 +12,7 @@ from store.virtual import VirtualClock
 
 from lattice.controllers.record import with_status
 from lattice.controllers.scheduling import SchedulingController
+from lattice.errors import Unavailable
 from lattice.kinds.base import Condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService, PlacedIn, ServiceStatus
@@ -130,6 +131,33 @@ def test_nobody_is_displaced_before_it_is_decided_who_stays_of_a_service_that_wa
             await clock.advance(1)
             await one.look()
             assert len(await leaving(world)) == 1, "three were placed for good: one can be spared, and who waits hears of it"
+
+    asyncio.run(script())
+
+
+def test_nobody_makes_room_for_one_that_was_deleted_before_anybody_was_told_to() -> None:
+    async def script() -> None:
+        async with a_full_house(0, 3) as (world, clock, one):
+            commit = world.store.commit
+
+            async def away(writes: Any, **rest: Any) -> int:
+                if any(b"makes room" in each.value for each in writes if hasattr(each, "value")):
+                    raise Unavailable("the store does not answer", where="store", fix="wait")
+                revision: int = await commit(writes, **rest)
+                return revision
+
+            world.store.commit = away  # type: ignore[method-assign]
+            await world.add(a_workload("high", priority=10))
+            with pytest.raises(Unavailable):
+                await one.look()
+            world.store.commit = commit  # type: ignore[method-assign]
+            await world.delete(LatticeWorkload, "high")
+            await one.look()
+            assert await leaving(world) == []
+            await world.add(a_workload("higher", priority=20))
+            await one.look()
+            await clock.advance(1)
+            assert len(await leaving(world)) == 1, "they are known to be there, and one of them makes room"
 
     asyncio.run(script())
 

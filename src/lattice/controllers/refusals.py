@@ -65,6 +65,15 @@ class Refusals:
         for name in await self._write(puts):
             self.untold.pop(name, None)
 
+    def in_vain(self, queue: Queue) -> Iterator[str]:
+        """Who was to make room, was not told so yet, and needs not any more: whoever it was for is gone."""
+        copy, placements = self.deeds.office.copy(LatticeWorkload), self.scheduler.table.placements
+        for name, whom in list(self._for_whom.items()):
+            found = copy.get(name)
+            if whom not in queue and whom not in placements and not (found and is_leaving(found)):
+                del self._for_whom[name]
+                yield name
+
     async def mark(self, leaving: Mapping[str, str]) -> None:
         """By workload, the node that it must leave."""
         copy, puts = self.deeds.office.copy(LatticeWorkload), {}

@@ -395,6 +395,9 @@ class SchedulingController:
 
     async def _evict(self) -> None:
         """Who was told to make room is marked; whoever runs workloads stops it, and takes its node away."""
+        for name in self.refusals.in_vain(self.roster.queue):
+            self.scheduler.departed(name)
+            self._workloads[name] = None
         if self.table.leaving:
             await self.refusals.mark({name: node for node, names in self.table.leaving.items() for name in names})
 
