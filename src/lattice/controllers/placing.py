@@ -18,6 +18,7 @@ from lattice.kinds.service import LatticeService, PlacedIn, ServiceStatus
 from lattice.placement.adrift import held_clusters
 from lattice.placement.charges import charges, paid_for, releases
 from lattice.placement.money import Charge
+from lattice.placement.relieve import is_within_limits
 from lattice.placement.replicas import Cell
 from lattice.placement.seen import silence
 from lattice.placement.stages import Decided, Stage
@@ -197,7 +198,7 @@ class Placing:
             cluster, entry = fleet.clusters.get(known.metadata.name), self._clusters.entry(f"/{known.metadata.name}")
             wanted, leaving = self._with_successors(known, decided.in_advance)
             owed = charges(fleet, cluster, wanted, paid) if cluster and entry else ()
-            if owed and entry:
+            if owed and entry and cluster and is_within_limits(fleet, cluster):
                 writes = [self._teller.event(each, "NodeReplaced", SUCCESSOR) for _, each in leaving]
                 checks = [Check(entry.key, entry.revision), *(Check(each.key, each.revision) for each, _ in leaving)]
                 answer = await self._books.commit_with_charges(Payment(writes, owed, checks=checks))

@@ -25,7 +25,7 @@ class Relief:
 
 
 def relieve(demand: Demand, fleet: Fleet, stuck: Counter[Cell], seen: Seen) -> list[Relief]:
-    """Nothing while machines that were bought are still to come: they may take them. They will not while one that leaves holds them up."""
+    """Nothing while machines that were bought are still to come: they may take them. They will not while nobody pays for them."""
     found = []
     for cell, count in sorted(stuck.items()):
         cluster = fleet.clusters.get(cell[0])
@@ -41,7 +41,8 @@ def relieve(demand: Demand, fleet: Fleet, stuck: Counter[Cell], seen: Seen) -> l
 
 
 def in_advance(fleet: Fleet, seen: Seen) -> frozenset[Cell]:
-    """Where replicas wait in vain for one that leaves, since it leaves after them, and there is money for its successor at once."""
+    """Where replicas wait in vain for a machine that nobody pays for, such as the successor of one that leaves after them, and there is
+    money for it at once."""
     waiting = {cell for cells in seen.stuck.values() for cell in cells}
     return frozenset(cell for cell in seen.held_up & waiting if _is_lacking(fleet, seen, cell) and _is_payable(fleet, cell))
 
@@ -52,13 +53,16 @@ def _is_lacking(fleet: Fleet, seen: Seen, cell: Cell) -> bool:
 
 
 def _is_payable(fleet: Fleet, cell: Cell) -> bool:
-    """It takes the place of another: not where there are more machines than there may be by now."""
-    cluster, table = fleet.clusters[cell[0]], fleet.table
-    offer = fleet.offers[cluster.row]
-    kind = next((each for each in offer.types if each.name == cell[1]), None)
+    cluster = fleet.clusters[cell[0]]
+    kind = next((each for each in fleet.offers[cluster.row].types if each.name == cell[1]), None)
+    return kind is not None and is_within_limits(fleet, cluster) and _is_affordable(fleet, cluster, kind)
+
+
+def is_within_limits(fleet: Fleet, cluster: Cluster) -> bool:
+    """May machines that are wanted already be paid for? Not where there are more than there may be by now."""
+    offer, table = fleet.offers[cluster.row], fleet.table
     is_within = all(int(table.free(table.index[each])[cluster.row]) >= 0 for each in ("nodes", "cpu", "memory"))
-    is_within = is_within and len(cluster.machines) <= min(cluster.max_nodes, offer.limits.nodes_per_cluster)
-    return kind is not None and is_within and not offer.closed and _is_affordable(fleet, cluster, kind)
+    return is_within and not offer.closed and len(cluster.machines) <= min(cluster.max_nodes, offer.limits.nodes_per_cluster)
 
 
 def _cell(fleet: Fleet, seat: Seat) -> Cell:

@@ -23,7 +23,7 @@ class Seen:
     updated: frozenset[str] = frozenset()
     unsettled: frozenset[str] = frozenset()
     joined: Counter[Cell] = field(default_factory=Counter)
-    held_up: frozenset[Cell] = frozenset()  # none comes there before one that leaves is gone, which has its money until then
+    held_up: frozenset[Cell] = frozenset()  # none comes there, whatever is wanted: no more are paid for than are there
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,10 @@ def look(
 
 
 def _held_up(nodes: Iterable[LatticeNode], paid: Iterable[Counter[Cell]]) -> frozenset[Cell]:
-    """Where one leaves, none is on its way, and some budget pays for no more than are there."""
+    """Where none is on its way, and some budget pays for no more than are there: one that leaves has its money until it is gone."""
     there = Counter((each.spec.cluster, each.spec.node_class) for each in nodes)
-    leaving = {(each.spec.cluster, each.spec.node_class) for each in nodes if each.metadata.deletion_timestamp}
     awaited = {(each.spec.cluster, each.spec.node_class) for each in nodes if not each.metadata.deletion_timestamp and not has_joined(each)}
-    return frozenset(cell for cell in leaving - awaited if any(0 < counts[cell] <= there[cell] for counts in paid))
+    return frozenset(cell for counts in paid for cell, count in counts.items() if count <= there[cell]) - awaited
 
 
 def is_going(workload: LatticeWorkload) -> bool:
