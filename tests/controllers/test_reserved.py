@@ -1,15 +1,13 @@
 """What a data center reserves: bound by the real scheduler, others never come onto machines that are kept, and those they are kept for find them."""
 
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
-from placement.worlds import a_policy, a_service, a_static
-from scheduling_world import Acting, a_workload, acting
+from placement.worlds import a_service, a_static
+from scheduling_world import Acting, acting
 from service_world import NOW, Town, a_town, play
 from store.virtual import VirtualClock
 
@@ -89,7 +87,9 @@ class Site:
 
 def a_machine(cluster: LatticeCluster, name: str, kind: str) -> LatticeNode:
     node = node_object(cluster, name, None, kind)
-    status = msgspec.structs.replace(node.status, allocatable=dict(MACHINE), conditions=(Condition(type="Ready", status="True", reason="Heard"),))
+    status = msgspec.structs.replace(
+        node.status, allocatable=dict(MACHINE), conditions=(Condition(type="Ready", status="True", reason="Heard"),)
+    )
     return msgspec.structs.replace(node, status=status)
 
 

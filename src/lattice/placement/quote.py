@@ -199,9 +199,7 @@ class Quotes:
     def _open_nodes(self, demand: Demand, rows: Rowids) -> Integers:
         """Machines that it may still open where some are kept for others."""
         fleet = self.fleet
-        left = []
-        for row in rows.tolist():
-            left.append(fleet.unreserved(row) if _is_held_back(fleet, demand, row) else NO_LIMIT)
+        left = [fleet.unreserved(row) if _is_held_back(fleet, demand, row) else NO_LIMIT for row in rows.tolist()]
         return np.array(left, np.int64)
 
     def _overflow_left(self, static: str) -> int:
