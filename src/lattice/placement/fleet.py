@@ -12,7 +12,7 @@ import numpy as np
 
 from lattice.engine.order import tie_rank
 from lattice.engine.table import Flags, Floats, Integers, Table
-from lattice.placement.demand import Demand
+from lattice.placement.demand import Demand, group_name
 from lattice.placement.latency import Latencies
 from lattice.placement.offer import NO_LIMIT, Budget, MachineType, Offer
 from lattice.placement.supply import overflow_account
@@ -240,13 +240,9 @@ class Fleet:
         offer = self.offers[row].name
         return group_name(demand.rules.hash, overflow, offer if offer in demand.admitted else "")
 
-    def groups_of(self, demand: Demand, overflow: str) -> list[str]:
-        """Of clusters that take it: whom a reserve is for may be among others, too."""
-        return [group_name(demand.rules.hash, overflow, reserve) for reserve in ("", *sorted(demand.admitted))]
-
     def taking(self, demand: Demand, overflow: str) -> Flags | None:
-        """Machines of those clusters; None: there are none."""
-        known = [self.groups[name] for name in self.groups_of(demand, overflow) if name in self.groups]
+        """Machines of clusters that take it; None: there are none."""
+        known = [self.groups[name] for name in demand.groups(overflow) if name in self.groups]
         group = self.machines.column("group")
         if len(known) > 1:
             return np.isin(group, known)
@@ -484,10 +480,6 @@ class Fleet:
             undo, arguments = self._journal.pop()
             undo(*arguments)
         self._depth = depth
-
-
-def group_name(rules: str, overflow: str, reserve: str) -> str:
-    return f"{rules}/{overflow}/{reserve}"
 
 
 def _count_down(counts: Counter[K], key: K) -> None:

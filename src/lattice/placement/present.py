@@ -14,8 +14,8 @@ from lattice.kinds.policy import DEFAULT_PACKING
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.demand import Demand
-from lattice.placement.fleet import Cluster, Fleet, Seat, group_name
+from lattice.placement.demand import Demand, group_name
+from lattice.placement.fleet import Cluster, Fleet, Seat
 from lattice.placement.former import Former
 from lattice.placement.offer import NO_LIMIT, MachineType
 from lattice.placement.quote import takes

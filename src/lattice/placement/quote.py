@@ -140,7 +140,7 @@ class Quotes:
     def _growth(self, ask: ReplicaAsk, rows: Rowids) -> Integers:
         """Machines that clusters of its group may still have."""
         fleet, demand, overflow = self.fleet, ask.demand, ask.overflow
-        table, groups = fleet.table, tuple(fleet.groups_of(demand, overflow))
+        table, groups = fleet.table, demand.groups(overflow)
         if fleet.groups.keys().isdisjoint(groups):
             return np.zeros(len(rows), np.int64)
         version, found = self._grown.get(groups) or (NONE, np.zeros(table.count, np.int64))
