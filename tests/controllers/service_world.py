@@ -174,7 +174,7 @@ class Town:
         """What is to go is gone, as is what nobody owns any more, and nodes beyond what is wanted."""
         uids = {each.metadata.uid for each in self.all(LatticeService)}
         for each in self.all(LatticeWorkload):
-            if each.metadata.deletion_timestamp or each.metadata.owner_references[0].uid not in uids:
+            if each.metadata.deletion_timestamp or any(owner.uid not in uids for owner in each.metadata.owner_references):
                 await self.remove(LatticeWorkload, each.metadata.name, each.metadata.namespace)
 
     async def stick(self, workload: LatticeWorkload) -> None:

@@ -61,21 +61,15 @@ def scaled(service: LatticeService, replicas: int) -> LatticeService:
 
 
 async def bind(town: Town, world: World) -> None:
-    """Each to the emptiest machine of its cluster and class that has the room, large ones before small ones, which find room beside them.
-
-    Where machines are reserved, to the one that placement has in mind: which of them are open to all decides how much room there is.
-    """
+    """Each to the emptiest machine of its cluster and class that has the room, large ones before small ones, which find room beside them."""
     await town.make_nodes()
     fleet = seen(town, world).fleet()
     machines, taken = fleet.machines, {name: Counter[str]() for name in fleet.machines.row_of}
     asked = {name: Counter(dict(seats[0].needs)) for name, seats in fleet.seats.items() if seats}
-    meant = {name: Counter(machines.names[seat.machine] for seat in seats) for name, seats in fleet.seats.items()}
-    reserved = {name for name, cluster in fleet.clusters.items() if fleet.offers[cluster.row].reserved_nodes}
     every = [(each, f"default/{each.spec.service}") for each in town.all(LatticeWorkload) if not each.metadata.deletion_timestamp]
     for each, service in every:
         if each.status.binding and each.status.binding.node in taken:
             taken[each.status.binding.node] += asked[service]
-            meant[service][each.status.binding.node] -= 1
 
     def fits(node: str, needs: Counter[str]) -> bool:
         row, index = machines.row_of[node], machines.index
@@ -85,12 +79,10 @@ async def bind(town: Town, world: World) -> None:
     for each, service in sorted(waiting, key=lambda found: (-asked[found[1]]["cpu"], -asked[found[1]]["memory"])):
         cell = (each.spec.cluster, each.spec.constraints.node_selector[NODE_CLASS])
         nodes = [n.metadata.name for n in town.all(LatticeNode) if (n.spec.cluster, n.spec.node_class) == cell]
-        may = [name for name in nodes if meant[service][name] > 0] if each.spec.cluster in reserved else nodes
-        free = [name for name in may if name in taken and fits(name, asked[service])]
+        free = [name for name in nodes if name in taken and fits(name, asked[service])]
         if free:
             node = min(free, key=lambda name: (taken[name]["cpu"], name))
             taken[node] += asked[service]
-            meant[service][node] -= 1
             await town.change(each, binding=Binding(node=node), ready=True, actual_state="Running", conditions=())
 
 

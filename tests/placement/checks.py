@@ -145,16 +145,16 @@ def _machines(fleet: Fleet) -> Iterator[str]:
 
 
 def _reserves(settled: Settled) -> Iterator[str]:
-    """Machines with others on them than those who may use the reserve; and GPUs of places that count them as a whole."""
+    """Machines of clusters with others in them than those who may use the reserve; and GPUs of places that count them as a whole."""
     fleet = settled.fleet
     for row, offer in enumerate(fleet.offers):
         if not offer.is_static:
             continue
-        holds = [fleet.machines.holds[machine] for machine in fleet.on_row[row]]
         if offer.reservation:
             admitted = {name for name, each in settled.world.services.items() if offer.reservation.admits(each.metadata.labels or {})}
-            opened = sum(any(service not in admitted for service in held) for held in holds)
-            yield from _over(f"{offer.name} machines beside the reserve", opened, offer.limits.nodes - offer.reserved_nodes)
+            held = [[fleet.machines.holds[machine] for machine in each.machines] for each in fleet.in_offer[row].values()]
+            others = sum(len(machines) for machines in held if any(service not in admitted for each in machines for service in each))
+            yield from _over(f"{offer.name} machines beside the reserve", others, offer.limits.nodes - offer.reserved_nodes)
         gpus = sum(dict(seat.needs).get("gpu", 0) for seats in fleet.seats.values() for seat in seats if seat.machine in fleet.on_row[row])
         if gpus:
             yield from _over(f"{offer.name} gpus", gpus, sum(offer.limits.gpus.values()))

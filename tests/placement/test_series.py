@@ -49,7 +49,7 @@ def told(world: World, put: Callable[[Demand, Fleet, int], Placement], keep: int
             continue
         placement = put(demand, fleet, keep)
         found.append((demand.name, placement.missing))
-        found += [(fleet.machines.names[seat.machine], seat.needs, seat.gpu_limit, seat.is_open) for seat in placement.seats]
+        found += [(fleet.machines.names[seat.machine], seat.needs, seat.gpu_limit) for seat in placement.seats]
         found += [_decided(each) for each in placement.decisions[:keep]]
     return [*found, +fleet.committed, {name: len(each.machines) for name, each in fleet.clusters.items()}]
 

@@ -47,11 +47,11 @@ def state(fleet: Fleet) -> dict[str, Any]:
         "offers": {offer.name: (taken(table, row), bool(table.column("lost")[row]), int(fleet.left[row]), fleet.open_nodes[row],
                                 sorted(names[each] for each in fleet.on_row[row]), sorted(fleet.in_offer[row]), fleet.next_number.get(row, 1))
                    for row, offer in enumerate(fleet.offers)},
-        "clusters": {name: (each.group, each.overflow, sorted(names[row] for row in each.machines), each.used, each.size)
+        "clusters": {name: (each.group, each.overflow, each.is_kept, sorted(names[row] for row in each.machines), each.used, each.size)
                      for name, each in fleet.clusters.items()},
-        "machines": {names[row]: (kind.name, taken(machines, row), dict(machines.holds[row]), bool(machines.column("open")[row]))
+        "machines": {names[row]: (kind.name, taken(machines, row), dict(machines.holds[row]))
                      for row, kind in machines.kind.items()},
-        "seats": {service: sorted((names[each.machine], each.needs, each.gpu_limit, each.is_open) for each in seats)
+        "seats": {service: sorted((names[each.machine], each.needs, each.gpu_limit) for each in seats)
                   for service, seats in fleet.seats.items()},
         "counts": {service: {fleet.offers[row].name: count for row, count in fleet.counts(service).items()} for service in fleet.seats},
         "money": {name: amount for name, amount in fleet.committed.items() if amount},

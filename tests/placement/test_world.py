@@ -39,13 +39,12 @@ API = "default/api"
 def _takes(fleet: Fleet, demand: Demand, machine: int) -> bool:
     machines = fleet.machines
     row = machines.cluster[machine].row
-    offer = fleet.offers[row]
     if any(int(machines.free(machines.add_resource(name))[machine]) < amount for name, amount in demand.effective_needs.items()):
         return False
     if demand.per_node and machines.holds[machine][demand.name] >= demand.per_node:
         return False
-    if offer.reserved_nodes and offer.name not in demand.admitted and not machines.column("open")[machine]:
-        return fleet.open_nodes[row] < offer.limits.nodes - offer.reserved_nodes and _gpus(fleet, demand, row)
+    if _openable(fleet, demand, row) < 0:
+        return False
     return is_allowed(demand, machines.kind[machine]) and _gpus(fleet, demand, row)
 
 
@@ -89,7 +88,7 @@ def _held(fleet: Fleet, ask: ReplicaAsk, row: int, kind: MachineType) -> int:
     left = {name: int(fleet.table.free(fleet.table.index[name])[row]) for name in ("nodes", "clusters", "cpu", "memory")}
     left["nodes"] = min(left["nodes"], _openable(fleet, demand, row))
     left["clusters"] = min(left["clusters"], _spillable(fleet, ask))
-    money, group = fleet.headroom(row, ask.overflow), fleet.group_of(demand, ask.overflow)
+    money, group = fleet.headroom(row, ask.overflow), fleet.group_of(demand, ask.overflow, row)
     grow = sum(each.max_nodes - len(each.machines) for each in fleet.clusters.values() if each.row == row and each.group == group)
     held = 0
     while held < ask.room_for:
@@ -108,7 +107,8 @@ def _openable(fleet: Fleet, demand: Demand, row: int) -> int:
     """Machines that it may open, where some are kept for others."""
     offer = fleet.offers[row]
     is_free = not offer.reserved_nodes or offer.name in demand.admitted
-    return NO_LIMIT if is_free else offer.limits.nodes - offer.reserved_nodes - fleet.open_nodes[row]
+    others = sum(len(each.machines) for each in fleet.clusters.values() if each.row == row and not each.is_kept)
+    return NO_LIMIT if is_free else offer.limits.nodes - offer.reserved_nodes - others
 
 
 def _spillable(fleet: Fleet, ask: ReplicaAsk) -> int:
@@ -124,7 +124,7 @@ def _at_least(count: int, demand: Demand, kind: MachineType) -> int:
 
 def obvious(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
     demand, offer = ask.demand, fleet.offers[row]
-    group = fleet.group_of(demand, ask.overflow)
+    group = fleet.group_of(demand, ask.overflow, row)
     own = [cluster for cluster in fleet.clusters.values() if cluster.row == row and cluster.group == group]
     grows = any(len(cluster.machines) < cluster.max_nodes for cluster in own)
     count = 1 if grows else max(1, min(demand.rules.min_nodes, offer.limits.nodes_per_cluster))
@@ -140,7 +140,8 @@ def obvious(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
     money, needs_price = fleet.headroom(row, ask.overflow), fleet.is_limited(row, ask.overflow)
     paid = [kind for kind in fitting if kind.rate * count <= money and (kind.is_priced or not needs_price)]
     best = min(paid, key=lambda kind: (-_held(fleet, ask, row, kind), _at_least(count, demand, kind), kind.rate, kind.name), default=None)
-    has_room = any(_takes(fleet, demand, machine) for cluster in own for machine in cluster.machines)
+    shared = [each for each in fleet.clusters.values() if each.row == row and each.group in demand.groups(ask.overflow)]
+    has_room = any(_takes(fleet, demand, machine) for cluster in shared for machine in cluster.machines)
     return {
         "serves": bool(serving), "has_room": has_room, "fits": bool(fitting), "affordable": bool(paid),
         "type": best.name if best else None, "count": 0 if has_room else count,

@@ -8,6 +8,7 @@ from build import a_node, a_taint, a_toleration, a_workload, ask, node_term, nod
 from lattice.engine.decide import decide
 from lattice.engine.explain import why_not
 from lattice.engine.plugin import Shortfall
+from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.kinds.constraint import MachineImage as Image
 from lattice.kinds.constraint import Volume
 from lattice.scheduling.ask import Demands
@@ -17,6 +18,7 @@ from lattice.scheduling.plugins.fit import Fit, Short
 from lattice.scheduling.plugins.gpu import Gpu
 from lattice.scheduling.plugins.host_ports import HostPorts
 from lattice.scheduling.plugins.in_cluster import InCluster
+from lattice.scheduling.plugins.kept import Kept
 from lattice.scheduling.plugins.licence import Licence
 from lattice.scheduling.plugins.machine_image import MachineImage, version_in
 from lattice.scheduling.plugins.node_affinity import NodeAffinity
@@ -61,6 +63,21 @@ def test_ready(facts: dict[str, Any], words: list[str]) -> None:
 )
 def test_in_cluster(cluster: str, words: list[str]) -> None:
     assert against(InCluster(), a_node(cluster="east"), a_workload(cluster=cluster)) == words
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        pytest.param({}, [], id="a node of anybody's"),
+        pytest.param({RESERVE_LABEL: "dc"}, ["reserved for certain services"], id="one that is reserved"),
+    ],
+)
+def test_a_workload_of_no_service_keeps_out_of_reserves(labels: dict[str, str], words: list[str]) -> None:
+    assert against(Kept(), a_node(labels=labels), a_workload()) == words
+
+
+def test_a_replica_goes_wherever_its_cluster_is() -> None:
+    assert not Kept().applies(ask(nodes(a_node()), a_workload(service="api")))
 
 
 @pytest.mark.parametrize(

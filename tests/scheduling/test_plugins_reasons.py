@@ -10,6 +10,7 @@ from build import a_node, a_spread, a_taint, a_toleration, a_workload, ask, near
 from lattice.engine.decide import decide
 from lattice.engine.explain import details, refusals
 from lattice.engine.plugin import Shortfall
+from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.kinds.constraint import MachineImage as Image
 from lattice.kinds.constraint import Volume
 from lattice.scheduling.ask import Demands
@@ -50,6 +51,14 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     ("Ready", "draining", alone(a_node(draining=True)), a_workload(), "n1", [f"node: need {OPEN}, have draining"]),
     ("InCluster", "another cluster", alone(a_node(cluster="west")), a_workload(cluster="east"), "n1", ["cluster: need east, have west"]),
     ("InCluster", "no cluster", alone(a_node()), a_workload(cluster="east"), "n1", ["cluster: need east, have none"]),
+    (
+        "Kept",
+        "a reserve",
+        alone(a_node(labels={RESERVE_LABEL: "dc"})),
+        a_workload(),
+        "n1",
+        ["reserve: need a service that it is for, have a workload of no service"],
+    ),
     ("NodeSelector", "another value", alone(a_node(labels={"disk": "hdd"})), KEPT, "n1", ["label: need disk=ssd, have disk=hdd"]),
     ("NodeSelector", "no label", alone(a_node()), KEPT, "n1", ["label: need disk=ssd, have no label disk"]),
     (

@@ -10,6 +10,7 @@ from build import a_node, a_spread, a_taint, a_toleration, a_workload, ask, near
 from lattice.engine.decide import decide
 from lattice.engine.explain import counts, sentence, why_not
 from lattice.engine.plugin import Profile, Shortfall
+from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.kinds.constraint import MachineImage, Volume
 from lattice.scheduling.ask import Demands
 from lattice.scheduling.profile import FILTERS, compile_preset
@@ -29,6 +30,7 @@ def refused(demands: Demands, *facts: Any) -> str:
     [
         pytest.param({}, {"ready": False}, {}, "not ready", id="Ready"),
         pytest.param({"cluster": "c"}, {"cluster": "d"}, {"cluster": "c"}, "outside cluster c", id="InCluster"),
+        pytest.param({}, {"labels": {RESERVE_LABEL: "dc"}}, {}, "reserved for certain services", id="Kept"),
         pytest.param({"node_selector": {"a": "1"}}, {}, {"labels": {"a": "1"}}, "without label a=1", id="NodeSelector"),
         pytest.param(
             {"node_terms": (node_term(requirement("a", "Exists")),)}, {}, {"labels": {"a": "x"}}, "without labels a", id="NodeAffinity"

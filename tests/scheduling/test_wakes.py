@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from proofs import many
 
 from lattice.engine.decide import decide
+from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.kinds.constraint import MachineImage, Volume
 from lattice.scheduling.ask import Demands
 from lattice.scheduling.change import Change
@@ -41,6 +42,7 @@ ONE_NODE: list[tuple[str, Demands, dict[str, Any], dict[Change, dict[str, Any]]]
     ("Ready", a_workload(), {"ready": False}, {Change.NODE_READY: {"ready": True}}),
     ("Ready", a_workload(), {"draining": True}, {Change.NODE_READY: {"draining": False}}),
     ("InCluster", a_workload(cluster="c"), {"cluster": "b"}, {Change.NODE_CHANGED: {"cluster": "c"}}),
+    ("Kept", a_workload(), {"labels": {RESERVE_LABEL: "dc"}}, {Change.NODE_CHANGED: {"labels": {}}}),
     ("NodeSelector", a_workload(node_selector={"disk": "ssd"}), {}, {Change.NODE_CHANGED: {"labels": {"disk": "ssd"}}}),
     (
         "NodeAffinity",

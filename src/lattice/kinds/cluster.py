@@ -11,6 +11,8 @@ from lattice.kinds.quantity import Amount, number_problems
 from lattice.kinds.selector import label_problems
 from lattice.kinds.service import TotalCost
 
+RESERVE_LABEL = "lattice.dev/reserve-of"  # a data center: cluster and nodes are only for those whom its reserve is for
+
 NodeCount = Annotated[int, Meta(ge=0, description="Machines of this class.")]
 
 

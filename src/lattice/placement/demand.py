@@ -163,6 +163,10 @@ class Demand:
         """Demands of one shape are asked of the same plugins, so it also says which of those that look at the whole fleet have a say."""
         return (self.fixed_shape, self.machine_shape, bool(self.latency), bool(self.spread), bool(self.neighbours), bool(self.even))
 
+    def groups(self, overflow: str) -> tuple[str, ...]:
+        """Of clusters that take it: whom a reserve is for may be among others, too."""
+        return tuple(group_name(self.rules.hash, overflow, reserve) for reserve in ("", *sorted(self.admitted)))
+
     def without(self, dropped: Iterable[Requirement]) -> "Demand":
         gone = set(dropped)
         return replace(self, requirements=tuple(each for each in self.requirements if each not in gone)).counted()
@@ -217,6 +221,11 @@ class ReplicaAsk:
     @property
     def is_additive(self) -> bool:
         return False
+
+
+def group_name(rules: str, overflow: str, reserve: str) -> str:
+    """Clusters under equal rules, of the overflow of one data center, or on the reserve of one."""
+    return f"{rules}/{overflow}/{reserve}"
 
 
 def key_of(service: LatticeService) -> str:

@@ -21,16 +21,16 @@ class Filling:
     def __init__(self, ask: ReplicaAsk, fleet: Fleet, row: int) -> None:
         self.ask, self.fleet, self.row = ask, fleet, row
         self._near = neighbours_in(ask.demand, fleet)
-        group = fleet.group_of(ask.demand, ask.overflow)
+        group, groups = fleet.group_of(ask.demand, ask.overflow, row), ask.demand.groups(ask.overflow)
         clusters = [each for each in fleet.in_offer[row].values() if each.group == group]
         self._machines: dict[str, list[Entry]] = {}  # heaps by cluster, best first; a cluster that is not here was not looked at yet
         self._growing = [each for each in clusters if len(each.machines) < each.max_nodes]
         self._filling = sorted((each for each in clusters if each.is_filling), key=self._rank)
-        self._others = clusters  # all that may have room
+        self._others = [each for each in fleet.in_offer[row].values() if each.group in groups]  # all that may have room
         self._is_sorted = False
         self._checked: tuple[str, Entry] | None = None  # the cluster and machine that were found to have room since the last replica came
 
-    def _rank(self, cluster: Cluster) -> tuple[int, int, str]:
+    def _rank(self, cluster: Cluster) -> tuple[bool, int, int, str]:
         return nearest_first(cluster, self._near)
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 
 from lattice.engine.order import tie_rank
 from lattice.engine.table import Flags, Floats, Integers, Table
-from lattice.placement.demand import Demand
+from lattice.placement.demand import Demand, group_name
 from lattice.placement.latency import Latencies
 from lattice.placement.offer import NO_LIMIT, Budget, MachineType, Offer
 from lattice.placement.supply import overflow_account
@@ -32,11 +32,12 @@ class Cluster:
 
     name: str
     row: int  # of its offer
-    group: str  # hash of the rules, and the data center that it is the overflow of
+    group: str  # hash of the rules, the data center that it is the overflow of, and the one whose reserve it is on
     min_nodes: int
     max_nodes: int
     packing: int  # millionths: fuller clusters are grown rather than filled
     overflow: str = ""
+    is_kept: bool = False  # only for those whom the reserve of its offer is for
     machines: list[int] = field(default_factory=list)
     used: dict[str, int] = field(default_factory=lambda: {"cpu": 0, "memory": 0})
     size: dict[str, int] = field(default_factory=lambda: {"cpu": 0, "memory": 0})
@@ -60,7 +61,6 @@ class Seat:
     machine: int
     needs: tuple[tuple[str, int], ...]
     gpu_limit: str = ""  # the offer's own count of GPUs that it is taken from
-    is_open: bool = True  # not one that reserved capacity is for
 
 
 class Machines(Table):
@@ -72,7 +72,6 @@ class Machines(Table):
         self.add_column("group", np.int32)
         self.add_column("type", np.int32)
         self.add_column("closed", np.bool_)  # not ready, cordoned or draining: nothing new goes there
-        self.add_column("open", np.bool_)  # holds a replica that reserved capacity is not for
         self.cluster: dict[int, Cluster] = {}
         self.kind: dict[int, MachineType] = {}
         self.holds: dict[int, Counter[str]] = {}
@@ -81,7 +80,7 @@ class Machines(Table):
         """Of new machines: nothing is on them yet."""
         columns, at = self._columns, rows[0] if len(rows) == 1 else rows
         columns["offer"][at], columns["group"][at], columns["type"][at] = offer, group, kind
-        columns["open"][at] = columns["closed"][at] = False
+        columns["closed"][at] = False
         for row in rows:
             self.touch(row)
 
@@ -118,7 +117,7 @@ class Fleet:
         self.dependants: Mapping[str, Sequence[tuple[str, int]]] = {}  # of a service: who has to be near it, within how many milliseconds
         self.groups: dict[str, int] = {}
         self.type_names = {name: number for number, name in enumerate(sorted({each.name for offer in kept for each in offer.types}))}
-        self.open_nodes: list[int] = []  # by row
+        self.open_nodes: list[int] = []  # by row: machines of clusters that are not kept for anybody
         self._journal: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         self._depth = 0
         self._sharing: dict[str, list[int]] = {}
@@ -236,8 +235,23 @@ class Fleet:
 
     # --- clusters and machines ---
 
-    def group_of(self, demand: Demand, overflow: str) -> str:
-        return f"{demand.rules.hash}/{overflow}"
+    def group_of(self, demand: Demand, overflow: str, row: int) -> str:
+        """Of clusters that are made for it there."""
+        offer = self.offers[row].name
+        return group_name(demand.rules.hash, overflow, offer if offer in demand.admitted else "")
+
+    def taking(self, demand: Demand, overflow: str) -> Flags | None:
+        """Machines of clusters that take it; None: there are none."""
+        known = [self.groups[name] for name in demand.groups(overflow) if name in self.groups]
+        group = self.machines.column("group")
+        if len(known) > 1:
+            return np.isin(group, known)
+        return group == known[0] if known else None
+
+    def unreserved(self, row: int) -> int:
+        """Machines that clusters of others than those whom a reserve is for may still have; below 0: they have too many."""
+        offer = self.offers[row]
+        return offer.limits.nodes - offer.reserved_nodes - self.open_nodes[row] if offer.reserved_nodes else NO_LIMIT
 
     def add_cluster(self, cluster: Cluster, number: int) -> None:
         self.clusters[cluster.name] = cluster
@@ -302,6 +316,8 @@ class Fleet:
 
     def _resize(self, cluster: Cluster, kind: MachineType, more: int) -> None:
         index = self.table.index
+        if not cluster.is_kept:
+            self.open_nodes[cluster.row] += more
         amounts = {name: kind.size.get(name, 0) for name in ("cpu", "memory")}
         for name, amount in amounts.items():
             cluster.size[name] += more * amount
@@ -352,7 +368,7 @@ class Fleet:
         self._clusters[service][cluster.name] += 1
 
     def seat_all(self, seats: Sequence[Seat]) -> None:
-        """As `seat`, of many that were there before anybody began to change things, in offers that count neither GPUs nor a reserve."""
+        """As `seat`, of many that were there before anybody began to change things, in offers that do not count GPUs."""
         machines = self.machines
         taken: dict[str, tuple[list[int], list[int]]] = {}  # by resource: machines and amounts
         for seat in seats:
@@ -401,25 +417,9 @@ class Fleet:
         for name, amount in seat.needs:
             if name in cluster.used:
                 cluster.used[name] += sign * amount
-        if seat.is_open:
-            self._open(row, cluster.row, sign)
         if seat.gpu_limit:
             self.table.take(cluster.row, [(self.table.index[seat.gpu_limit], sign * dict(seat.needs)["gpu"])])
         self.table.touch(cluster.row)
-
-    def _open(self, machine: int, row: int, sign: int) -> None:
-        """How many machines hold replicas that reserved capacity is not for."""
-        if not self.offers[row].reserved_nodes:
-            return
-        services = self.machines.holds[machine]
-        is_open = sign > 0 or any(not self._is_admitted(service, row) for service in services)
-        column = self.machines._columns["open"]
-        if bool(column[machine]) != is_open:
-            self.open_nodes[row] += 1 if is_open else -1
-            column[machine] = is_open
-
-    def _is_admitted(self, service: str, row: int) -> bool:
-        return any(not seat.is_open for seat in self.seats.get(service, ()) if self.machines.cluster[seat.machine].row == row)
 
     @property
     def replicas(self) -> int:

@@ -1,12 +1,12 @@
 """What is there already: clusters, their machines, and the replicas on them, put into a fleet."""
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from lattice.kinds.base import Kind
-from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.cluster import RESERVE_LABEL, LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger, number_in
 from lattice.kinds.node import LatticeNode
@@ -14,7 +14,7 @@ from lattice.kinds.policy import DEFAULT_PACKING
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.demand import Demand
+from lattice.placement.demand import Demand, group_name
 from lattice.placement.fleet import Cluster, Fleet, Seat
 from lattice.placement.former import Former
 from lattice.placement.offer import NO_LIMIT, MachineType
@@ -100,21 +100,26 @@ def count_clusters(fleet: Fleet, objects: Iterable[Kind], layout: Layout) -> Non
                 fleet.count_from(counted[each.metadata.name], max(last, each.status.last_cluster) + 1)
 
 
-def add_cluster(fleet: Fleet, made: LatticeCluster, present: Present) -> None:
-    """One whose offer is gone has no place here. Its nodes are its machines; those that are still to come are counted too."""
+def add_cluster(fleet: Fleet, made: LatticeCluster, present: Present, others: Collection[str] = ()) -> None:
+    """One whose offer is gone has no place here. Its nodes are its machines; those that are still to come are counted too.
+
+    `others`: clusters with replicas that no reserve is for. Nothing is kept in those any more, nor where nothing is reserved.
+    """
     spec = made.spec
     if spec.pool not in fleet.table.row_of:
         return
     row = fleet.row(spec.pool)
     overflow = spec.labels.get(OVERFLOW_LABEL, "")
+    is_kept = RESERVE_LABEL in spec.labels and fleet.offers[row].reserved_nodes > 0 and made.metadata.name not in others
     cluster = Cluster(
         name=made.metadata.name,
         row=row,
-        group=f"{spec.policy_hash}/{overflow}",
+        group=group_name(spec.policy_hash, overflow, spec.pool if is_kept else ""),
         min_nodes=spec.min_nodes,
         max_nodes=spec.max_nodes or NO_LIMIT,
         packing=DEFAULT_PACKING,
         overflow=overflow,
+        is_kept=is_kept,
     )
     fleet.add_cluster(cluster, made.status.sequence or number_in(made.metadata.name))
     coming = dict(spec.nodes)

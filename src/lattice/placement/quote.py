@@ -44,8 +44,8 @@ class Quotes:
         self._kept: dict[object, Quote] = {}
         self._serving: dict[object, Serving] = {}
         self._grown: dict[
-            str, tuple[int, Integers]
-        ] = {}  # by group of clusters: as of which version, and machines that they may still have
+            tuple[str, ...], tuple[int, Integers]
+        ] = {}  # by groups of clusters: as of which version, and machines that they may still have
 
     def serving(self, demand: Demand) -> Serving:
         key = (demand.machine_shape,)
@@ -139,15 +139,16 @@ class Quotes:
 
     def _growth(self, ask: ReplicaAsk, rows: Rowids) -> Integers:
         """Machines that clusters of its group may still have."""
-        table, group = self.fleet.table, self.fleet.group_of(ask.demand, ask.overflow)
-        if group not in self.fleet.groups:
+        fleet, demand, overflow = self.fleet, ask.demand, ask.overflow
+        table, groups = fleet.table, demand.groups(overflow)
+        if fleet.groups.keys().isdisjoint(groups):
             return np.zeros(len(rows), np.int64)
-        version, found = self._grown.get(group) or (NONE, np.zeros(table.count, np.int64))
+        version, found = self._grown.get(groups) or (NONE, np.zeros(table.count, np.int64))
         if version != table.version:
             changed = table.changed_since(version) if version != NONE else None
             for row in range(table.count) if changed is None else changed:
-                found[row] = self._growth_in(row, group)
-            self._grown[group] = (table.version, found)
+                found[row] = self._growth_in(row, fleet.group_of(demand, overflow, row))
+            self._grown[groups] = (table.version, found)
         return found[rows]
 
     def _growth_in(self, row: int, group: str) -> int:
@@ -198,11 +199,7 @@ class Quotes:
     def _open_nodes(self, demand: Demand, rows: Rowids) -> Integers:
         """Machines that it may still open where some are kept for others."""
         fleet = self.fleet
-        left = []
-        for row in rows.tolist():
-            offer = fleet.offers[row]
-            is_free = offer.name in demand.admitted or not offer.reserved_nodes or "reservation" in demand.ignoring
-            left.append(NO_LIMIT if is_free else offer.limits.nodes - offer.reserved_nodes - fleet.open_nodes[row])
+        left = [fleet.unreserved(row) if _is_held_back(fleet, demand, row) else NO_LIMIT for row in rows.tolist()]
         return np.array(left, np.int64)
 
     def _overflow_left(self, static: str) -> int:
@@ -255,15 +252,14 @@ class Quotes:
         """Is there a machine with room, in a cluster of the right group? Looks at all machines of all offers at once."""
         fleet, demand = self.fleet, ask.demand
         found = np.zeros(fleet.table.count, np.bool_)
-        name = fleet.group_of(demand, ask.overflow)
-        group = fleet.groups.get(name)
-        if group is None:
+        taking = fleet.taking(demand, ask.overflow)
+        if taking is None:
             return found[rows]
         machines = fleet.machines
         if self._is_choosy(demand) and len(rows) * 4 < fleet.table.count:
-            some = [machine for row in rows.tolist() for machine in fleet.on_row[row] if machines.cluster[machine].group == name]
+            some = [machine for row in rows.tolist() for machine in fleet.on_row[row] if taking[machine]]
         else:
-            mask = machines.column("alive") & (machines.column("group") == group) & ~machines.column("closed")
+            mask = machines.column("alive") & taking & ~machines.column("closed")
             for resource, amount in demand.effective_needs.items():
                 mask &= machines.free(machines.add_resource(resource)) >= amount
             if not self._is_choosy(demand):
@@ -324,17 +320,15 @@ def takes(fleet: Fleet, demand: Demand, machine: int) -> bool:
     if demand.per_node and machines.holds[machine][demand.name] >= demand.per_node:
         return False
     row = machines.cluster[machine].row
-    if not is_allowed(demand, machines.kind[machine]) or not _may_open(fleet, demand, machine, row):
+    if not is_allowed(demand, machines.kind[machine]) or (_is_held_back(fleet, demand, row) and fleet.unreserved(row) < 0):
         return False
     return not (demand.needs.get("gpu") and fleet.offers[row].limits.gpus) or gpu_limit(fleet, demand, row) != ""
 
 
-def _may_open(fleet: Fleet, demand: Demand, machine: int, row: int) -> bool:
-    """Others than those who may use the reserve keep to machines that are open already, or that may still be opened."""
+def _is_held_back(fleet: Fleet, demand: Demand, row: int) -> bool:
+    """Is something reserved there for others?"""
     offer = fleet.offers[row]
-    if not offer.reserved_nodes or offer.name in demand.admitted or "reservation" in demand.ignoring:
-        return True
-    return bool(fleet.machines.column("open")[machine]) or fleet.open_nodes[row] < offer.limits.nodes - offer.reserved_nodes
+    return bool(offer.reserved_nodes) and offer.name not in demand.admitted and "reservation" not in demand.ignoring
 
 
 def gpu_limit(fleet: Fleet, demand: Demand, row: int) -> str:

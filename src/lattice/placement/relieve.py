@@ -90,6 +90,8 @@ def _grown(demand: Demand, fleet: Fleet, cluster: Cluster, seats: list[Seat]) ->
 def _may_grow(fleet: Fleet, cluster: Cluster, name: str) -> MachineType | None:
     """One more machine of this class, within every limit of the cluster, its offer and its budgets."""
     offer, table = fleet.offers[cluster.row], fleet.table
+    if not cluster.is_kept and fleet.unreserved(cluster.row) < 1:
+        return None
     kind = next((each for each in offer.types if each.name == name), None)
     if kind is None or offer.closed or len(cluster.machines) >= min(cluster.max_nodes, offer.limits.nodes_per_cluster):
         return None

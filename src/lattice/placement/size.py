@@ -47,25 +47,25 @@ def take_seat(demand: Demand, fleet: Fleet, machine: int) -> Seat:
     row = fleet.machines.cluster[machine].row
     offer, needs = fleet.offers[row], demand.effective_needs
     limit = gpu_limit(fleet, demand, row) if needs.get("gpu") and offer.limits.gpus else ""
-    seat = Seat(demand.name, machine, tuple(needs.items()), limit, offer.name not in demand.admitted)
+    seat = Seat(demand.name, machine, tuple(needs.items()), limit)
     fleet.seat(seat)
     return seat
 
 
 def plain_seats(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> list[Seat] | None:
-    """For these replicas, to be taken later and with others; None: some are in places that count GPUs or keep a reserve."""
-    offers = [fleet.offers[fleet.machines.cluster[each].row] for each in machines]
-    if any(offer.reserved_nodes or offer.limits.gpus for offer in offers):
+    """For these replicas, to be taken later and with others; None: some are in places that count GPUs."""
+    if any(fleet.offers[fleet.machines.cluster[each].row].limits.gpus for each in machines):
         return None
-    needs, admitted = tuple(demand.effective_needs.items()), demand.admitted
-    return [Seat(demand.name, each, needs, "", offer.name not in admitted) for each, offer in zip(machines, offers, strict=True)]
+    needs = tuple(demand.effective_needs.items())
+    return [Seat(demand.name, each, needs) for each in machines]
 
 
 def _machine_with_room(ask: ReplicaAsk, fleet: Fleet, row: int, *, filling: bool, kind: str = "") -> int | None:
     """In the cluster with most neighbours that has one, of those the fullest: the machine with the fewest replicas of the service,
     of those the one with least room."""
     roomy, near = _roomy(ask, fleet, row), neighbours_in(ask.demand, fleet)
-    clusters = [each for each in map(fleet.clusters.__getitem__, roomy) if each.is_filling or not filling]
+    group = fleet.group_of(ask.demand, ask.overflow, row)
+    clusters = [each for each in map(fleet.clusters.__getitem__, roomy) if not filling or (each.is_filling and each.group == group)]
     for cluster in sorted(clusters, key=lambda each: nearest_first(each, near)):
         machines = [each for each in roomy[cluster.name] if kind in ("", fleet.machines.kind[each].name)]
         found = pick_machine(ask.demand, fleet, machines)
@@ -80,15 +80,17 @@ def neighbours_in(demand: Demand, fleet: Fleet) -> Counter[str]:
     return Counter(name for each in others for name in fleet.clusters_of(each))
 
 
-def nearest_first(cluster: Cluster, near: Counter[str]) -> tuple[int, int, str]:
-    return (-near[cluster.name], -cluster.fullness, cluster.name)
+def nearest_first(cluster: Cluster, near: Counter[str]) -> tuple[bool, int, int, str]:
+    """What is kept for it leaves room to others."""
+    return (not cluster.is_kept, -near[cluster.name], -cluster.fullness, cluster.name)
 
 
 def _roomy(ask: ReplicaAsk, fleet: Fleet, row: int) -> dict[str, list[int]]:
-    """Machines of the right group with so much free, by cluster."""
-    machines = fleet.machines
-    group = fleet.groups.get(fleet.group_of(ask.demand, ask.overflow), -1)
-    mask = machines.column("alive") & (machines.column("offer") == row) & (machines.column("group") == group)
+    """Machines of the right groups with so much free, by cluster."""
+    machines, taking = fleet.machines, fleet.taking(ask.demand, ask.overflow)
+    if taking is None:
+        return {}
+    mask = machines.column("alive") & (machines.column("offer") == row) & taking
     for resource, amount in ask.demand.effective_needs.items():
         mask &= machines.free(machines.add_resource(resource)) >= amount
     found: dict[str, list[int]] = {}
@@ -113,7 +115,7 @@ def ranks(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> list[tuple[i
 
 
 def _new_machine(ask: ReplicaAsk, fleet: Fleet, row: int, kind: MachineType) -> int:
-    grown = [fleet.clusters[each] for each in growing(fleet, row, fleet.group_of(ask.demand, ask.overflow))]
+    grown = [fleet.clusters[each] for each in growing(fleet, row, fleet.group_of(ask.demand, ask.overflow, row))]
     near = neighbours_in(ask.demand, fleet)
     first = min(grown, key=lambda each: nearest_first(each, near), default=None)
     return new_machines(ask, fleet, row, kind, first)[1][0]
@@ -137,11 +139,12 @@ def new_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:
     cluster = Cluster(
         name=cluster_name(offer.name, rules.prefix, number),
         row=row,
-        group=fleet.group_of(ask.demand, ask.overflow),
+        group=fleet.group_of(ask.demand, ask.overflow, row),
         min_nodes=min(rules.min_nodes, most),
         max_nodes=most,
         packing=rules.packing,
         overflow=ask.overflow,
+        is_kept=offer.name in ask.demand.admitted,
     )
     fleet.add_cluster(cluster, number)
     return cluster

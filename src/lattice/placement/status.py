@@ -10,7 +10,7 @@ import msgspec
 from lattice.engine.decide import Decision
 from lattice.engine.explain import refusals
 from lattice.kinds.base import Kind, Metadata
-from lattice.kinds.cluster import ClusterSpec, ClusterStatus, ClusterUtilization, LatticeCluster
+from lattice.kinds.cluster import RESERVE_LABEL, ClusterSpec, ClusterStatus, ClusterUtilization, LatticeCluster
 from lattice.kinds.infrastructure import (
     ByteUse,
     CloudClusters,
@@ -158,12 +158,18 @@ def cluster_object(cluster: Cluster, fleet: Fleet, before: LatticeCluster | None
         min_nodes=cluster.min_nodes,
         max_nodes=None if cluster.max_nodes >= NO_LIMIT else cluster.max_nodes,
         policy_hash=cluster.group.split("/", 1)[0],
-        labels={OVERFLOW_LABEL: cluster.overflow} if cluster.overflow else {},
+        labels=before.spec.labels if before else _labels(cluster, offer.name),
     )
     if before is not None:
         return msgspec.structs.replace(before, spec=spec)
     metadata = Metadata(name=cluster.name)
     return LatticeCluster(api_version=resource.api_version, kind=resource.kind, metadata=metadata, spec=spec)
+
+
+def _labels(cluster: Cluster, offer: str) -> dict[str, str]:
+    """What it is for, from its first day on."""
+    found = {OVERFLOW_LABEL: cluster.overflow, RESERVE_LABEL: offer if cluster.is_kept else ""}
+    return {key: value for key, value in found.items() if value}
 
 
 def cluster_status(cluster: Cluster, fleet: Fleet, before: ClusterStatus) -> ClusterStatus:

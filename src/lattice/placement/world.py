@@ -118,7 +118,7 @@ class World:
 
     @cached_property
     def _reservations(self) -> list[Offer]:
-        return [offer for offer in self.supply.offers if offer.reservation]
+        return [offer for offer in self.supply.offers if offer.reserved_nodes]
 
     @cached_property
     def demands(self) -> dict[str, Demand]:
@@ -140,8 +140,9 @@ class World:
         fleet.dependants = self._dependants
         present = Present.of(self.objects.values(), self.layout, self.supply.classes)
         made = (each for each in self.objects.values() if isinstance(each, LatticeCluster))
+        others = self._of_others()
         for cluster in sorted(made, key=lambda each: each.metadata.name):
-            add_cluster(fleet, cluster, present)
+            add_cluster(fleet, cluster, present, others)
         fleet.table.quotes = Quotes(fleet)
         count_clusters(fleet, self.objects.values(), self.layout)
         packing = {demand.rules.hash: demand.rules.packing for demand in self.demands.values()}
@@ -154,6 +155,13 @@ class World:
         add_bare(fleet, present)
         seating.guess()
         return fleet
+
+    def _of_others(self) -> set[str]:
+        """Clusters with replicas that no reserve is for."""
+        if not self._reservations:
+            return set()
+        placed = ((each, self.demands[name].admitted) for name, service in self.services.items() for each in service.status.placements)
+        return {each.cluster for each, admitted in placed if each.pool not in admitted}
 
     def _largest_first(self, service: str) -> tuple[int, int, str]:
         """Small replicas find room beside large ones, not the other way round."""

@@ -85,6 +85,7 @@ class WorkloadAsk:
 def fixed_part(demands: Demands) -> Hashable:
     """What plugins look at whose answers depend on fixed facts of a node only."""
     return (
+        bool(demands.service),
         demands.cluster,
         demands.runtime,
         demands.node_selector,

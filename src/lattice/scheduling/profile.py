@@ -21,6 +21,7 @@ from lattice.scheduling.plugins.fragmentation import GpuFragmentation
 from lattice.scheduling.plugins.gpu import Gpu
 from lattice.scheduling.plugins.host_ports import HostPorts
 from lattice.scheduling.plugins.in_cluster import InCluster
+from lattice.scheduling.plugins.kept import Kept
 from lattice.scheduling.plugins.least_taken import LeastTaken
 from lattice.scheduling.plugins.licence import Licence
 from lattice.scheduling.plugins.machine_image import MachineImage
@@ -67,6 +68,7 @@ class NodeScore(Protocol):
 _FILTERS: tuple[NodeFilter, ...] = (  # a node that several rule out is counted for the first of them
     Ready(),
     InCluster(),
+    Kept(),
     NodeSelector(),
     NodeAffinity(),
     Taints(),

@@ -84,7 +84,7 @@ def _nodes(offer: Offer, with_reserve: bool) -> int:
 
 
 def _opened(fleet: Fleet, row: int, with_reserve: bool) -> int:
-    """Machines with replicas on them; without the reserve, with replicas that it is not for."""
+    """Machines with replicas on them; without the reserve, all that others have."""
     if not with_reserve and fleet.offers[row].reserved_nodes:
         return fleet.open_nodes[row]
     return sum(1 for cluster in fleet.in_offer[row].values() for machine in cluster.machines if fleet.machines.holds[machine])

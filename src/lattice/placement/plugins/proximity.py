@@ -47,9 +47,8 @@ class Proximity:
 
 def _shared(ask: ReplicaAsk, fleet: Fleet, service: str) -> frozenset[int]:
     """Where it would be put into clusters that the other one is in: services share clusters under equal rules only."""
-    group = fleet.group_of(ask.demand, ask.overflow)
     clusters = (fleet.clusters[name] for name in fleet.clusters_of(service))
-    return frozenset(each.row for each in clusters if each.group == group)
+    return frozenset(each.row for each in clusters if each.group == fleet.group_of(ask.demand, ask.overflow, each.row))
 
 
 def _to_nearest(fleet: Fleet, places: frozenset[int], shared: frozenset[int]) -> Floats:

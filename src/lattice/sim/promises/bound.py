@@ -7,6 +7,7 @@ from math import inf
 import msgspec
 from msgspec.structs import replace
 
+from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.kinds.constraint import WorkloadTerm
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload
@@ -81,6 +82,7 @@ def infeasible(workload: LatticeWorkload, node: LatticeNode | None) -> str:
         "it is being removed": not node.metadata.deletion_timestamp,
         "it has a taint": bearable,
         "it is of another cluster": workload.spec.cluster in ("", spec.cluster),
+        "it is reserved for others": bool(workload.spec.service) or RESERVE_LABEL not in labels,
         "it has other labels": all(labels.get(key) == value for key, value in workload.spec.constraints.node_selector.items()),
         "the workload is being deleted": not workload.metadata.deletion_timestamp,
         "the workload is not to run": workload.spec.desired_state == "Running",
