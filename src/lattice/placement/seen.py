@@ -106,7 +106,8 @@ def stays(node: LatticeNode) -> bool:
 def is_fresh(node: LatticeNode, patience: Patience) -> bool:
     """It became ready just now: who has waited for it is about to be given it, and needs no other."""
     ready = next((each for each in node.status.conditions if each.type == "Ready" and each.status == "True"), None)
-    return ready is not None and bool(ready.last_transition_time) and not patience.is_over(ready.last_transition_time)
+    since = ready.last_transition_time if ready else None
+    return since is not None and not patience.is_over(since)
 
 
 def is_stuck(workload: LatticeWorkload, patience: Patience) -> bool:
