@@ -225,8 +225,8 @@ def _skew(settled: Settled, service: LatticeService, key: str, most: int) -> Ite
         return
     counts = Counter(_domain(offer, key) for offer in _offers(fleet, name))
     could = {_domain(offer, key) for row, offer in enumerate(fleet.offers) if _may(settled, service, offer, row)}
-    least = min(counts[domain] for domain in {*counts, *could})
-    yield from _over(f"skew over {key}", max(counts.values()) - least, most)
+    inside = [counts[domain] for domain in could]
+    yield from _over(f"skew over {key}", max(inside, default=0) - min(inside, default=0), most)
 
 
 def _may(settled: Settled, service: LatticeService, offer: Offer, row: int) -> bool:

@@ -1,5 +1,6 @@
 """Each rule alone can reject an offer and says why; together they decide where every replica goes."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -247,6 +248,14 @@ def test_a_full_region_still_counts_for_the_skew() -> None:
     pools = [a_pool("p1", region="r1"), a_pool("p2", region="r2", capacity={"maxNodes": 1})]
     rule = a_policy(spreadConstraint={"topologyKey": "region", "maxSkew": 1})
     assert where(*pools, a_service(cores=4, replicas=6), rule) == {"p1": 2, "p2": 1}
+
+
+def test_a_region_that_is_left_over_from_other_requirements_does_not_count_for_the_skew() -> None:
+    even = [{"topologyKey": "region", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
+    pools = [a_pool("p1", region="r1", labels={"compliance": ["gdpr"]}), a_pool("p2", region="r2")]
+    before = settle(a_world(*pools, a_service(replicas=2, spread=even))).applied()
+    after = settle(before.having([a_service(replicas=4, spread=even, compliance=["gdpr"])]))
+    assert Counter(offer for offer, _, _ in after.where[API].elements()) == {"p1": 3, "p2": 1}
 
 
 def test_per_node_spread_opens_machines() -> None:

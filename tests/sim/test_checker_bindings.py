@@ -54,12 +54,23 @@ def more_than_there_is_room(past: Past, bad: bool) -> None:
 
 def more_than_is_left_beside_who_stays(past: Past, bad: bool) -> None:
     """Who was bound to another node of that name takes nothing of this one."""
-    former = workload("w1", on="n1")
-    elsewhere = replace(former.status, binding=replace(former.status.binding, uid="uid-of-a-former-node"))
-    past.commit(node("n1"))
-    past.commit(former if bad else replace(former, status=elsewhere))
+    here = node("n1")
+    there = here if bad else replace(here, metadata=replace(here.metadata, uid="uid-of-a-former-node"))
+    stays = workload("w1", on="n1")
+    binding = replace(stays.status.binding, uid=there.metadata.uid)
+    past.commit(there)
+    past.commit(stays := replace(stays, status=replace(stays.status, binding=binding)))
+    past.commit(here)
     bound(past, name="w2")
-    past.commit(gone=(former,))
+    past.commit(gone=(stays,))
+
+
+def to_a_node_that_is_there_no_more(past: Past, bad: bool) -> None:
+    past.commit(node("n1"))
+    each = workload("w1", on="n1", ready=True)
+    binding = replace(each.status.binding, uid="uid-of-a-former-node" if bad else "uid-n1")
+    past.commit(each := replace(each, status=replace(each.status, binding=binding)))
+    past.runs(each)
 
 
 def more_than_is_left_beside_what_is_prepared(past: Past, bad: bool) -> None:
@@ -343,6 +354,7 @@ CASES: list[tuple[str, Case]] = [
     ("I-11", a_slot_twice),
     ("I-12", more_than_there_is_room),
     ("I-12", more_than_is_left_beside_who_stays),
+    ("I-14", to_a_node_that_is_there_no_more),
     ("I-12", more_than_is_left_beside_what_is_prepared),
     ("I-13", taken_from_a_silent_node_too_soon),
     ("I-13", taken_from_a_node_that_speaks_again),

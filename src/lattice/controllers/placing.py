@@ -1,7 +1,7 @@
 """How placements are written: status, clusters and money of one service in one commit, from what the copies have at that moment."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -57,6 +57,7 @@ class Placing:
         self._ledgers, self._nodes = office.copy(LatticeLedger), office.copy(LatticeNode)
         self._books = Ledgers(office.store, office.clock, office.term, office.new_uid)
         self._teller = office.teller("services")
+        self.too_dear: frozenset[Cell] = frozenset()  # where a machine was lately refused that is wanted, and that nobody pays for
 
     async def write(self, decided: Decided, said: Mapping[str, Said]) -> Refusal | None:
         """Those that take machines first, in the order in which they were decided; then what is left to be said."""
@@ -194,28 +195,33 @@ class Placing:
         """Machines that are to be there and that a budget does not pay for: the release of another has crossed the decision, or its
         place is still taken by one that leaves."""
         paid, fleet = paid_for(self._ledgers.all()), decided.fleet
+        kinds: dict[str, list[str]] = {}
+        for name, kind in decided.in_advance:
+            kinds.setdefault(name, []).append(kind)
+        self.too_dear = frozenset()
         for known in self._clusters.all():
             cluster, entry = fleet.clusters.get(known.metadata.name), self._clusters.entry(f"/{known.metadata.name}")
-            wanted, leaving = self._with_successors(known, decided.in_advance)
+            wanted, leaving = self._with_successors(known, kinds.get(known.metadata.name, ()))
             owed = charges(fleet, cluster, wanted, paid) if cluster and entry else ()
             if owed and entry and cluster and is_within_limits(fleet, cluster):
                 writes = [self._teller.event(each, "NodeReplaced", SUCCESSOR) for _, each in leaving]
                 checks = [Check(entry.key, entry.revision), *(Check(each.key, each.revision) for each, _ in leaving)]
                 answer = await self._books.commit_with_charges(Payment(writes, owed, checks=checks))
-                if not isinstance(answer, OverBudget):
+                if isinstance(answer, OverBudget):
+                    self.too_dear |= {(known.metadata.name, each.lot.node_class) for each in owed}
+                else:
                     await self._caught_up(answer.revision)
 
-    def _with_successors(self, cluster: LatticeCluster, cells: Collection[Cell]) -> tuple[dict[str, int], list[tuple[Entry, LatticeNode]]]:
-        """Machines by class, one more where one that leaves is to be replaced before it is gone; and the first of those that leave."""
+    def _with_successors(self, cluster: LatticeCluster, kinds: Iterable[str]) -> tuple[dict[str, int], list[tuple[Entry, LatticeNode]]]:
+        """Machines by class, of these one more than there are where one that leaves is to be replaced before it is gone; and who leaves."""
         wanted, found = dict(cluster.spec.nodes), []
-        for name, kind in sorted(cells):
-            leaving = [
-                each for each in self._nodes.by("cluster", name) if each.spec.node_class == kind and each.metadata.deletion_timestamp
-            ]
+        for kind in sorted(kinds):
+            there = [each for each in self._nodes.by("cluster", cluster.metadata.name) if each.spec.node_class == kind]
+            leaving = [each for each in there if each.metadata.deletion_timestamp]
             first = min(leaving, key=lambda each: each.metadata.name, default=None)
             entry = self._nodes.entry(f"/{first.metadata.name}") if first else None
-            if name == cluster.metadata.name and first and entry:
-                wanted[kind] = wanted.get(kind, 0) + 1
+            if first and entry:
+                wanted[kind] = max(wanted.get(kind, 0), len(there) + 1)
                 found.append((entry, first))
         return wanted, found
 

@@ -1,6 +1,6 @@
 """Who finds no node, and who must make room: told on the record of each, once per change of reason."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -65,12 +65,12 @@ class Refusals:
         for name in await self._write(puts):
             self.untold.pop(name, None)
 
-    def in_vain(self, queue: Queue) -> Iterator[str]:
-        """Who was to make room, was not told so yet, and needs not any more: whoever it was for is gone."""
+    def in_vain(self, queue: Queue, awaited: Container[str]) -> Iterator[str]:
+        """Who was to make room, was not told so yet, and needs not any more: whoever it was for is gone, and nobody else waits for it."""
         copy, placements = self.deeds.office.copy(LatticeWorkload), self.scheduler.table.placements
         for name, whom in list(self._for_whom.items()):
             found = copy.get(name)
-            if whom not in queue and whom not in placements and not (found and is_leaving(found)):
+            if name not in awaited and whom not in queue and whom not in placements and not (found and is_leaving(found)):
                 del self._for_whom[name]
                 yield name
 

@@ -168,6 +168,7 @@ class SchedulingController:
         for path in [*self._workloads, *self.roster.due(now.seconds)]:
             self._absorb_workload(path, now)
         self._workloads.clear()
+        self._spare(now)
         if self.disruptions.has_eased(self.roster.queue.is_awaited(Wakes.LIMITS_EASED)):
             self.roster.queue.wake(Wakes.LIMITS_EASED, now.seconds)
         self._tell_odd()
@@ -176,6 +177,13 @@ class SchedulingController:
             if self.before is not None:
                 self.table.lessons.carry_over(self.before.lessons)
                 self.before = None
+
+    def _spare(self, now: Moment) -> None:
+        """Who needs not make room any more has its place again, before anybody is given the room."""
+        awaited = {name for each in self._held.values() for name in each.waits_for}
+        for name in self.refusals.in_vain(self.roster.queue, awaited):
+            self.scheduler.departed(name)
+            self._absorb_workload(name, now)
 
     def _overtaken(self, nodes: set[str]) -> None:
         """What was decided before somebody else moved its node, and is not written yet, was decided on less than is known now."""
@@ -395,9 +403,6 @@ class SchedulingController:
 
     async def _evict(self) -> None:
         """Who was told to make room is marked; whoever runs workloads stops it, and takes its node away."""
-        for name in self.refusals.in_vain(self.roster.queue):
-            self.scheduler.departed(name)
-            self._workloads[name] = None
         if self.table.leaving:
             await self.refusals.mark({name: node for node, names in self.table.leaving.items() for name in names})
 

@@ -136,7 +136,7 @@ class Services:
         return found
 
     def _thought(self, world: World, seen: Seen, refused: Mapping[str, OverBudget]) -> Outcome:
-        decided = decide_stages(world, seen, but=refused)
+        decided = decide_stages(world, seen, but=refused, too_dear=self._placing.too_dear)
         state = state_of(decided.fleet) if decided.placements or refused else ""
         decisions = {name: self._judge(decided, each, state) for name, each in decided.placements.items()}
         decisions |= {name: _over_budget(over, world, name, state) for name, over in refused.items()}

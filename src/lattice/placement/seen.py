@@ -34,9 +34,8 @@ class Patience:
     grace: timedelta
 
     def is_over(self, since: str) -> bool:
-        """What is yet to come by this clock was written by another, and nobody knows how long ago."""
-        waited = self.now - datetime.fromisoformat(since)
-        return waited >= self.grace or waited < timedelta(0)
+        """What is far ahead of this clock was written by another, and nobody knows how long ago."""
+        return not -self.grace <= self.now - datetime.fromisoformat(since) < self.grace
 
 
 def look(
@@ -78,7 +77,12 @@ def _held_up(nodes: Iterable[LatticeNode], paid: Iterable[Counter[Cell]]) -> fro
     """Where none is on its way, and some budget pays for no more than are there: one that leaves has its money until it is gone."""
     there = Counter((each.spec.cluster, each.spec.node_class) for each in nodes)
     awaited = {(each.spec.cluster, each.spec.node_class) for each in nodes if not each.metadata.deletion_timestamp and not has_joined(each)}
-    return frozenset(cell for counts in paid for cell, count in counts.items() if count <= there[cell]) - awaited
+    kinds: dict[str, list[Cell]] = {}
+    for cell in there:
+        kinds.setdefault(cell[0], []).append(cell)
+    known = ((counts, {name for name, _ in counts}) for counts in paid)
+    cells = (cell for counts, names in known for name in names for cell in kinds.get(name, ()) if counts[cell] <= there[cell])
+    return frozenset(cells) - awaited
 
 
 def is_going(workload: LatticeWorkload) -> bool:
@@ -107,7 +111,7 @@ def is_fresh(node: LatticeNode, patience: Patience) -> bool:
     """It became ready just now: who has waited for it is about to be given it, and needs no other."""
     ready = next((each for each in node.status.conditions if each.type == "Ready" and each.status == "True"), None)
     since = ready.last_transition_time if ready else None
-    return since is not None and not patience.is_over(since)
+    return not patience.is_over(since) if since else False
 
 
 def is_stuck(workload: LatticeWorkload, patience: Patience) -> bool:

@@ -60,8 +60,11 @@ class Decided:
         self.stages = [*(stage for stage in kept if stage.services), Stage(tuple(services), touched)]
 
 
-def decide_stages(world: World, seen: Seen, *, keep: int = 1, but: Collection[str] = ()) -> Decided:
-    """Fewer where fewer are wanted, more where more are; the rest stays where it is. `but`: services that get no more."""
+def decide_stages(
+    world: World, seen: Seen, *, keep: int = 1, but: Collection[str] = (), too_dear: frozenset[Cell] = frozenset()
+) -> Decided:
+    """Fewer where fewer are wanted, more where more are; the rest stays where it is. `but`: services that get no more; `too_dear`: where
+    a machine that is wanted was refused, so that whoever waits for it looks elsewhere."""
     fleet = world.fleet()
     decided = Decided(world, fleet, unsettled=set(seen.unsettled))
     for cluster in fleet.clusters.values():
@@ -72,7 +75,7 @@ def decide_stages(world: World, seen: Seen, *, keep: int = 1, but: Collection[st
             decided.unsettled.update(fleet.machines.cluster[seat.machine].name for seat in outgrowing)
             for seat in outgrowing:
                 fleet.unseat(seat)
-    decided.in_advance = in_advance(fleet, seen)
+    decided.in_advance = in_advance(fleet, seen) - too_dear
     for name in sorted(seen.stuck.keys() & world.demands.keys()):
         stuck = Counter({cell: count for cell, count in seen.stuck[name].items() if cell not in decided.in_advance})
         if name not in but and (found := relieve(world.demands[name], fleet, stuck, seen)):

@@ -2,14 +2,16 @@
 
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import Change
 
 FIRST_WAIT = 1.0  # seconds after the first failure; doubles with each
 LONGEST_WAIT = 60.0
-PROMPT: frozenset[Hashable] = frozenset({Change.NODE_ADDED, Change.NODE_READY})  # these cut a wait short: a machine may have come for it
+PROMPT: frozenset[Hashable] = frozenset({Change.NODE_READY})  # cuts a wait short: a machine may have come for it
+PROMPT_WAIT = 5.0  # seconds after a failure, however often it has failed
+SLACK = 64
 SAFETY_WAKE = 300.0  # a sleeper is tried again after this even if nothing seems to have changed
 
 
@@ -142,7 +144,7 @@ class Queue:
         prompt = entry.wakes_on & PROMPT
         self._rouse(entry)
         if changes & PROMPT:
-            self._wait(entry, max(now, min(entry.not_before, entry.failed_at + FIRST_WAIT)))
+            self._wait(entry, max(now, min(entry.not_before, entry.failed_at + PROMPT_WAIT)))
         else:
             self._wait(entry, max(now, entry.not_before))
             self._sleep(entry, prompt)
@@ -218,6 +220,9 @@ class Queue:
     def _wait(self, entry: _Entry, until: float) -> None:
         self._restamp(entry, "waiting")
         heappush(self._waiting, (until, entry.stamp, entry.ask.name))
+        if len(self._waiting) > 2 * len(self._entries) + SLACK:  # most of them are outdated
+            self._waiting = [each for each in self._waiting if self._is_current(each[2], each[1])]
+            heapify(self._waiting)
 
     def _sleep(self, entry: _Entry, wakes_on: frozenset[Hashable]) -> None:
         entry.wakes_on = wakes_on

@@ -26,11 +26,12 @@ def domain_of(offer: Offer, key: str) -> str:
 
 
 def replicas_by_domain(fleet: Fleet, service: str, key: str, may: Flags) -> dict[str, int]:
-    """Of a service; domains that it may go to and is not in count as well."""
+    """Of a service, in the domains that it may go to: where replicas are left over from other requirements nothing is compared with."""
     counts = {domain_of(fleet.offers[row], key): 0 for row in np.flatnonzero(may).tolist()}
     for row, replicas in fleet.counts(service).items():
         domain = domain_of(fleet.offers[row], key)
-        counts[domain] = counts.get(domain, 0) + replicas
+        if domain in counts:
+            counts[domain] += replicas
     return counts
 
 

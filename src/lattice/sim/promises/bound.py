@@ -41,7 +41,7 @@ def bindings(seen: Seen, record: Record, moves: list[Move]) -> Found:
         there = [each for each in after.values() if not _is_elsewhere(seen, each)]
         for short in lacking(move.new, taken, node, there):
             yield "I-12", short
-        why = infeasible(move.new, seen.snap.nodes.get(f"/{taken}")) or _same_port(move.new, taken, there)
+        why = _of_another(move.new, node) or infeasible(move.new, seen.snap.nodes.get(f"/{taken}")) or _same_port(move.new, taken, there)
         why = why or _too_near(move.new, node, there, seen.snap.nodes) or _uneven(seen, record, move.new, taken)
         if why:
             yield "I-14", f"{move.key.path} was bound to {taken}: {why}"
@@ -49,6 +49,10 @@ def bindings(seen: Seen, record: Record, moves: list[Move]) -> Found:
     for (namespace, service, slot), count in slots.items():
         if count > 1:
             yield "I-11", f"{count} replicas have slot {slot} of {namespace}/{service}"
+
+
+def _of_another(workload: LatticeWorkload, node: LatticeNode | None) -> str:
+    return "that is another node of that name" if node is not None and is_on_former(workload, node) else ""
 
 
 def _is_elsewhere(seen: Seen, workload: LatticeWorkload) -> bool:

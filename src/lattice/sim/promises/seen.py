@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
@@ -45,7 +46,7 @@ class Seen:
 
     def on_its_way(self, record: Record) -> Iterator[Record]:
         """What the same writer writes so soon after that it may have decided both together."""
-        for each in self.world.store.history[bisect_right(self._revisions, record.revision) :]:
+        for each in islice(self.world.store.history, bisect_right(self._revisions, record.revision), None):
             if each.at > record.at + PONDER:
                 return
             if (each.actor, each.term) == (record.actor, record.term):
