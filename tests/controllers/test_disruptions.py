@@ -162,6 +162,32 @@ def test_nobody_makes_room_for_one_that_was_deleted_before_anybody_was_told_to()
     asyncio.run(script())
 
 
+@pytest.mark.parametrize(("priority", "gone"), [pytest.param(20, 1, id="more important"), pytest.param(0, 0, id="equally important")])
+def test_who_comes_as_one_that_waited_for_room_is_deleted_is_not_put_beside_those_who_are_still_there(priority: int, gone: int) -> None:
+    async def script() -> None:
+        async with a_full_house(0, 3) as (world, clock, one):
+            marked, mark = [], one.controller.refusals.mark
+
+            async def not_yet(leaving: Any) -> None:
+                if marked:
+                    await mark(leaving)
+                marked.append(leaving)
+
+            one.controller.refusals.mark = not_yet  # type: ignore[method-assign]
+            await world.add(a_workload("high", priority=10))
+            await one.look()
+            assert marked, "one was chosen"
+            await world.delete(LatticeWorkload, "high")
+            await world.add(a_workload("next", priority=priority))
+            for _ in range(3):
+                await one.look()
+                await clock.advance(1)
+            assert (await world.workload("next")).status.binding is None
+            assert len(await leaving(world)) == gone
+
+    asyncio.run(script())
+
+
 def test_one_that_leaves_for_another_reason_cannot_be_spared() -> None:
     async def script() -> None:
         async with a_full_house(2, 3) as (world, _, one):

@@ -1,5 +1,6 @@
 """What is seen of replicas: where something is not yet as it is meant to be, no machine may be given up."""
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -113,6 +114,22 @@ def test_a_replica_is_not_stuck_while_a_node_that_it_waited_for_is_fresh(ready: 
     node = msgspec.structs.replace(node, spec=msgspec.structs.replace(node.spec, cluster=cluster), status=status)
     waiting = a_replica(0, node="", conditions=(said_of("False", "NoNodeFits", 60),))
     assert bool(seen(a_placed(1), waiting, nodes=(a_node(), node)).stuck) == stuck
+
+
+@pytest.mark.parametrize(
+    ("nodes", "paid", "held_up"),
+    [
+        pytest.param([a_node(going=True)], [1], True, id="one leaves, and has the money until it is gone"),
+        pytest.param([a_node(going=True)], [2], False, id="its successor is paid for"),
+        pytest.param([a_node(going=True), a_node("n2", "NotJoined")], [2], False, id="and is on its way"),
+        pytest.param([a_node(), a_node("n2", going=True)], [2, 3], True, id="one of two budgets pays for no more than are there"),
+        pytest.param([a_node(), a_node("n2", going=True)], [0, 3], True, id="or for none of this class"),
+        pytest.param([a_node(going=True)], [], False, id="nobody counts"),
+    ],
+)
+def test_where_no_machine_comes_whatever_is_wanted(nodes: list[LatticeNode], paid: list[int], *, held_up: bool) -> None:
+    counts = [Counter({("c", "m"): count} if count else {("c", "other"): 1}) for count in paid]
+    assert look([], [], nodes, PATIENCE, counts).held_up == ({("c", "m")} if held_up else set())
 
 
 @pytest.mark.parametrize(

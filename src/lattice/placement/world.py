@@ -24,6 +24,7 @@ from lattice.placement.offer import NO_LIMIT, Budget, Offer
 from lattice.placement.present import BLANK, Layout, Present, Seating, add_bare, add_cluster, count_clusters
 from lattice.placement.prices import PriceBook
 from lattice.placement.quote import Quotes
+from lattice.placement.replicas import Cell
 from lattice.placement.supply import Finding, Supply, compile_supply
 
 SUPPLY = (LatticePool, LatticeNodeClass, CloudInfrastructure, StaticInfrastructure, LatticeLedger)
@@ -93,8 +94,15 @@ class World:
         now = self.now
         if now is None:
             return supply
-        known = {name: _with_spending(budget, ledgers.get(name), now) for name, budget in supply.budgets.items()}
+        prices = self._prices(supply)
+        known = {name: _with_spending(budget, ledgers.get(name), now, prices) for name, budget in supply.budgets.items()}
         return replace(supply, budgets=known)
+
+    def _prices(self, supply: Supply) -> dict[Cell, int]:
+        """Of machines by cluster and class, as they are today."""
+        rates = {offer.name: {kind.name: kind.rate for kind in offer.types} for offer in supply.offers}
+        clusters = (each for each in self.objects.values() if isinstance(each, LatticeCluster))
+        return {(each.metadata.name, kind): rate for each in clusters for kind, rate in rates.get(each.spec.pool, {}).items()}
 
     @cached_property
     def latencies(self) -> Latencies:
@@ -193,12 +201,15 @@ def _keeping_status(change: Kind, before: Kind | None) -> Kind:
     return msgspec.structs.replace(change, status=type(stated)() if before is None else getattr(before, "status", stated))
 
 
-def _with_spending(budget: Budget, ledger: LatticeLedger | None, now: datetime) -> Budget:
-    """What is spent of a month leaves less for the rest of it."""
+def _with_spending(budget: Budget, ledger: LatticeLedger | None, now: datetime, prices: Mapping[Cell, int]) -> Budget:
+    """What is spent of a month leaves less for the rest of it. Machines that are there are counted at today's prices, and paid for at
+    those of their day: what may still be taken is the same."""
     stated = LedgerSpec(budget=budget.account, limit_micros=budget.limit, hard=budget.hard, alert_millionths=budget.alert)
     counted = opened(stated, ledger, now)
     room = headroom(counted, now)
-    cap = NO_LIMIT if room >= UNLIMITED else room + counted.status.committed_micros
+    lots = ((cluster, lot) for cluster, some in counted.status.machines.items() for lot in some)
+    today = sum(lot.count * prices.get((cluster, lot.node_class), lot.micros) for cluster, lot in lots)
+    cap = NO_LIMIT if room >= UNLIMITED else room + today
     until = instant(accrue(counted, now).status.as_of)  # later than now, if the clock was set back
     return replace(budget, cap=cap, spent=standing(counted, now).spent, left=time_left(until))
 
