@@ -277,10 +277,13 @@ def test_replicas_that_are_not_bound_yet_leave_room_to_those_that_are() -> None:
     play(script)
 
 
-async def comes_out(town: Town, *wanted: Kind) -> Settled:
-    """What the plan of these says, and is so when they are applied."""
-    before, said = stated(town), plan(seen(town, World.of([])), wanted).after
+async def comes_out(town: Town, *wanted: Kind, gone: str = "") -> Settled:
+    """What the plan of these, and without that service, says, and is so when they are applied."""
+    before, without = stated(town), [("LatticeService", "default", gone)] if gone else []
+    said = plan(seen(town, World.of([])), wanted, without).after
     assert said is not None
+    for _, namespace, name in without:
+        await town.remove(LatticeService, name, namespace)
     await town.apply(*wanted)
     await settled(town, World.of([]), binding=False)
     check_places(town, said, before)
@@ -318,6 +321,18 @@ def test_the_replicas_that_go_are_those_that_the_plan_says(fewest: int, machines
             await settled(town, World.of([]), binding=True)
             await comes_out(town, a_service(replicas=2))
             assert len({each.status.binding.node for each in town.live()}) == machines_left
+
+    play(script)
+
+
+def test_whoever_is_deleted_holds_no_machine() -> None:
+    """Two of api are on one machine, the third is beside web on another: without web, that one goes, and its machine."""
+
+    async def script() -> None:
+        async with a_town(a_class("s", 2, 4), a_pool(classes=["s"]), a_service(replicas=3, memory=2), a_service("web", memory=2)) as town:
+            await settled(town, World.of([]), binding=True)
+            await comes_out(town, a_service(replicas=2, memory=2), gone="web")
+            assert machines(town) == {"p1-001": {"s": 1}}
 
     play(script)
 
