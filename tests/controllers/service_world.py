@@ -68,8 +68,8 @@ class Town:
             before = await self.store.revision()
             try:
                 await self.services.reconcile(FLEET)
-                for each in sorted(each.metadata.name for each in self.all(LatticeService)):
-                    await self.replicas.reconcile(f"default/{each}")
+                for each in sorted(self.all(LatticeService), key=lambda each: -each.spec.priority):  # as their places are written
+                    await self.replicas.reconcile(f"default/{each.metadata.name}")
             except Conflict:
                 await self.caught_up()
                 continue

@@ -1,5 +1,6 @@
 """A plan that is applied gives the same placements, and the same cost to the micro-dollar: random worlds, random changes, the real controllers."""
 
+import asyncio
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from service_world import Town, a_town, play
 from store.virtual import VirtualClock
 
 from lattice.controllers.ledgers import Ledgers, Payment
+from lattice.controllers.services import FLEET
 from lattice.kinds.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
@@ -277,10 +279,21 @@ def test_replicas_that_are_not_bound_yet_leave_room_to_those_that_are() -> None:
     play(script)
 
 
-async def comes_out(town: Town, *wanted: Kind) -> Settled:
-    """What the plan of these says, and is so when they are applied."""
-    before, said = stated(town), plan(seen(town, World.of([])), wanted).after
+async def bound_to(town: Town, service: str, *numbers: int) -> None:
+    """Its replicas, to these machines of the one cluster."""
+    await town.make_nodes()
+    for each, number in zip(town.live(service), numbers, strict=True):
+        node = f"{each.spec.cluster}-{each.spec.constraints.node_selector[NODE_CLASS]}-{number}"
+        await town.change(each, binding=Binding(node=node), ready=True, actual_state="Running")
+
+
+async def comes_out(town: Town, *wanted: Kind, gone: str = "") -> Settled:
+    """What the plan of these, and without that service, says, and is so when they are applied."""
+    before, without = stated(town), [("LatticeService", "default", gone)] if gone else []
+    said = plan(seen(town, World.of([])), wanted, without).after
     assert said is not None
+    for _, namespace, name in without:
+        await town.remove(LatticeService, name, namespace)
     await town.apply(*wanted)
     await settled(town, World.of([]), binding=False)
     check_places(town, said, before)
@@ -322,15 +335,80 @@ def test_the_replicas_that_go_are_those_that_the_plan_says(fewest: int, machines
     play(script)
 
 
+def test_whoever_is_deleted_holds_no_machine() -> None:
+    """Two of api are on one machine, the third is beside web on another: without web, that one goes, and its machine."""
+
+    async def script() -> None:
+        async with a_town(a_class("s", 2, 4), a_pool(classes=["s"]), a_service(replicas=3, memory=2), a_service("web", memory=2)) as town:
+            await settled(town, World.of([]), binding=True)
+            await comes_out(town, a_service(replicas=2, memory=2), gone="web")
+            assert machines(town) == {"p1-001": {"s": 1}}
+
+    play(script)
+
+
+def test_whoever_was_deleted_holds_no_machine_while_it_stops() -> None:
+    """As above, but web was deleted before anybody thought of api, and still runs."""
+
+    async def script() -> None:
+        async with a_town(a_class("s", 2, 4), a_pool(classes=["s"]), a_service(replicas=3, memory=2), a_service("web", memory=2)) as town:
+            await settled(town, World.of([]), binding=True)
+            await town.remove(LatticeService, "web", "default")
+            await town.look()
+            await comes_out(town, a_service(replicas=2, memory=2))
+            assert machines(town) == {"p1-001": {"s": 1}}
+
+    play(script)
+
+
+@pytest.mark.parametrize(
+    ("priority", "machines_left"),
+    [
+        pytest.param(0, 1, id="the first leaves the other alone, which gives its machine up"),
+        pytest.param(1, 2, id="the first leaves the most crowded machine, which the other shares"),
+    ],
+)
+def test_of_two_that_shrink_the_more_important_chooses_first(priority: int, machines_left: int) -> None:
+    """Of api one is on each machine; of web two are on one machine, and one on another."""
+
+    async def script() -> None:
+        supply = a_class("l", 3, 12), a_pool(classes=["l"])
+        async with a_town(*supply, a_service(replicas=2), a_service("web", replicas=3, priority=priority)) as town:
+            await town.look()
+            await bound_to(town, "api", 1, 2)
+            await bound_to(town, "web", 1, 1, 2)
+            await settled(town, World.of([]), binding=True)
+            await comes_out(town, a_service(replicas=1), a_service("web", replicas=2, priority=priority))
+            assert machines(town) == {"p1-001": {"l": machines_left}}
+
+    play(script)
+
+
+def test_of_two_that_shrink_at_once_the_second_knows_what_the_first_has_chosen() -> None:
+    """Though that is not written yet: the one of api on the second machine goes, and with that of web nobody is left there."""
+
+    async def script() -> None:
+        async with a_town(a_class("l", 3, 12), a_pool(classes=["l"]), a_service(replicas=2), a_service("web", replicas=3)) as town:
+            await town.look()
+            await bound_to(town, "api", 1, 2)
+            await bound_to(town, "web", 1, 1, 2)
+            await settled(town, World.of([]), binding=True)
+            await town.apply(a_service(replicas=1), a_service("web", replicas=2))
+            await town.services.reconcile(FLEET)
+            await town.caught_up()
+            await asyncio.gather(*(town.replicas.reconcile(f"default/{name}") for name in ("api", "web")))
+            assert {each.status.binding.node for name in ("api", "web") for each in town.live(name)} == {"p1-001-l-1"}
+
+    play(script)
+
+
 def test_who_goes_leaves_room_to_who_waits_for_it() -> None:
     """Three small ones are on both machines before the large one comes, which has its place and finds no node until two of them go."""
 
     async def script() -> None:
         async with a_town(a_class(cores=8), a_pool(), a_service(replicas=3), a_service("db", cores=8)) as town:
             await town.look()
-            await town.make_nodes()
-            for each, number in zip(town.live(), (1, 2, 1), strict=True):
-                await town.change(each, binding=Binding(node=f"p1-001-m-{number}"), ready=True, actual_state="Running")
+            await bound_to(town, "api", 1, 2, 1)
             await settled(town, World.of([]), binding=True)
             assert has_stuck(town)
             await comes_out(town, a_service(replicas=1))

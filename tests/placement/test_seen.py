@@ -13,7 +13,7 @@ from lattice.kinds.node import LatticeNode, NodeSpec, NodeStatus
 from lattice.kinds.service import LatticeService, PlacedIn, ServiceStatus
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadStatus
 from lattice.placement.replicas import in_cell, template, workload
-from lattice.placement.seen import Patience, Seen, has_joined, look, silence
+from lattice.placement.seen import Patience, Seen, has_joined, is_staying, look, silence
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 PATIENCE = Patience(NOW, timedelta(seconds=10))
@@ -35,6 +35,16 @@ def a_replica(
     metadata = msgspec.structs.replace(made.metadata, deletion_timestamp="2026-11-15T00:00:00Z" if going else None)
     binding = Binding(node=node) if node else None
     return msgspec.structs.replace(made, metadata=metadata, status=WorkloadStatus(binding=binding, **status))
+
+
+def a_bare() -> LatticeWorkload:
+    made = a_replica(0)
+    return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, service=""))
+
+
+def a_deleted(replicas: int) -> LatticeService:
+    made = a_placed(replicas)
+    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, deletion_timestamp="2026-11-15T00:00:00Z"))
 
 
 def a_node(name: str = "n1", reason: str = "Heard", *, going: bool = False) -> LatticeNode:
@@ -176,3 +186,18 @@ def test_only_a_node_that_was_heard_once_is_silent(reason: str, said: str) -> No
     (ready,) = node.status.conditions
     conditions = (msgspec.structs.replace(ready, message="nothing heard for 40 s"),)
     assert silence(msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, conditions=conditions))) == said
+
+
+@pytest.mark.parametrize(
+    ("replica", "service", "stays"),
+    [
+        pytest.param(a_replica(0), a_placed(1), True, id="one of a service that is there"),
+        pytest.param(a_replica(0, going=True), a_placed(1), False, id="one that goes"),
+        pytest.param(a_replica(0), None, False, id="one whose service is gone"),
+        pytest.param(a_replica(0), a_deleted(1), False, id="one whose service goes"),
+        pytest.param(a_replica(0, owner="u0"), a_placed(1), False, id="one of an earlier service of the same name"),
+        pytest.param(a_bare(), None, True, id="one that never had a service"),
+    ],
+)
+def test_who_holds_its_machine(replica: LatticeWorkload, service: LatticeService | None, stays: bool) -> None:
+    assert is_staying(replica, service) is stays

@@ -16,7 +16,7 @@ from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 from lattice.placement.replicas import Cell, cell_of, free_slots, in_cell, labels_for, template, wanted_cells, workload
 from lattice.placement.rollout import Around, Replica, Steps, next_steps
-from lattice.placement.seen import is_going, is_owned, no_room
+from lattice.placement.seen import is_going, is_owned, is_staying, no_room
 from lattice.placement.stale import PLACED_CONDITION
 from lattice.scheduling.leaving import is_leaving, service_of
 from lattice.store.protocol import Change, Write
@@ -34,6 +34,7 @@ class Replicas:
     surges: Callable[[], Mapping[str, str]] = dict  # services that need one more while a node is drained, and who waits for it
     leaving: Callable[[LatticeWorkload], str] = lambda _: ""  # why a replica must leave its node: it counts no more
     _watched: set[str] = field(default_factory=set)  # services that wait for a replica to be ready
+    _told: set[str] = field(default_factory=set)  # replicas that are to go by what is being written
 
     def __post_init__(self) -> None:
         self._services, self._workloads = self.office.copy(LatticeService), self.office.copy(LatticeWorkload)
@@ -77,7 +78,12 @@ class Replicas:
             *self._starting(service, spec, steps.start, [each.spec.slot for each in found]),
             *self._reshaping(service, spec, mine, steps.stop),
         ]
-        await self._workloads.wait_for(await self.office.commit_many(group for group in groups if group))
+        told = {f"{service.metadata.namespace}/{name}" for name in steps.stop}
+        self._told |= told
+        try:
+            await self._workloads.wait_for(await self.office.commit_many(group for group in groups if group))
+        finally:
+            self._told -= told
         return None
 
     def _wanted(self, service: LatticeService) -> Counter[Cell]:
@@ -90,10 +96,12 @@ class Replicas:
         return cells
 
     def _around(self, key: str) -> Around:
-        clusters, workloads = self.office.copy(LatticeCluster), self._workloads
+        """Those whose places were written before have chosen by now, as in `plan`."""
+        clusters, services, workloads = self.office.copy(LatticeCluster), self._services, self._workloads
 
         def is_shared(node: str) -> bool:
-            return any(service_of(each) != key and not is_going(each) for each in workloads.by("node", node))
+            others = [each for each in workloads.by("node", node) if service_of(each) != key and path_of(each) not in self._told]
+            return any(is_staying(each, services.get(service_of(each))) for each in others)
 
         def least(name: str) -> int:
             cluster = clusters.get(f"/{name}")

@@ -89,6 +89,15 @@ def is_going(workload: LatticeWorkload) -> bool:
     return bool(workload.metadata.deletion_timestamp) or workload.spec.desired_state == "Deleted"
 
 
+def is_staying(workload: LatticeWorkload, service: LatticeService | None) -> bool:
+    """Does it hold its machine? Not if it goes, nor if its service is gone or going: it is next, and takes part in no placement."""
+    if is_going(workload):
+        return False
+    if not workload.spec.service:
+        return True
+    return service is not None and not service.metadata.deletion_timestamp and is_owned(workload, service)
+
+
 def has_joined(node: LatticeNode) -> bool:
     """Its agent was heard of; one that is being removed does not count any more."""
     reasons = [each.reason for each in node.status.conditions if each.type == "Ready"]
