@@ -228,6 +228,17 @@ def stopped_while_it_was_needed(past: Past, bad: bool) -> None:
     ends(past, 0, 2)
 
 
+def stopped_when_it_came_to_be_needed(past: Past, bad: bool) -> None:
+    """One that was told to leave before more were wanted has been stopped already."""
+    settled(past, least=1, count=2)
+    past.commit(replica(1, "n1", lastAction="Apply" if bad else "ApplyStopped"), at=38.0)
+    past.commit(service(least=2, generation=2), at=40.0)
+    past.commit(replica(1, "n1", lastAction="Apply" if bad else "ApplyStopped", deletionTimestamp="2026-03-10T09:01:00Z"), at=45.0)
+    past.commit(gone=(replica(1),))
+    past.commit(replica(2, "n1"))
+    ends(past, 0, 2)
+
+
 def stopped_though_another_was_known_to_fail(past: Past, bad: bool) -> None:
     settled(past, least=1, count=2)
     past.commit(replica(0, "n1", ready=False), at=30.0)
@@ -382,6 +393,7 @@ CASES: list[tuple[str, Case]] = [
     ("I-35", failed_and_retried_by_nobody),
     ("I-24", stopped_while_it_was_needed_and_nobody_sent_it_away),
     ("I-24", stopped_while_it_was_needed),
+    ("I-24", stopped_when_it_came_to_be_needed),
     ("I-24", stopped_though_another_was_known_to_fail),
     ("I-25", replaced_for_no_reason),
     ("I-27", a_node_removed_with_work),

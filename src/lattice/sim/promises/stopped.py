@@ -168,12 +168,14 @@ def _is_to_end(workload: LatticeWorkload) -> bool:
 
 
 def _is_stopped_by_choice(move: Move) -> bool:
-    """Marked for removal, or told to leave its node while it is wanted; not one that makes room for somebody more important."""
+    """Marked for removal, or told to leave its node while it is wanted, whichever is first; not one that makes room for somebody more
+    important."""
     old, new = move.old, move.new
     if old is None or new is None or is_preempted(old) or old.metadata.deletion_timestamp or not old.spec.service:
         return False
-    is_told = new.status.last_action == "ApplyStopped" != old.status.last_action and new.spec.desired_state == "Running"
-    return bool(new.metadata.deletion_timestamp) or is_told
+    was_told = old.status.last_action == "ApplyStopped" and old.spec.desired_state == "Running"
+    is_told = new.status.last_action == "ApplyStopped" and new.spec.desired_state == "Running"
+    return not was_told and (bool(new.metadata.deletion_timestamp) or is_told)
 
 
 def _is_told_to_make_room(move: Move) -> bool:
