@@ -6,7 +6,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scripted import Answer, Scripted, a_loop, ended, play
 from store.virtual import VirtualClock, settle
@@ -97,6 +97,7 @@ def test_one_slow_key_does_not_hold_up_the_others_and_is_broken_off_in_the_end()
     seconds=st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 3)),
     seed=st.integers(0, 3),
 )
+@example(events=[(0.0, key, Lane.ORDINARY) for key in "abc"], workers=1, seconds=dict.fromkeys("abc", 3.0), seed=0)
 def test_never_two_on_one_key_never_too_many_and_no_wake_up_is_lost(
     events: list[tuple[float, str, Lane]], workers: int, seconds: dict[str, float], seed: int
 ) -> None:
