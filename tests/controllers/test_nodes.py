@@ -11,6 +11,7 @@ from lattice.controllers.record import with_metadata
 from lattice.errors import Fenced
 from lattice.kinds.base import Metadata
 from lattice.kinds.constraint import Taint
+from lattice.kinds.container import Disconnect
 from lattice.kinds.node import FINALIZER, LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.metrics import DRIFT, NODES_UNHEALTHY
@@ -117,6 +118,29 @@ def test_a_new_leader_counts_the_two_minutes_anew() -> None:
         assert world.where() == "n1"
         await world.run(20)
         assert (world.where(), world.live()) == ("n2", ["n1", "n2"])
+
+    play(script)
+
+
+@pytest.mark.parametrize(("before", "places"), [
+    pytest.param({"policy": "stop", "stopAfter": "119s"}, ("n1", "n2"), id="it had longer: not before it must have ended by that"),
+    pytest.param({"policy": "keep"}, ("n1", "n1"), id="it was to run on: not before its node says that it has ended"),
+])  # fmt: skip
+def test_a_node_that_has_not_heard_that_it_may_not_run_twice_goes_by_what_it_was_told(
+    before: dict[str, str], places: tuple[str, str]
+) -> None:
+    async def script(world: World) -> None:
+        await world.join("n1")
+        await world.add(a_workload(disconnect=before))
+        await world.run(20)
+        await world.join("n2")
+        world.agents["n1"].cut()
+        strict = Disconnect(policy="stop", stop_after="12s")
+        await world.change(LatticeWorkload, W, lambda spec: msgspec.structs.replace(spec, disconnect=strict))
+        await world.run(130)
+        assert world.where() == places[0]
+        await world.run(30)
+        assert world.where() == places[1]
 
     play(script)
 

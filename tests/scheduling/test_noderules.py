@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lattice.kinds.base import Metadata
 from lattice.kinds.constraint import Taint, Toleration
 from lattice.kinds.container import Disconnect
+from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, WorkloadStatus
 from lattice.scheduling.noderules import (
     Allowance,
     Leave,
@@ -23,12 +25,13 @@ from lattice.scheduling.noderules import (
     failover,
     halts,
     judge,
+    obeyed,
     patience,
     release,
 )
 
 TIMES = NodeTimes()
-KEEP, STOP = Disconnect(), Disconnect(policy="stop")
+KEEP, STOP, LONGEST = Disconnect(), Disconnect(policy="stop"), Disconnect(policy="stop", stop_after="120s")
 
 
 def a_node(silence: float = 0.0, name: str = "n0", zone: str = "z", **parts: Any) -> NodeSeen:
@@ -139,6 +142,24 @@ def gave_up(*names: str) -> Releases:
 def test_when_a_replacement_may_start(policy: Disconnect, silence: float, is_released: bool, may_go: bool, reason: str) -> None:
     found = failover(policy, a_node(silence), gave_up("n0") if is_released else gave_up())
     assert (found.may_go, found.reason) == (may_go, reason)
+
+
+@pytest.mark.parametrize(
+    ("asked", "applied", "strict", "expected"),
+    [
+        pytest.param(STOP, "now", True, STOP, id="it runs what is asked for"),
+        pytest.param(
+            STOP, "before", True, LONGEST, id="it was changed, and its node does not say that it has heard: it may have had longer"
+        ),
+        pytest.param(STOP, "", False, LONGEST, id="its node has not said that it runs it: it may have been told of something before"),
+        pytest.param(STOP, "before", False, None, id="it was to run on without contact, and its node does not say that it has heard"),
+        pytest.param(KEEP, "before", True, KEEP, id="it may run twice by now"),
+    ],
+)
+def test_what_a_copy_goes_by(asked: Disconnect, applied: str, strict: bool, expected: Disconnect | None) -> None:
+    spec = WorkloadSpec(containers={}, revision="now", disconnect=asked)
+    status = WorkloadStatus(applied_revision=applied, strict=strict)
+    assert obeyed(LatticeWorkload(api_version="", kind="", metadata=Metadata(name="w"), spec=spec, status=status)) == expected
 
 
 def test_the_margin_for_clocks_is_stated() -> None:

@@ -12,18 +12,20 @@ from lattice.controllers.loop import Again, Loop, Pace, Source
 from lattice.controllers.office import Office
 from lattice.controllers.record import conditioned, path_of, with_metadata, with_status
 from lattice.kinds.base import Condition
+from lattice.kinds.container import Disconnect
 from lattice.kinds.node import FINALIZER, QUARANTINED, LatticeNode, NodeHeartbeat, NodeStatus, NodeUsage
 from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.presence import Told, Usage
 from lattice.scheduling.leaving import is_draining
 from lattice.scheduling.lifecycle import NodeState
 from lattice.scheduling.measured import is_news
-from lattice.scheduling.noderules import Allowance, NodeSeen, NodeTimes, NodeVerdict, Releases, failover, judge, release
+from lattice.scheduling.noderules import Allowance, NodeSeen, NodeTimes, NodeVerdict, Releases, failover, judge, obeyed, release
 from lattice.scheduling.ports import chosen_of, still_taken, with_taken
 from lattice.store.protocol import Change, Delete, Entry, Key, Put, Write
 
 ZONES = "*"  # the key under which whole zones are looked at
 NOT_JOINED = "NotJoined"
+RUNS_ON = "it was started there to run on without contact, and must not run twice by now: only its node can say that it has ended"
 COUNT_AFTER = 1.0  # seconds from when a workload left until those that are left are counted: many may leave at once
 
 log = structlog.get_logger()
@@ -108,14 +110,17 @@ class Nodes:
             return self._off(workload, binding)
         seen = self._seen(node)
         if judge(seen, self.times).state != "Ready":
-            found = failover(workload.spec.disconnect, seen, self._releases, self.times)
+            disconnect = obeyed(workload, self.times)
+            if disconnect is None:
+                return Footing("Silent", True, RUNS_ON)
+            found = failover(disconnect, seen, self._releases, self.times)
             return Footing("Abandoned" if found.may_go else "Silent", True, found.reason, found.again)
         heard = self.office.presence.get(binding.node)
         return Footing("Ready") if heard is not None and heard.is_complete else Footing("Silent", False)
 
     def _off(self, workload: LatticeWorkload, binding: Binding) -> Footing:
         """Its node was removed. A strict copy may live on there until the machine, which nobody answers any more, has ended it."""
-        now, disconnect = self.office.clock.monotonic(), workload.spec.disconnect
+        now, disconnect = self.office.clock.monotonic(), obeyed(workload, self.times) or Disconnect()
         since = self._removed.setdefault((binding.node, binding.uid), now)
         left = since + self.times.certain_after(disconnect.stop_after_ms / 1000) - now if disconnect.policy == "stop" else 0.0
         if left > 0:

@@ -113,6 +113,7 @@ class WorkloadStatus(Status):
     actual_state: Annotated[ActualState, Meta(description="What it is doing, as its node says.")] = "Pending"
     ready: Annotated[bool, Meta(description="Whether it runs and answers its readiness probe.")] | None = None
     applied_revision: Annotated[str, Meta(description="Revision that its node really runs.")] = ""
+    strict: Annotated[bool, Meta(description="Whether its node ends that revision when it hears nothing of the control plane.")] = False
     allocated_ports: Annotated[dict[str, Count], Meta(description="Port numbers on the node, by name of the port.")] = {}
     retry: Annotated[Retry, Meta(description="How often it failed and when it is tried again.")] | None = None
     failure_reason: Annotated[str, Meta(description="Why it failed last, as one word such as IMAGE_NOT_FOUND.")] = ""

@@ -11,6 +11,7 @@ from typing import Literal
 
 from lattice.kinds.constraint import Taint, Toleration
 from lattice.kinds.container import Disconnect
+from lattice.kinds.workload import LatticeWorkload
 
 ROUNDING = 1e-9  # 0.55 of 100 is a little more than 55 here, and 0.55 of something else may be a little less
 
@@ -149,6 +150,17 @@ def release(nodes: Sequence[NodeSeen], before: Allowance, now: float, times: Nod
             held[node.name] = f"only {times.evictions_per_second:g} nodes a second are given up in zone {node.zone or 'unnamed'}"
             waits.append(free - now)
     return Releases(Allowance(frozenset(released), next_at), held, halted, min(waits, default=None))
+
+
+def obeyed(workload: LatticeWorkload, times: NodeTimes = TIMES) -> Disconnect | None:
+    """What the copy on its node goes by: what was asked of it when that last said which revision it runs, or, before it has said so, at
+    worst. None: it runs on without contact, though by now it must not."""
+    asked, status = workload.spec.disconnect, workload.status
+    if asked.policy != "stop" or status.applied_revision == workload.spec.runs:
+        return asked
+    if status.applied_revision and not status.strict:
+        return None
+    return Disconnect(policy="stop", stop_after=f"{times.replace_after:g}s")
 
 
 @dataclass(frozen=True, slots=True)

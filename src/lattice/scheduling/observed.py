@@ -100,7 +100,9 @@ def _seen(workload: LatticeWorkload, sight: Sight, now: datetime) -> WorkloadSta
     is_known = before.ready is not None or (sight.node == "Ready" and sight.report.state != "Missing")
     status = replace(before, ready=is_ready if is_known else None)
     if sight.node == "Ready":
-        status = replace(status, applied_revision=sight.report.revision)
+        is_current = sight.report.revision == workload.spec.runs
+        strict = workload.spec.disconnect.policy == "stop" if is_current else status.strict and bool(sight.report.revision)
+        status = replace(status, applied_revision=sight.report.revision, strict=strict)
     return _in_state(status, state, now)
 
 
