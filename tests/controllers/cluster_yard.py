@@ -13,6 +13,7 @@ from lattice.controllers.ledgers import Ledgers, Payment
 from lattice.controllers.record import created
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Secret
+from lattice.kinds.jointoken import Grant, JoinToken, token_secret
 from lattice.kinds.ledger import Account, LatticeLedger, Lot
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.nodeclass import LatticeNodeClass
@@ -49,7 +50,9 @@ class Yard:
 
     def mint(self, node: LatticeNode) -> tuple[str, Put]:
         uid = self.scene.uid()
-        secret = a(Secret, f"join-{uid[:8]}", "lattice-system", type="join")
+        token = JoinToken(uid[:12], "0" * 32, "0" * 64)
+        grant = Grant(expires="2100-01-01T00:00:00Z", node=node.metadata.name, uid=node.metadata.uid)
+        secret = msgspec.convert(token_secret(token, grant), Secret)
         return f"token-of-{node.metadata.name}", created(secret, uid=uid, now="2026-01-01T00:00:00Z")
 
     async def controller(self) -> Clusters:
