@@ -116,7 +116,7 @@ class Fleet:
         self.next_number: dict[int, int] = {}  # by row: clusters are counted up, never down
         self.overflow_clusters: Counter[str] = Counter()
         self.dependants: Mapping[str, Sequence[tuple[str, int]]] = {}  # of a service: who has to be near it, within how many milliseconds
-        self.groups: dict[str, int] = {}
+        self.groups: dict[str, int] = {}  # of clusters, as machines know them
         self.type_names = {name: number for number, name in enumerate(sorted({each.name for offer in kept for each in offer.types}))}
         self.open_nodes: list[int] = []  # by row: machines of clusters that are not kept for anybody
         self._journal = Journal()
@@ -130,7 +130,7 @@ class Fleet:
         self._survey()
 
     def _survey(self) -> None:
-        self.keeps_reserves = any(offer.reserved_nodes for offer in self.offers)
+        self.reserving = frozenset(offer.name for offer in self.offers if offer.reserved_nodes)
         self.statics = [row for row, offer in enumerate(self.offers) if offer.is_static]
         self.spilling = [row for row, offer in enumerate(self.offers) if offer.overflow is not None]
         self.ways_to_open = sorted({offer.reopen for offer in self.offers if offer.closed})
@@ -240,9 +240,18 @@ class Fleet:
         offer = self.offers[row].name
         return group_name(demand.rules.hash, overflow, offer if offer in demand.admitted else "")
 
+    def groups_of(self, demand: Demand, overflow: str) -> tuple[str, ...]:
+        """Of clusters that take it: whom a reserve is for may be among others, too."""
+        kept = demand.admitted.union(self.reserving) if "reservation" in demand.ignoring else demand.admitted
+        return tuple(group_name(demand.rules.hash, overflow, reserve) for reserve in ("", *sorted(kept)))
+
+    def growing_groups(self, demand: Demand, overflow: str, row: int) -> tuple[str, ...]:
+        """Of clusters that are filled and grow for it there: all of its rules, if it is asked what would be without reserves."""
+        return self.groups_of(demand, overflow) if "reservation" in demand.ignoring else (self.group_of(demand, overflow, row),)
+
     def taking(self, demand: Demand, overflow: str) -> Flags | None:
         """Machines of clusters that take it; None: there are none."""
-        known = [self.groups[name] for name in demand.groups(overflow) if name in self.groups]
+        known = [self.groups[name] for name in self.groups_of(demand, overflow) if name in self.groups]
         group = self.machines.column("group")
         if len(known) > 1:
             return np.isin(group, known)
