@@ -38,7 +38,7 @@ class Cluster:
     max_nodes: int
     packing: int  # millionths: fuller clusters are grown rather than filled
     overflow: str = ""
-    is_kept: bool = False  # only for those whom the reserve of its offer is for
+    is_kept: bool = False  # only those are in it whom the reserve of its offer is for, and nobody else comes
     machines: list[int] = field(default_factory=list)
     used: dict[str, int] = field(default_factory=lambda: {"cpu": 0, "memory": 0})
     size: dict[str, int] = field(default_factory=lambda: {"cpu": 0, "memory": 0})
