@@ -10,7 +10,7 @@ from offices import a, acting, revision_after
 
 from lattice.controllers.clusters import MACHINE, Clusters
 from lattice.errors import Fenced
-from lattice.kinds.cluster import WorkerPool
+from lattice.kinds.cluster import RESERVE_LABEL, WorkerPool
 from lattice.kinds.core import Secret
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
@@ -106,6 +106,22 @@ def test_a_cluster_is_not_looked_at_because_others_say_how_it_is() -> None:
         assert not looks
         await yard.wants(2)
         assert looks
+
+    play(story)
+
+
+def test_nodes_say_whose_reserve_their_cluster_is_on() -> None:
+    """Also those that are there already; what else is written on them stays."""
+
+    async def story(yard: Yard, _: Clusters) -> None:
+        await yard.wants(1)
+        for labels in ({RESERVE_LABEL: "north"}, {}):
+            await yard.scene.put(a_cluster(1, labels=labels))
+            await yard.scene.clock.advance(1)
+            node = await yard.node()
+            assert node is not None
+            assert {key: value for key, value in node.metadata.labels.items() if key == RESERVE_LABEL} == labels
+            assert node.metadata.labels["lattice.dev/cluster"] == "north-001"
 
     play(story)
 

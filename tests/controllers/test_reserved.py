@@ -15,13 +15,14 @@ from scheduling_world import Acting, a_workload, acting
 from service_world import NOW, Town, a_town, play
 from store.virtual import VirtualClock
 
-from lattice.controllers.clusters import node_object
+from lattice.controllers.clusters import labels_of, node_object
 from lattice.controllers.record import created, with_metadata
 from lattice.kinds.base import Condition, Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
+from lattice.scheduling.queue import FIRST_WAIT
 from lattice.store.protocol import Key
 
 PROD = {"env": "prod"}
@@ -64,8 +65,9 @@ class Site:
         raise AssertionError("never done")
 
     async def _make_nodes(self) -> None:
-        """As many as are wanted; of those that are too many, the empty ones go."""
+        """As many as are wanted; of those that are too many, the empty ones go. Those that stay say whose reserve they are on."""
         for cluster in self.town.all(LatticeCluster):
+            await self._relabel(cluster)
             for kind in {*cluster.spec.nodes, "static"}:
                 here = [
                     each
@@ -80,11 +82,18 @@ class Site:
                     await self.town.store.commit([created(a_machine(cluster, name, kind), uid=name, now=NOW)])
         await self.town.caught_up()
 
-    async def relabel(self, service: str, labels: dict[str, str]) -> None:
-        key = Key(LatticeService.resource.id, "default", service)
+    async def _relabel(self, cluster: LatticeCluster) -> None:
+        for node in self.town.all(LatticeNode):
+            if node.spec.cluster == cluster.metadata.name and (labels := labels_of(node, cluster)) != node.metadata.labels:
+                await self._write_labels(Key(LatticeNode.resource.id, "", node.metadata.name), labels)
+
+    async def _write_labels(self, key: Key, labels: dict[str, str]) -> None:
         entry = await self.town.store.get(key)
         assert entry is not None
         await self.town.store.commit([with_metadata(entry, lambda metadata: metadata | {"labels": labels})])
+
+    async def relabel(self, service: str, labels: dict[str, str]) -> None:
+        await self._write_labels(Key(LatticeService.resource.id, "default", service), labels)
         await self.town.caught_up()
         await self.settle()
 
@@ -102,10 +111,22 @@ class Site:
     def running(self, service: str) -> int:
         return sum(1 for each in self.town.live(service) if each.status.binding)
 
+    def is_bound(self, workload: str) -> bool:
+        (found,) = [each for each in self.town.all(LatticeWorkload) if each.metadata.name == workload]
+        return found.status.binding is not None
+
     def machines_of_others(self) -> int:
         """With anybody on them whom the reserve is not for."""
         found = [self.on(each.metadata.name) for each in self.town.all(LatticeNode)]
         return sum(any((each.metadata.labels or {}).get("env") != "prod" for each in some) for some in found)
+
+    def machines_among_others(self) -> int:
+        """Of clusters with anybody in them whom the reserve is not for."""
+        nodes = self.town.all(LatticeNode)
+        labels: dict[str, list[str | None]] = {each.spec.cluster: [] for each in nodes}
+        for node in nodes:
+            labels[node.spec.cluster] += [(each.metadata.labels or {}).get("env") for each in self.on(node.metadata.name)]
+        return sum(any(each != "prod" for each in labels[node.spec.cluster]) for node in nodes)
 
 
 def a_machine(cluster: LatticeCluster, name: str, kind: str) -> LatticeNode:
@@ -181,7 +202,7 @@ def test_a_workload_of_no_service_stays_outside() -> None:
 
     async def script(site: Site) -> None:
         await site.apply(a_workload("guest", 2000))
-        assert [each.status.binding for each in site.town.all(LatticeWorkload) if each.metadata.name == "guest"] == [None]
+        assert not site.is_bound("guest")
 
     played(script, a_site(), crit(1, 1), web(2, 4))
 
@@ -222,6 +243,54 @@ def test_who_loses_the_label_counts_among_the_others() -> None:
     played(script, a_site(), crit(1, 4, name="was"))
 
 
+def test_who_was_there_before_the_reserve_is_not_among_the_others() -> None:
+    """The reserve holds already: production has a machine, others have two and use half of the second one."""
+
+    async def script(site: Site) -> None:
+        await site.apply(a_site())
+        await site.apply(web(4, 2))
+        assert (site.running("web"), site.running("crit")) == (4, 1)
+
+    rules = a_policy(selector=PROD, clusters={"minNodes": 1, "maxNodes": 7})
+    played(script, a_static("dc", 3, 12, "48Gi"), rules, crit(1, 4), web(3, 2))
+
+
+def test_machines_that_became_kept_are_closed_to_workloads_of_no_service() -> None:
+    async def script(site: Site) -> None:
+        await site.apply(a_site())
+        await site.apply(a_workload("guest", 2000))
+        assert not site.is_bound("guest")
+
+    played(script, a_static("dc", 3, 12, "48Gi"), crit(1, 1))
+
+
+def test_a_workload_of_no_service_beside_production_counts_among_the_others() -> None:
+    """It was there before the reserve was: of the other machines one is kept."""
+
+    async def script(site: Site) -> None:
+        await site.apply(a_workload("guest", 1000))
+        assert site.is_bound("guest")
+        await site.apply(a_site())
+        await site.apply(web(3, 4))
+        assert (site.running("web"), site.machines_of_others()) == (1, 2)
+        await site.apply(crit(2, 2))
+        assert site.running("crit") == 2
+
+    played(script, a_static("dc", 3, 12, "48Gi"), crit(1, 2))
+
+
+def test_machines_are_anybodys_once_nothing_is_reserved() -> None:
+    async def script(site: Site) -> None:
+        await site.apply(a_workload("guest", 2000))
+        assert not site.is_bound("guest")
+        await site.apply(a_static("dc", 3, 12, "48Gi"))
+        await site.town.clock.advance(FIRST_WAIT)
+        await site.settle()
+        assert site.is_bound("guest")
+
+    played(script, a_site(), crit(1, 1))
+
+
 STEPS = st.lists(st.tuples(st.sampled_from(["crit", "vip", "web", "job"]), st.integers(0, 6)), min_size=1, max_size=7)
 
 
@@ -248,3 +317,36 @@ def test_whatever_comes_and_goes_reserves_are_kept(nodes: int, reserved: int, si
         assert site.running("anew") == min(nodes, reserved)
 
     played(script, a_site(nodes, min(nodes, reserved)), a_policy(selector={"team": "own"}, clusters={"minNodes": 2}))
+
+
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(["crit", "web", "guest"]), st.integers(0, 5)) | st.tuples(st.just("reserve"), st.integers(0, 3)),
+    min_size=2,
+    max_size=8,
+)
+
+
+@EXAMPLES
+@given(sizes=st.tuples(*[st.sampled_from([1, 2, 4])] * 2), changes=CHANGES)
+def test_reserves_that_come_and_go_leave_others_no_more_than_they_have(sizes: tuple[int, int], changes: list[tuple[str, int]]) -> None:
+    """Who has more than is left beside a reserve keeps it, gets nothing new, and a workload of no service comes where others are already."""
+    cores = dict(zip(("crit", "web"), sizes, strict=True))
+
+    async def script(site: Site) -> None:
+        reserved, known = 0, set[str]()
+        for number, (what, count) in enumerate(changes):
+            before = site.machines_among_others()
+            if what == "reserve":
+                reserved = count
+                await site.apply(a_site(4, reserved))
+            elif what == "guest":
+                await site.apply(a_workload(f"guest-{number}", 1000 * max(1, count)))
+            elif count:
+                await site.apply(a_service(what, replicas=count, cores=cores[what], labels={"env": "prod" if what == "crit" else "dev"}))
+                known.add(what)
+            elif what in known:
+                await site.remove(what)
+                known.remove(what)
+            assert site.machines_among_others() <= max(before, 4 - reserved)
+
+    played(script, a_site(4, 0))

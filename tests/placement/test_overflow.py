@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from worlds import a_class, a_cloud, a_pool, a_service, a_static, a_world
+from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 
 from lattice.kinds.base import Kind
 from lattice.kinds.cluster import LatticeCluster
@@ -103,6 +103,15 @@ def test_what_spilled_is_still_known_after_everything_is_read_anew() -> None:
 def test_how_full_a_data_center_is(static: Kind, services: list[Kind], share: int) -> None:
     found = settled(static, *services)
     assert utilisation(found.fleet, found.fleet.row("dc")) == share
+
+
+@pytest.mark.parametrize("reserved", [0, 2])
+def test_machines_in_use_are_those_with_replicas_on_them(reserved: int) -> None:
+    """Two begin a cluster, and one of them is used."""
+    reservation = {"reserved": {"nodes": reserved}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
+    static = a_static(nodes=4 + reserved, cores=None, memory=None, provider="aws", reservation=reservation)
+    found = settled(static, a_policy(clusters={"minNodes": 2}), a_service(cores=1))
+    assert utilisation(found.fleet, found.fleet.row("dc"), with_reserve=False) == 250_000
 
 
 def test_two_data_centers_overflow_when_both_could_take_it_and_one_is_full_enough() -> None:

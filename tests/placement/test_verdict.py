@@ -112,6 +112,22 @@ def test_verdicts(objects: list[Kind], kind: str, reason: str, conflicts: list[l
     assert reason in found.reason
 
 
+@pytest.mark.parametrize(("nodes", "reserved", "others"), [
+    pytest.param(2, 1, [a_service("crit", labels={"env": "prod"}), a_service("big", cores=4)], id="beside those whom the reserve is for"),
+    pytest.param(3, 3, [a_policy(clusters={"minNodes": 2}), a_service("crit", cores=4, replicas=2, labels={"env": "prod"})],
+                 id="on one more machine of their cluster, where two would begin another"),
+])  # fmt: skip
+def test_a_reserve_is_in_the_way_of_who_would_fit(nodes: int, reserved: int, others: list[Kind]) -> None:
+    """Were nothing reserved, clusters that are kept would be anybody's."""
+    reservation = {"reserved": {"nodes": reserved}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
+    dc = a_static("dc", nodes, 4 * nodes, f"{16 * nodes}Gi", reservation=reservation)
+    world = settle(a_world(dc, *others)).applied().having([a_service("api", cores=1)])
+    found = judged_in(world)
+    assert found is not None
+    assert ["capacity that is reserved for others"] in words(found)
+    assert judged_in(world.having([a_static("dc", nodes, 4 * nodes, f"{16 * nodes}Gi")])) is None
+
+
 @pytest.mark.parametrize(("db", "words"), [
     pytest.param([], "db, which is not defined", id="nobody has defined it"),
     pytest.param([a_service("db", compliance=["gdpr"])], "db, which is not placed", id="it could not be placed itself"),
@@ -130,7 +146,10 @@ def test_a_verdict_says_which_class_has_no_price_and_how_to_give_it_one() -> Non
 
 
 def judged(*objects: Kind) -> Verdict | None:
-    world = a_world(*objects)
+    return judged_in(a_world(*objects))
+
+
+def judged_in(world: World) -> Verdict | None:
     placement = place(world.demands["default/api"], fleet := world.fleet())
     return None if placement.is_complete else judge(placement, fleet)
 

@@ -140,7 +140,7 @@ def obvious(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
     money, needs_price = fleet.headroom(row, ask.overflow), fleet.is_limited(row, ask.overflow)
     paid = [kind for kind in fitting if kind.rate * count <= money and (kind.is_priced or not needs_price)]
     best = min(paid, key=lambda kind: (-_held(fleet, ask, row, kind), _at_least(count, demand, kind), kind.rate, kind.name), default=None)
-    shared = [each for each in fleet.clusters.values() if each.row == row and each.group in demand.groups(ask.overflow)]
+    shared = [each for each in fleet.clusters.values() if each.row == row and each.group in fleet.groups_of(demand, ask.overflow)]
     has_room = any(_takes(fleet, demand, machine) for cluster in shared for machine in cluster.machines)
     return {
         "serves": bool(serving), "has_room": has_room, "fits": bool(fitting), "affordable": bool(paid),

@@ -16,7 +16,7 @@ from lattice.controllers.office import Office
 from lattice.controllers.record import conditioned, created, owned_by, with_metadata, with_status
 from lattice.errors import Conflict, Fenced, LatticeError, NotFound, Unavailable
 from lattice.kinds.base import Metadata
-from lattice.kinds.cluster import ClusterStatus, LatticeCluster
+from lattice.kinds.cluster import RESERVE_LABEL, ClusterStatus, LatticeCluster
 from lattice.kinds.core import Secret
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger, Lot
@@ -105,6 +105,8 @@ class Clusters:
         cluster, nodes = self._clusters.get(key), self._nodes.by("cluster", name)
         if cluster is None and not nodes:
             return None
+        if cluster is not None:
+            await self._relabel(cluster, nodes)
         provider = self.providers.get(cluster.spec.provider if cluster else nodes[0].spec.provider)
         if provider is None:
             words = f"no adapter here makes machines of provider {cluster.spec.provider or 'unnamed'}" if cluster else ""
@@ -120,6 +122,13 @@ class Clusters:
         if cluster is not None and not nodes and not listed and not cluster.spec.wanted_nodes:
             await self._remove_if_unused(cluster)
         return again
+
+    async def _relabel(self, cluster: LatticeCluster, nodes: Sequence[LatticeNode]) -> None:
+        for node in nodes:
+            labels, entry = labels_of(node, cluster), self._nodes.entry(f"/{node.metadata.name}")
+            if entry is not None and labels != node.metadata.labels:
+                write = with_metadata(entry, lambda metadata, labels=labels: metadata | {"labels": labels})  # type: ignore[misc]
+                await self._nodes.wait_for(await self.office.commit([write]))
 
     def _found(self, name: str, cluster: LatticeCluster | None, nodes: Sequence[LatticeNode], listed: Mapping[str, Found]) -> Machines:
         return Machines(
@@ -392,6 +401,12 @@ def _gist(node: LatticeNode) -> tuple[object, ...]:
 def number_of(cluster: LatticeCluster) -> int:
     tail = cluster.metadata.name.rpartition("-")[2]
     return cluster.status.sequence or (int(tail) if tail.isdigit() else 0)
+
+
+def labels_of(node: LatticeNode, cluster: LatticeCluster) -> dict[str, str]:
+    """What it has, and whose reserve its cluster is on by now."""
+    labels = {key: value for key, value in node.metadata.labels.items() if key != RESERVE_LABEL}
+    return labels | {key: value for key, value in cluster.spec.labels.items() if key == RESERVE_LABEL}
 
 
 def node_object(cluster: LatticeCluster, name: str, kind: LatticeNodeClass | None, class_name: str) -> LatticeNode:

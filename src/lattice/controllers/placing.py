@@ -23,7 +23,7 @@ from lattice.placement.replicas import Cell
 from lattice.placement.seen import silence
 from lattice.placement.stages import Decided, Stage
 from lattice.placement.stale import PLACED_CONDITION, STALE_CONDITION, Said
-from lattice.placement.status import cluster_object
+from lattice.placement.status import cluster_labels, cluster_object
 from lattice.store.protocol import Check, Entry, Write
 
 MOST_CLUSTERS = 30  # in one commit: with their events, ledgers and what states the budgets they stay below a hundred operations
@@ -71,6 +71,7 @@ class Placing:
             written.update(name for stage in stages for name in stage.services)
         await self._settle_accounts(decided)
         await self._give_up(decided)
+        await self._relabel(decided)
         left = (self._saying(decided, name, said[name]) for name in said if name not in written)
         for batch in batches([writes for writes in left if writes]):
             await self._commit(batch)
@@ -240,6 +241,14 @@ class Placing:
                 words = f"{known.spec.wanted_nodes} to {spec.wanted_nodes} machines: {self._why_fewer(name)}"
                 await self._commit([with_spec(entry, spec), self._teller.event(known, "ClusterShrunk", words)])
             await self._take_back(name)
+
+    async def _relabel(self, decided: Decided) -> None:
+        """Whether a cluster is kept may change with who is in it, and with what its data center reserves."""
+        for name, cluster in sorted(decided.fleet.clusters.items()):
+            known, entry = self._clusters.get(f"/{name}"), self._clusters.entry(f"/{name}")
+            labels = cluster_labels(cluster, decided.fleet, known)
+            if known is not None and entry is not None and labels != known.spec.labels:
+                await self._commit([with_spec(entry, msgspec.structs.replace(known.spec, labels=labels))])
 
     def _why_fewer(self, cluster: str) -> str:
         silent = [each.metadata.name for each in self._nodes.by("cluster", cluster) if silence(each)]

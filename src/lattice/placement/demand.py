@@ -163,9 +163,9 @@ class Demand:
         """Demands of one shape are asked of the same plugins, so it also says which of those that look at the whole fleet have a say."""
         return (self.fixed_shape, self.machine_shape, bool(self.latency), bool(self.spread), bool(self.neighbours), bool(self.even))
 
-    def groups(self, overflow: str) -> tuple[str, ...]:
-        """Of clusters that take it: whom a reserve is for may be among others, too."""
-        return tuple(group_name(self.rules.hash, overflow, reserve) for reserve in ("", *sorted(self.admitted)))
+    def may_use(self, offer: str) -> bool:
+        """What is reserved there?"""
+        return offer in self.admitted or "reservation" in self.ignoring
 
     def without(self, dropped: Iterable[Requirement]) -> "Demand":
         gone = set(dropped)

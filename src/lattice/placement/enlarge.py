@@ -30,7 +30,7 @@ def more_room(stand: Stand) -> Iterator[Option]:
     """Every limit that the next machine would pass."""
     fleet, ask, row = stand.fleet, stand.ask, stand.row
     table, demand = fleet.table, ask.demand
-    grows = bool(growing(fleet, row, fleet.group_of(demand, ask.overflow, row)))
+    grows = bool(growing(fleet, row, fleet.growing_groups(demand, ask.overflow, row)))
     count = 1 if grows else stand.offer.first_nodes(demand.rules.min_nodes)
     left = {name: int(table.free(table.index[name])[row]) for name in ("nodes", "cpu", "memory", "clusters")}
     if not grows and left["clusters"] < 1:
@@ -213,7 +213,7 @@ def more_money(stand: Stand) -> Iterator[Option]:
     serving, priced = quotes.serving(stand.demand).serves[:, stand.row], quotes.catalogue.is_priced[:, stand.row]
     if not (serving & priced).any():
         return
-    grows = growing(fleet, stand.row, fleet.group_of(stand.demand, stand.ask.overflow, stand.row))
+    grows = growing(fleet, stand.row, fleet.growing_groups(stand.demand, stand.ask.overflow, stand.row))
     rate = min(int(each) for each, serves in zip(quotes.catalogue.rate[:, stand.row], serving & priced, strict=True) if serves)
     need = rate * (1 if grows else stand.offer.first_nodes(stand.demand.rules.min_nodes))
     for ledger in fleet.ledgers(stand.row, stand.ask.overflow):

@@ -21,8 +21,8 @@ class Filling:
     def __init__(self, ask: ReplicaAsk, fleet: Fleet, row: int) -> None:
         self.ask, self.fleet, self.row = ask, fleet, row
         self._near = neighbours_in(ask.demand, fleet)
-        group, groups = fleet.group_of(ask.demand, ask.overflow, row), ask.demand.groups(ask.overflow)
-        clusters = [each for each in fleet.in_offer[row].values() if each.group == group]
+        own, groups = fleet.growing_groups(ask.demand, ask.overflow, row), fleet.groups_of(ask.demand, ask.overflow)
+        clusters = [each for each in fleet.in_offer[row].values() if each.group in own]
         self._machines: dict[str, list[Entry]] = {}  # heaps by cluster, best first; a cluster that is not here was not looked at yet
         self._growing = [each for each in clusters if len(each.machines) < each.max_nodes]
         self._filling = sorted((each for each in clusters if each.is_filling), key=self._rank)

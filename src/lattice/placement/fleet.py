@@ -2,8 +2,8 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -13,6 +13,7 @@ import numpy as np
 from lattice.engine.order import tie_rank
 from lattice.engine.table import Flags, Floats, Integers, Table
 from lattice.placement.demand import Demand, group_name
+from lattice.placement.journal import Attempt, Journal
 from lattice.placement.latency import Latencies
 from lattice.placement.offer import NO_LIMIT, Budget, MachineType, Offer
 from lattice.placement.supply import overflow_account
@@ -37,7 +38,7 @@ class Cluster:
     max_nodes: int
     packing: int  # millionths: fuller clusters are grown rather than filled
     overflow: str = ""
-    is_kept: bool = False  # only for those whom the reserve of its offer is for
+    is_kept: bool = False  # only those are in it whom the reserve of its offer is for, and nobody else comes
     machines: list[int] = field(default_factory=list)
     used: dict[str, int] = field(default_factory=lambda: {"cpu": 0, "memory": 0})
     size: dict[str, int] = field(default_factory=lambda: {"cpu": 0, "memory": 0})
@@ -115,11 +116,10 @@ class Fleet:
         self.next_number: dict[int, int] = {}  # by row: clusters are counted up, never down
         self.overflow_clusters: Counter[str] = Counter()
         self.dependants: Mapping[str, Sequence[tuple[str, int]]] = {}  # of a service: who has to be near it, within how many milliseconds
-        self.groups: dict[str, int] = {}
+        self.groups: dict[str, int] = {}  # of clusters, as machines know them
         self.type_names = {name: number for number, name in enumerate(sorted({each.name for offer in kept for each in offer.types}))}
         self.open_nodes: list[int] = []  # by row: machines of clusters that are not kept for anybody
-        self._journal: list[tuple[Callable[..., None], tuple[object, ...]]] = []
-        self._depth = 0
+        self._journal = Journal()
         self._sharing: dict[str, list[int]] = {}
         self.table.add_column("lost", np.bool_)
         for offer in kept:
@@ -130,7 +130,7 @@ class Fleet:
         self._survey()
 
     def _survey(self) -> None:
-        self.keeps_reserves = any(offer.reserved_nodes for offer in self.offers)
+        self.reserving = frozenset(offer.name for offer in self.offers if offer.reserved_nodes)
         self.statics = [row for row, offer in enumerate(self.offers) if offer.is_static]
         self.spilling = [row for row, offer in enumerate(self.offers) if offer.overflow is not None]
         self.ways_to_open = sorted({offer.reopen for offer in self.offers if offer.closed})
@@ -183,7 +183,7 @@ class Fleet:
         """As if the offer were not there."""
         before = bool(self.table.column("lost")[row])
         self._set_lost(row, True)
-        self._note(self._set_lost, row, before)
+        self._journal.note(self._set_lost, row, before)
 
     def _set_lost(self, row: int, is_lost: bool) -> None:
         self.table.set(row, "lost", is_lost, fixed=False)
@@ -240,9 +240,18 @@ class Fleet:
         offer = self.offers[row].name
         return group_name(demand.rules.hash, overflow, offer if offer in demand.admitted else "")
 
+    def groups_of(self, demand: Demand, overflow: str) -> tuple[str, ...]:
+        """Of clusters that take it: whom a reserve is for may be among others, too."""
+        kept = demand.admitted.union(self.reserving) if "reservation" in demand.ignoring else demand.admitted
+        return tuple(group_name(demand.rules.hash, overflow, reserve) for reserve in ("", *sorted(kept)))
+
+    def growing_groups(self, demand: Demand, overflow: str, row: int) -> tuple[str, ...]:
+        """Of clusters that are filled and grow for it there: all of its rules, if it is asked what would be without reserves."""
+        return self.groups_of(demand, overflow) if "reservation" in demand.ignoring else (self.group_of(demand, overflow, row),)
+
     def taking(self, demand: Demand, overflow: str) -> Flags | None:
         """Machines of clusters that take it; None: there are none."""
-        known = [self.groups[name] for name in demand.groups(overflow) if name in self.groups]
+        known = [self.groups[name] for name in self.groups_of(demand, overflow) if name in self.groups]
         group = self.machines.column("group")
         if len(known) > 1:
             return np.isin(group, known)
@@ -262,7 +271,7 @@ class Fleet:
             self.overflow_clusters[cluster.overflow] += 1
             self._touch_target(cluster.overflow)
         self.table.take(cluster.row, [(self.table.index["clusters"], 1)])
-        self._note(self._remove_cluster, cluster.name, before)
+        self._journal.note(self._remove_cluster, cluster.name, before)
 
     def count_from(self, offer: str, number: int) -> None:
         """Clusters up to this number were there already."""
@@ -284,7 +293,7 @@ class Fleet:
         """Empty by now. Its number is not given again."""
         cluster = self.clusters[name]
         self._remove_cluster(name)
-        self._note(self._restore_cluster, cluster)
+        self._journal.note(self._restore_cluster, cluster)
 
     def _restore_cluster(self, cluster: Cluster) -> None:
         self.add_cluster(cluster, 0)
@@ -298,7 +307,7 @@ class Fleet:
         number = self.type_names.setdefault(kind.name, len(self.type_names))
         for row in rows:
             machines.cluster[row], machines.kind[row], machines.holds[row] = cluster, kind, Counter()
-            self._note(self._remove_machine, row)
+            self._journal.note(self._remove_machine, row)
         machines.describe(rows, cluster.row, self._group(cluster.group), number)
         cluster.machines += rows
         self.on_row[cluster.row].update(rows)
@@ -329,7 +338,7 @@ class Fleet:
         cluster, kind, name = self.machines.cluster[row], self.machines.kind[row], self.machines.names[row]
         is_closed = bool(self.machines.column("closed")[row])
         self._remove_machine(row)
-        self._note(self._restore_machine, cluster, kind, name, is_closed)
+        self._journal.note(self._restore_machine, cluster, kind, name, is_closed)
 
     def _restore_machine(self, cluster: Cluster, kind: MachineType, name: str, is_closed: bool) -> None:
         row = self.add_machine(cluster, kind, name)
@@ -350,7 +359,7 @@ class Fleet:
     def seat(self, seat: Seat) -> None:
         self._occupy(seat, 1)
         self._list(seat)
-        self._note(self._unseat, seat)
+        self._journal.note(self._unseat, seat)
 
     def _list(self, seat: Seat) -> None:
         """Where the service has its replicas."""
@@ -390,7 +399,7 @@ class Fleet:
 
     def unseat(self, seat: Seat) -> None:
         self._unseat(seat)
-        self._note(self.seat, seat)
+        self._journal.note(self.seat, seat)
 
     def _unseat(self, seat: Seat) -> None:
         seats = self.seats[seat.service]
@@ -439,47 +448,13 @@ class Fleet:
 
     # --- undo ---
 
-    def _note(self, undo: Callable[..., None], *arguments: object) -> None:
-        if self._depth:
-            self._journal.append((undo, arguments))
-
-    @contextmanager
-    def what_if(self) -> Iterator[None]:
+    def what_if(self) -> AbstractContextManager[None]:
         """Change things freely inside: on the way out everything is as it was."""
-        with self._recording() as mark:
-            try:
-                yield
-            finally:
-                self._roll_back(mark)
+        return self._journal.what_if()
 
-    @contextmanager
-    def attempt(self) -> Iterator["Attempt"]:
+    def attempt(self) -> AbstractContextManager[Attempt]:
         """Keep what was done only if it was a success."""
-        attempt = Attempt()
-        with self._recording() as mark:
-            try:
-                yield attempt
-            finally:
-                if not attempt.succeeded:
-                    self._roll_back(mark)
-
-    @contextmanager
-    def _recording(self) -> Iterator[int]:
-        mark = len(self._journal)
-        self._depth += 1
-        try:
-            yield mark
-        finally:
-            self._depth -= 1
-            if not self._depth:
-                self._journal.clear()
-
-    def _roll_back(self, mark: int) -> None:
-        depth, self._depth = self._depth, 0
-        while len(self._journal) > mark:
-            undo, arguments = self._journal.pop()
-            undo(*arguments)
-        self._depth = depth
+        return self._journal.attempt()
 
 
 def _count_down(counts: Counter[K], key: K) -> None:
@@ -492,8 +467,3 @@ def _totals(offer: Offer) -> dict[str, int]:
     limits = offer.limits
     totals = {"nodes": limits.nodes, "cpu": limits.milli, "memory": limits.memory, "clusters": limits.clusters}
     return totals | {f"gpu:{model}": count for model, count in limits.gpus.items()}
-
-
-@dataclass(slots=True)
-class Attempt:
-    succeeded: bool = False

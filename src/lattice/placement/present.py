@@ -1,7 +1,7 @@
 """What is there already: clusters, their machines, and the replicas on them, put into a fleet."""
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -74,6 +74,12 @@ class Present:
                 bound.setdefault(owner, []).append(each)
         return Present(nodes, bound, layout, Former.of(kept, classes))
 
+    @property
+    def visited(self) -> set[str]:
+        """Clusters with workloads that belong to no service."""
+        guests = {each.status.binding.node for each in self.bound.get("", ()) if each.status.binding}
+        return {cluster for cluster, nodes in self.nodes.items() if guests and any(each.metadata.name in guests for each in nodes)}
+
     def machines_of(self, service: str) -> list[str]:
         """Where its replicas are, as far as somebody knows."""
         drawn = self.layout.replicas.get(service)
@@ -100,17 +106,17 @@ def count_clusters(fleet: Fleet, objects: Iterable[Kind], layout: Layout) -> Non
                 fleet.count_from(counted[each.metadata.name], max(last, each.status.last_cluster) + 1)
 
 
-def add_cluster(fleet: Fleet, made: LatticeCluster, present: Present, others: Collection[str] = ()) -> None:
+def add_cluster(fleet: Fleet, made: LatticeCluster, present: Present, is_kept: bool | None = None) -> None:
     """One whose offer is gone has no place here. Its nodes are its machines; those that are still to come are counted too.
 
-    `others`: clusters with replicas that no reserve is for. Nothing is kept in those any more, nor where nothing is reserved.
+    `is_kept`: whether all in it are those whom the reserve is for; None: nobody is, and it is what it was made for.
     """
     spec = made.spec
     if spec.pool not in fleet.table.row_of:
         return
     row = fleet.row(spec.pool)
     overflow = spec.labels.get(OVERFLOW_LABEL, "")
-    is_kept = RESERVE_LABEL in spec.labels and fleet.offers[row].reserved_nodes > 0 and made.metadata.name not in others
+    is_kept = fleet.offers[row].reserved_nodes > 0 and (RESERVE_LABEL in spec.labels if is_kept is None else is_kept)
     cluster = Cluster(
         name=made.metadata.name,
         row=row,

@@ -1,6 +1,7 @@
 """What would one more replica take in each offer: room on a machine that is there, or which new machines, for how much?"""
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,8 +45,8 @@ class Quotes:
         self._kept: dict[object, Quote] = {}
         self._serving: dict[object, Serving] = {}
         self._grown: dict[
-            tuple[str, ...], tuple[int, Integers]
-        ] = {}  # by groups of clusters: as of which version, and machines that they may still have
+            object, tuple[int, Integers]
+        ] = {}  # as of which version, and machines that clusters of some groups may still have
 
     def serving(self, demand: Demand) -> Serving:
         key = (demand.machine_shape,)
@@ -140,20 +141,21 @@ class Quotes:
     def _growth(self, ask: ReplicaAsk, rows: Rowids) -> Integers:
         """Machines that clusters of its group may still have."""
         fleet, demand, overflow = self.fleet, ask.demand, ask.overflow
-        table, groups = fleet.table, demand.groups(overflow)
+        table, groups = fleet.table, fleet.groups_of(demand, overflow)
         if fleet.groups.keys().isdisjoint(groups):
             return np.zeros(len(rows), np.int64)
-        version, found = self._grown.get(groups) or (NONE, np.zeros(table.count, np.int64))
+        key = (groups, "reservation" in demand.ignoring)
+        version, found = self._grown.get(key) or (NONE, np.zeros(table.count, np.int64))
         if version != table.version:
             changed = table.changed_since(version) if version != NONE else None
             for row in range(table.count) if changed is None else changed:
-                found[row] = self._growth_in(row, fleet.group_of(demand, overflow, row))
-            self._grown[groups] = (table.version, found)
+                found[row] = self._growth_in(row, fleet.growing_groups(demand, overflow, row))
+            self._grown[key] = (table.version, found)
         return found[rows]
 
-    def _growth_in(self, row: int, group: str) -> int:
+    def _growth_in(self, row: int, groups: Collection[str]) -> int:
         clusters = self.fleet.in_offer[row].values()
-        return sum(min(PLENTY, max(0, each.max_nodes - len(each.machines))) for each in clusters if each.group == group)
+        return sum(min(PLENTY, max(0, each.max_nodes - len(each.machines))) for each in clusters if each.group in groups)
 
     def _within_limits(self, ask: ReplicaAsk, rows: Rowids, count: Integers, grows: Flags) -> Flags:
         table, catalogue, demand = self.fleet.table, self.catalogue, ask.demand
@@ -194,7 +196,7 @@ class Quotes:
     def _nodes_left(self, demand: Demand, rows: Rowids) -> Integers:
         table = self.fleet.table
         nodes: Integers = table.free(table.index["nodes"])[rows]
-        return np.minimum(nodes, self._open_nodes(demand, rows)) if self.fleet.keeps_reserves else nodes
+        return np.minimum(nodes, self._open_nodes(demand, rows)) if self.fleet.reserving else nodes
 
     def _open_nodes(self, demand: Demand, rows: Rowids) -> Integers:
         """Machines that it may still open where some are kept for others."""
@@ -246,7 +248,7 @@ class Quotes:
     def _is_choosy(self, demand: Demand) -> bool:
         """Is there more to a machine than its room?"""
         special = demand.per_node or demand.node_selector or demand.gpu_model or demand.needs.get("gpu")
-        return bool(special or self.catalogue.has_taints or self.fleet.keeps_reserves)
+        return bool(special or self.catalogue.has_taints or self.fleet.reserving)
 
     def _room(self, ask: ReplicaAsk, rows: Rowids) -> Flags:
         """Is there a machine with room, in a cluster of the right group? Looks at all machines of all offers at once."""
@@ -303,9 +305,9 @@ def _of_the_roomiest(total: Integers, holds: Integers) -> Integers:
     return np.where(holds == most, total, NO_LIMIT)
 
 
-def growing(fleet: Fleet, row: int, group: str) -> list[str]:
-    """Clusters of the group that may have more machines, fullest first."""
-    found = [each for each in fleet.in_offer[row].values() if each.group == group and len(each.machines) < each.max_nodes]
+def growing(fleet: Fleet, row: int, groups: Collection[str]) -> list[str]:
+    """Clusters of these groups that may have more machines, fullest first."""
+    found = [each for each in fleet.in_offer[row].values() if each.group in groups and len(each.machines) < each.max_nodes]
     return [each.name for each in sorted(found, key=lambda each: (-each.fullness, each.name))]
 
 
@@ -328,7 +330,7 @@ def takes(fleet: Fleet, demand: Demand, machine: int) -> bool:
 def _is_held_back(fleet: Fleet, demand: Demand, row: int) -> bool:
     """Is something reserved there for others?"""
     offer = fleet.offers[row]
-    return bool(offer.reserved_nodes) and offer.name not in demand.admitted and "reservation" not in demand.ignoring
+    return bool(offer.reserved_nodes) and not demand.may_use(offer.name)
 
 
 def gpu_limit(fleet: Fleet, demand: Demand, row: int) -> str:

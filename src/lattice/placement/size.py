@@ -64,8 +64,8 @@ def _machine_with_room(ask: ReplicaAsk, fleet: Fleet, row: int, *, filling: bool
     """In the cluster with most neighbours that has one, of those the fullest: the machine with the fewest replicas of the service,
     of those the one with least room."""
     roomy, near = _roomy(ask, fleet, row), neighbours_in(ask.demand, fleet)
-    group = fleet.group_of(ask.demand, ask.overflow, row)
-    clusters = [each for each in map(fleet.clusters.__getitem__, roomy) if not filling or (each.is_filling and each.group == group)]
+    own = fleet.growing_groups(ask.demand, ask.overflow, row)
+    clusters = [each for each in map(fleet.clusters.__getitem__, roomy) if not filling or (each.is_filling and each.group in own)]
     for cluster in sorted(clusters, key=lambda each: nearest_first(each, near)):
         machines = [each for each in roomy[cluster.name] if kind in ("", fleet.machines.kind[each].name)]
         found = pick_machine(ask.demand, fleet, machines)
@@ -115,7 +115,7 @@ def ranks(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> list[tuple[i
 
 
 def _new_machine(ask: ReplicaAsk, fleet: Fleet, row: int, kind: MachineType) -> int:
-    grown = [fleet.clusters[each] for each in growing(fleet, row, fleet.group_of(ask.demand, ask.overflow, row))]
+    grown = [fleet.clusters[each] for each in growing(fleet, row, fleet.growing_groups(ask.demand, ask.overflow, row))]
     near = neighbours_in(ask.demand, fleet)
     first = min(grown, key=lambda each: nearest_first(each, near), default=None)
     return new_machines(ask, fleet, row, kind, first)[1][0]

@@ -158,7 +158,7 @@ def cluster_object(cluster: Cluster, fleet: Fleet, before: LatticeCluster | None
         min_nodes=cluster.min_nodes,
         max_nodes=None if cluster.max_nodes >= NO_LIMIT else cluster.max_nodes,
         policy_hash=cluster.group.split("/", 1)[0],
-        labels=before.spec.labels if before else _labels(cluster, offer.name),
+        labels=cluster_labels(cluster, fleet, before),
     )
     if before is not None:
         return msgspec.structs.replace(before, spec=spec)
@@ -166,10 +166,11 @@ def cluster_object(cluster: Cluster, fleet: Fleet, before: LatticeCluster | None
     return LatticeCluster(api_version=resource.api_version, kind=resource.kind, metadata=metadata, spec=spec)
 
 
-def _labels(cluster: Cluster, offer: str) -> dict[str, str]:
-    """What it is for, from its first day on."""
-    found = {OVERFLOW_LABEL: cluster.overflow, RESERVE_LABEL: offer if cluster.is_kept else ""}
-    return {key: value for key, value in found.items() if value}
+def cluster_labels(cluster: Cluster, fleet: Fleet, before: LatticeCluster | None = None) -> dict[str, str]:
+    """What it is for: that it overflows, from its first day on; that it is kept, as long as it is."""
+    found = {OVERFLOW_LABEL: cluster.overflow, RESERVE_LABEL: fleet.offers[cluster.row].name if cluster.is_kept else ""}
+    known = before.spec.labels if before else {}
+    return {key: value for key, value in {**known, **found}.items() if value}
 
 
 def cluster_status(cluster: Cluster, fleet: Fleet, before: ClusterStatus) -> ClusterStatus:

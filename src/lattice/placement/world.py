@@ -148,9 +148,9 @@ class World:
         fleet.dependants = self._dependants
         present = Present.of(self.objects.values(), self.layout, self.supply.classes)
         made = (each for each in self.objects.values() if isinstance(each, LatticeCluster))
-        others = self._of_others()
+        kept = self._kept(present)
         for cluster in sorted(made, key=lambda each: each.metadata.name):
-            add_cluster(fleet, cluster, present, others)
+            add_cluster(fleet, cluster, present, kept.get(cluster.metadata.name))
         fleet.table.quotes = Quotes(fleet)
         count_clusters(fleet, self.objects.values(), self.layout)
         packing = {demand.rules.hash: demand.rules.packing for demand in self.demands.values()}
@@ -164,12 +164,15 @@ class World:
         seating.guess()
         return fleet
 
-    def _of_others(self) -> set[str]:
-        """Clusters with replicas that no reserve is for."""
+    def _kept(self, present: Present) -> dict[str, bool]:
+        """Of clusters that anybody is in: are all of them those whom the reserve there is for?"""
         if not self._reservations:
-            return set()
-        placed = ((each, self.demands[name].admitted) for name, service in self.services.items() for each in service.status.placements)
-        return {each.cluster for each, admitted in placed if each.pool not in admitted}
+            return {}
+        found = dict.fromkeys(present.visited, False)
+        for name, service in self.services.items():
+            for each in service.status.placements:
+                found[each.cluster] = found.get(each.cluster, True) and each.pool in self.demands[name].admitted
+        return found
 
     def _largest_first(self, service: str) -> tuple[int, int, str]:
         """Small replicas find room beside large ones, not the other way round."""

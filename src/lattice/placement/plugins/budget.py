@@ -52,7 +52,7 @@ def _short(fleet: Fleet, ledger: str, need: int) -> Shortfall:
 def cheapest(ask: ReplicaAsk, fleet: Fleet, row: int) -> int:
     """What has to be bought at least; where no class would do, of any class. 0: nobody knows."""
     need = min(_known_rates(ask, fleet, row), default=0)
-    grows = growing(fleet, row, fleet.group_of(ask.demand, ask.overflow, row))
+    grows = growing(fleet, row, fleet.growing_groups(ask.demand, ask.overflow, row))
     return need * (1 if grows else fleet.offers[row].first_nodes(ask.demand.rules.min_nodes))
 
 

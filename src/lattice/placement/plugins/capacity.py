@@ -39,7 +39,7 @@ class Full:
 def reached(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
     """Every limit that one more machine would pass, or as many as a new cluster begins with."""
     offer, demand, table = fleet.offers[row], ask.demand, fleet.table
-    grows = bool(growing(fleet, row, fleet.group_of(demand, ask.overflow, row)))
+    grows = bool(growing(fleet, row, fleet.growing_groups(demand, ask.overflow, row)))
     count = 1 if grows else offer.first_nodes(demand.rules.min_nodes)
     left = {name: max(0, int(table.free(table.index[name])[row])) for name in ("nodes", "clusters", "cpu", "memory")}
     if not grows and ask.overflow and not offer.is_static:
@@ -52,7 +52,7 @@ def reached(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
     open_left = fleet.unreserved(row)
     if left["nodes"] < count:
         yield _short("nodes", count, left["nodes"], f" of {offer.limits.nodes:,}")
-    elif offer.reserved_nodes and offer.name not in demand.admitted and open_left < count:
+    elif offer.reserved_nodes and not demand.may_use(offer.name) and open_left < count:
         yield _short("nodes", count, max(0, open_left), f" of {offer.limits.nodes:,}, {offer.reserved_nodes:,} reserved")
     if offer.is_static and left["nodes"] < count:  # cores and memory come with its machines
         return

@@ -84,10 +84,9 @@ def _nodes(offer: Offer, with_reserve: bool) -> int:
 
 
 def _opened(fleet: Fleet, row: int, with_reserve: bool) -> int:
-    """Machines with replicas on them; without the reserve, all that others have."""
-    if not with_reserve and fleet.offers[row].reserved_nodes:
-        return fleet.open_nodes[row]
-    return sum(1 for cluster in fleet.in_offer[row].values() for machine in cluster.machines if fleet.machines.holds[machine])
+    """Machines with replicas on them; without the reserve, those of clusters that are not kept for anybody."""
+    counted = (cluster for cluster in fleet.in_offer[row].values() if with_reserve or not cluster.is_kept)
+    return sum(1 for cluster in counted for machine in cluster.machines if fleet.machines.holds[machine])
 
 
 def able(ask: ReplicaAsk, fleet: Fleet) -> list[int]:
@@ -106,7 +105,7 @@ def _is_past(fleet: Fleet, row: int, ask: ReplicaAsk) -> bool:
     offer = fleet.offers[row]
     if offer.overflow is None or not offer.overflow.enabled:
         return False
-    return utilisation(fleet, row, with_reserve=offer.name in ask.demand.admitted) >= offer.overflow.trigger_millionths
+    return utilisation(fleet, row, with_reserve=ask.demand.may_use(offer.name)) >= offer.overflow.trigger_millionths
 
 
 def sources(ask: ReplicaAsk, fleet: Fleet) -> list[str]:
@@ -134,5 +133,5 @@ class Overflow:
             return {}
         static, overflow = fleet.offers[gates[0]].name, fleet.offers[gates[0]].overflow
         is_enabled = overflow is not None and overflow.enabled
-        gate = Gated(static, static in ask.demand.admitted, _is_past(fleet, gates[0], ask), is_enabled)
+        gate = Gated(static, ask.demand.may_use(static), _is_past(fleet, gates[0], ask), is_enabled)
         return {gate: mask_of(rows, "metered", lambda offer: not offer.is_static)}
