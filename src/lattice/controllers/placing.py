@@ -69,8 +69,8 @@ class Placing:
             if refusal is not None:
                 return refusal
             written.update(name for stage in stages for name in stage.services)
-        await self._settle_accounts(decided)
         await self._give_up(decided)
+        await self._settle_accounts(decided)  # of what is left: nobody pays for what is given up at once
         await self._relabel(decided)
         left = (self._saying(decided, name, said[name]) for name in said if name not in written)
         for batch in batches([writes for writes in left if writes]):
