@@ -54,7 +54,7 @@ def test_batches(asks: list[WorkloadAsk], most: int, runs: list[list[str]]) -> N
     assert names(queue(*asks).pop_batch(0.0, most)) == runs
 
 
-def test_back_off_doubles_up_to_a_minute() -> None:
+def test_back_off_doubles_up_to_half_a_minute() -> None:
     waiting, now, waits = queue(one("a")), 0.0, []
     for _ in range(9):
         assert waiting.pop(now)
@@ -64,7 +64,7 @@ def test_back_off_doubles_up_to_a_minute() -> None:
         assert waiting.pop(at - 0.01) is None
         waits.append(at - now)
         now = at
-    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert waits == [1, 2, 4, 8, 16, 30, 30, 30, 30]
 
 
 def test_a_key_is_worked_on_once_at_a_time_and_comes_again_if_it_changed() -> None:
@@ -121,22 +121,22 @@ def test_waking_early_does_not_cut_the_back_off_short() -> None:
 
 
 def often_failed(*wakes_on: Hashable) -> Queue:
-    """At 63 seconds, the seventh time: its wait is over at 123."""
+    """At 61 seconds, the seventh time: its wait is over at 91."""
     waiting, now = queue(one("a")), 0.0
     for failures in range(7):
         assert waiting.pop(now)
         waiting.unschedulable("default/a", wakes_on, now)
         if failures < 6:
-            now += 2.0**failures
+            now += min(30.0, 2.0**failures)
             waiting.wake(GONE, now)
     return waiting
 
 
 def test_a_node_that_comes_does_not_wait_for_those_who_have_failed_often() -> None:
     waiting = often_failed(GONE, READY)
-    waiting.wake(READY, 63.5)
-    assert waiting.pop(67.9) is None, "some seconds after it failed"
-    assert waiting.pop(68.0)
+    waiting.wake(READY, 61.5)
+    assert waiting.pop(65.9) is None, "some seconds after it failed"
+    assert waiting.pop(66.0)
 
 
 def test_a_node_that_comes_is_heard_also_by_one_whom_something_else_has_woken_and_who_waits() -> None:
@@ -228,7 +228,7 @@ class Slow:
             entry.update(ask=entry["again"], again=None, out=False, failures=0, at=0.0)
             return
         entry["failures"] += 1
-        entry.update(out=False, failed=now, not_before=now + min(60.0, 2.0 ** (entry["failures"] - 1)))
+        entry.update(out=False, failed=now, not_before=now + min(30.0, 2.0 ** (entry["failures"] - 1)))
         entry["at"] = entry["not_before"]
         if what == "unschedulable":
             missed = entry["missed"] & wakes

@@ -33,7 +33,7 @@ FLEET = "fleet"
 OVER_BUDGET = "OverBudget"
 GRACE = 10.0  # seconds that a workload which no node takes is left to wait for room
 UNDER_WAY = 5.0  # seconds until replicas that are not where they should be yet are looked at again
-SHARE = 20  # and at least so many times as long as the last look took
+SHARE = 20  # and at least so many times as long as it took to think
 _NO_NODE = NO_NODE_FITS.encode()
 PATIENCE = 600.0  # seconds that deciding and writing everything may take
 Aside = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -104,7 +104,6 @@ class Services:
     async def reconcile(self, _: str) -> Again | None:
         if not (self._survey.has_news or self._is_waiting or self._is_under_way):
             return None
-        began = self.office.clock.monotonic()
         await self._survey.catch_up()
         refused: dict[str, OverBudget] = {}
         while True:
@@ -115,7 +114,6 @@ class Services:
             refused |= dict.fromkeys(refusal.services, refusal.over)
             await self._survey.catch_up()
         _count(outcome)
-        self._took = self.office.clock.monotonic() - began
         decided = outcome.decided
         self._is_waiting = bool(refused) or any(each.missing for each in decided.placements.values())
         self._is_under_way = bool(decided.unsettled or decided.stages)
@@ -132,7 +130,9 @@ class Services:
         def think() -> Outcome:
             return self._thought(world, look(services, workloads, nodes, patience, paid), refused)
 
+        began = office.clock.monotonic()
         found: Outcome = await self.aside(think)
+        self._took = office.clock.monotonic() - began
         return found
 
     def _thought(self, world: World, seen: Seen, refused: Mapping[str, OverBudget]) -> Outcome:

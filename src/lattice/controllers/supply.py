@@ -62,8 +62,8 @@ class Supply:
         secrets = self.office.copy(Secret)
         found = statuses(world, fleet, lambda namespace, name: secrets.get(f"{namespace}/{name}"), used)
         groups = [[write] for each, status in found if (write := self._write(each, status)) is not None]
+        self._took = self.office.clock.monotonic() - now  # thinking: a store that is slow for once is no reason to look seldom
         await self.office.commit_each(groups)
-        self._took = self.office.clock.monotonic() - now
         return None
 
     def _world(self) -> World:

@@ -8,7 +8,7 @@ from lattice.scheduling.ask import WorkloadAsk
 from lattice.scheduling.change import Change
 
 FIRST_WAIT = 1.0  # seconds after the first failure; doubles with each
-LONGEST_WAIT = 60.0
+LONGEST_WAIT = 30.0
 PROMPT: frozenset[Hashable] = frozenset({Change.NODE_READY})  # cuts a wait short: a machine may have come for it
 PROMPT_WAIT = 5.0  # seconds after a failure, however often it has failed
 SLACK = 64
