@@ -168,6 +168,32 @@ def test_nothing_is_written_while_only_time_passes_and_money_trickles() -> None:
     asyncio.run(run())
 
 
+def test_a_store_that_is_slow_for_once_is_no_reason_to_look_seldom() -> None:
+    async def run() -> None:
+        scene = Scene()
+        await scene.put(NANO, a_pool(capacity={"maxNodes": 5}))
+        supply = Supply(await scene.office(), HERE, aside=at_once)
+        commit = supply.office.store.commit
+
+        async def slow(*words: Any, **rest: Any) -> int:
+            await scene.clock.sleep(5)
+            revision: int = await commit(*words, **rest)
+            return revision
+
+        supply.office.store.commit = slow  # type: ignore[method-assign]
+        async with acting(supply.office, supply.loop()):
+            await scene.clock.advance(6)
+            supply.office.store.commit = commit  # type: ignore[method-assign]
+            await scene.put(a_cluster(4))
+            for _ in range(50):
+                await scene.clock.advance(0.1)
+            pool = await scene.get(LatticePool, "north")
+            assert pool is not None
+            assert said(pool.status.conditions, "CapacityPressure").status == "True"
+
+    asyncio.run(run())
+
+
 def test_nothing_of_a_login_is_told() -> None:
     """Which keys are there is said; what they hold is nowhere but in the Secret."""
     opens = "k3Zq-this-opens-the-cloud"
