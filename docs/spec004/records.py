@@ -109,6 +109,6 @@ STORE = (
         "canonical record: what was declared apart from what became of it",
         "kinds.workload:WorkloadStatus",
         "controllers/test_spec004_loops.py::test_the_record_is_what_was_declared_and_what_became_of_it",
-        ("scheduling/observed.py", "        status = replace(status, applied_revision=sight.report.revision, strict=strict)", "        pass"),
+        ("scheduling/observed.py", "status = replace(status, applied_revision=sight.report.revision, strict=strict)", "pass"),
     ),
 )
