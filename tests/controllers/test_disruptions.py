@@ -10,7 +10,7 @@ import pytest
 from scheduling_world import Acting, World, a_node, a_workload, a_world, acting, an_office
 from store.virtual import VirtualClock
 
-from lattice.controllers.record import with_status
+from lattice.controllers.record import with_metadata, with_status
 from lattice.controllers.scheduling import SchedulingController
 from lattice.errors import Unavailable
 from lattice.kinds.base import Condition
@@ -158,6 +158,31 @@ def test_nobody_makes_room_for_one_that_was_deleted_before_anybody_was_told_to()
             await one.look()
             await clock.advance(1)
             assert len(await leaving(world)) == 1, "they are known to be there, and one of them makes room"
+
+    asyncio.run(script())
+
+
+def test_who_is_being_deleted_is_not_told_to_make_room() -> None:
+    async def script() -> None:
+        async with a_full_house(0, 3) as (world, _, one):
+            chosen: dict[str, str] = {}
+            mark = one.controller.refusals.mark
+
+            async def deleted_first(leaving: Any) -> None:
+                if not chosen:
+                    chosen.update(leaving)
+                    entry = await world.entry(LatticeWorkload, next(iter(chosen)).removeprefix("default/"))
+                    await world.store.commit(
+                        [with_metadata(entry, lambda metadata: metadata | {"deletionTimestamp": "2026-01-01T00:00:00Z"})]
+                    )
+                    await one.caught_up()
+                await mark(leaving)
+
+            one.controller.refusals.mark = deleted_first  # type: ignore[method-assign]
+            await world.add(a_workload("high", priority=10))
+            await one.look()
+            assert len(chosen) == 1
+            assert await leaving(world) == []
 
     asyncio.run(script())
 

@@ -75,12 +75,13 @@ class Refusals:
                 yield name
 
     async def mark(self, leaving: Mapping[str, str]) -> None:
-        """By workload, the node that it must leave."""
+        """By workload, the node that it must leave. Who is being deleted leaves it anyway."""
         copy, puts = self.deeds.office.copy(LatticeWorkload), {}
         for name, node in leaving.items():
             found, entry = copy.get(name), copy.entry(name)
             binding = found.status.binding if found else None
-            if found and entry and binding and binding.node == node and not is_leaving(found):
+            is_there = binding is not None and binding.node == node
+            if found and entry and is_there and not is_leaving(found) and not found.metadata.deletion_timestamp:
                 puts[name] = self.deeds.leaving(entry, f"makes room on node {node} for {self._for_whom.get(name, 'another')}")
         for name in await self._write(puts):
             self._for_whom.pop(name, None)
