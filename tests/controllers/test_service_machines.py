@@ -192,6 +192,35 @@ def test_a_machine_whose_payment_was_given_back_meanwhile_is_paid_for_again_if_t
     play(script)
 
 
+def test_a_machine_that_nobody_pays_for_is_not_paid_for_when_it_is_given_up() -> None:
+    async def script() -> None:
+        async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4)) as town:
+            await town.look()
+            await town.bind()
+            await town.apply(a_service(replicas=1, cores=4))
+            await town.look()
+            await town.finish()
+            ledger = town.all(LatticeLedger)[0]
+            books = Ledgers(town.store, town.clock, town.office.term)
+            lot = Lot(node_class="m", count=1, micros=200_000)
+            await books.commit_with_charges(Payment([], releases=[Charge((ledger.spec.budget,), "p1-001", lot)]))
+            await town.caught_up()
+            paid, commit = [town.paid()], town.store.commit
+
+            async def noted(writes: Sequence[Write], **rest: Any) -> int:
+                revision: int = await commit(writes, **rest)
+                await town.caught_up()
+                paid.append(town.paid())
+                return revision
+
+            town.store.commit = noted
+            await town.look()
+            assert town.machines() == {"p1-001": {"m": 1}}
+            assert set(map(tuple, (sorted(each.items()) for each in paid))) == {((("p1-001", "m"), 1),)}
+
+    play(script)
+
+
 def test_a_cluster_of_a_pool_that_is_gone_stays_as_long_as_somebody_is_in_it() -> None:
     async def script() -> None:
         async with a_town(a_class(), a_pool(budget=1000), a_service(replicas=2)) as town:
