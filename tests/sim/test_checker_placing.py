@@ -82,6 +82,24 @@ def before_the_one_that_it_was_chosen_with(past: Past, bad: bool) -> None:
         past.runs(each)
 
 
+def too_many_of_one_commit_on_a_node(past: Past, bad: bool) -> None:
+    """However they are written down; the one that makes it even may come last."""
+    past.commit(service(least=4), node("n1"), node("n2"), at=1.0)
+    past.commit(first := replica(0, "n1", constraints=SPREAD), at=10.0)
+    together = [replica(slot, on, constraints=SPREAD) for slot, on in ((1, "n1"), (2, "n1" if bad else "n2"), (3, "n2"))]
+    past.commit(*together, at=30.0)
+    for each in (first, *together):
+        past.runs(each)
+
+
+def two_of_one_commit_on_an_empty_node(past: Past, bad: bool) -> None:
+    past.commit(service(least=2), node("n1"), node("n2"), at=1.0)
+    together = [replica(0, "n1", constraints=SPREAD), replica(1, "n1" if bad else "n2", constraints=SPREAD)]
+    past.commit(*together, at=30.0)
+    for each in together:
+        past.runs(each)
+
+
 def bound_after_its_reservation(past: Past, bad: bool) -> None:
     past.binding = "two-phase"
     held = {"prepared": {"node": "n1", "uid": "uid-n1", "reservation": "r1", "until": "2026-03-10T09:00:00+00:00"}}
@@ -155,6 +173,8 @@ CASES: list[tuple[str, Case]] = [
     ("I-14", beside_one_that_it_must_be_far_from),
     ("I-14", on_a_node_that_is_ahead),
     ("I-14", before_the_one_that_it_was_chosen_with),
+    ("I-14", too_many_of_one_commit_on_a_node),
+    ("I-14", two_of_one_commit_on_an_empty_node),
     ("I-16", bound_after_its_reservation),
     ("I-17", under_the_lock_of_somebody_else),
     ("I-17", under_a_lock_that_had_ended),

@@ -129,8 +129,9 @@ def _far_from(workload: LatticeWorkload) -> tuple[WorkloadTerm, ...]:
 
 def _uneven(seen: Seen, record: Record, workload: LatticeWorkload, taken: str) -> str:
     """One more there is too many beside nodes that have fewer. What came or went lately counts in favour of whoever chose, and so does
-    what it binds a moment later: of those that are chosen together, and bound each by itself, the last may be written first."""
-    since = seen.since(record)
+    what it binds a moment later: of those that are chosen together, and bound each by itself, the last may be written first. What is
+    bound in one commit is judged as the commit leaves it, whatever the order it is written in."""
+    since, together = seen.since(record), list(bound_in(record))
     for each in workload.spec.constraints.spread:
         if each.when_unsatisfiable != "DoNotSchedule" or each.topology_key != "node" or each.selector:
             continue
@@ -139,12 +140,13 @@ def _uneven(seen: Seen, record: Record, workload: LatticeWorkload, taken: str) -
             for one in seen.snap.replicas(f"{workload.metadata.namespace}/{workload.spec.service}")
             if one.metadata.uid != workload.metadata.uid and not _is_elsewhere(seen, one)
         ]
-        here = sum(node_of(one) == taken and seen.snap.placed_at.get(path_of(one), inf) < since for one in mine)
+        before = {path_of(one) for one in mine if node_of(one) == taken and seen.snap.placed_at.get(path_of(one), inf) < since}
+        beside = {path_of(one) for one in _alike(workload, together) if node_of(one) == taken}
+        here = len((before | beside) - {path_of(workload)})
         lately = [former for path in seen.snap.known_workloads for former in seen.snap.versions(LatticeWorkload, path, since)]
+        lately += together
         lately += [change for each in seen.on_its_way(record) for change in bound_in(each)]
-        alike = [
-            one for one in lately if (one.metadata.namespace, one.spec.service) == (workload.metadata.namespace, workload.spec.service)
-        ]
+        alike = _alike(workload, lately)
         counts = [
             len({path_of(one) for one in alike if path.removeprefix("/") in (node_of(one), prepared_on(one))})
             for path in seen.snap.nodes
@@ -153,6 +155,11 @@ def _uneven(seen: Seen, record: Record, workload: LatticeWorkload, taken: str) -
         if counts and here + 1 - min(counts) > each.max_skew:
             return f"{here} of its service are there, and {min(counts)} on another node"
     return ""
+
+
+def _alike(workload: LatticeWorkload, others: Iterable[LatticeWorkload]) -> list[LatticeWorkload]:
+    mine = (workload.metadata.namespace, workload.spec.service)
+    return [each for each in others if (each.metadata.namespace, each.spec.service) == mine]
 
 
 def _would_do(workload: LatticeWorkload, node: LatticeNode) -> bool:
