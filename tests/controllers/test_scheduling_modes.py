@@ -15,7 +15,7 @@ from lattice.scheduling.bind import BindingMode
 from lattice.scheduling.prepared import prepared
 from lattice.scheduling.profile import DEFAULT, PRESETS, ProfileSpec, parse_profile
 from lattice.store.memory import MemoryStore
-from lattice.store.protocol import Check, Term, Write
+from lattice.store.protocol import Check, Put, Term, Write
 
 Script = Callable[[World, VirtualClock], Coroutine[Any, Any, None]]
 
@@ -41,9 +41,24 @@ class Mortal(MemoryStore):
         return await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
 
 
-def play(script: Script) -> None:
+class Mute(Mortal):
+    """The commit that first binds somebody is made, and its answer is lost."""
+
+    hushed: bool = False
+
+    async def commit(
+        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+    ) -> int:
+        revision = await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
+        if not self.hushed and any(isinstance(each, Put) and b'"binding"' in each.value for each in writes):
+            self.hushed = True
+            raise Unavailable("no answer")
+        return revision
+
+
+def play(script: Script, store: type[Mortal] = Mortal) -> None:
     clock = VirtualClock()
-    asyncio.run(script(World(Mortal(clock), clock), clock))
+    asyncio.run(script(World(store(clock), clock), clock))
 
 
 def profile(**fields: Any) -> ProfileSpec:
@@ -271,3 +286,26 @@ def test_a_store_that_gives_no_answer_costs_time_and_nothing_else(mode: BindingM
             assert len(set(ports)) == 2
 
     play(script)
+
+
+@pytest.mark.parametrize("mode", list(BindingMode))
+@pytest.mark.parametrize("members", [0, 3, 300], ids=["alone", "a group", "a large group"])
+def test_what_is_bound_stays_bound_when_the_answer_is_lost(mode: BindingMode, members: int) -> None:
+    """Its node may run it by now: taken back, and bound elsewhere, it would run twice."""
+
+    async def script(world: World, clock: VirtualClock) -> None:
+        await world.add(a_node("n1", 100_000), a_node("n2", 100_000), *(a_group("g", members, members) if members else [a_workload("w")]))
+        async with acting(world.store, clock, profile(binding=mode.value)) as one:
+            await asyncio.gather(one.look(), return_exceptions=True)
+            first = await world.bindings()
+            assert first
+            for _ in range(30):
+                await asyncio.gather(one.look(), return_exceptions=True)
+                await clock.advance(5)
+                now = await world.bindings()
+                assert {name: now.get(name) for name in first} == first
+            assert len(now) == (members or 1)
+            counts = [(await world.node(name)).status.workloads for name in ("n1", "n2")]
+            assert sum(count or 0 for count in counts) == len(now)
+
+    play(script, Mute)

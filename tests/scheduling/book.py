@@ -30,6 +30,7 @@ class BookLedger:
     locks: dict[str, str] = field(default_factory=dict)
     fails: set[str] = field(default_factory=set)  # steps at which the store is away
     breaks: dict[str, BaseException] = field(default_factory=dict)  # what is raised after a step has done what it does
+    meanwhile: dict[str, Callable[[], object]] = field(default_factory=dict)  # what else happens before a step is answered
     tokens: int = 0
 
     async def _step(self, name: str) -> None:
@@ -42,6 +43,8 @@ class BookLedger:
         return NodeState(self.revisions.get(node, 0), dict(self.free[node])) if node in self.free else None
 
     def _after(self, name: str) -> None:
+        if name in self.meanwhile:
+            self.meanwhile.pop(name)()
         if name in self.breaks:
             raise self.breaks.pop(name)
 
@@ -63,6 +66,7 @@ class BookLedger:
         await self._step("unlock")
         if self.locks.get(node) == token:
             del self.locks[node]
+        self._after("unlock")
 
     async def prepare(self, request: BindRequest, expected: int) -> int | None:
         await self._step("prepare")
@@ -80,12 +84,13 @@ class BookLedger:
             raise Unavailable("store is away before it could answer")
         return missing
 
-    async def abort_all(self, requests: Sequence[BindRequest]) -> None:
+    async def abort_all(self, requests: Sequence[BindRequest]) -> list[str]:
         await self._step("abort_all")
         for request in requests:
-            if self.bound.pop(request.reservation, None) or self.prepared.pop(request.reservation, None):
+            if self.prepared.pop(request.reservation, None):
                 self._take(request, -1)
         self._after("abort_all")
+        return [each.reservation for each in requests if each.reservation in self.bound]
 
     def _write(self, there: dict[str, BindRequest], request: BindRequest, expected: int) -> int | None:
         if self.revisions.get(request.node, 0) != expected:
@@ -117,6 +122,9 @@ class Side:
         self.events: list[BindEvent] = []
         seen = dict.fromkeys(self.ledger.free, 0) if self.knows else {}
         self.binder = Binder(self.ledger, self.book, lambda: self.time, self.mode, seen, self.events.append)
+
+    def pass_time(self, seconds: float) -> None:
+        self.time += seconds
 
     def reserve(self, name: str, cpu: int, row: int = 0) -> Reservation:
         made = self.book.reserve(ask(self.book.table, name, cpu), row, self.time)

@@ -31,7 +31,7 @@ from lattice.scheduling.noderules import (
 )
 
 TIMES = NodeTimes()
-KEEP, STOP, LONGEST = Disconnect(), Disconnect(policy="stop"), Disconnect(policy="stop", stop_after="120s")
+KEEP, STOP, LONGEST = Disconnect(), Disconnect(policy="stop"), Disconnect(policy="stop", stop_after="120000ms")
 
 
 def a_node(silence: float = 0.0, name: str = "n0", zone: str = "z", **parts: Any) -> NodeSeen:
@@ -157,9 +157,17 @@ def test_when_a_replacement_may_start(policy: Disconnect, silence: float, is_rel
     ],
 )
 def test_what_a_copy_goes_by(asked: Disconnect, applied: str, strict: bool, expected: Disconnect | None) -> None:
-    spec = WorkloadSpec(containers={}, revision="now", disconnect=asked)
+    assert obeyed(a_workload(2, asked, applied, strict)) == expected
+
+
+def test_what_was_never_changed_is_all_that_its_node_can_have_heard() -> None:
+    assert obeyed(a_workload(1, STOP, "", False)) == STOP
+
+
+def a_workload(generation: int, asked: Disconnect, applied: str, strict: bool) -> LatticeWorkload:
+    metadata, spec = Metadata(name="w", generation=generation), WorkloadSpec(containers={}, revision="now", disconnect=asked)
     status = WorkloadStatus(applied_revision=applied, strict=strict)
-    assert obeyed(LatticeWorkload(api_version="", kind="", metadata=Metadata(name="w"), spec=spec, status=status)) == expected
+    return LatticeWorkload(api_version="", kind="", metadata=metadata, spec=spec, status=status)
 
 
 def test_the_margin_for_clocks_is_stated() -> None:

@@ -16,7 +16,7 @@ from store.virtual import VirtualClock
 
 from lattice.controllers.record import created
 from lattice.errors import Denied, Exists, Invalid, LatticeError, Malformed, NotFound, TooMany, UnknownUser
-from lattice.kinds.jointoken import JOINED_KEY, Grant, JoinToken, fingerprint, kept_in, parse_token, token_secret
+from lattice.kinds.jointoken import JOINED_KEY, MADE_AT, Grant, JoinToken, fingerprint, kept_in, parse_token, token_secret
 from lattice.kinds.node import FINALIZER, LatticeNode, NodeSpec
 from lattice.kinds.stored import unpack
 from lattice.server.authority import ALL_VERBS, Deed, judge
@@ -107,6 +107,34 @@ def test_a_machine_that_comes_when_its_node_is_gone_is_refused_and_takes_no_name
         await door.refuses(Denied, "node east-001-small-1, for which the token was made, is gone", token, a_key())
         await door.store.commit([created(a_node("east-001-small-1", ""), uid="another", now="2026-01-01T00:00:00Z")])
         await door.refuses(Denied, "is gone", token, a_key())
+
+    play(story)
+
+
+def test_of_the_machines_that_are_made_for_one_node_the_last_one_counts() -> None:
+    """A leader may make one while another's is on its way: which of them comes is not known, and the first may come when it is dead."""
+
+    async def story(door: Door) -> None:
+        await door.store.commit([created(a_node("n1", ""), uid="made", now="2026-01-01T00:00:00Z")])
+        tokens = [await door.token(number, node="n1", uid="made") for number in range(3)]
+        await door.join(tokens[1], a_key())
+        await door.refuses(Denied, "with a token that was made later", tokens[0], a_key())
+        key = a_key()
+        await door.join(tokens[2], key)
+        await door.refuses(Denied, "with a token that was made later", tokens[0], a_key())
+        node = await door.node("n1")
+        assert node is not None
+        assert node["metadata"]["annotations"][JOINED_KEY] == key_digest(key.public_key())
+
+    play(story)
+
+
+def test_what_a_node_of_another_store_says_of_its_token_is_not_believed() -> None:
+    async def story(door: Door) -> None:
+        node = a_node("n1", "")
+        moved = msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations={MADE_AT: "9000"}))
+        await door.store.commit([created(moved, uid="made", now="2026-01-01T00:00:00Z")])
+        assert (await door.join(await door.token(node="n1", uid="made"), a_key()))["node"] == "n1"
 
     play(story)
 

@@ -68,6 +68,18 @@ def beside_one_that_it_must_be_far_from(past: Past, bad: bool) -> None:
         past.runs(each)
 
 
+def beside_one_that_has_asked_for_distance_for_long(past: Past, bad: bool) -> None:
+    """Who could not have heard of that yet may go by what was."""
+    past.commit(node(cpu=2000), at=1.0)
+    past.commit(each := workload("w1", "n1", ready=True, labels=LONE), at=2.0)
+    past.runs(each)
+    past.commit(
+        workload("w1", "n1", ready=True, labels=LONE, constraints=APART), at=15.0 if bad else 19.0, term=None, origin="api person-1"
+    )
+    past.commit(other := workload("w2", "n1", ready=True, labels=LONE), at=20.0)
+    past.runs(other)
+
+
 def on_a_node_that_is_ahead(past: Past, bad: bool) -> None:
     past.commit(service(least=2), node("n1"), node("n2"), at=1.0)
     for slot, on, at in ((0, "n1", 10.0), (1, "n1" if bad else "n2", 30.0)):
@@ -171,6 +183,7 @@ CASES: list[tuple[str, Case]] = [
     ("I-14", in_a_pool_that_had_lost_its_label_for_long),
     ("I-14", made_where_its_service_was_not_placed),
     ("I-14", beside_one_that_it_must_be_far_from),
+    ("I-14", beside_one_that_has_asked_for_distance_for_long),
     ("I-14", on_a_node_that_is_ahead),
     ("I-14", before_the_one_that_it_was_chosen_with),
     ("I-14", too_many_of_one_commit_on_a_node),

@@ -6,6 +6,7 @@ finishes it; before that, whoever finds it after its time gives it up, the lead 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -135,9 +136,10 @@ class StoreLedger:
             await self._finish(part)
         return ()
 
-    async def abort_all(self, requests: Sequence[BindRequest]) -> None:
+    async def abort_all(self, requests: Sequence[BindRequest]) -> Collection[str]:
         for part in _parts(requests, MAX_OPERATIONS // 2):
             await self._until_written(partial(self._undoing, part))
+        return await self._bound(requests)
 
     async def settle(self, path: str, now: datetime) -> bool:
         """Finish, or give up after its time, what an attempt that is no more has left prepared. Whether anything was written."""
@@ -216,16 +218,27 @@ class StoreLedger:
                 missing.append(request.reservation)
         return found, missing
 
-    async def _undoing(self, requests: Iterable[BindRequest]) -> list[Write]:
-        """What takes back whatever these wrote, with the room that they took; empty if there is nothing of it."""
-        wanted = list(requests)
-        entries = await asyncio.gather(*(self.office.store.get(workload_key(each.workload)) for each in wanted))
-        theirs = [(each, entry) for each, entry in zip(wanted, entries, strict=True) if entry and _is_by(entry, each.reservation)]
-        names = dict.fromkeys(each.node for each, _ in theirs)
-        nodes = await asyncio.gather(*(self.office.store.get(node_key(name)) for name in names))
-        fewer = {name: sum(each.node == name for each, _ in theirs) for name in names}
-        counts = [self.deeds.counted(node, -fewer[name]) for name, node in zip(names, nodes, strict=True) if node]
-        return [*(self.deeds.given_up(entry) for _, entry in theirs), *counts]
+    async def _bound(self, requests: Sequence[BindRequest]) -> list[str]:
+        """The reservations that have bound their workload; each of them may have been written though the answer was lost."""
+        entries = await asyncio.gather(*(self.office.store.get(workload_key(each.workload)) for each in requests))
+        found = zip(requests, entries, strict=True)
+        return [each.reservation for each, entry in found if entry and bound_by(_workload(entry.value)) == each.reservation]
+
+    async def _undoing(self, requests: Sequence[BindRequest]) -> list[Write]:
+        """What takes back whatever these prepared, with the room that they took, or binds it if that is decided; empty if there is none.
+
+        What is bound is left alone: its node may have it already.
+        """
+        found, _ = await self._prepared(requests)
+        leads = {held.lead for _, held in found if held.gang}
+        heads = dict(zip(leads, await asyncio.gather(*(self.office.store.get(workload_key(each)) for each in leads)), strict=True))
+        decided = [(entry, held) for entry, held in found if held.gang and self._is_decided(held, heads[held.lead]) and _is_live(entry)]
+        bound = [put for entry, held in decided for put in self.deeds.together(entry, _to(held, self.office), held)]
+        left = [each for each in found if each not in decided]
+        fewer = Counter(held.node for _, held in left)
+        nodes = await asyncio.gather(*(self.office.store.get(node_key(name)) for name in fewer))
+        counts = [self.deeds.counted(node, -fewer[node.key.name]) for node in nodes if node]
+        return [*bound, *(self.deeds.given_up(entry) for entry, _ in left), *counts]
 
     async def _until_written(self, make: Callable[[], Awaitable[list[Write]]]) -> bool:
         """Made anew each time that somebody was faster. Whether there was anything to write."""
@@ -278,10 +291,8 @@ def _is_free(workload: LatticeWorkload, reservation: str = "") -> bool:
     return is_ours and workload.status.binding is None and not workload.metadata.deletion_timestamp
 
 
-def _is_by(entry: Entry, reservation: str) -> bool:
-    workload = _workload(entry.value)
-    held = prepared(workload)
-    return bound_by(workload) == reservation or (held is not None and held.reservation == reservation)
+def _is_live(entry: Entry) -> bool:
+    return not _workload(entry.value).metadata.deletion_timestamp
 
 
 def _free(node: LatticeNode, there: Iterable[LatticeWorkload]) -> dict[str, int]:

@@ -17,7 +17,6 @@ from lattice.controllers.record import conditioned, created, owned_by, with_meta
 from lattice.errors import Conflict, Fenced, LatticeError, NotFound, Unavailable
 from lattice.kinds.base import Metadata
 from lattice.kinds.cluster import RESERVE_LABEL, ClusterStatus, LatticeCluster
-from lattice.kinds.core import Secret
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger, Lot
 from lattice.kinds.lifecycle import doomed
@@ -60,7 +59,7 @@ class Clusters:
         self._clusters, self._nodes = office.copy(LatticeCluster), office.copy(LatticeNode)
         self._workloads, self._ledgers = office.copy(LatticeWorkload), office.copy(LatticeLedger)
         self._classes, self._statics = office.copy(LatticeNodeClass), office.copy(StaticInfrastructure)
-        self._services, self._secrets = office.copy(LatticeService), office.copy(Secret)
+        self._services = office.copy(LatticeService)
         self._teller = office.teller("clusters")
         self._books = Ledgers(office.store, office.clock, office.term, office.new_uid)
 
@@ -239,7 +238,7 @@ class Clusters:
         try:
             size = self._size(node)
             token, stored = self.mint(node)
-            await self.office.commit([stored, *self._former_tokens(node)])
+            await self.office.commit([stored])
             labels = {key: value for key, value in node.metadata.labels.items() if not key.startswith("lattice.dev/")}
             found = self._classes.get(f"/{node.spec.node_class}")
             model = found.spec.resources.gpu_model if found else ""
@@ -248,13 +247,6 @@ class Clusters:
             await provider.create(machine)
         finally:
             self._making.discard(name)
-
-    def _former_tokens(self, node: LatticeNode) -> list[Write]:
-        """Of machines that it had before: who comes with one now comes too late, and must not take the place of the one that is made."""
-        found = (
-            self._secrets.entry(f"{each.metadata.namespace}/{each.metadata.name}") for each in self._secrets.by("node", node.metadata.uid)
-        )
-        return [Delete(entry.key, entry.revision) for entry in found if entry is not None]
 
     def _size(self, node: LatticeNode) -> Size:
         """As its provider makes it; an owned place without classes has its capacity in equal parts."""

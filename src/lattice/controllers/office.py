@@ -17,8 +17,6 @@ from lattice.kinds.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Namespace, Secret
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
-from lattice.kinds.jointoken import TYPE as TOKEN
-from lattice.kinds.jointoken import kept_in
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.nodeclass import LatticeNodeClass
@@ -82,12 +80,6 @@ def _cluster_of_node(node: LatticeNode) -> tuple[str, ...]:
     return (node.spec.cluster,)
 
 
-def _node_of_token(secret: Secret) -> tuple[str, ...]:
-    """Uid of the one node that a join token is for."""
-    kept = kept_in(msgspec.to_builtins(secret)) if secret.type == TOKEN else None
-    return (kept.grant.uid,) if kept and kept.grant.uid else ()
-
-
 INDEXES: Mapping[type[Kind], Mapping[str, Index[Any]]] = {
     LatticeWorkload: {
         "service": _service_of,
@@ -97,7 +89,6 @@ INDEXES: Mapping[type[Kind], Mapping[str, Index[Any]]] = {
         "gang": _gang_of,
     },
     LatticeNode: {"cluster": _cluster_of_node},
-    Secret: {"node": _node_of_token},
 }
 
 

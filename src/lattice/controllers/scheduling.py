@@ -359,7 +359,7 @@ class SchedulingController:
         workload, written = self.office.copy(LatticeWorkload).entry(name), self.ledger.written.get(name, 0)
         if workload is None or workload.revision >= written:
             self.ledger.written.pop(name, None)
-        if workload is None or workload.revision > written:
+        if workload is None or workload.revision > written or name not in self.table.placements:
             self._workloads[name] = None
 
     def _nodes_written(self, names: Iterable[str]) -> None:

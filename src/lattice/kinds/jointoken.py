@@ -21,6 +21,7 @@ from lattice.kinds.stored import Object
 NAMESPACE = "lattice-system"
 TYPE = "lattice.dev/join-token"
 JOINED_KEY = "lattice.dev/agent-key"  # annotation of a LatticeNode: SHA-256 of the public key of the agent that joined as it
+MADE_AT = "lattice.dev/join-revision"  # beside it: the revision at which the token was made that it joined with
 LEAST_SECRET = 22  # characters of base64: 128 bits
 _TOKEN = re.compile(rf"ljt-([0-9a-f]{{12}})\.([A-Za-z0-9_-]{{{LEAST_SECRET},86}})\.([0-9a-f]{{64}})")
 _REFUSED = "the join token is not known"

@@ -1,6 +1,6 @@
 """Is the binding durable? Three ways to write one down, each with one event at the end and a rollback that may run twice."""
 
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
@@ -9,7 +9,7 @@ from lattice.errors import LatticeError
 from lattice.kinds.container import show_amount
 from lattice.scheduling.ask import GPU
 from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.reserve import Refused, Reservation, Reservations
+from lattice.scheduling.reserve import Reservation, Reservations
 
 LOCK_SECONDS = 10.0  # a lock whose holder died is free again after this
 
@@ -62,8 +62,11 @@ class Ledger(Protocol):
         """What was prepared is bound, all of it in one write. Else the reservations without a record, and nothing was written."""
         ...
 
-    async def abort_all(self, requests: Sequence[BindRequest]) -> None:
-        """Whatever these reservations wrote, prepared or bound, is as if it never was, in one write. Once more changes nothing."""
+    async def abort_all(self, requests: Sequence[BindRequest]) -> Collection[str]:
+        """Whatever these reservations prepared is as if it never was, in one write. Once more changes nothing.
+
+        Those that are bound by now, and stay so: a node may run them already, and who is bound elsewhere then runs twice.
+        """
         ...
 
 
@@ -136,7 +139,6 @@ class Binder:
         try:
             self._verify(request)
             await self._steps()(request)
-            event = self._bound(request, self.mode, self.now())
         except Exception as problem:  # noqa: BLE001 - whatever a ledger raises, it may have written before
             return await self._give_up(reservation, problem)
         except GeneratorExit:
@@ -146,14 +148,16 @@ class Binder:
             raise
         finally:
             self._under_way.discard(request.reservation)
-        return self._tell(event)
+        return self._tell(self._bound(request, self.mode))
 
     async def _give_up(self, reservation: Reservation, problem: Exception) -> BindEvent:
-        """Undone, if nobody cancels that; told of either way."""
+        """Undone, if nobody cancels that and it is not bound; told of either way."""
+        bound: Collection[str] = ()
         try:
-            await self._undo([reservation])
+            bound = await self._undo([reservation])
         finally:
-            event = self._tell(self._failed(_request(reservation), self.mode, problem))
+            request = _request(reservation)
+            event = self._tell(self._bound(request, self.mode) if bound else self._failed(request, self.mode, problem))
         return event
 
     async def bind_together(self, reservations: Sequence[Reservation], least: int) -> list[BindEvent]:
@@ -166,8 +170,7 @@ class Binder:
             for each in ours:
                 await self._prepare_member(each)
             await self._commit_together(ours, least)
-            self._confirm_together(ours, least)
-            await self._undo([each.reservation for each in ours if each.problem])
+            await self._undo_members([each for each in ours if each.problem])
         except GeneratorExit:
             raise
         except BaseException:
@@ -185,7 +188,15 @@ class Binder:
         left = [each for each in members if each.event is None]
         for each in left:
             each.problem = each.problem or _cancelled()
-        await self._undo([each.reservation for each in left])
+        await self._undo_members(left)
+
+    async def _undo_members(self, members: Sequence[_Member]) -> None:
+        bound = await self._undo([each.reservation for each in members])
+        self._confirm(each for each in members if each.request.reservation in bound)
+
+    def _confirm(self, members: Iterable[_Member]) -> None:
+        for each in members:
+            each.event = self._bound(each.request, BindingMode.TWO_PHASE)
 
     def _tell_all(self, members: Sequence[_Member]) -> list[BindEvent]:
         return [self._tell(each.event or self._failed(each.request, BindingMode.TWO_PHASE, each.problem)) for each in members]
@@ -207,16 +218,11 @@ class Binder:
                     each.problem = problem
                 return
             if not missing:
+                self._confirm(ready)
                 return
             for each in ready:
                 if each.request.reservation in missing:
                     each.problem = _lost(each.request)
-
-    def _confirm_together(self, members: Sequence[_Member], least: int) -> None:
-        """Some may have been given up while the ledger wrote. At one moment, so that nobody counted on expires before its turn."""
-        now = self.now()
-        for each in self._enough(members, least, now):
-            each.event = self._bound(each.request, BindingMode.TWO_PHASE, now)
 
     def _enough(self, members: Sequence[_Member], least: int, now: float) -> list[_Member]:
         """Those with nothing against them if they are at least so many; else nobody, and that is what is against them."""
@@ -232,15 +238,14 @@ class Binder:
         return left
 
     async def rollback(self, reservation: Reservation) -> bool:
-        """Give up an attempt: as if never tried, here and in the ledger. Once more, or after it was concluded, changes nothing."""
-        if reservation.id in self._under_way:
-            return self.reservations.release(reservation.id)  # the attempt will find out, and undo what it wrote
+        """As if never tried, here and in the ledger. Once more, after it was concluded or while it is being bound, changes nothing."""
         if self._claim(_request(reservation)):
             return False
         try:
-            return await self._undo([reservation])
+            await self._undo([reservation])
         finally:
             self._under_way.discard(reservation.id)
+        return self.reservations.get(reservation.id) is None
 
     def _claim(self, request: BindRequest) -> _Failed | None:
         """Why it is not for a new attempt to write, and so to undo, anything for this reservation; None: it is, from now on."""
@@ -251,16 +256,18 @@ class Binder:
         self._under_way.add(request.reservation)
         return None
 
-    async def _undo(self, reservations: Sequence[Reservation]) -> bool:
-        """If the ledger cannot be asked the room stays held until it expires: it may have been written."""
+    async def _undo(self, reservations: Sequence[Reservation]) -> Collection[str]:
+        """Those that are bound after all. If the ledger cannot be asked the room stays held until it expires: it may have been written."""
         if not reservations:
-            return False
+            return ()
         try:
-            await self.ledger.abort_all([_request(each) for each in reservations])
+            bound = await self.ledger.abort_all([_request(each) for each in reservations])
         except Exception:  # noqa: BLE001 - what made undoing necessary is told; whether the ledger wrote is not known
-            return False
-        released = [self.reservations.release(each.id) for each in reservations]
-        return all(released)
+            return ()
+        for each in reservations:
+            if each.id not in bound:
+                self.reservations.release(each.id)
+        return bound
 
     def _tell(self, event: BindEvent) -> BindEvent:
         self.emit(event)
@@ -277,6 +284,7 @@ class Binder:
 
     async def _optimistic(self, request: BindRequest) -> None:
         expected = await self._expected(request)
+        self._verify(request)
         self._advance(request, expected, await self.ledger.try_commit(request, expected))
 
     async def _pessimistic(self, request: BindRequest) -> None:
@@ -331,13 +339,13 @@ class Binder:
             raise _unknown(request)
         if held.is_expired(self.now()):
             raise _Failed(f"reservation {request.reservation} expired", again=True)
+        if why := self.reservations.refusal(request.reservation, self.now()):
+            raise _Failed(why, again=True)
 
-    def _bound(self, request: BindRequest, mode: BindingMode, now: float) -> BindEvent:
-        confirmed = self.reservations.confirm(request.reservation, now)
-        if isinstance(confirmed, Refused):
-            raise _Failed(confirmed.why, again=True)
-        updates = resource_updates(request, self.reservations.table)
-        return BindEvent(request.workload, request.node, request.reservation, mode, "bound", now, updates=updates)
+    def _bound(self, request: BindRequest, mode: BindingMode) -> BindEvent:
+        """Too late for its reservation or not: it is written. If its room was given up meanwhile the table hears of it as of others'."""
+        updates = resource_updates(request, self.reservations.table) if self.reservations.keep(request.reservation) else ()
+        return BindEvent(request.workload, request.node, request.reservation, mode, "bound", self.now(), updates=updates)
 
     def _failed(self, request: BindRequest, mode: BindingMode, problem: Exception | None) -> BindEvent:
         again = problem.again if isinstance(problem, _Failed) else True

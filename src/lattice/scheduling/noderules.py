@@ -10,7 +10,7 @@ from math import inf
 from typing import Literal
 
 from lattice.kinds.constraint import Taint, Toleration
-from lattice.kinds.container import Disconnect
+from lattice.kinds.container import ABANDONED_AFTER_MS, Disconnect
 from lattice.kinds.workload import LatticeWorkload
 
 ROUNDING = 1e-9  # 0.55 of 100 is a little more than 55 here, and 0.55 of something else may be a little less
@@ -152,15 +152,15 @@ def release(nodes: Sequence[NodeSeen], before: Allowance, now: float, times: Nod
     return Releases(Allowance(frozenset(released), next_at), held, halted, min(waits, default=None))
 
 
-def obeyed(workload: LatticeWorkload, times: NodeTimes = TIMES) -> Disconnect | None:
+def obeyed(workload: LatticeWorkload) -> Disconnect | None:
     """What the copy on its node goes by: what was asked of it when that last said which revision it runs, or, before it has said so, at
-    worst. None: it runs on without contact, though by now it must not."""
+    worst, unless nothing else was ever asked of it. None: it runs on without contact, though by now it must not."""
     asked, status = workload.spec.disconnect, workload.status
-    if asked.policy != "stop" or status.applied_revision == workload.spec.runs:
+    if asked.policy != "stop" or status.applied_revision == workload.spec.runs or workload.metadata.generation == 1:
         return asked
     if status.applied_revision and not status.strict:
         return None
-    return Disconnect(policy="stop", stop_after=f"{times.replace_after:g}s")
+    return Disconnect(policy="stop", stop_after=f"{ABANDONED_AFTER_MS}ms")  # of all that may be asked for, whatever the settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,14 @@ class Reservations:
         self.table.commit(held.workload)
         return held
 
+    def keep(self, reservation: str) -> bool:
+        """As `confirm`, of what is bound already, whatever the time. False: the room is not held any more."""
+        held, placement = self._held.pop(reservation, (None, None))
+        if held is None or placement is None or not self._has_room(placement):
+            return False
+        self.table.commit(held.workload)
+        return True
+
     def refusal(self, reservation: str, now: float) -> str:
         """Why confirming it would be refused now; "" if it would not be. Changes nothing."""
         found = self._held.get(reservation)

@@ -11,7 +11,7 @@ from lattice import metrics
 from lattice.clock import Clock, stamp
 from lattice.errors import Denied, Exists, Invalid, LatticeError, Malformed, NotFound, UnknownUser
 from lattice.kinds.core import Secret
-from lattice.kinds.jointoken import JOINED_KEY, NAMESPACE, JoinToken, Kept, judge, kept_in, parse_token, secret_name, with_kept
+from lattice.kinds.jointoken import JOINED_KEY, MADE_AT, NAMESPACE, JoinToken, Kept, judge, kept_in, parse_token, secret_name, with_kept
 from lattice.kinds.lifecycle import born
 from lattice.kinds.metadata import name_problem
 from lattice.kinds.node import FINALIZER, LatticeNode
@@ -32,6 +32,14 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token: str = ""
     name: str = ""  # what the machine would like to be called, where the token leaves that open
     certificate: str = ""  # instead of a token: its former one, when it was away for longer than that lasted
+
+
+@dataclass(frozen=True, slots=True)
+class _By:
+    """Who joins: its key, and the revision at which its token was made. Of machines that were made for one node the last one counts."""
+
+    key: str
+    made_at: int
 
 
 @dataclass
@@ -109,12 +117,13 @@ class Joining:
             refuse_stranger(Peer(node, asked.key, self.clock.now()), unpack(found.value, found.revision) if found else None)
             return node  # the answer was lost: here it is again
         used = with_kept(secret, msgspec.structs.replace(kept, used_by=asked.key, used_as=node))
-        writes = [Put(entry.key, pack(Secret.resource, used), entry.revision), self._node(node, kept, asked, found)]
+        by = _By(asked.key, entry.revision)
+        writes = [Put(entry.key, pack(Secret.resource, used), entry.revision), self._node(node, kept, by, found)]
         sign(self.authority, asked, node, self.clock.now())  # a request that cannot be signed must not use the token up
         await self.store.commit(writes)
         return node
 
-    def _node(self, name: str, kept: Kept, asked: Asked, found: Entry | None) -> Put:
+    def _node(self, name: str, kept: Kept, by: _By, found: Entry | None) -> Put:
         """The node with the key that joined as it: made, or the one that was prepared for this token."""
         there = unpack(found.value, found.revision)["metadata"]["uid"] if found else ""
         if kept.grant.uid and kept.grant.uid != there:
@@ -127,7 +136,11 @@ class Joining:
             obj = unpack(found.value, found.revision)
             if obj["metadata"].get("deletionTimestamp"):
                 raise Denied(f"node {name} is being deleted", fix="wait until it is gone")
-            return Put(found.key, pack(LatticeNode.resource, _marked(obj, asked)), found.revision)
+            if by.made_at < _joined_at(obj, found.revision):
+                raise Denied(
+                    f"a machine has joined as node {name} with a token that was made later", fix="end this machine: another took its place"
+                )
+            return Put(found.key, pack(LatticeNode.resource, _marked(obj, by)), found.revision)
         if problem := name_problem(LatticeNode.resource, name):
             raise Invalid(f'"{name}" cannot be the name of a node: {problem}', where="--name", fix="choose another name")
         made: Object = {
@@ -136,7 +149,7 @@ class Joining:
             "metadata": {"name": name, "finalizers": [FINALIZER], **({"labels": kept.grant.labels} if kept.grant.labels else {})},
             "spec": msgspec.to_builtins(kept.grant.spec),
         }
-        fresh = born(_marked(made, asked), uid=self.new_uid(), now=stamp(self.clock.now()))
+        fresh = born(_marked(made, by), uid=self.new_uid(), now=stamp(self.clock.now()))
         return Put(node_key(name), pack(LatticeNode.resource, fresh), ABSENT)
 
 
@@ -149,9 +162,16 @@ def _read(body: bytes) -> JoinRequest:
         raise Malformed(f"the request cannot be read: {error}", fix="run `lattice agent --join TOKEN --server URL`") from error
 
 
-def _marked(obj: Object, asked: Asked) -> Object:
+def _marked(obj: Object, by: _By) -> Object:
     metadata: dict[str, Any] = obj["metadata"]
-    return {**obj, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), JOINED_KEY: asked.key}}}
+    marks = {JOINED_KEY: by.key, MADE_AT: str(by.made_at)}
+    return {**obj, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), **marks}}}
+
+
+def _joined_at(node: Object, revision: int) -> int:
+    """When the token was made that its machine joined with. What is not from before the node's own revision is of another store."""
+    told = node["metadata"].get("annotations", {}).get(MADE_AT, "")
+    return int(told) if told.isdecimal() and int(told) < revision else 0
 
 
 def node_key(name: str) -> Key:

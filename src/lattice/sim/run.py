@@ -23,6 +23,7 @@ from lattice.store.cache import Cache
 SETTLED = 8.0  # seconds until the first services are declared
 FAULTS_END = 110.0
 COMPARE_EVERY = 6.5
+ANSWERED = 5.0  # after it: by then what people asked for last has come to its end, and nothing takes back the room that is made
 RETRY_AT = 20.0  # seconds after the last fault: what failed for good is tried once more
 ASKED_AGAIN = 10  # times
 ENDS = 250.0
@@ -94,6 +95,7 @@ async def _live(run: Run, nemesis: Nemesis, rng: random.Random) -> None:
         each.cancel()
     await asyncio.gather(*busy, return_exceptions=True)
     nemesis.heal_all()
+    await world.until(run.span.faults_end + ANSWERED)
     await _make_room(clients[0])
     await world.until(run.span.faults_end + RETRY_AT)
     await _retry_failed(clients[0])

@@ -42,7 +42,7 @@ def bindings(seen: Seen, record: Record, moves: list[Move]) -> Found:
         for short in lacking(move.new, taken, node, there):
             yield "I-12", short
         why = _of_another(move.new, node) or infeasible(move.new, seen.snap.nodes.get(f"/{taken}")) or _same_port(move.new, taken, there)
-        why = why or _too_near(move.new, node, there, seen.snap.nodes) or _uneven(seen, record, move.new, taken)
+        why = why or _near_all_along(seen, record, move.new, node, there) or _uneven(seen, record, move.new, taken)
         if why:
             yield "I-14", f"{move.key.path} was bound to {taken}: {why}"
     slots = Counter((each.metadata.namespace, each.spec.service, each.spec.slot) for each in after.values() if each.spec.service)
@@ -106,6 +106,20 @@ def bound_in(record: Record) -> Iterator[LatticeWorkload]:
     for change in record.changes:
         if change.key.resource == LatticeWorkload.resource.id and change.value is not None:
             yield _workload(change.value)
+
+
+def _near_all_along(
+    seen: Seen, record: Record, workload: LatticeWorkload, node: LatticeNode | None, others: Iterable[LatticeWorkload]
+) -> str:
+    """What another asks for, and is called by, may have changed when this was on its way."""
+    together = {path_of(each) for each in bound_in(record)}
+    for other in others:
+        path = path_of(other)
+        lately = [] if path in together else seen.snap.versions(LatticeWorkload, path, seen.since(record))
+        words = [_too_near(workload, node, [each], seen.snap.nodes) for each in lately or [other]]
+        if all(words):
+            return words[-1]
+    return ""
 
 
 def _too_near(workload: LatticeWorkload, node: LatticeNode | None, others: Iterable[LatticeWorkload], nodes: dict[str, LatticeNode]) -> str:
