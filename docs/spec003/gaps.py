@@ -136,13 +136,13 @@ SOON = (
         "3. Implement event emission for observability",
         "scheduling.bind:BindEvent",
         f"{COMPOSED}::test_what_is_placed_is_bound",
-        ("scheduling/bind.py", '"bound", now, updates=updates)', '"bound", 0.0, updates=updates)'),
+        ("scheduling/bind.py", '"bound", self.now(), updates=updates)', '"bound", 0.0, updates=updates)'),
     ),
     Row(
         "4. Add rollback handlers for binding failures",
         "scheduling.bind:Ledger.abort_all",
-        f"{BINDS}::test_a_reservation_released_while_binding_leaves_no_trace",
-        ("scheduling/bind.py", "await self.ledger.abort_all([_request(each) for each in reservations])", "pass"),
+        f"{BINDS}::test_a_step_that_prepares_and_then_breaks_is_one_failure_and_leaves_no_trace",
+        ("scheduling/bind.py", "bound = await self.ledger.abort_all([_request(each) for each in reservations])", "bound = ()"),
     ),
 )
 LONG_TERM = (
@@ -154,9 +154,9 @@ LONG_TERM = (
     ),
     Row(
         "2. State concurrency primitives",
-        "scheduling.reserve:Reservations.confirm",
-        f"{BINDS}::test_a_reservation_released_while_binding_leaves_no_trace[optimistic]",
-        ("scheduling/bind.py", "if isinstance(confirmed, Refused):", "if False:"),
+        "scheduling.reserve:Reservations.keep",
+        f"{BINDS}::test_what_is_written_is_bound_whatever_became_of_its_reservation_meanwhile[dropped-False-optimistic]",
+        ("scheduling/reserve.py", "or placement is None or not self._has_room(placement)", "or placement is None"),
     ),
     Row(
         "3. Atomic scheduling decisions",
