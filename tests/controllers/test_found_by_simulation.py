@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from cluster_yard import Yard, a_resident, silent
 from cluster_yard import play as with_a_yard
+from msgspec.structs import replace
 from scheduling_world import Acting, World, a_node, a_workload, a_world, acting
 from store.virtual import VirtualClock, settle
 
 from lattice.controllers.clusters import Clusters
+from lattice.controllers.record import with_spec
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.profile import DEFAULT, PRESETS, parse_profile
@@ -39,6 +41,12 @@ async def high_waits_for_low(world: World, one: Acting) -> None:
     assert "default/high" in one.controller._held
 
 
+async def resize(world: World, name: str, cpu: int) -> None:
+    spec = (await world.workload(name)).spec
+    asked = replace(spec, containers=a_workload(name, cpu).spec.containers)
+    await world.store.commit([with_spec(await world.entry(LatticeWorkload, name), asked)])
+
+
 async def leave(world: World, name: str) -> None:
     await world.set_status(LatticeWorkload, name, binding=None, allocated_ports={}, decision={})
 
@@ -60,6 +68,35 @@ def test_who_waits_for_room_does_not_go_to_a_node_that_meanwhile(node: LatticeNo
             await leave(world, "low")
             await one.look()
         assert await world.bindings() == {}
+
+    play(script)
+
+
+def test_who_waits_for_room_does_not_go_where_somebody_asks_for_more_meanwhile() -> None:
+    """The group of those that wait is decided anew, and bound once it fits."""
+
+    async def script(world: World, clock: VirtualClock) -> None:
+        group = {"name": "g", "minMember": 2}
+        async with acting(world.store, clock) as one:
+            await world.add(a_node("n1", 1500), a_workload("stays", 500, priority=20), a_workload("low", 1000))
+            await one.look()
+            await world.add(a_node("n2", 1000))
+            await world.add(*(a_workload(f"g-{number}", 1000, priority=10, group=group) for number in range(2)))
+            await one.look()
+            assert set(one.controller._held) == {"default/g-0", "default/g-1"}
+            await resize(world, "stays", 1000)
+            await one.look()
+            await leave(world, "low")
+            for _ in range(4):
+                await one.look()
+                await clock.advance(30)
+            assert {"g-0", "g-1"}.isdisjoint(await world.bindings())
+            await world.delete(LatticeWorkload, "low")
+            await resize(world, "stays", 500)
+            for _ in range(4):
+                await one.look()
+                await clock.advance(30)
+            assert set(await world.bindings()) >= {"g-0", "g-1"}
 
     play(script)
 

@@ -325,6 +325,35 @@ def test_one_more_runs_where_a_drain_waits_for_it_and_goes_when_it_is_over() -> 
     play(script)
 
 
+def test_the_one_more_goes_as_soon_as_the_one_that_left_its_node_is_ready_elsewhere() -> None:
+    """Which of those elsewhere goes depends on it: who becomes ready is heard."""
+
+    async def script() -> None:
+        apart = [{"topologyKey": "region"}]
+        async with a_town(a_class(), a_pool("p1"), a_pool("p2"), a_service(replicas=2, spread=apart)) as town:
+            await town.look()
+            await town.bind()
+            moved, other = town.workloads()
+            assert moved.spec.cluster != other.spec.cluster
+            waiting: dict[str, str] = {"default/api": f"default/{other.metadata.name}"}
+            town.replicas.surges = lambda: waiting
+            await town.look()
+            await town.bind()
+            await town.change(moved, ready=False)
+            waiting.clear()
+            await town.look()
+            assert len(town.live()) == 3
+            woken: list[str] = []
+            copy = town.office.copy(LatticeWorkload)
+            copy.on_change(lambda change: woken.extend(town.replicas._of_workload(change)))
+            await town.change(moved, ready=True)
+            assert woken == ["default/api"]
+            await town.look()
+            assert len(town.live()) == 2
+
+    play(script)
+
+
 def test_when_the_drain_goes_on_it_is_the_one_that_leaves_which_is_not_needed_any_more() -> None:
     async def script() -> None:
         async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:

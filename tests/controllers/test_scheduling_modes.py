@@ -9,9 +9,11 @@ import pytest
 from scheduling_world import World, a_node, a_workload, acting
 from store.virtual import VirtualClock
 
+from lattice.controllers.record import with_metadata
 from lattice.errors import Fenced, Unavailable
-from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.bind import BindingMode
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.workload import Binding, LatticeWorkload
+from lattice.scheduling.bind import BindingMode, BindRequest
 from lattice.scheduling.prepared import prepared
 from lattice.scheduling.profile import DEFAULT, PRESETS, ProfileSpec, parse_profile
 from lattice.store.memory import MemoryStore
@@ -54,6 +56,20 @@ class Mute(Mortal):
             self.hushed = True
             raise Unavailable("no answer")
         return revision
+
+
+class Losing(Mortal):
+    """While the commit that binds somebody is on its way, something else happens."""
+
+    lose: Callable[[], Coroutine[Any, Any, None]] | None = None
+
+    async def commit(
+        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+    ) -> int:
+        if self.lose is not None and any(isinstance(each, Put) and b'"binding"' in each.value for each in writes):
+            meanwhile, self.lose = self.lose, None
+            await meanwhile()
+        return await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
 
 
 def play(script: Script, store: type[Mortal] = Mortal) -> None:
@@ -298,7 +314,7 @@ def test_what_is_bound_stays_bound_when_the_answer_is_lost(mode: BindingMode, me
         async with acting(world.store, clock, profile(binding=mode.value)) as one:
             await asyncio.gather(one.look(), return_exceptions=True)
             first = await world.bindings()
-            assert first
+            assert len(first) == (members or 1)
             for _ in range(30):
                 await asyncio.gather(one.look(), return_exceptions=True)
                 await clock.advance(5)
@@ -309,3 +325,80 @@ def test_what_is_bound_stays_bound_when_the_answer_is_lost(mode: BindingMode, me
             assert sum(count or 0 for count in counts) == len(now)
 
     play(script, Mute)
+
+
+def test_of_a_group_that_is_bound_only_who_is_being_deleted_is_given_up() -> None:
+    """The binding of its lead decided for all; what is left of it is finished."""
+
+    async def script(world: World, clock: VirtualClock) -> None:
+        await world.add(a_node("n1", 4000), *(a_workload(name) for name in ("lead", "goes", "stays")))
+        uid = (await world.node("n1")).metadata.uid
+        held = {"node": "n1", "uid": uid, "until": "2100-01-01T00:00:00+00:00", "gang": "together", "lead": "default/lead"}
+        async with acting(world.store, clock) as one:
+            bound = {"reservation": "r-lead", "gang": "together"}
+            await world.set_status(LatticeWorkload, "lead", binding=Binding(node="n1", uid=uid, term=1), decision=bound)
+            for name in ("goes", "stays"):
+                await world.set_status(LatticeWorkload, name, decision={"prepared": {**held, "reservation": f"r-{name}"}})
+            await world.store.commit([await _doomed(world, "goes")])
+            await world.set_status(LatticeNode, "n1", workloads=3)
+            asked = [BindRequest(f"default/{name}", "n1", f"r-{name}", (), 0.0) for name in ("lead", "goes", "stays")]
+            assert sorted(await one.controller.ledger.abort_all(asked)) == ["r-lead", "r-stays"]
+        assert await world.bindings() == {"lead": "n1", "stays": "n1"}
+        assert prepared(await world.workload("goes")) is None
+        assert (await world.node("n1")).status.workloads == 2
+
+    play(script)
+
+
+async def _doomed(world: World, name: str) -> Put:
+    entry = await world.entry(LatticeWorkload, name)
+    return with_metadata(entry, lambda metadata: metadata | {"deletionTimestamp": "2026-01-01T00:00:00Z"})
+
+
+@pytest.mark.parametrize("mode", list(BindingMode))
+def test_what_is_bound_when_its_room_was_lost_is_in_the_table_again(mode: BindingMode) -> None:
+    async def script(world: World, clock: VirtualClock) -> None:
+        assert isinstance(world.store, Losing)
+        await world.add(a_node("n1", 1000), a_workload("w"))
+        async with acting(world.store, clock, profile(binding=mode.value)) as one:
+
+            async def forget() -> None:
+                one.controller.table.forget("default/w")
+
+            world.store.lose = forget
+            await one.look()
+            assert await world.bindings() == {"w": "n1"}
+            for _ in range(2):
+                await one.look()
+            assert one.controller.table.placements["default/w"].state == "bound"
+
+    play(script, Losing)
+
+
+@pytest.mark.parametrize("mode", list(BindingMode))
+def test_the_room_of_a_binding_that_takes_longer_than_its_reservation_is_nobody_elses(mode: BindingMode) -> None:
+    async def script(world: World, clock: VirtualClock) -> None:
+        assert isinstance(world.store, Losing)
+        await world.add(a_node("n1", 1000), a_workload("w", 1000))
+        async with acting(world.store, clock, profile(binding=mode.value)) as one:
+            control = one.controller
+            later: list[str] = []
+
+            async def decide_on_another() -> None:
+                await world.add(a_workload("y", 1000))
+                await one.caught_up()
+                await clock.advance(31)
+                await control._absorb()
+                decided = control._decide()
+                later.extend(each.ask.name for each in (decided.placed if decided else ()))
+
+            world.store.lose = decide_on_another
+            await one.look()
+            assert later == []
+            for _ in range(4):
+                await one.look()
+                await clock.advance(5)
+        assert await world.bindings() == {"w": "n1"}
+        assert "BindingFailed" not in [reason for reason, _ in await world.events()]
+
+    play(script, Losing)

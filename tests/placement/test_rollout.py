@@ -97,7 +97,7 @@ def a_replica(slot: int, revision: str = NEW, cell: Cell = A, *, ready: bool = T
         pytest.param(
             {A: 1, B: 1},
             [a_replica(0), a_replica(1)],
-            Steps(start=(B,)),
+            Steps(start=(B,), is_waiting=True),
             id="what is placed elsewhere starts there first",
         ),
         pytest.param({}, [a_replica(0), a_replica(1)], Steps(stop=("api-1", "api-0"), is_rolling=True), id="none are wanted any more"),

@@ -31,7 +31,7 @@ from lattice.scheduling.noderules import (
 )
 
 TIMES = NodeTimes()
-KEEP, STOP, LONGEST = Disconnect(), Disconnect(policy="stop"), Disconnect(policy="stop", stop_after="120000ms")
+KEEP, STOP, LONGEST = Disconnect(), Disconnect(policy="stop"), Disconnect(policy="stop", stop_after="120s")
 
 
 def a_node(silence: float = 0.0, name: str = "n0", zone: str = "z", **parts: Any) -> NodeSeen:
@@ -162,10 +162,15 @@ def test_what_a_copy_goes_by(asked: Disconnect, applied: str, strict: bool, expe
 
 def test_what_was_never_changed_is_all_that_its_node_can_have_heard() -> None:
     assert obeyed(a_workload(1, STOP, "", False)) == STOP
+    assert obeyed(a_workload(2, STOP, "", False, deletion_timestamp="2026-01-01T00:00:00Z")) == STOP
 
 
-def a_workload(generation: int, asked: Disconnect, applied: str, strict: bool) -> LatticeWorkload:
-    metadata, spec = Metadata(name="w", generation=generation), WorkloadSpec(containers={}, revision="now", disconnect=asked)
+def test_how_long_a_copy_may_have_been_told_to_wait_is_not_how_soon_nodes_are_given_up() -> None:
+    assert obeyed(a_workload(2, STOP, "before", True), NodeTimes(replace_after=10.0)) == LONGEST
+
+
+def a_workload(generation: int, asked: Disconnect, applied: str, strict: bool, **rest: Any) -> LatticeWorkload:
+    metadata, spec = Metadata(name="w", generation=generation, **rest), WorkloadSpec(containers={}, revision="now", disconnect=asked)
     status = WorkloadStatus(applied_revision=applied, strict=strict)
     return LatticeWorkload(api_version="", kind="", metadata=metadata, spec=spec, status=status)
 

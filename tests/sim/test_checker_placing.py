@@ -68,6 +68,15 @@ def beside_one_that_it_must_be_far_from(past: Past, bad: bool) -> None:
         past.runs(each)
 
 
+def beside_one_that_came_just_before(past: Past, bad: bool) -> None:
+    past.commit(node(cpu=2000), node("n2"), at=1.0)
+    for name in ("w1", "w2"):
+        past.commit(workload(name, labels=LONE, constraints=APART), at=10.0, term=None, origin="api person-1")
+    for name, on, at in (("w1", "n1", 20.0), ("w2", "n1" if bad else "n2", 20.5)):
+        past.commit(each := workload(name, on, ready=True, labels=LONE, constraints=APART), at=at)
+        past.runs(each)
+
+
 def beside_one_that_has_asked_for_distance_for_long(past: Past, bad: bool) -> None:
     """Who could not have heard of that yet may go by what was."""
     past.commit(node(cpu=2000), at=1.0)
@@ -77,6 +86,16 @@ def beside_one_that_has_asked_for_distance_for_long(past: Past, bad: bool) -> No
         workload("w1", "n1", ready=True, labels=LONE, constraints=APART), at=15.0 if bad else 19.0, term=None, origin="api person-1"
     )
     past.commit(other := workload("w2", "n1", ready=True, labels=LONE), at=20.0)
+    past.runs(other)
+
+
+def where_another_has_asked_for_more_for_long(past: Past, bad: bool) -> None:
+    """Who could not have heard of that yet may go by what was."""
+    past.commit(node(cpu=1000), at=1.0)
+    past.commit(each := workload("w1", "n1", cpu=300, ready=True), at=2.0)
+    past.runs(each)
+    past.commit(workload("w1", "n1", cpu=600, ready=True), at=15.0 if bad else 19.0, term=None, origin="api person-1")
+    past.commit(other := workload("w2", "n1", cpu=600, ready=True), at=20.0)
     past.runs(other)
 
 
@@ -182,7 +201,9 @@ CASES: list[tuple[str, Case]] = [
     ("I-14", on_a_class_that_the_pool_does_not_offer),
     ("I-14", in_a_pool_that_had_lost_its_label_for_long),
     ("I-14", made_where_its_service_was_not_placed),
+    ("I-12", where_another_has_asked_for_more_for_long),
     ("I-14", beside_one_that_it_must_be_far_from),
+    ("I-14", beside_one_that_came_just_before),
     ("I-14", beside_one_that_has_asked_for_distance_for_long),
     ("I-14", on_a_node_that_is_ahead),
     ("I-14", before_the_one_that_it_was_chosen_with),

@@ -13,7 +13,7 @@ from lattice.errors import TooLarge
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.scheduling.bind import BindRequest
-from lattice.scheduling.reserve import Refused, Reservations
+from lattice.scheduling.reserve import Reservations
 from lattice.scheduling.schedule import Placed
 from lattice.scheduling.waves import Limits, Unit, a_unit, singles, waves
 from lattice.store.protocol import Clash, Entry, Put
@@ -109,6 +109,8 @@ class Batches:
                 continue
             counts = [self.ledger.deeds.counted(entry, more[name]) for name, entry in nodes.items() if entry]
             puts = [put for each in left for put in self._puts(each)]
+            ours = {each.reservation.id for each in left}
+            self.reservations.in_hand |= ours
             try:
                 revision = await self.ledger.office.commit([*counts, *puts])
             except Clash as clash:
@@ -120,6 +122,8 @@ class Batches:
             else:
                 self._note(counts, left, revision)
                 return
+            finally:
+                self.reservations.in_hand -= ours
 
     async def _halve(self, left: list[Placed], needed: Mapping[str, int]) -> None:
         if len(left) == 1 or any(each.ask.group for each in left):
@@ -175,7 +179,6 @@ class Batches:
             del self._nodes[node]
 
     def _note(self, counts: Sequence[Put], bound: Sequence[Placed], revision: int) -> None:
-        now = self.ledger.office.clock.monotonic()
         copy = self.ledger.office.copy(LatticeNode)
         for put in counts:
             self.seen[put.key.name] = revision
@@ -184,8 +187,8 @@ class Batches:
                 self._nodes[put.key.name] = Entry(put.key, put.value, revision)
         for each in bound:
             self.ledger.written[each.ask.name] = revision
-            if not isinstance(self.reservations.confirm(each.reservation.id, now), Refused):
-                self.on_bound(each)
+            self.reservations.keep(each.reservation.id)
+            self.on_bound(each)
 
     async def _catch_up(self, clash: Clash) -> None:
         """Until the copy knows what the rival wrote: deciding on less would end the same way."""

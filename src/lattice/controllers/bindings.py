@@ -219,10 +219,12 @@ class StoreLedger:
         return found, missing
 
     async def _bound(self, requests: Sequence[BindRequest]) -> list[str]:
-        """The reservations that have bound their workload; each of them may have been written though the answer was lost."""
+        """The reservations that have bound their workload, though the answer may have been lost; the copy knows of them then."""
         entries = await asyncio.gather(*(self.office.store.get(workload_key(each.workload)) for each in requests))
-        found = zip(requests, entries, strict=True)
-        return [each.reservation for each, entry in found if entry and bound_by(_workload(entry.value)) == each.reservation]
+        both = zip(requests, entries, strict=True)
+        found = [(each, entry) for each, entry in both if entry and bound_by(_workload(entry.value)) == each.reservation]
+        await self.office.copy(LatticeWorkload).wait_for(max((entry.revision for _, entry in found), default=0))
+        return [each.reservation for each, _ in found]
 
     async def _undoing(self, requests: Sequence[BindRequest]) -> list[Write]:
         """What takes back whatever these prepared, with the room that they took, or binds it if that is decided; empty if there is none.

@@ -94,7 +94,7 @@ class Deeds:
         return with_status(entry, msgspec.structs.replace(status, decision={**status.decision, PREPARED: msgspec.to_builtins(held)}))
 
     def given_up(self, entry: Entry) -> Put:
-        """Neither prepared nor bound: as if it never was."""
+        """Not prepared any more: as if it never was. What is bound is never given up."""
         workload = _workload(entry.value)
         decision = _without(workload, PREPARED, RESERVATION, GANG)
         conditions = _but(workload, SCHEDULED)

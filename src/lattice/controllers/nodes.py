@@ -110,7 +110,7 @@ class Nodes:
             return self._off(workload, binding)
         seen = self._seen(node)
         if judge(seen, self.times).state != "Ready":
-            disconnect = obeyed(workload)
+            disconnect = obeyed(workload, self.times)
             if disconnect is None:
                 return Footing("Silent", True, RUNS_ON)
             found = failover(disconnect, seen, self._releases, self.times)
@@ -120,7 +120,7 @@ class Nodes:
 
     def _off(self, workload: LatticeWorkload, binding: Binding) -> Footing:
         """Its node was removed. A strict copy may live on there until the machine, which nobody answers any more, has ended it."""
-        now, disconnect = self.office.clock.monotonic(), obeyed(workload) or Disconnect()
+        now, disconnect = self.office.clock.monotonic(), obeyed(workload, self.times) or Disconnect()
         since = self._removed.setdefault((binding.node, binding.uid), now)
         left = since + self.times.certain_after(disconnect.stop_after_ms / 1000) - now if disconnect.policy == "stop" else 0.0
         if left > 0:

@@ -71,7 +71,7 @@ class Replicas:
         spec = template(service)
         replicas = [self._replica(each) for each in mine if not _is_lost(each)]
         steps = next_steps(self._wanted(service), spec.revision, replicas, service.spec.least, self._around(key))
-        (self._watched.add if steps.is_rolling else self._watched.discard)(key)
+        (self._watched.add if steps.is_rolling or steps.is_waiting else self._watched.discard)(key)
         groups = [
             self._telling(service, spec.revision, steps, mine),
             *self._stopping(mine, steps.stop),

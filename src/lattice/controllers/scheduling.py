@@ -165,10 +165,10 @@ class SchedulingController:
         self._overtaken({name for name, entry in changed.items() if entry and entry.revision > self.binder.seen.get(name, 0)})
         for name, entry in changed.items():
             self._absorb_node(name, entry, found[name], now)
-        for path in [*self._workloads, *self.roster.due(now.seconds)]:
-            self._absorb_workload(path, now)
-        self._workloads.clear()
+        self._workloads.update(dict.fromkeys(self.roster.due(now.seconds)))
+        self._absorb_workloads(now)
         self._spare(now)
+        self._absorb_workloads(now)
         if self.disruptions.has_eased(self.roster.queue.is_awaited(Wakes.LIMITS_EASED)):
             self.roster.queue.wake(Wakes.LIMITS_EASED, now.seconds)
         self._tell_odd()
@@ -177,6 +177,14 @@ class SchedulingController:
             if self.before is not None:
                 self.table.lessons.carry_over(self.before.lessons)
                 self.before = None
+
+    def _absorb_workloads(self, now: Moment) -> None:
+        """Those that must be looked at again because of what others ask for now, too."""
+        while self._workloads:
+            changed = list(self._workloads)
+            self._workloads.clear()
+            for path in changed:
+                self._absorb_workload(path, now)
 
     def _spare(self, now: Moment) -> None:
         """Who needs not make room any more has its place again, before anybody is given the room."""
@@ -189,7 +197,7 @@ class SchedulingController:
         """What was decided before somebody else moved its node, and is not written yet, was decided on less than is known now."""
         for each in self._open.values():
             if each.node in nodes and each.ask.name not in self.ledger.written:
-                self.scheduler.reservations.release(each.reservation.id)
+                self.scheduler.reservations.withdraw(each.reservation.id)
 
     def _tell_odd(self) -> None:
         """What cannot be counted, once."""
@@ -217,7 +225,7 @@ class SchedulingController:
         return self.table.facts[self.table.row_of[name]] if name in self.table.row_of else None
 
     def _reconsider(self, node: str) -> None:
-        """Who waits for others to leave it chose it as it was: smaller, cordoned or tainted, it may not be the one any more."""
+        """Who waits for others to leave it chose it as it was: smaller, fuller, cordoned or tainted, it may not be the one any more."""
         for each in [held for held in self._held.values() if held.node == node]:
             self.scheduler.reservations.release(self._held.pop(each.ask.name).reservation.id)
             self.roster.queue.done(each.ask.name)
@@ -230,14 +238,20 @@ class SchedulingController:
             self._early.add(path)
             return
         self.ledger.written.pop(path, None)
-        was, found = self._home(path), copy.get(path)
+        was, had, found = self._home(path), self._needs(path), copy.get(path)
         self.roster.workload(path, found, now)
         self.disruptions.note(found)
         if was and self._home(path) != was:
             self._recount.add(was)
+        elif was and self._needs(path) != had:
+            self._reconsider(was)
         if path in self._held and path not in self.roster.queue:
             self.scheduler.reservations.release(self._held.pop(path).reservation.id)
             self.roster.queue.done(path)  # or one that comes again under its name would wait for this one to be through
+
+    def _needs(self, path: str) -> tuple[tuple[int, int], ...]:
+        there = self.table.placements.get(path)
+        return there.ask.needs if there is not None else ()
 
     def _home(self, path: str) -> str:
         there = self.table.placements.get(path)

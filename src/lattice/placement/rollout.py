@@ -35,6 +35,7 @@ class Steps:
     stop: tuple[str, ...] = ()
     is_rolling: bool = False  # replicas of another revision, or where they are not placed any more, are still there
     failure: str = ""  # why the new revision does not come up: nothing more is replaced until it does
+    is_waiting: bool = False  # too many are there, and which of them goes depends on others that are not ready
     no_room: str = ""  # why the replica beyond those that are wanted finds no node: nothing is replaced until it does
 
     @property
@@ -68,8 +69,9 @@ def next_steps(wanted: Mapping[Cell, int], revision: str, replicas: Sequence[Rep
     stop = _spare(unwanted, max(total, least), live)
     start = _lacking(found.missing, total, [each for each in live if each.name not in stop], replicas)
     if not found.outdated:
-        return Steps(start, stop)
-    return Steps(start, stop, True, failure, next((each.no_room for each in live if each.revision == revision and each.no_room), ""))
+        return Steps(start, stop, is_waiting=len(stop) < len(unwanted))
+    no_room = next((each.no_room for each in live if each.revision == revision and each.no_room), "")
+    return Steps(start, stop, is_rolling=True, failure=failure, no_room=no_room)
 
 
 def _sort(wanted: Mapping[Cell, int], revision: str, live: Sequence[Replica], around: Around) -> _Sorted:

@@ -63,10 +63,9 @@ class Ledger(Protocol):
         ...
 
     async def abort_all(self, requests: Sequence[BindRequest]) -> Collection[str]:
-        """Whatever these reservations prepared is as if it never was, in one write. Once more changes nothing.
-
-        Those that are bound by now, and stay so: a node may run them already, and who is bound elsewhere then runs twice.
-        """
+        """Whatever these reservations prepared is as if it never was, unless it is decided that all of them are bound. Once more changes
+        nothing. Returns the reservations that are bound by now: they stay, since a node may run them already, and who is bound elsewhere
+        then runs twice."""
         ...
 
 
@@ -130,8 +129,6 @@ class Binder:
     seen: dict[str, int] = field(default_factory=dict)
     emit: Callable[[BindEvent], None] = _ignore
 
-    _under_way: set[str] = field(default_factory=set)  # reservations that an attempt has in hand: only that one may undo them
-
     async def bind(self, reservation: Reservation) -> BindEvent:
         request = _request(reservation)
         if not_ours := self._claim(request):
@@ -147,7 +144,7 @@ class Binder:
             await self._give_up(reservation, _cancelled())
             raise
         finally:
-            self._under_way.discard(request.reservation)
+            self.reservations.in_hand.discard(request.reservation)
         return self._tell(self._bound(request, self.mode))
 
     async def _give_up(self, reservation: Reservation, problem: Exception) -> BindEvent:
@@ -180,7 +177,7 @@ class Binder:
                 self._tell_all(members)
             raise
         finally:
-            self._under_way -= {each.request.reservation for each in ours}
+            self.reservations.in_hand -= {each.request.reservation for each in ours}
         return self._tell_all(members)
 
     async def _call_off(self, members: Sequence[_Member]) -> None:
@@ -242,18 +239,20 @@ class Binder:
         if self._claim(_request(reservation)):
             return False
         try:
-            await self._undo([reservation])
+            if await self._undo([reservation]):
+                self.reservations.keep(reservation.id)
+                return False
         finally:
-            self._under_way.discard(reservation.id)
+            self.reservations.in_hand.discard(reservation.id)
         return self.reservations.get(reservation.id) is None
 
     def _claim(self, request: BindRequest) -> _Failed | None:
         """Why it is not for a new attempt to write, and so to undo, anything for this reservation; None: it is, from now on."""
-        if request.reservation in self._under_way:
+        if request.reservation in self.reservations.in_hand:
             return _Failed(f"reservation {request.reservation} is being bound already")
         if self.reservations.get(request.reservation) is None:
             return _unknown(request)
-        self._under_way.add(request.reservation)
+        self.reservations.in_hand.add(request.reservation)
         return None
 
     async def _undo(self, reservations: Sequence[Reservation]) -> Collection[str]:
@@ -294,6 +293,8 @@ class Binder:
         try:
             state = await self._state(request)
             _verify_room(request, state)
+            if self.seen.get(request.node, state.revision) != state.revision:
+                raise _changed(request)  # there may be room, and its ports another's
             self._verify(request)
             self._advance(request, state.revision, await self.ledger.try_commit(request, state.revision))
         finally:
@@ -329,7 +330,7 @@ class Binder:
     def _advance(self, request: BindRequest, expected: int, revision: int | None) -> None:
         """Our own write is news we have, but only on top of all the news before it."""
         if revision is None:
-            raise _Failed(f"node {request.node} changed since it was chosen", again=True)
+            raise _changed(request)
         if self.seen.get(request.node) == expected:
             self.seen[request.node] = revision
 
@@ -337,13 +338,11 @@ class Binder:
         held = self.reservations.get(request.reservation)
         if held is None:
             raise _unknown(request)
-        if held.is_expired(self.now()):
-            raise _Failed(f"reservation {request.reservation} expired", again=True)
         if why := self.reservations.refusal(request.reservation, self.now()):
             raise _Failed(why, again=True)
 
     def _bound(self, request: BindRequest, mode: BindingMode) -> BindEvent:
-        """Too late for its reservation or not: it is written. If its room was given up meanwhile the table hears of it as of others'."""
+        """It is written, too late for its reservation or not. If the table has lost its room it hears of this binding as of any other."""
         updates = resource_updates(request, self.reservations.table) if self.reservations.keep(request.reservation) else ()
         return BindEvent(request.workload, request.node, request.reservation, mode, "bound", self.now(), updates=updates)
 
@@ -374,6 +373,10 @@ def _gpus(table: NodeTable, row: int) -> Sequence[tuple[str, int]]:
 
 def _unknown(request: BindRequest) -> _Failed:
     return _Failed(f"no reservation {request.reservation}: it was bound, released or never made")
+
+
+def _changed(request: BindRequest) -> _Failed:
+    return _Failed(f"node {request.node} changed since it was chosen", again=True)
 
 
 def _cancelled() -> _Failed:

@@ -28,6 +28,7 @@ class NodeTimes:
     evictions_per_second: float = 0.1  # nodes of one zone
     clock_error: float = 0.05  # share by which the rate of a clock may be wrong, of ours and of a node's alike
     kill_grace: float = 10.0  # from a node's deadline until its copies are certainly dead
+    longest_stop: float = ABANDONED_AFTER_MS / 1000  # of all that `stopAfter` may be, however soon nodes are given up
 
     @property
     def eviction_pause(self) -> float:
@@ -152,15 +153,16 @@ def release(nodes: Sequence[NodeSeen], before: Allowance, now: float, times: Nod
     return Releases(Allowance(frozenset(released), next_at), held, halted, min(waits, default=None))
 
 
-def obeyed(workload: LatticeWorkload) -> Disconnect | None:
+def obeyed(workload: LatticeWorkload, times: NodeTimes = TIMES) -> Disconnect | None:
     """What the copy on its node goes by: what was asked of it when that last said which revision it runs, or, before it has said so, at
     worst, unless nothing else was ever asked of it. None: it runs on without contact, though by now it must not."""
-    asked, status = workload.spec.disconnect, workload.status
-    if asked.policy != "stop" or status.applied_revision == workload.spec.runs or workload.metadata.generation == 1:
+    asked, status, metadata = workload.spec.disconnect, workload.status, workload.metadata
+    is_as_made = metadata.generation == (2 if metadata.deletion_timestamp else 1)
+    if asked.policy != "stop" or status.applied_revision == workload.spec.runs or is_as_made:
         return asked
     if status.applied_revision and not status.strict:
         return None
-    return Disconnect(policy="stop", stop_after=f"{ABANDONED_AFTER_MS}ms")  # of all that may be asked for, whatever the settings
+    return Disconnect(policy="stop", stop_after=f"{times.longest_stop:g}s")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ class Reservations:
     table: NodeTable
     holder: str = "scheduler"
     timeout: float = TIMEOUT
+    in_hand: set[str] = field(default_factory=set)  # being written: nobody but whoever writes them gives their room back
+    _withdrawn: set[str] = field(default_factory=set)
     _held: dict[str, tuple[Reservation, Placement]] = field(default_factory=dict)
     _by_expiry: list[tuple[float, int, str]] = field(default_factory=list)
     _made: int = 0
@@ -74,6 +76,7 @@ class Reservations:
 
     def keep(self, reservation: str) -> bool:
         """As `confirm`, of what is bound already, whatever the time. False: the room is not held any more."""
+        self._withdrawn.discard(reservation)
         held, placement = self._held.pop(reservation, (None, None))
         if held is None or placement is None or not self._has_room(placement):
             return False
@@ -86,12 +89,15 @@ class Reservations:
         if found is None:
             return f"no reservation {reservation}: it was released, confirmed or never made"
         held, placement = found
+        if reservation in self._withdrawn:
+            return f"reservation {reservation} was withdrawn"
         if held.is_expired(now):
             return f"reservation {reservation} expired {now - held.expires_at:.1f} s ago"
         return "" if self._has_room(placement) else f"node {held.node} or the workload is gone"
 
     def release(self, reservation: str) -> bool:
         """Give the room back. Once more changes nothing and says so."""
+        self._withdrawn.discard(reservation)
         found = self._held.pop(reservation, None)
         if found is None:
             return False
@@ -99,14 +105,26 @@ class Reservations:
             self.table.forget(found[0].workload)
         return True
 
+    def withdraw(self, reservation: str) -> None:
+        """Give the room back, or have that done by whoever writes it: until it is known to have failed it may be bound there."""
+        if reservation in self.in_hand:
+            self._withdrawn.add(reservation)
+        else:
+            self.release(reservation)
+
     def expire(self, now: float) -> list[Reservation]:
-        """Those whose time is over, released, in the order in which it ran out."""
-        over = []
+        """Those whose time is over, released, in the order in which it ran out; but not what is being written, which may be bound."""
+        over, busy = [], []
         while self._by_expiry and self._by_expiry[0][0] <= now:
-            name = heappop(self._by_expiry)[2]
-            if held := self.get(name):
-                self.release(name)
+            first = heappop(self._by_expiry)
+            held = self.get(first[2])
+            if held is not None and held.id in self.in_hand:
+                busy.append(first)
+            elif held is not None:
+                self.release(held.id)
                 over.append(held)
+        for each in busy:
+            heappush(self._by_expiry, each)
         return over
 
     def __len__(self) -> int:

@@ -162,10 +162,9 @@ class Roster:
             return
         ask, there = self.ask_of(found), self.table.placements.get(path)
         if there and self.table.names[there.row] == binding.node and there.ask == ask:
-            if there.state == "bound" or path not in self.prepared:
-                return  # known; or assumed, and whoever assumes it will hear of it
-            self.prepared.pop(path)
-            self.table.commit(path)
+            was_prepared = self.prepared.pop(path, None) is not None
+            if there.state != "bound" and was_prepared:  # else it is known; or assumed, and whoever assumes it will hear of it
+                self.table.commit(path)
             return
         self._forget_bound(path)
         if path in self.table.placements:

@@ -36,7 +36,8 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class _By:
-    """Who joins: its key, and the revision at which its token was made. Of machines that were made for one node the last one counts."""
+    """Who joins: its key, and the revision at which its token was made, or written last: nobody changes one that was not used. Of machines
+    that were made for one node the last one counts."""
 
     key: str
     made_at: int
@@ -138,7 +139,8 @@ class Joining:
                 raise Denied(f"node {name} is being deleted", fix="wait until it is gone")
             if by.made_at < _joined_at(obj, found.revision):
                 raise Denied(
-                    f"a machine has joined as node {name} with a token that was made later", fix="end this machine: another took its place"
+                    f"a machine has joined as node {name} with a token that was made later",
+                    fix="end this machine, or let it join with a new token: lattice tokens create --node",
                 )
             return Put(found.key, pack(LatticeNode.resource, _marked(obj, by)), found.revision)
         if problem := name_problem(LatticeNode.resource, name):

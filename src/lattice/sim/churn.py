@@ -146,7 +146,7 @@ class Churn:
         await self.client.delete("latticeservices", self.rng.choice(SERVICES))
 
     async def _apply_lone(self) -> None:
-        rest: Body = {"disconnect": self._strict()} if self.rng.random() < 0.5 else {}
+        rest: Body = {"disconnect": self._strict() if self.rng.random() < 0.5 else {"policy": "keep"}}
         if self.rng.random() < 0.5:
             rest["constraints"] = self.rng.choice((APART, {"nodeSelector": {"kind": "rack"}}, {"nodeSelector": {"size": "small"}}))
         state = "Stopped" if self.rng.random() < 0.2 else "Running"

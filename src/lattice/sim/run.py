@@ -23,7 +23,7 @@ from lattice.store.cache import Cache
 SETTLED = 8.0  # seconds until the first services are declared
 FAULTS_END = 110.0
 COMPARE_EVERY = 6.5
-ANSWERED = 5.0  # after it: by then what people asked for last has come to its end, and nothing takes back the room that is made
+ANSWERED = 5.0  # seconds after the last fault: by then whatever people asked for has come to its end, and takes back no room that is made
 RETRY_AT = 20.0  # seconds after the last fault: what failed for good is tried once more
 ASKED_AGAIN = 10  # times
 ENDS = 250.0

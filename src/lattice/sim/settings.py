@@ -23,7 +23,13 @@ SKEW = 0.05  # share by which the rate of a clock may be wrong
 class Times:
     nodes: NodeTimes = field(
         default_factory=lambda: NodeTimes(
-            heartbeat=2.5, not_ready_after=10.0, replace_after=REPLACED, evictions_per_second=0.4, clock_error=SKEW, kill_grace=KILLING
+            heartbeat=2.5,
+            not_ready_after=10.0,
+            replace_after=REPLACED,
+            evictions_per_second=0.4,
+            clock_error=SKEW,
+            kill_grace=KILLING,
+            longest_stop=REPLACED,
         )
     )
     graces: Graces = field(

@@ -86,9 +86,7 @@ def bound_after_its_time() -> None:
         await self.office.clock.sleep(9.0)
         return await commit(self, requests)
 
-    """Neither after its time nor when the term of whoever prepared it is over."""
     swap(prepared.Prepared, "is_over", lambda self, now: False)
-    swap(bindings.StoreLedger, "_is_of_the_past", lambda self, held: False)
     swap(bindings.StoreLedger, "commit_all", late)
 
 

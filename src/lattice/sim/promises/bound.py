@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.kinds.constraint import WorkloadTerm
+from lattice.kinds.container import show_amount
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.scheduling.prepared import bound_by, prepared
@@ -39,7 +40,7 @@ def bindings(seen: Seen, record: Record, moves: list[Move]) -> Found:
             continue
         node = next((each.new for each in moves if each.key == node_key(taken)), None) or seen.snap.nodes.get(f"/{taken}")
         there = [each for each in after.values() if not _is_elsewhere(seen, each)]
-        for short in lacking(move.new, taken, node, there):
+        for short in lacking(move.new, taken, node, [_smallest(seen, record, each) for each in there]):
             yield "I-12", short
         why = _of_another(move.new, node) or infeasible(move.new, seen.snap.nodes.get(f"/{taken}")) or _same_port(move.new, taken, there)
         why = why or _near_all_along(seen, record, move.new, node, there) or _uneven(seen, record, move.new, taken)
@@ -59,6 +60,19 @@ def _is_elsewhere(seen: Seen, workload: LatticeWorkload) -> bool:
     """It was on another node that had the name of one that is there now."""
     node = seen.snap.nodes.get(f"/{node_of(workload)}")
     return node is not None and is_on_former(workload, node)
+
+
+def _smallest(seen: Seen, record: Record, other: LatticeWorkload) -> LatticeWorkload:
+    """As it asked for least since what the writer may have known, of each resource: who is bound may ask for more at any time, and its
+    node's record does not change by that."""
+    lately = [each.spec.request_amounts for each in seen.snap.versions(LatticeWorkload, path_of(other), seen.since(record))]
+    asked = other.spec.request_amounts
+    least = {name: min([amount, *(each.get(name, 0) for each in lately)]) for name, amount in asked.items()}
+    return other if least == asked else replace(other, spec=replace(other.spec, containers={}, requests=_shown(least)))
+
+
+def _shown(amounts: dict[str, int]) -> dict[str, str | int]:
+    return {name: show_amount(name, amount) for name, amount in amounts.items()}
 
 
 def lacking(workload: LatticeWorkload, name: str, node: LatticeNode | None, workloads: Iterable[LatticeWorkload]) -> list[str]:
@@ -116,7 +130,7 @@ def _near_all_along(
     for other in others:
         path = path_of(other)
         lately = [] if path in together else seen.snap.versions(LatticeWorkload, path, seen.since(record))
-        words = [_too_near(workload, node, [each], seen.snap.nodes) for each in lately or [other]]
+        words = [_too_near(workload, node, [replace(each, status=other.status)], seen.snap.nodes) for each in lately or [other]]
         if all(words):
             return words[-1]
     return ""
