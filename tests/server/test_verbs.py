@@ -385,6 +385,38 @@ def test_scale_moves_one_number_and_never_above_max() -> None:
     run(scenario)
 
 
+def test_who_scales_is_told_what_was_written_though_somebody_else_scales_at_once() -> None:
+    async def scenario(world: World) -> None:
+        await world.do(verbs.create, "services/default", service(replicas={"min": 1, "max": 9}))
+        commit, path = world.api.store.commit, "services/default/api/scale"
+
+        async def with_another(*words: Any, **more: Any) -> int:
+            world.api.store.commit = commit  # type: ignore[method-assign]
+            revision = await commit(*words, **more)
+            await world.do(scale.put_scale, path, {"spec": {"replicas": 7}}, content=MERGE)
+            return revision
+
+        world.api.store.commit = with_another  # type: ignore[method-assign]
+        told = await world.do(scale.put_scale, path, {"spec": {"replicas": 2}}, content=MERGE)
+        now = await world.do(verbs.get, "services/default/api")
+        assert (told["spec"]["replicas"], now["spec"]["replicas"]["min"]) == (2, 7)
+        assert int(told["metadata"]["resourceVersion"]) < int(now["metadata"]["resourceVersion"])
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_scaling_on_trial_is_told_as_it_would_be(count: int) -> None:
+    async def scenario(world: World) -> None:
+        made = await world.do(verbs.create, "services/default", service(replicas={"min": 1, "max": 9}))
+        body = {"spec": {"replicas": count}}
+        told = await world.do(scale.put_scale, "services/default/api/scale", body, content=MERGE, dryRun="All")
+        assert (told["kind"], told["spec"]["replicas"], told["metadata"]["uid"]) == ("Scale", count, made["metadata"]["uid"])
+        assert (await world.do(verbs.get, "services/default/api"))["spec"]["replicas"]["min"] == 1
+
+    run(scenario)
+
+
 def test_lists_page_at_one_revision_while_writes_go_on() -> None:
     async def scenario(world: World) -> None:
         for name in "abcde":
