@@ -65,6 +65,20 @@ def test_nodes_drained_at_once_wait_for_one_more_where_none_can_be_spared() -> N
     play(script)
 
 
+@pytest.mark.parametrize("looked_at", ["n1", "n2"])
+def test_of_several_that_wait_for_one_more_it_is_the_same_one_whoever_is_looked_at(looked_at: str) -> None:
+    async def script(world: World) -> None:
+        await spread_out(world, 2, 2)
+        for name in ("n1", "n2"):
+            await taint(world, name, DRAIN)
+        await world.run(30)
+        for _ in range(2):
+            await world.departures.reconcile(f"/{looked_at}")
+            assert world.departures.surges == {"default/web": "default/web-1"}
+
+    play(script)
+
+
 def test_a_drain_that_cannot_go_on_says_which_replica_finds_no_node_and_why() -> None:
     async def script(world: World) -> None:
         await spread_out(world, 1, 1)

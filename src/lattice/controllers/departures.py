@@ -74,8 +74,9 @@ class Departures:
 
     @property
     def surges(self) -> Mapping[str, str]:
-        """Services, by path, that need one replica more than they want before a drain can go on, and a workload that waits for it."""
-        return {service: path for services in self._surges.values() for service, path in services.items()}
+        """Services, by path, that need one replica more than they want before a drain can go on, and a workload that waits for it: of
+        several the same one until it is through, so that what is made for it is not given up for another."""
+        return {service: path for _, services in sorted(self._surges.items(), reverse=True) for service, path in services.items()}
 
     def why_leave(self, workload: LatticeWorkload, *, is_up: bool = False) -> str:
         """`is_up`: its node says that it is ready, which may not be stored yet."""

@@ -27,7 +27,7 @@ from lattice.sim.stores import Record
 from lattice.sim.users import Told
 from lattice.store.protocol import Key
 
-QUIET = 60.0  # seconds at the end in which nothing may be written: so everything wanted runs 80 s after the last fault at the latest
+QUIET = 60.0  # seconds at the end in which nothing may be written: so everything wanted runs 80 s after there is room for it at the latest
 KNOWING = 5  # rejections in a row of the same plan by who knew what it clashes with
 IN_A_ROW = 60  # and of who is told of changes seconds later, while they go on
 UNSETTLING = frozenset(

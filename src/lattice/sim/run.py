@@ -26,7 +26,7 @@ COMPARE_EVERY = 6.5
 ANSWERED = 5.0  # seconds after the last fault: by then whatever people asked for has come to its end, and takes back no room that is made
 RETRY_AT = 20.0  # seconds after the last fault: what failed for good is tried once more
 ASKED_AGAIN = 10  # times
-ENDS = 250.0
+ENDS = 255.0
 
 
 @dataclass(frozen=True)
