@@ -270,7 +270,7 @@ def test_a_dead_holders_lock_is_free_after_its_time_and_not_before(open_store: O
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_binding_that_is_rolled_back_leaves_no_trace(open_store: OpenStore, mode: BindingMode) -> None:
+def test_what_is_bound_is_not_rolled_back_and_told(open_store: OpenStore, mode: BindingMode) -> None:
     async def script() -> None:
         clock = Calendar()
         async with open_store() as store:
@@ -279,14 +279,36 @@ def test_a_binding_that_is_rolled_back_leaves_no_trace(open_store: OpenStore, mo
             async with a_side(store, "one", mode, clock) as one:
                 held = (await one.reserve("a"))[0]
                 assert (await one.binder.bind(held)).outcome == "bound"
-                request = BindRequest(held.workload, held.node, held.id, held.needs, held.expires_at)
-                await one.ledger.abort_all([request])
-                await one.ledger.abort_all([request])
+                before = await store.revision()
+                for _ in range(2):
+                    assert [*await one.ledger.abort_all([request_of(held)])] == [held.id]
+                assert await store.revision() == before
+            assert (await world.node("n1")).status.workloads == 1
+
+    asyncio.run(script())
+
+
+def test_what_is_only_prepared_is_rolled_back_and_leaves_no_trace(open_store: OpenStore) -> None:
+    async def script() -> None:
+        clock = Calendar()
+        async with open_store() as store:
+            world = World(store, clock)
+            await world.add(a_node("n1", 1000), a_workload("a"))
+            async with a_side(store, "one", BindingMode.TWO_PHASE, clock) as one:
+                held = (await one.reserve("a"))[0]
+                assert await one.ledger.prepare(request_of(held), (await world.entry(LatticeNode, "n1")).revision)
+                assert (await world.node("n1")).status.workloads == 1
+                for _ in range(2):
+                    assert not await one.ledger.abort_all([request_of(held)])
             found = await world.workload("a")
-            assert (found.status.binding, found.status.allocated_ports, found.status.last_action) == (None, {}, "")
+            assert (prepared(found), found.status.binding, found.status.allocated_ports, found.status.last_action) == (None, None, {}, "")
             assert (await world.node("n1")).status.workloads == 0
 
     asyncio.run(script())
+
+
+def request_of(held: Reservation) -> BindRequest:
+    return BindRequest(held.workload, held.node, held.id, held.needs, held.expires_at)
 
 
 MEMBERS = 120  # more than fit into one commit
