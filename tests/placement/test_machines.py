@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lattice.kinds.base import Metadata
 from lattice.kinds.workload import LatticeWorkload, Retry, WorkloadSpec, WorkloadStatus
-from lattice.placement.machines import Machines, NodeSeen, Steps, leaves_by_itself, releasable, steps
+from lattice.placement.machines import Machines, NodeSeen, Steps, leaves_by_itself, paid_back, steps
 
 
 def seen(name: str, kind: str = "nano", **said: object) -> NodeSeen:
@@ -101,16 +101,26 @@ def test_who_leaves_a_silent_node_by_itself(workload: LatticeWorkload, answer: b
 
 
 @pytest.mark.parametrize(
-    ("wanted", "there", "paid", "answer"),
-    [(0, 1, 1, True), (1, 1, 1, False), (1, 2, 2, True), (1, 2, 1, False), (2, 3, 2, False), (0, 2, 2, True)],
-    ids=["the last", "replaced by another", "one too many", "replaced already", "its place is waited for", "one of two that go"],
+    ("wanted", "there", "go", "paid", "answer"),
+    [
+        pytest.param(0, 1, 1, 1, 1, id="the last"),
+        pytest.param(1, 1, 1, 1, 0, id="replaced by another"),
+        pytest.param(1, 2, 1, 2, 1, id="one too many"),
+        pytest.param(1, 2, 1, 1, 0, id="replaced already"),
+        pytest.param(2, 3, 1, 2, 0, id="its place is waited for"),
+        pytest.param(0, 2, 1, 2, 1, id="one of two that go"),
+        pytest.param(0, 2, 2, 2, 2, id="both at once"),
+        pytest.param(1, 2, 2, 2, 1, id="both at once, and one is wanted again"),
+        pytest.param(0, 2, 2, 1, 1, id="no more than are paid for"),
+    ],
 )
 def test_a_machine_that_is_gone_is_paid_for_no_longer_unless_another_takes_its_place(
-    wanted: int, there: int, paid: int, answer: bool
+    wanted: int, there: int, go: int, paid: int, answer: int
 ) -> None:
-    nodes = [seen(f"n{number}", is_leaving=number == 0) for number in range(there)]
-    assert releasable("nano", Machines({"nano": wanted}, nodes, paid={"nano": paid})) is answer
-    assert not releasable("nano", Machines({"nano": wanted}, nodes))
+    nodes = [seen(f"n{number}", is_leaving=number < go) for number in range(there)]
+    gone = [each.name for each in nodes[:go]]
+    assert paid_back(gone, Machines({"nano": wanted}, nodes, paid={"nano": paid})) == set(gone[:answer])
+    assert not paid_back(gone, Machines({"nano": wanted}, nodes))
 
 
 KINDS = st.sampled_from(["nano", "basic"])

@@ -26,7 +26,7 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.clusterstatus import REFUSED, REJECTED, UNAVAILABLE, UNREACHABLE, Trouble, said
-from lattice.placement.machines import Machines, NodeSeen, Steps, leaves_by_itself, releasable, steps
+from lattice.placement.machines import Machines, NodeSeen, Steps, leaves_by_itself, paid_back, steps
 from lattice.placement.money import Charge, counting
 from lattice.placement.prices import PriceBook
 from lattice.placement.seen import silence
@@ -104,6 +104,7 @@ class Clusters:
         cluster, nodes = self._clusters.get(key), self._nodes.by("cluster", name)
         if cluster is None and not nodes:
             return None
+        await self._ledgers.wait_for(max(self._clusters.revision, self._nodes.revision))  # what is wanted is paid for, what is gone is not
         if cluster is not None:
             await self._relabel(cluster, nodes)
         provider = self.providers.get(cluster.spec.provider if cluster else nodes[0].spec.provider)
@@ -135,7 +136,7 @@ class Clusters:
             nodes=[self._seen(each) for each in nodes],
             running={each.node for each in listed.values() if each.state != "Ended"} | self._making,
             known=set(listed),
-            paid=self._paid(name),
+            paid=self._paid(name) or ({} if cluster and self._is_paid_for(cluster) else None),
             others=Named(self._nodes),
         )
 
@@ -157,16 +158,20 @@ class Clusters:
     def _lots(self, cluster: str) -> list[tuple[LatticeLedger, Lot]]:
         return [(ledger, lot) for ledger in self._ledgers.all() for lot in ledger.status.machines.get(cluster, ())]
 
-    def _paid(self, cluster: str) -> dict[str, int] | None:
+    def _paid(self, cluster: str) -> dict[str, int]:
         """By class. Several budgets may pay for one machine: the least of them counts."""
         by_ledger: dict[str, dict[str, int]] = {}
         for ledger, lot in self._lots(cluster):
             counts = by_ledger.setdefault(ledger.metadata.name, {})
             counts[lot.node_class] = counts.get(lot.node_class, 0) + lot.count
-        if not by_ledger:
-            return None
         kinds = {kind for counts in by_ledger.values() for kind in counts}
         return {kind: min(counts.get(kind, 0) for counts in by_ledger.values()) for kind in kinds}
+
+    def _is_paid_for(self, cluster: LatticeCluster) -> bool:
+        """Does anybody count what its machines cost? Nobody does in a data center."""
+        pool, cloud = cluster.spec.pool, cluster.spec.infrastructure
+        accounts = [cloud_account(cloud), cloud_account(cloud, cluster.spec.region)] if cloud else [pool_account(pool)]
+        return pool != cloud and any(self._ledgers.get(f"/{each.ledger}") for each in accounts)
 
     async def _take(self, cluster: LatticeCluster | None, provider: Provider, todo: Steps, found: Machines) -> list[Trouble]:
         """What went wrong with the provider."""
@@ -178,7 +183,8 @@ class Clusters:
                 await self._make_node(cluster, name, kind)
         starts = (*(name for name, _ in make), *todo.start)
         work = [self._start(provider, name) for name in starts]
-        work += [self._remove(provider, name, found) for name in todo.remove]
+        back = paid_back(todo.remove, found)
+        work += [self._remove(provider, name, is_paid_back=name in back) for name in todo.remove]
         work += [provider.delete(name) for name in todo.stray]
         ended = await asyncio.gather(*work, return_exceptions=True)
         for name, each in zip((*starts, *todo.remove, *todo.stray), ended, strict=True):
@@ -264,7 +270,7 @@ class Clusters:
             fix="apply the LatticeNodeClass again, with an entry for this provider",
         )
 
-    async def _remove(self, provider: Provider, name: str, found: Machines) -> None:
+    async def _remove(self, provider: Provider, name: str, *, is_paid_back: bool) -> None:
         await provider.delete(name)
         entry, node = self._nodes.entry(f"/{name}"), self._nodes.get(f"/{name}")
         if entry is None or node is None:
@@ -273,8 +279,7 @@ class Clusters:
         gone: Write = Delete(entry.key, entry.revision)
         if others:
             gone = with_metadata(entry, lambda metadata: metadata | {"finalizers": others})
-        kind = node.spec.node_class
-        releases = self._releases(node) if releasable(kind, found) else ()
+        releases = self._releases(node) if is_paid_back else ()
         await self._books.commit_with_charges(Payment(writes=[gone], releases=releases))
         self.office.presence.forget(name)
 

@@ -105,9 +105,11 @@ def _numbered(stem: str) -> Iterator[str]:
     return (f"{stem}-{number}" for number in count(1))
 
 
-def releasable(kind: str, found: Machines) -> bool:
-    """One machine of this class is confirmed to be gone: is it paid for no longer, or is its place taken by another?"""
-    if found.paid is None:
-        return False
-    left = Counter(each.node_class for each in found.nodes)[kind] - 1
-    return found.paid.get(kind, 0) > max(found.wanted.get(kind, 0), left)
+def paid_back(remove: Collection[str], found: Machines) -> frozenset[str]:
+    """Of machines that are confirmed to be gone: which are paid for no longer, and which leave their place to another?"""
+    left = Counter(each.node_class for each in found.nodes if each.name not in remove)
+    back: list[str] = []
+    for kind, paid in (found.paid or {}).items():
+        going = sorted(each.name for each in found.nodes if each.node_class == kind and each.name in remove)
+        back += going[: max(0, paid - max(found.wanted.get(kind, 0), left[kind]))]
+    return frozenset(back)

@@ -62,12 +62,12 @@ def paid_back_too_early() -> None:
     """The money is free again before the machine is confirmed to be gone."""
     remove = clusters.Clusters._remove
 
-    async def early(self: Any, provider: Any, name: str, found: Any) -> None:
+    async def early(self: Any, provider: Any, name: str, *, is_paid_back: bool) -> None:
         class Later:
             async def delete(self, node: str) -> None:
                 asyncio.get_running_loop().call_later(4.0, lambda: asyncio.ensure_future(provider.delete(node)))
 
-        await remove(self, Later(), name, found)  # type: ignore[arg-type]
+        await remove(self, Later(), name, is_paid_back=is_paid_back)  # type: ignore[arg-type]
 
     swap(clusters.Clusters, "_remove", early)
 
