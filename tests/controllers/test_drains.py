@@ -79,6 +79,45 @@ def test_of_several_that_wait_for_one_more_it_is_the_same_one_whoever_is_looked_
     play(script)
 
 
+def test_a_drain_that_waits_for_one_more_keeps_its_turn_when_another_begins() -> None:
+    async def script(world: World) -> None:
+        await spread_out(world, 2, 2)
+        await world.cordon("free")
+        for name in ("n2", "n1"):
+            await taint(world, name, DRAIN)
+            await world.run(30)
+            assert world.departures.surges == {"default/web": "default/web-2"}
+
+    play(script)
+
+
+def test_a_drain_that_nothing_comes_of_lets_another_try() -> None:
+    """Both wait for one more; the first that is asked for finds no node, for ever."""
+
+    async def script(world: World) -> None:
+        await spread_out(world, 2, 2)
+        await world.cordon("free")
+        for name in ("n1", "n2"):
+            await taint(world, name, DRAIN)
+        await world.run(10)
+        heard: list[str] = []
+        world.departures.on_surge(heard.extend)
+        first = world.departures.surges["default/web"]
+        await world.add(a_workload("web-3", service="web", slot=3))
+        await world.run(1)
+        said = {"type": "Scheduled", "status": "False", "reason": "NoNodeFits", "message": "none", "lastTransitionTime": world.office.now}
+        await world.set_conditions("default/web-3", (msgspec.convert(said, Condition),))
+        turns = [first]
+        for _ in range(100):
+            await world.run(10)
+            turns += [each for each in world.departures.surges.values() if each != turns[-1]]
+        assert {*turns} == {"default/web-1", "default/web-2"}
+        assert 2 <= len(turns) <= 4, "now and then, not all the time"
+        assert "default/web" in heard
+
+    play(script)
+
+
 def test_a_drain_that_cannot_go_on_says_which_replica_finds_no_node_and_why() -> None:
     async def script(world: World) -> None:
         await spread_out(world, 1, 1)

@@ -116,9 +116,16 @@ def test_a_node_that_is_gone_is_said_to_be() -> None:
     assert run(one.binder.bind(one.reserve("w", 300))).reason == "node n0 is gone"
 
 
+NEEDED = {
+    BindingMode.OPTIMISTIC: {"try_commit"},
+    BindingMode.PESSIMISTIC: {"lock", "read", "try_commit"},
+    BindingMode.TWO_PHASE: {"prepare", "commit_all"},
+}
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("step", ["read", "try_commit", "lock", "prepare", "commit_all", "after commit_all"])
-def test_a_store_that_is_away_is_one_failure_and_leaves_no_trace(mode: BindingMode, step: str) -> None:
+def test_a_store_that_is_away_is_one_failure_and_leaves_no_trace_of_what_is_not_bound(mode: BindingMode, step: str) -> None:
     one = side(mode, 1000)
     one.ledger.fails = {step}
     event = run(one.binder.bind(one.reserve("w", 300)))
@@ -128,8 +135,7 @@ def test_a_store_that_is_away_is_one_failure_and_leaves_no_trace(mode: BindingMo
     assert where(one.book.table) == ({"w": "n0"} if is_bound else {})
     assert one.ledger.free["n0"]["cpu"] == (700 if is_bound else 1000)
     assert (len(one.ledger.bound), one.ledger.prepared) == (is_bound, {})
-    if mode is BindingMode.TWO_PHASE:
-        assert is_bound == (step not in ("prepare", "commit_all"))
+    assert is_bound == (step not in NEEDED[mode])
 
 
 def test_while_the_ledger_cannot_be_asked_the_room_stays_held_until_it_expires() -> None:

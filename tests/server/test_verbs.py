@@ -4,12 +4,13 @@ import asyncio
 import itertools
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lattice.errors import Cause, Conflict, Denied, Exists, Invalid, LatticeError, Malformed, NotFound, Unsupported
-from lattice.kinds import KINDS
+from lattice.kinds import KINDS, manifest
 from lattice.server import lists, scale, verbs, watch
 from lattice.server.api import Api
 from lattice.server.bootstrap import bootstrap
@@ -473,10 +474,6 @@ def test_a_watch_sees_objects_enter_and_leave_its_selector() -> None:
 
 
 def test_every_manifest_of_the_seeds_applies_in_any_order() -> None:
-    from pathlib import Path
-
-    from lattice.kinds import manifest
-
     folder = Path(__file__).parents[2] / "examples"
     documents = [found for path in sorted(folder.rglob("*.yaml")) for found in manifest.load(path.read_bytes(), str(path))]
 

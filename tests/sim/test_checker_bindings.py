@@ -360,6 +360,25 @@ def stopped_while_it_was_needed_and_nobody_sent_it_away(past: Past, bad: bool) -
     ends(past, 0, 2)
 
 
+def more_than_is_left_beside_one_that_asked_for_so_much_when_it_was_bound(past: Past, bad: bool) -> None:
+    past.commit(node(cpu=1000 if bad else 1200), at=1.0)
+    past.commit(workload("w1", cpu=300), workload("w2", cpu=600), at=10.0, term=None, origin="api person-1")
+    past.commit(workload("w1", cpu=600), at=19.0, term=None, origin="api person-1")
+    for name, at in (("w1", 19.5), ("w2", 20.0)):
+        past.commit(bound := workload(name, "n1", cpu=600, ready=True), at=at)
+        past.runs(bound)
+
+
+def more_than_there_is_room_for_those_of_one_commit(past: Past, bad: bool) -> None:
+    past.commit(node(cpu=1000 if bad else 1200), at=1.0)
+    past.commit(workload("w1", cpu=300), workload("w2", cpu=300), at=10.0, term=None, origin="api person-1")
+    past.commit(workload("w1", cpu=600), workload("w2", cpu=600), at=19.0, term=None, origin="api person-1")
+    both = [workload(name, "n1", cpu=600, ready=True) for name in ("w1", "w2")]
+    past.commit(*both, at=20.0)
+    for each in both:
+        past.runs(each)
+
+
 CASES: list[tuple[str, Case]] = [
     ("I-11", moved_in_one_step),
     ("I-11", a_slot_twice),
@@ -367,6 +386,8 @@ CASES: list[tuple[str, Case]] = [
     ("I-12", more_than_is_left_beside_who_stays),
     ("I-14", to_a_node_that_is_there_no_more),
     ("I-12", more_than_is_left_beside_what_is_prepared),
+    ("I-12", more_than_is_left_beside_one_that_asked_for_so_much_when_it_was_bound),
+    ("I-12", more_than_there_is_room_for_those_of_one_commit),
     ("I-13", taken_from_a_silent_node_too_soon),
     ("I-13", taken_from_a_node_that_speaks_again),
     ("I-13", taken_from_a_node_that_spoke_to_the_leader_before),

@@ -219,11 +219,11 @@ class StoreLedger:
         return found, missing
 
     async def _bound(self, requests: Sequence[BindRequest]) -> list[str]:
-        """The reservations that have bound their workload, though the answer may have been lost; the copy knows of them then."""
+        """The reservations that have bound their workload, though the answer may be lost; what the copy says of them before is old."""
         entries = await asyncio.gather(*(self.office.store.get(workload_key(each.workload)) for each in requests))
         both = zip(requests, entries, strict=True)
         found = [(each, entry) for each, entry in both if entry and bound_by(_workload(entry.value)) == each.reservation]
-        await self.office.copy(LatticeWorkload).wait_for(max((entry.revision for _, entry in found), default=0))
+        self.written.update({each.workload: entry.revision for each, entry in found})
         return [each.reservation for each, _ in found]
 
     async def _undoing(self, requests: Sequence[BindRequest]) -> list[Write]:

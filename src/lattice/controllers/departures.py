@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -38,6 +39,15 @@ from lattice.scheduling.noderules import Drain, Resident, drain, driven_out
 from lattice.scheduling.retry import written
 from lattice.store.protocol import Change, Write
 
+TURN = 300.0  # seconds after which a drain that nothing comes of lets another one try
+
+
+class Turn(NamedTuple):
+    """Whose drain one replica more is for, of several that wait for it."""
+
+    node: str
+    ends: float
+
 
 @dataclass
 class Departures:
@@ -57,6 +67,7 @@ class Departures:
         self._down: dict[str, set[str]] = {}  # and those of them that go because they do not run: not if they are back before they are told
         self._draining: set[str] = set()
         self._surges: dict[str, Mapping[str, str]] = {}  # by path of the node: services, and who waits for one more of them
+        self._turns: dict[str, Turn] = {}  # by service
         self._ears: list[Callable[[Iterable[str]], None]] = []
         self._surge_ears: list[Callable[[Iterable[str]], None]] = []
 
@@ -75,8 +86,8 @@ class Departures:
     @property
     def surges(self) -> Mapping[str, str]:
         """Services, by path, that need one replica more than they want before a drain can go on, and a workload that waits for it: of
-        several the same one until it is through, so that what is made for it is not given up for another."""
-        return {service: path for _, services in sorted(self._surges.items(), reverse=True) for service, path in services.items()}
+        several it is for the same node until that is through, so that what is made for it is not given up for another."""
+        return {service: self._surges[turn.node][service] for service, turn in self._turns.items()}
 
     def why_leave(self, workload: LatticeWorkload, *, is_up: bool = False) -> str:
         """`is_up`: its node says that it is ready, which may not be stored yet."""
@@ -102,6 +113,7 @@ class Departures:
             key,
             reasons(here, expelled, found),
             {each.service: each.name for each in here if found and each.service in found.surge and each.name in found.held},
+            is_stuck=found is not None and found.is_stuck,
         )
         driven = {each.name for each in expelled if each.after <= 0}
         self._down[key] = {each.name for each in here if each.service and not (each.is_available or each.is_leaving)} - driven
@@ -114,7 +126,7 @@ class Departures:
         if status != node.status:
             await self.office.commit([with_status(entry, status), *news])
         later = [each.after for each in expelled if each.after > 0]
-        later += [max(1.0, self.grace)] if found is not None and found.surge and not found.is_stuck else []
+        later += [TURN if found.is_stuck else max(1.0, self.grace)] if found is not None and found.surge else []
         return Again(min(later)) if later else None
 
     def _everything(self) -> list[str]:
@@ -190,15 +202,27 @@ class Departures:
         """Who was found to have to leave, on whichever node; it may not be stored yet. Who is down may be back before it is told."""
         return {path for key, paths in self._leaving.items() for path in paths if path not in self._down.get(key, ())}
 
-    def _note(self, key: str, leaving: Mapping[str, str] | None, surge: Mapping[str, str]) -> None:
-        before, surged = self._leaving.pop(key, {}), self._surges.pop(key, {})
+    def _note(self, key: str, leaving: Mapping[str, str] | None, surge: Mapping[str, str], *, is_stuck: bool = False) -> None:
+        before, surges, surged = self._leaving.pop(key, {}), {**self.surges}, self._surges.pop(key, {})
         self._down.pop(key, None)
         if leaving is None:
             self._draining.discard(key)
         else:
             self._leaving[key], self._surges[key] = leaving, surge
         _tell(self._ears, {*before} ^ {*(leaving or {})})
-        _tell(self._surge_ears, {*surged} ^ {*surge})
+        for service in {**surged, **surge}:
+            self._give_turn(service, "" if is_stuck else key)
+        others = {service for service, path in self.surges.items() if surges.get(service) != path}
+        _tell(self._surge_ears, {*surged} ^ {*surge} | others)
+
+    def _give_turn(self, service: str, goes_on: str) -> None:
+        """To the next node that waits for one more, when the one that had it is through, or nothing came of it for too long."""
+        now, waiting = self.office.clock.monotonic(), sorted(key for key, services in self._surges.items() if service in services)
+        turn = self._turns.pop(service, Turn("", now))
+        if turn.node in waiting and (now < turn.ends or turn.node == goes_on):
+            self._turns[service] = Turn(turn.node, now + TURN) if turn.node == goes_on else turn
+        elif waiting:
+            self._turns[service] = Turn(next((key for key in waiting if key > turn.node), waiting[0]), now + TURN)
 
 
 def _full(pool: LatticePool) -> str:

@@ -227,31 +227,36 @@ class SchedulingController:
     def _reconsider(self, node: str) -> None:
         """Who waits for others to leave it chose it as it was: smaller, fuller, cordoned or tainted, it may not be the one any more."""
         for each in [held for held in self._held.values() if held.node == node]:
-            self.scheduler.reservations.release(self._held.pop(each.ask.name).reservation.id)
-            self.roster.queue.done(each.ask.name)
+            self._let_go(each.ask.name)
             self._workloads[each.ask.name] = None
+
+    def _let_go(self, path: str) -> None:
+        """Who waited for others to leave has its place in line again; and whoever found no room because of it."""
+        self.scheduler.reservations.release(self._held.pop(path).reservation.id)
+        self.roster.queue.done(path)  # or one that comes again under its name would wait for this one to be through
+        self.roster.queue.wake(Wakes.WORKLOAD_GONE, self.office.clock.monotonic())
 
     def _absorb_workload(self, path: str, now: Moment) -> None:
         copy = self.office.copy(LatticeWorkload)
-        entry, written = copy.entry(path), self.ledger.written.get(path, 0)
-        if entry is not None and entry.revision < written:
+        if self._is_early(path):
             self._early.add(path)
             return
         self.ledger.written.pop(path, None)
-        was, had, found = self._home(path), self._needs(path), copy.get(path)
+        was, had, found = self._home(path), self._asked(path), copy.get(path)
         self.roster.workload(path, found, now)
         self.disruptions.note(found)
         if was and self._home(path) != was:
             self._recount.add(was)
-        elif was and self._needs(path) != had:
+        elif was and self._asked(path) is not had:
+            self._overtaken({was})
             self._reconsider(was)
         if path in self._held and path not in self.roster.queue:
-            self.scheduler.reservations.release(self._held.pop(path).reservation.id)
-            self.roster.queue.done(path)  # or one that comes again under its name would wait for this one to be through
+            self._let_go(path)
 
-    def _needs(self, path: str) -> tuple[tuple[int, int], ...]:
+    def _asked(self, path: str) -> WorkloadAsk | None:
+        """The same as long as it asks for the same."""
         there = self.table.placements.get(path)
-        return there.ask.needs if there is not None else ()
+        return there.ask if there is not None else None
 
     def _home(self, path: str) -> str:
         there = self.table.placements.get(path)
@@ -283,6 +288,7 @@ class SchedulingController:
         for held in cycle.expired:
             if self._held.pop(held.workload, None):
                 queue.failed(held.workload, now)
+                queue.wake(Wakes.WORKLOAD_GONE, now)
         self.refusals.note(cycle, queue, now, revision)
         self._held.update((each.ask.name, each) for each in cycle.placed)
         cycle.placed = [self._held.pop(each.ask.name) for each in self._free_to_go()]
@@ -384,10 +390,9 @@ class SchedulingController:
 
     def _give_back(self, placed: Iterable[Placed]) -> None:
         """The room of those not bound is free again; they are looked at anew, with their nodes, but not at once if that is vain."""
-        for each in placed:
+        lost = [each for each in placed if self._open.pop(each.ask.name, None) is not None]
+        for each in lost:
             name = each.ask.name
-            if self._open.pop(name, None) is None:
-                continue
             metrics.SCHEDULING_FAILURES.inc()
             metrics.ATTEMPT_LOST.inc()
             self.failures.note(name, each.node, self.batches.lost.pop(name, "it was not written"))
@@ -399,6 +404,15 @@ class SchedulingController:
                 self.roster.queue.done(name)
             self._workloads[name] = None
             self._nodes[each.node] = None
+            if self._is_early(name):
+                self.binder.seen[each.node] = 0  # as our copies know it: what we wrote there may count, and is not in the table now
+        if lost:
+            self.roster.queue.wake(Wakes.WORKLOAD_GONE, self.office.clock.monotonic())
+
+    def _is_early(self, path: str) -> bool:
+        """What we wrote of it has not come back to us."""
+        entry = self.office.copy(LatticeWorkload).entry(path)
+        return entry is not None and entry.revision < self.ledger.written.get(path, 0)
 
     def _draft(self, request: BindRequest) -> Draft:
         """Its ports are those that the table chose when its room was taken."""

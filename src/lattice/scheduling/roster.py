@@ -166,7 +166,8 @@ class Roster:
             if there.state != "bound" and was_prepared:  # else it is known; or assumed, and whoever assumes it will hear of it
                 self.table.commit(path)
             return
-        self._forget_bound(path)
+        if self._forget_bound(path):
+            self.queue.wake(Change.WORKLOAD_GONE, now.seconds)  # it may ask for less
         if path in self.table.placements:
             return  # assumed elsewhere: that attempt will find out
         if is_leaving(found):

@@ -1,7 +1,7 @@
 """Binding: once, within the room there is, where it may go, groups together, by its mode, and room made for the more important only."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from math import inf
 
 import msgspec
@@ -29,7 +29,7 @@ def bindings(seen: Seen, record: Record, moves: list[Move]) -> Found:
     changed = list(workload_moves(moves))
     if not changed:
         return
-    after = _after(seen, changed)
+    after, together = _after(seen, changed), {path_of(each) for each in bound_in(record)}
     for move in changed:
         old, new = node_of(move.old), node_of(move.new)
         if old and new and (old, move.old.status.binding.uid) != (new, move.new.status.binding.uid):
@@ -40,7 +40,8 @@ def bindings(seen: Seen, record: Record, moves: list[Move]) -> Found:
             continue
         node = next((each.new for each in moves if each.key == node_key(taken)), None) or seen.snap.nodes.get(f"/{taken}")
         there = [each for each in after.values() if not _is_elsewhere(seen, each)]
-        for short in lacking(move.new, taken, node, [_smallest(seen, record, each) for each in there]):
+        beside = [_smallest(seen, record, each, together) for each in there if taken in (node_of(each), prepared_on(each))]
+        for short in lacking(move.new, taken, node, beside):
             yield "I-12", short
         why = _of_another(move.new, node) or infeasible(move.new, seen.snap.nodes.get(f"/{taken}")) or _same_port(move.new, taken, there)
         why = why or _near_all_along(seen, record, move.new, node, there) or _uneven(seen, record, move.new, taken)
@@ -62,13 +63,20 @@ def _is_elsewhere(seen: Seen, workload: LatticeWorkload) -> bool:
     return node is not None and is_on_former(workload, node)
 
 
-def _smallest(seen: Seen, record: Record, other: LatticeWorkload) -> LatticeWorkload:
-    """As it asked for least since what the writer may have known, of each resource: who is bound may ask for more at any time, and its
-    node's record does not change by that."""
-    lately = [each.spec.request_amounts for each in seen.snap.versions(LatticeWorkload, path_of(other), seen.since(record))]
+def _smallest(seen: Seen, record: Record, other: LatticeWorkload, together: Container[str]) -> LatticeWorkload:
+    """As it asked for least on its node since what the writer may have known, of each resource: who is bound may ask for more at any
+    time, and its node's record does not change by that. What it is bound for with the same commit its writer knows."""
+    if path_of(other) in together:
+        return other
+    known = seen.snap.versions(LatticeWorkload, path_of(other), seen.since(record))
+    lately = [each.spec.request_amounts for each in known if _where(each) == _where(other)]
     asked = other.spec.request_amounts
     least = {name: min([amount, *(each.get(name, 0) for each in lately)]) for name, amount in asked.items()}
     return other if least == asked else replace(other, spec=replace(other.spec, containers={}, requests=_shown(least)))
+
+
+def _where(workload: LatticeWorkload) -> str:
+    return node_of(workload) or prepared_on(workload)
 
 
 def _shown(amounts: dict[str, int]) -> dict[str, str | int]:
