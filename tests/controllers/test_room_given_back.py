@@ -220,3 +220,25 @@ def test_what_is_decided_and_not_written_yet_is_decided_anew_when_somebody_there
             assert sorted(name for name, node in (await world.bindings()).items() if node == "n1") == ["a", "stays"]
 
     play(script)
+
+
+def test_a_binding_that_is_written_when_its_node_was_doubted_does_not_end_the_doubt() -> None:
+    """Another on that node may have been bound though nobody answered: only the copies know."""
+
+    async def script(world: World, store: Between, clock: VirtualClock) -> None:
+        await world.add(a_node("n1", 1000), a_workload("x", 600))
+        async with acting(store, clock) as one:
+            await one.caught_up()
+
+            async def doubt() -> None:
+                deaf(one)
+                one.controller.binder.seen["n1"] = 0
+
+            store.before = doubt
+            task = asyncio.create_task(one.controller.reconcile(KEY))
+            await clock.advance(5)
+            task.cancel()
+            assert await world.bindings() == {"x": "n1"}
+            assert one.controller.binder.seen["n1"] == 0
+
+    play(script)

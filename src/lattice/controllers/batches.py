@@ -181,7 +181,8 @@ class Batches:
     def _note(self, counts: Sequence[Put], bound: Sequence[Placed], revision: int) -> None:
         copy = self.ledger.office.copy(LatticeNode)
         for put in counts:
-            self.seen[put.key.name] = revision
+            if self.seen.get(put.key.name) == put.expect:  # else there was news that this says nothing of
+                self.seen[put.key.name] = revision
             copied = copy.entry(put.key.path)
             if copied is None or copied.revision < revision:
                 self._nodes[put.key.name] = Entry(put.key, put.value, revision)
