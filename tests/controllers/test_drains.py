@@ -175,6 +175,29 @@ def test_a_drain_waits_for_those_that_another_mark_expels() -> None:
     play(script)
 
 
+def test_who_was_to_leave_for_another_mark_that_is_gone_stays_until_one_more_runs() -> None:
+    """Nobody had told it to leave when a drain took the place of what expelled it."""
+
+    async def script(world: World) -> None:
+        ready = await spread_out(world, 2, 2)
+        await world.cordon("free")
+        ears, world.departures._ears = world.departures._ears, []
+        await taint(world, "n1", DOWN)
+        await world.run(0.1)
+        assert world.departures.why_leave(world.workload("default/web-1"))
+        await taint(world, "n1", DRAIN)
+        await world.run(0.1)
+        world.departures._ears = ears
+        for ear in ears:
+            ear(["default/web-1"])
+        await world.run(30)
+        assert world.where("default/web-1") == "n1"
+        assert world.departures.surges == {"default/web": "default/web-1"}
+        assert {*ready} <= {2}
+
+    play(script)
+
+
 def test_a_drain_waits_for_one_that_makes_room_for_another() -> None:
     async def script(world: World) -> None:
         await spread_out(world, 1, 2)

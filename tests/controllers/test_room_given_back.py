@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ class Between(MemoryStore):
     word: bytes = b'"binding"'
     before: Callable[[], Awaitable[None]] | None = None
     after: Callable[[], None] | None = None
+    after_all: Callable[[], Awaitable[None]] | None = None  # and its answer is lost
     away: bool = False
 
     async def get(self, key: Key) -> Entry | None:
@@ -50,6 +52,11 @@ class Between(MemoryStore):
             after, self.after = self.after, None
             after()
             await settle()
+        if is_it and self.after_all is not None:
+            then, self.after_all = self.after_all, None
+            await settle()
+            await then()
+            raise Unavailable("no answer")
         if self.away:
             raise Unavailable("no answer")
         return revision
@@ -240,5 +247,48 @@ def test_a_binding_that_is_written_when_its_node_was_doubted_does_not_end_the_do
             task.cancel()
             assert await world.bindings() == {"x": "n1"}
             assert one.controller.binder.seen["n1"] == 0
+
+    play(script)
+
+
+@pytest.mark.parametrize("mode", BindingMode)
+def test_who_is_found_to_be_bound_and_was_changed_since_is_counted_as_it_is(mode: BindingMode) -> None:
+    """Its answer is lost, and somebody makes it larger before it is asked for."""
+
+    async def script(world: World, store: Between, clock: VirtualClock) -> None:
+        await world.add(a_node("n1", 1000), a_workload("x", 300))
+        async with acting(store, clock, profile(mode)) as one:
+            store.after_all = lambda: resize(world, "x", 900)
+            with suppress(ExceptionGroup):
+                await one.look()
+            await world.add(a_workload("y", 600))
+            for _ in range(5):
+                await clock.advance(10)
+                await one.look()
+            assert await world.bindings() == {"x": "n1"}
+
+    play(script)
+
+
+@pytest.mark.parametrize("mode", BindingMode)
+def test_who_waits_for_a_place_and_is_to_make_room_there_holds_up_nobody(mode: BindingMode) -> None:
+    """One of the two that make room for `high` takes longer than its reservation; `low` is chosen for the rest meanwhile, and has to go."""
+
+    async def script(world: World, store: Between, clock: VirtualClock) -> None:
+        async with acting(store, clock, profile(mode)) as one:
+            await world.add(a_node("n1", 1000), *(a_workload(name, 500, priority=5) for name in ("v1", "v2")))
+            await one.look()
+            for each in (a_workload("high", 1000, priority=10), a_workload("low", 500)):
+                await world.add(each)
+                await one.look()
+            await world.delete(LatticeWorkload, "v1")
+            for _ in range(150):
+                await clock.advance(1)
+                await one.look()
+            await world.delete(LatticeWorkload, "v2")
+            for _ in range(60):
+                await clock.advance(1)
+                await one.look()
+            assert await world.bindings() == {"high": "n1"}
 
     play(script)

@@ -87,6 +87,34 @@ def test_what_is_prepared_takes_room_until_it_is_bound_or_given_up() -> None:
     assert (free(roster), roster.table.placements["default/w"].state, roster.prepared) == (3000, "bound", {})
 
 
+def held(node: str) -> LatticeWorkload:
+    """Prepared there by somebody else."""
+    record = Prepared(node=node, uid="", reservation=f"theirs-{node}", until="2026-01-01T00:00:30+00:00")
+    status = msgspec.structs.replace(a_workload("w").status, decision={PREPARED: msgspec.to_builtins(record)})
+    return msgspec.structs.replace(a_workload("w"), status=status)
+
+
+STATES = {
+    "nowhere": (a_workload("w"), ""),
+    "prepared on n1": (held("n1"), "n1"),
+    "prepared on n2": (held("n2"), "n2"),
+    "bound to n1": (bound("w", "n1"), "n1"),
+    "bound to n2": (bound("w", "n2"), "n2"),
+}
+
+
+@pytest.mark.parametrize("after", STATES)
+@pytest.mark.parametrize("before", STATES)
+def test_whatever_was_missed_in_between_it_takes_room_where_it_is_and_nowhere_else(before: str, after: str) -> None:
+    roster = a_roster(a_node("n1"), a_node("n2"))
+    roster.workload("default/w", STATES[before][0], NOW)
+    roster.workload("default/w", STATES[after][0], NOW)
+    assert {node: 4000 - free(roster, node) for node in ("n1", "n2")} == {
+        node: 1000 if node == STATES[after][1] else 0 for node in ("n1", "n2")
+    }
+    assert ("default/w" in roster.prepared) == after.startswith("prepared")
+
+
 def test_news_that_change_nothing_it_asks_for_leave_its_place_in_the_queue() -> None:
     roster = a_roster(a_node("n1"))
     roster.workload("default/w", a_workload("w"), NOW)

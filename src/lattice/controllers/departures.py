@@ -1,7 +1,7 @@
 """Who must leave a node that is drained or has a mark that expels, and who may only leave once another runs elsewhere?"""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple
@@ -35,10 +35,11 @@ from lattice.scheduling.leaving import (
     standing,
     undrained,
 )
-from lattice.scheduling.noderules import Drain, Resident, drain, driven_out
+from lattice.scheduling.noderules import FOR_A_DRAIN, Drain, Resident, drain, driven_out
 from lattice.scheduling.retry import written
 from lattice.store.protocol import Change, Write
 
+LOOK_AGAIN = 1.0  # seconds until those that need not leave any more are known to stay
 TURN = 300.0  # seconds after which a drain that nothing comes of lets another one try
 
 
@@ -105,7 +106,8 @@ class Departures:
             return None
         now = self.office.clock.now()
         times = since(node, written(now))
-        here = self._residents(node)
+        spared = {path for path, why in self._leaving.get(key, {}).items() if why != FOR_A_DRAIN}  # unless that mark is still there
+        here = self._residents(node, self._told() - spared)
         expelled = driven_out(here, ages(node, times, now))
         found = self._drain(here) if is_draining(node) else None
         (self._draining.discard if found is None else self._draining.add)(key)
@@ -127,6 +129,7 @@ class Departures:
             await self.office.commit([with_status(entry, status), *news])
         later = [each.after for each in expelled if each.after > 0]
         later += [TURN if found.is_stuck else max(1.0, self.grace)] if found is not None and found.surge else []
+        later += [LOOK_AGAIN] if found is not None and not spared <= {each.name for each in expelled} else []
         return Again(min(later)) if later else None
 
     def _everything(self) -> list[str]:
@@ -145,9 +148,8 @@ class Departures:
         here = f"/{binding.node}" if binding else ""
         return [key for key, paths in self._leaving.items() if key == here or key in self._draining or change.key.path in paths]
 
-    def _residents(self, node: LatticeNode) -> list[Resident]:
+    def _residents(self, node: LatticeNode, told: Collection[str]) -> list[Resident]:
         bound = self._workloads.by("node", node.metadata.name)
-        told = self._told()
         return [resident(each, told) for each in bound if each.status.binding and each.status.binding.uid in ("", node.metadata.uid)]
 
     def _drain(self, here: list[Resident]) -> Drain:

@@ -89,6 +89,7 @@ class SchedulingController:
         self._workloads: dict[str, None] = {}
         self._early: set[str] = set()  # workloads that were looked at before what we wrote of them had come back to us
         self._recount: set[str] = set()  # nodes that somebody left
+        self._reshaped: set[str] = set()  # nodes where somebody asks for something else
         self._odd: dict[str, str] = {}  # as logged
         self._is_filled = False
 
@@ -185,6 +186,8 @@ class SchedulingController:
             self._workloads.clear()
             for path in changed:
                 self._absorb_workload(path, now)
+        self._overtaken(self._reshaped)
+        self._reshaped.clear()
 
     def _spare(self, now: Moment) -> None:
         """Who needs not make room any more has its place again, before anybody is given the room."""
@@ -195,7 +198,7 @@ class SchedulingController:
 
     def _overtaken(self, nodes: set[str]) -> None:
         """What was decided before somebody else moved its node, and is not written yet, was decided on less than is known now."""
-        for each in self._open.values():
+        for each in self._open.values() if nodes else ():
             if each.node in nodes and each.ask.name not in self.ledger.written:
                 self.scheduler.reservations.withdraw(each.reservation.id)
 
@@ -248,7 +251,7 @@ class SchedulingController:
         if was and self._home(path) != was:
             self._recount.add(was)
         elif was and self._asked(path) is not had:
-            self._overtaken({was})
+            self._reshaped.add(was)
             self._reconsider(was)
         if path in self._held and path not in self.roster.queue:
             self._let_go(path)
@@ -291,9 +294,17 @@ class SchedulingController:
                 queue.wake(Wakes.WORKLOAD_GONE, now)
         self.refusals.note(cycle, queue, now, revision)
         self._held.update((each.ask.name, each) for each in cycle.placed)
+        self._give_way()
         cycle.placed = [self._held.pop(each.ask.name) for each in self._free_to_go()]
         self._open.update((each.ask.name, each) for each in cycle.placed)
         return cycle if cycle.placed or batch else None
+
+    def _give_way(self) -> None:
+        """Who only waits for a place, and was chosen to make room on it, has nothing to leave."""
+        for each in [held for held in self._held.values() if held.ask.name in self.table.leaving.get(held.node, ())]:
+            self.scheduler.departed(each.ask.name)
+            self._let_go(each.ask.name)
+            self._workloads[each.ask.name] = None
 
     def _note_grounds(self, asks: Sequence[WorkloadAsk], found: Decision | Picks) -> None:
         """Why each goes where it goes, as of its own turn."""
@@ -362,6 +373,7 @@ class SchedulingController:
         for event in events:
             if event.outcome == "bound":
                 self._bound(self._open[event.workload])
+                self._workloads[event.workload] = None  # who was found to be bound, its answer lost, may have been changed since
             else:
                 self.batches.hopeless.add(event.workload)
                 self.batches.lost[event.workload] = event.reason

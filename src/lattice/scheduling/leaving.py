@@ -12,7 +12,7 @@ from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.facts import DRAINING_TAINT
 from lattice.scheduling.lifecycle import LIVE, Action
-from lattice.scheduling.noderules import Drain, Leave, Resident, Standing
+from lattice.scheduling.noderules import FOR_A_DRAIN, Drain, Leave, Resident, Standing
 from lattice.scheduling.observed import desired
 from lattice.scheduling.retry import read
 from lattice.scheduling.roster import LEAVING
@@ -119,7 +119,7 @@ def _staying(service: LatticeService) -> int | None:
 
 def reasons(here: Iterable[Resident], expelled: Iterable[Leave], found: Drain | None) -> dict[str, str]:
     """Why each workload that must leave now must; whoever was told to leave because of a drain goes on doing so while it lasts."""
-    going = {each.name: "its node is drained" for each in here if found is not None and each.is_leaving}
+    going = {each.name: FOR_A_DRAIN for each in here if found is not None and each.is_leaving}
     leaves = [*expelled, *(found.leave if found is not None else ())]
     return going | {each.name: each.reason for each in leaves if each.after <= 0}
 

@@ -227,6 +227,9 @@ def driven_out(residents: Iterable[Resident], taints: Mapping[Taint, float]) -> 
     return sorted(found, key=lambda each: (each.after, each.name))
 
 
+FOR_A_DRAIN = "its node is drained"
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """How a service is, over all nodes: ready replicas that stay, how many it must keep, and how many were told to leave and still run."""
@@ -265,7 +268,7 @@ def drain(residents: Iterable[Resident], services: Mapping[str, Standing], most:
         if each.is_leaving:
             continue
         if standing is None or not each.is_available:
-            leave.append(Leave(each.name, "its node is drained"))
+            leave.append(Leave(each.name, FOR_A_DRAIN))
         elif going[each.service] >= most:
             held[each.name] = f"{going[each.service]} of service {each.service} already leave"
         elif standing.is_changing:
@@ -276,7 +279,7 @@ def drain(residents: Iterable[Resident], services: Mapping[str, Standing], most:
         else:
             going[each.service] += 1
             spare[each.service] -= 1
-            leave.append(Leave(each.name, "its node is drained"))
+            leave.append(Leave(each.name, FOR_A_DRAIN))
     return Drain(tuple(leave), held, tuple(surge), any(services[name].no_room for name in surge))
 
 

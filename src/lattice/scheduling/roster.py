@@ -100,14 +100,14 @@ class Roster:
 
     def _follow(self, path: str, found: LatticeWorkload | None, now: Moment) -> None:
         held = prepared(found) if found and not found.status.binding else None
-        if held is None:
-            self._forget_prepared(path, now, keep=found is not None and found.status.binding is not None)
+        self._forget_prepared(path, now, held, found.status.binding if found else None)
         if found is None:
             self._gone(path, now)
             self.queue.remove(path)
         elif found.status.binding:
             self._bound(found, found.status.binding, now)
         elif held is not None:
+            self._left(path, now)
             self._prepared(path, found, held)
         else:
             self._gone(path, now)
@@ -168,6 +168,7 @@ class Roster:
             return
         if self._forget_bound(path):
             self.queue.wake(Change.WORKLOAD_GONE, now.seconds)  # it may ask for less
+        self._forget_prepared(path, now)
         if path in self.table.placements:
             return  # assumed elsewhere: that attempt will find out
         if is_leaving(found):
@@ -204,8 +205,12 @@ class Roster:
     def _gone(self, path: str, now: Moment) -> None:
         """It is on no node. What is only assumed is in the hand of an attempt, which will find out."""
         self.read.pop(path, None)
-        self.scheduler.departed(path)
         self.odd.pop(f"workload {path}", None)
+        self._left(path, now)
+
+    def _left(self, path: str, now: Moment) -> None:
+        """The node that it was bound to, if it was."""
+        self.scheduler.departed(path)
         if self._forget_bound(path):
             self.queue.wake(Change.WORKLOAD_GONE, now.seconds)
 
@@ -213,14 +218,17 @@ class Roster:
         there = self.table.placements.get(path)
         return self.table.forget(path) if there and there.state == "bound" else None
 
-    def _forget_prepared(self, path: str, now: Moment, *, keep: bool) -> None:
-        """What was prepared was given up; unless it is bound now."""
-        if path in self.prepared and not keep:
-            held = self.prepared.pop(path)
-            there = self.table.placements.get(path)
-            if there and there.state == "assumed" and not self._is_ours(held):
-                self.table.forget(path)
-                self.queue.wake(Change.WORKLOAD_GONE, now.seconds)
+    def _forget_prepared(self, path: str, now: Moment, held: Prepared | None = None, binding: Binding | None = None) -> None:
+        """What was prepared was given up; unless it is still, or is bound there now."""
+        before = self.prepared.get(path)
+        is_same = before and held and before.reservation == held.reservation
+        if before is None or is_same or (binding and (binding.node, binding.uid) == (before.node, before.uid)):
+            return
+        del self.prepared[path]
+        there = self.table.placements.get(path)
+        if there and there.state == "assumed" and not self._is_ours(before):
+            self.table.forget(path)
+            self.queue.wake(Change.WORKLOAD_GONE, now.seconds)
 
     def _is_ours(self, held: Prepared) -> bool:
         return self.scheduler.reservations.get(held.reservation) is not None
