@@ -148,8 +148,8 @@ def restless() -> None:
     """Whoever is as he should be is replaced all the same, one after the other."""
     steps = rollout.next_steps
 
-    def restless(wanted: Any, revision: str, found: Any, least: int = 0) -> Any:
-        asked, live = steps(wanted, revision, found, least), [each for each in found if not each.is_going]
+    def restless(wanted: Any, revision: str, found: Any, *rest: Any) -> Any:
+        asked, live = steps(wanted, revision, found, *rest), [each for each in found if not each.is_going]
         is_fine = asked.is_none and len(live) == sum(wanted.values()) and all(each.is_ready for each in live)
         return replace(asked, start=tuple(sorted(wanted))[:1]) if is_fine else asked
 
