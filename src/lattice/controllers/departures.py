@@ -211,9 +211,9 @@ class Departures:
             self._draining.discard(key)
         else:
             self._leaving[key], self._surges[key] = leaving, surge
-        _tell(self._ears, {*before} ^ {*(leaving or {})})
         for service in {**surged, **surge}:
             self._give_turn(service, "" if is_stuck else key)
+        _tell(self._ears, {*before} ^ {*(leaving or {})})
         others = {service for service, path in self.surges.items() if surges.get(service) != path}
         _tell(self._surge_ears, {*surged} ^ {*surge} | others)
 

@@ -14,6 +14,7 @@ from lattice.kinds.container import ABANDONED_AFTER_MS, Disconnect
 from lattice.kinds.workload import LatticeWorkload
 
 ROUNDING = 1e-9  # 0.55 of 100 is a little more than 55 here, and 0.55 of something else may be a little less
+FOR_A_DRAIN = "its node is drained"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +226,6 @@ def driven_out(residents: Iterable[Resident], taints: Mapping[Taint, float]) -> 
             mark = f"{taint.key}={taint.value}" if taint.value else taint.key
             found.append(Leave(resident.name, f"it does not tolerate taint {mark}:NoExecute any longer", max(0.0, left)))
     return sorted(found, key=lambda each: (each.after, each.name))
-
-
-FOR_A_DRAIN = "its node is drained"
 
 
 @dataclass(frozen=True, slots=True)
