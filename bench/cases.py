@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from lattice.kinds.constraint import NodeTerm, Spread, WorkloadTerm
-from lattice.kinds.selector import LabelSelector, Requirement
-from lattice.scheduling.ask import Demands, WorkloadAsk
-from lattice.scheduling.facts import NodeFacts
-from lattice.scheduling.nodes import NodeTable
+from lattice.kinds.meta.selector import LabelSelector, Requirement
+from lattice.scheduling.table.ask import Demands, WorkloadAsk
+from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.node_table import NodeTable
 
 MIB, GIB = 1 << 20, 1 << 30
 ZONES = ("a", "b", "c")

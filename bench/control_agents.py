@@ -26,16 +26,16 @@ from bench.load import drive, request
 from bench.machine import resident_mib
 from lattice.agent import join
 from lattice.agent.identity import Identity
-from lattice.agent.link import GrpcLink
-from lattice.agent.loop import Agent
-from lattice.agent.machine import Machine
-from lattice.agent.renewal import Renewal
+from lattice.agent.transport import GrpcLink
+from lattice.agent.session import Agent
+from lattice.agent.host.machine_facts import Machine
+from lattice.agent.certificate_renewal import Renewal
 from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
-from lattice.agent.state import StateFile
-from lattice.agent.usage import NodeMeter
-from lattice.agent.work import Work
+from lattice.agent.state_file import StateFile
+from lattice.agent.host.usage import NodeMeter
+from lattice.agent.executor import Work
 from lattice.clock import SystemClock, stamp
-from lattice.kinds.jointoken import Grant, JoinToken, fingerprint, token_secret
+from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
 
 ROOM = {"cpu": 4000, "memory": 32 << 30, "storage": 100 << 30, "workloads": 110}
 IN_ONE = 250  # agents of one process

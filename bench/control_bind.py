@@ -21,17 +21,17 @@ import msgspec
 from bench.machine import etcd_version
 from bench.report import Report
 from lattice.clock import SystemClock, stamp
-from lattice.controllers.loop import run_all
-from lattice.controllers.office import Office
-from lattice.controllers.record import created
-from lattice.controllers.scheduling import SchedulingController
+from lattice.controllers.runtime.loop import run_all
+from lattice.controllers.runtime.context import Office
+from lattice.controllers.runtime.object_writes import created
+from lattice.controllers.scheduler.scheduler import SchedulingController
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.presence import Presence
-from lattice.scheduling.profile import preset
+from lattice.scheduling.cycle.profile import preset
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Change, Put, Store
-from lattice.store.sqlite import SqliteStore
+from lattice.store.sqlite.store import SqliteStore
 from tests.contract.etcd_server import running_etcd
 
 HEAD = {"apiVersion": "lattice.dev/v1alpha1"}
@@ -146,7 +146,7 @@ class Run:
 async def opened(name: str, folder: Path) -> AsyncIterator[Store]:
     store: Store
     if name == "etcd":
-        from lattice.store.etcd import EtcdStore
+        from lattice.store.etcd.store import EtcdStore
 
         with running_etcd(folder) as server:
             store = await EtcdStore.open(server.url("bind"), SystemClock())

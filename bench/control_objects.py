@@ -9,7 +9,7 @@ import msgspec
 from bench.control_site import API, SERVICES, WORKLOADS, Object, Site, opened
 from bench.load import request
 from lattice.clock import SystemClock, stamp
-from lattice.controllers.record import created, with_status
+from lattice.controllers.runtime.object_writes import created, with_status
 from lattice.kinds.node import LatticeNode, NodeStatus
 from lattice.store.protocol import MAX_OPERATIONS, Put
 

@@ -19,7 +19,7 @@ from bench.machine import resident_mib
 from bench.wire import Line
 from lattice.clock import SystemClock
 from lattice.store.protocol import MAX_OPERATIONS, Put, Store
-from lattice.store.sqlite import SqliteStore
+from lattice.store.sqlite.store import SqliteStore
 from tests.contract.etcd_server import EtcdServer, free_port, running_etcd
 from tests.servers import LATTICE
 
@@ -179,7 +179,7 @@ async def opened(site: Site) -> AsyncIterator[Store]:
     clock = SystemClock()
     store: Store
     if site.etcd:
-        from lattice.store.etcd import EtcdStore
+        from lattice.store.etcd.store import EtcdStore
 
         store = await EtcdStore.open(site.etcd.url("bench"), clock)
     else:

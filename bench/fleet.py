@@ -19,13 +19,13 @@ from bench.optimum import check_small
 from bench.optimum import solve as least_cost
 from bench.report import Report
 from lattice.kinds.service import LatticeService
-from lattice.placement.fit import fit
-from lattice.placement.optimise import Effort, optimise
-from lattice.placement.place import place
-from lattice.placement.plan import Settled, plan, settle
-from lattice.placement.whatif import losses
-from lattice.placement.world import World
-from lattice.server.pauses import settle_down
+from lattice.placement.fit.fit import fit
+from lattice.placement.optimise.optimise import Effort, optimise
+from lattice.placement.greedy.place import place
+from lattice.placement.plan.plan import Settled, plan, settle
+from lattice.placement.plan.whatif import losses
+from lattice.placement.model.world import World
+from lattice.server.fleet_queries.process_tuning import settle_down
 
 SEEDS = range(1, 21)
 SOLVER_SECONDS = 60.0

@@ -9,24 +9,16 @@ import msgspec
 
 from bench.instances import DATA, Instance
 from bench.instances import Service as Arriving
-from lattice.kinds.base import Kind, Metadata
+from lattice.kinds.meta.base import Kind, Metadata
 from lattice.kinds.container import Container
-from lattice.kinds.infrastructure import (
-    CloudInfrastructure,
-    CloudRegion,
-    CloudSpec,
-    Location,
-    StaticCapacity,
-    StaticInfrastructure,
-    StaticSpec,
-)
-from lattice.kinds.nodeclass import ClassOnProvider, ClassResources, LatticeNodeClass, NodeClassSpec
+from lattice.kinds.infrastructure import CloudInfrastructure, CloudRegion, CloudSpec, Location, StaticCapacity, StaticInfrastructure, StaticSpec
+from lattice.kinds.node_class import ClassOnProvider, ClassResources, LatticeNodeClass, NodeClassSpec
 from lattice.kinds.policy import ClusterPolicy, LatticePlacementPolicy, PlacementPolicySpec, PolicyRequirements
 from lattice.kinds.pool import LatticePool, PoolBudget, PoolCapacity, PoolProvider, PoolSpec
-from lattice.kinds.selector import LabelSelector, Requirement
+from lattice.kinds.meta.selector import LabelSelector, Requirement
 from lattice.kinds.service import LatticeService, Placement, PlacementResources, Replicas, ServiceSpec
-from lattice.placement.prices import PriceBook
-from lattice.placement.world import World
+from lattice.placement.inputs.price_book import PriceBook
+from lattice.placement.model.world import World
 
 API = "lattice.dev/v1alpha1"
 CERTIFICATES = ("soc2", "hipaa", "gdpr", "pci-dss")

@@ -10,8 +10,8 @@ from itertools import pairwise
 
 from bench import cases
 from bench.verify import Placed, verify
-from lattice.engine.group import decide_many, groupable
-from lattice.scheduling.profile import PRESETS, compile_profile
+from lattice.engine.decide_batch import decide_many, groupable
+from lattice.scheduling.cycle.profile import PRESETS, compile_profile
 
 SIZE = cases.Size(cpu=32_000, memory=64 * cases.GIB, slots=1000)
 

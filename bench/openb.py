@@ -19,10 +19,10 @@ from pathlib import Path
 from bench.machine import facts as machine
 from bench.report import RESULTS
 from lattice.engine.decide import decide
-from lattice.scheduling.ask import Demands, GpuNeed
-from lattice.scheduling.facts import NodeFacts
-from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.profile import compile_preset
+from lattice.scheduling.table.ask import Demands, GpuNeed
+from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.cycle.profile import compile_preset
 
 DATA = Path(os.environ.get("LATTICE_BENCH_DATA", Path(__file__).parent.parent.parent / "shared" / "data")) / "openb"
 PEERS = {"resource-efficiency": "05-BestFit", "gpu": "06-FGD"}

@@ -13,14 +13,14 @@ from lattice.clock import SystemClock, stamp
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Event
 from lattice.kinds.ledger import Account, LatticeLedger
-from lattice.kinds.lifecycle import born
+from lattice.kinds.meta.object_rules import born
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.kinds.stored import pack
+from lattice.kinds.meta.stored import pack
 from lattice.kinds.workload import LatticeWorkload
 from lattice.store.protocol import ABSENT, MAX_OPERATIONS, Key, Put
-from lattice.store.sqlite import SqliteStore
+from lattice.store.sqlite.store import SqliteStore
 
 REGIONS = ("eu-west", "eu-north", "us-east", "us-west", "ap-south")
 ROOM = {"cpu": 16_000, "memory": 64 << 30, "workloads": 110}

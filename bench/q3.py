@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from bench.instances import DataCenter, Instance, Service, load
 from bench.optimum import ENOUGH, KEPT, figures_of
 from bench.optimum import solve as optimum
-from lattice.placement.program import Load, Model, Outcome, Program, Source
-from lattice.placement.solve import solve
+from lattice.placement.optimise.problem import Load, Model, Outcome, Program, Source
+from lattice.placement.optimise.solve import solve
 
 Spots = dict[str, int]  # data center or region -> replicas
 SLOTS = 1_000_000  # replicas that a data center takes, as far as their number goes

@@ -17,12 +17,12 @@ from bench.report import Figure
 from bench.verify import Placed, verify
 from lattice.engine.decide import Decision, decide
 from lattice.engine.explain import as_json, refusals, sentence
-from lattice.engine.group import decide_many, groupable
+from lattice.engine.decide_batch import decide_many, groupable
 from lattice.engine.plugin import Profile
-from lattice.scheduling.ask import Demands, WorkloadAsk
-from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.preempt import Preemptor
-from lattice.scheduling.profile import PRESETS, compile_profile
+from lattice.scheduling.table.ask import Demands, WorkloadAsk
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.preemption.preemptor import Preemptor
+from lattice.scheduling.cycle.profile import PRESETS, compile_profile
 
 INCLUDED = """Deciding only, per CPU-second of one process: every filter and every score of the default profile `balanced` on every node,
 no sampling; chosen, runner-up, the scores of both and the reason masks for each decision: of those decided together the masks of the

@@ -12,7 +12,7 @@ from bench.scale import Scale
 from lattice.clock import SystemClock
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Key, Put, Store
-from lattice.store.sqlite import SqliteStore
+from lattice.store.sqlite.store import SqliteStore
 from tests.contract.etcd_server import running_etcd
 
 VALUE = b"v" * 1024
@@ -41,7 +41,7 @@ async def _sqlite(report: Report, scale: Scale, path: Path) -> None:
 
 
 async def _etcd(report: Report, scale: Scale, url: str) -> None:
-    from lattice.store.etcd import EtcdStore
+    from lattice.store.etcd.store import EtcdStore
 
     store = await EtcdStore.open(url, SystemClock())
     report.add("etcd, 64 in flight, one put each", await _rate(store, scale.etcd_puts, COMMITTERS), "puts/s")

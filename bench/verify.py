@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from lattice.scheduling.ask import WorkloadAsk
-from lattice.scheduling.facts import NodeFacts
+from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.table.node_info import NodeFacts
 
 Placed = tuple[WorkloadAsk, str]  # a workload and the name of its node
 

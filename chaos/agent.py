@@ -11,7 +11,7 @@ import msgspec
 
 from lattice.agent.runtimes import fake
 from lattice.agent.runtimes.fake import Copy, FakeMachine
-from lattice.agent.runtimes.protocol import Failure, InstanceId, RunSpec
+from lattice.agent.host.runtime_protocol import Failure, InstanceId, RunSpec
 from lattice.clock import Clock
 
 End = tuple[int, str, Failure | None]

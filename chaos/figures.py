@@ -11,8 +11,8 @@ from chaos.plan import CALM, chosen, disturbed
 from chaos.record import machine
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
-from lattice.sim.past import Snap, node_of
-from lattice.sim.settings import LEASE, TIMES
+from lattice.sim.invariants.history import Snap, node_of
+from lattice.sim.world.settings import LEASE, TIMES
 
 ALONE = 3.0  # seconds around a fault in which no other befell the control plane: only such are measured
 NOT_READY = TIMES.nodes.not_ready_after * 1.5  # seconds

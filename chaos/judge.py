@@ -11,11 +11,11 @@ from chaos.nemesis import Fault
 from chaos.people import Crowd
 from chaos.programs import Agent
 from chaos.record import History, machine
-from lattice.server.spendbook import KEY as SPENT
-from lattice.sim.check import Checker, Found, Violation
-from lattice.sim.differing import differing
-from lattice.sim.run import Run
-from lattice.sim.stores import Record
+from lattice.server.live.spend_store import KEY as SPENT
+from lattice.sim.invariants.checker import Checker, Found, Violation
+from lattice.sim.invariants.differing import differing
+from lattice.sim.world.run import Run
+from lattice.sim.world.store import Record
 from lattice.store.protocol import Key
 
 AROUND = 6  # revisions on either side that are shown

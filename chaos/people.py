@@ -13,9 +13,9 @@ from typing import Any
 from wire import APPLY, MERGE, Wire, with_query
 
 from lattice.kinds.core import ConfigMap
-from lattice.sim import churn
-from lattice.sim.servers import catalog
-from lattice.sim.users import OPERATION, Told
+from lattice.sim.world import user_actions as churn
+from lattice.sim.world.servers import catalog
+from lattice.sim.world.users import OPERATION, Told
 from lattice.store.protocol import Key
 
 Body = dict[str, Any]

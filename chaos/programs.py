@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chaos.agent import lose_power
 from chaos.network import ADDRESSES, ETCDS, GROUPS, SERVERS, namespace
-from lattice.sim.settings import LEASE, TIMES
+from lattice.sim.world.settings import LEASE, TIMES
 
 ROOT = Path(__file__).parent.parent
 CLIENTS, PEERS = 2379, 2380  # etcd's ports

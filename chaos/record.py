@@ -13,12 +13,12 @@ import msgspec
 from chaos.agent import read
 from chaos.programs import Agent
 from lattice.agent.runtimes.fake import Happening
-from lattice.agent.runtimes.protocol import InstanceId, RunSpec
+from lattice.agent.host.runtime_protocol import InstanceId, RunSpec
 from lattice.kinds.workload import LatticeWorkload
-from lattice.sim.stores import Record
-from lattice.store import etcd_pb2 as pb
-from lattice.store import etcd_pb2_grpc as rpc
-from lattice.store.etcd_watch import Keys
+from lattice.sim.world.store import Record
+from lattice.store.etcd import etcd_pb2 as pb
+from lattice.store.etcd import etcd_pb2_grpc as rpc
+from lattice.store.etcd.watch import Keys
 from lattice.store.protocol import Change, Key, Term
 
 CONTROLLERS = "controllers"

@@ -24,11 +24,11 @@ from chaos.plan import disturbed, plan
 from chaos.programs import FAKETIME, PREFIX, Fleet
 from chaos.record import Follower, History
 from lattice.clock import stamp
-from lattice.kinds.jointoken import Grant, JoinToken, fingerprint, token_secret
+from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.sim.check import Violation
+from lattice.sim.invariants.checker import Violation
 
 SECRETS = "/api/v1/namespaces/lattice-system/secrets"
 PEOPLE = 3

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from lattice.scheduling.lifecycle import BLAMELESS, FINAL
+from lattice.lifecycle.workload import BLAMELESS, FINAL
 
 
 class Failed(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from lattice.kinds.schema import Schema
+from lattice.kinds.meta.schema import Schema
 
 LIMITS = {
     "minimum": "from {}",

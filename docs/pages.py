@@ -16,12 +16,12 @@ from docs.spec004 import SPEC004
 from docs.specification import Later, Row, Specification
 from lattice import metrics, settings
 from lattice.cli.main import SECTIONS, cli
-from lattice.cli.names import Names
+from lattice.cli.client.kind_names import Names
 from lattice.errors import LatticeError
 from lattice.kinds import KINDS
-from lattice.kinds.base import Kind, Resource
-from lattice.kinds.schema import structural_schema
-from lattice.server.authority import USERS_MAY
+from lattice.kinds.meta.base import Kind, Resource
+from lattice.kinds.meta.schema import structural_schema
+from lattice.server.access.authorization import USERS_MAY
 
 WIDTH = 100  # columns of help texts, whatever terminal this runs in
 NAMES = Names(kind.resource for kind in KINDS)

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from docs.markdown import table
-from lattice.placement import profile as fleet
-from lattice.scheduling import profile as nodes
+from lattice.placement.greedy import profile as fleet
+from lattice.scheduling.cycle import profile as nodes
 
 SCOPES = {
     "fixed": "lasting facts of the candidate",

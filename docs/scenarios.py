@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from docs.markdown import fenced, table
-from lattice.sim.script import COMMANDS, usage
-from lattice.sim.stage import MOST_SERVERS
+from lattice.sim.scenarios.script import COMMANDS, usage
+from lattice.sim.scenarios.stage import MOST_SERVERS
 
 EXAMPLE = Path(__file__).parents[1] / "tests" / "sim" / "crash_is_retried.txt"
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from lattice.kinds.constraint import NodeTerm, PreferredNodes, PreferredWorkloads, Spread, Taint, Toleration, WorkloadTerm
 from lattice.kinds.container import amounts
-from lattice.kinds.selector import LabelSelector, Requirement
-from lattice.scheduling.ask import WHOLE_GPU, Demands, GpuNeed, WorkloadAsk
-from lattice.scheduling.facts import NodeFacts
-from lattice.scheduling.nodes import NodeTable
+from lattice.kinds.meta.selector import LabelSelector, Requirement
+from lattice.scheduling.table.ask import WHOLE_GPU, Demands, GpuNeed, WorkloadAsk
+from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.node_table import NodeTable
 
 ROOM = {"cpu": 4, "memory": "16Gi"}
 

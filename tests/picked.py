@@ -6,7 +6,7 @@ import pytest
 
 from lattice.engine.decide import Decision
 from lattice.engine.explain import counts, ranked
-from lattice.engine.picks import Picks
+from lattice.engine.batch_result import Picks
 
 
 def told(decision: Decision) -> tuple[Any, ...]:

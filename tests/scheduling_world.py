@@ -12,16 +12,16 @@ import msgspec
 from store.virtual import VirtualClock, settle
 
 from lattice.clock import Clock, stamp
-from lattice.controllers.office import Office
-from lattice.controllers.record import created, with_status
-from lattice.controllers.scheduling import KEY, SchedulingController
-from lattice.kinds.base import Condition, Kind
+from lattice.controllers.runtime.context import Office
+from lattice.controllers.runtime.object_writes import created, with_status
+from lattice.controllers.scheduler.scheduler import KEY, SchedulingController
+from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.core import Event
 from lattice.kinds.node import LatticeNode, NodeStatus
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload, WorkloadStatus
 from lattice.presence import Presence
-from lattice.scheduling.profile import DEFAULT, PRESETS, ProfileSpec
+from lattice.scheduling.cycle.profile import DEFAULT, PRESETS, ProfileSpec
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Delete, Entry, Key, Put, Store, Term
 

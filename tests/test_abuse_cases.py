@@ -10,9 +10,9 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.cli.server import configure_logging
+from lattice.cli.commands.server import configure_logging
 from lattice.clock import SystemClock
-from lattice.kinds.metadata import name_problem
+from lattice.kinds.meta.metadata import name_problem
 from lattice.kinds.node import LatticeNode
 from lattice.providers.local import LocalProvider
 

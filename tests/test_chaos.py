@@ -23,16 +23,16 @@ from chaos.people import Crowd
 from chaos.plan import KINDS, WHOLE, Kind, Strike, disturbed, plan
 from chaos.programs import Agent
 from chaos.record import History, machine
-from lattice.agent.runtimes.protocol import InstanceId, RunSpec
+from lattice.agent.host.runtime_protocol import InstanceId, RunSpec
 from lattice.clock import SystemClock
-from lattice.kinds.base import Metadata
+from lattice.kinds.meta.base import Metadata
 from lattice.kinds.container import Container
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
-from lattice.server import spendbook
-from lattice.sim.check import Violation
-from lattice.sim.past import lives
-from lattice.sim.users import Told
+from lattice.server.live import spend_store as spendbook
+from lattice.sim.invariants.checker import Violation
+from lattice.sim.invariants.history import lives
+from lattice.sim.world.users import Told
 from lattice.store.protocol import Key
 
 CHANCE = random.Random(1)  # noqa: S311 - that repeats

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lattice.cli.agent import agent
+from lattice.cli.commands.agent import agent
 from lattice.settings import SETTINGS
 
 ROOT = Path(__file__).parents[1]

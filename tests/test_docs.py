@@ -16,12 +16,12 @@ from docs.pages import error_tree, metric_name
 from docs.spec003 import SPEC003
 from docs.spec004 import SPEC004
 from lattice import metrics
-from lattice.agent.runtimes.protocol import Reason
+from lattice.agent.host.runtime_protocol import Reason
 from lattice.cli.main import COMMANDS
 from lattice.errors import LatticeError
 from lattice.kinds import KINDS
-from lattice.placement.profile import FILTERS, profile_of
-from lattice.scheduling import lifecycle
+from lattice.placement.greedy.profile import FILTERS, profile_of
+from lattice.lifecycle import workload as lifecycle
 from lattice.settings import SETTINGS
 
 ROOT = Path(__file__).parents[1]

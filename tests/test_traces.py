@@ -18,13 +18,13 @@ from server.apis import ADMIN, VIEWER, about, an_api, asked
 from store.virtual import VirtualClock, settle
 
 from lattice.clock import SystemClock
-from lattice.controllers.loop import Again, Loop
+from lattice.controllers.runtime.loop import Again, Loop
 from lattice.errors import NotFound, Unavailable
 from lattice.server.app import App
-from lattice.server.auth import Tokens
-from lattice.server.documents import Documents
+from lattice.server.access.authentication import Tokens
+from lattice.server.discovery.documents import Documents
 from lattice.store.memory import MemoryStore
-from lattice.traces import NOTHING, TRACES
+from lattice.tracing import NOTHING, TRACES
 
 SDK = """
 from opentelemetry import trace

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lattice.cli import up
+from lattice.cli.commands import up
 
 ROOT = Path(__file__).parents[1]
 UV = ROOT / ".tools" / "uv" / "bin" / "uv"

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from agent.orders import until
-from lattice.agent.guard import Guard
-from lattice.agent.runtimes import cgroups, groups
-from lattice.agent.runtimes.prepare import prefix_of, tag_of
+from lattice.agent.host.watchdog_client import Guard
+from lattice.agent.host import cgroups, process_groups as groups
+from lattice.agent.runtimes.preflight import prefix_of, tag_of
 from lattice.agent.runtimes.process import Options, ProcessRuntime
-from lattice.agent.runtimes.protocol import Instance, InstanceId, Record, RunSpec
-from lattice.agent.state import State, StateFile
+from lattice.agent.host.runtime_protocol import Instance, InstanceId, Record, RunSpec
+from lattice.agent.state_file import State, StateFile
 from lattice.clock import SystemClock
 
 SMALL_AGENT = str(Path(__file__).with_name("small_agent.py"))
@@ -105,7 +105,7 @@ def watchdogs(folder: Path) -> list[int]:
             words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"lattice.agent.watchdog" in words and str(folder).encode() in words:
+        if b"lattice.agent.host.watchdog" in words and str(folder).encode() in words:
             found.append(int(name))
     return found
 

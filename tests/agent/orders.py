@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lattice.agent.plan import Assignment
-from lattice.agent.runtimes.protocol import Instance, InstanceId, RunSpec
+from lattice.agent.host.runtime_protocol import Instance, InstanceId, RunSpec
 from lattice.kinds.container import Container, Port
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from lattice.agent.guard import Guard
+from lattice.agent.host.watchdog_client import Guard
 from lattice.agent.runtimes.process import ProcessRuntime
-from lattice.agent.runtimes.protocol import RunSpec
-from lattice.agent.state import StateFile
+from lattice.agent.host.runtime_protocol import RunSpec
+from lattice.agent.state_file import StateFile
 from lattice.clock import SystemClock
 
 

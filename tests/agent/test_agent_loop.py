@@ -9,14 +9,14 @@ import pytest
 from server.links import FOREVER, REVISION, Leader, Node, a_leader, a_machine, a_workload, applied, running
 from store.virtual import VirtualClock
 
-from lattice.agent.loop import ASK_EVERY
+from lattice.agent.session import ASK_EVERY
 from lattice.agent.plan import Assignment
 from lattice.agent.runtimes.fake import Behaviour
-from lattice.agent.runtimes.protocol import Failure, Instance, InstanceId
+from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceId
 from lattice.errors import Full
 from lattice.kinds.container import Container, Disconnect, ExecProbe, Probe, Probes
 from lattice.presence import Heard
-from lattice.server.signing import Peer
+from lattice.server.access.node_certificates import Peer
 from lattice.store.protocol import Key
 from lattice.wire import agent_pb2 as pb
 

@@ -10,12 +10,12 @@ import pytest
 from server.links import REVISION, Node, a_machine, running
 from store.virtual import VirtualClock, settle
 
-from lattice.agent.loop import LARGE, REFUSED_PAUSE
+from lattice.agent.session import LARGE, REFUSED_PAUSE
 from lattice.agent.runtimes.fake import Behaviour
-from lattice.agent.runtimes.protocol import Failure, Instance
+from lattice.agent.host.runtime_protocol import Failure, Instance
 from lattice.errors import Unavailable
 from lattice.wire import agent_pb2 as pb
-from lattice.wire.talk import PROTOCOL, AgentEnd, MemoryEnd, pair
+from lattice.wire.channel import PROTOCOL, AgentEnd, MemoryEnd, pair
 
 
 @dataclass

@@ -5,8 +5,8 @@ from typing import Literal
 
 import pytest
 
-from lattice.agent.runtimes.cgroups import Hierarchy, make, places, room, settings, writable
-from lattice.agent.runtimes.protocol import Limits
+from lattice.agent.host.cgroups import Hierarchy, make, places, room, settings, writable
+from lattice.agent.host.runtime_protocol import Limits
 
 BOTH = frozenset({"cpu", "memory"})
 V1 = "cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\ntmpfs /tmp tmpfs rw 0 0\n"

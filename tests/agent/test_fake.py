@@ -9,7 +9,7 @@ from store.virtual import VirtualClock
 
 from agent.orders import a_spec, which
 from lattice.agent.runtimes.fake import Behaviour, FakeMachine, FakeRuntime, Happening
-from lattice.agent.runtimes.protocol import Failure, InstanceId, Record
+from lattice.agent.host.runtime_protocol import Failure, InstanceId, Record
 from lattice.kinds.container import Probe, TcpProbe
 
 BROKEN = Failure("IMAGE_PULL_FAILED", "no route")

@@ -13,8 +13,8 @@ from store.virtual import VirtualClock
 
 from lattice.agent.identity import Identity, Place
 from lattice.agent.join import MOST_ASKED, look_up
-from lattice.agent.loop import LOOK_EVERY
-from lattice.server.certificates import Authority, new_authority
+from lattice.agent.session import LOOK_EVERY
+from lattice.server.access.certificate_authority import Authority, new_authority
 
 HOME, OTHER = "leader:7444", "other:7444"
 

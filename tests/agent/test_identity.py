@@ -11,9 +11,9 @@ from server.links import AUTHORITY, a_machine
 from store.virtual import VirtualClock
 
 from lattice.agent.identity import Identity, Place
-from lattice.agent.renewal import Renewal
+from lattice.agent.certificate_renewal import Renewal
 from lattice.errors import Denied, Invalid
-from lattice.server.signing import read_request, sign
+from lattice.server.access.node_certificates import read_request, sign
 
 
 def joined(folder: Path, now: datetime) -> Identity:

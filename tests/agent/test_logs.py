@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.agent.runtimes.logs import Rotation, printed, rotate, tail
+from lattice.agent.runtimes.log_files import Rotation, printed, rotate, tail
 
 SMALL = Rotation(max_bytes=100, keep=2)
 

@@ -7,7 +7,7 @@ from server.links import a_leader, a_machine, a_workload, applied
 from store.virtual import VirtualClock
 
 from lattice.agent.runtimes.fake import Behaviour
-from lattice.agent.runtimes.protocol import Usage
+from lattice.agent.host.runtime_protocol import Usage
 from lattice.presence import Usage as Heard
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent.orders import an_instance, an_order, which
 from lattice.agent.plan import Action, Assignment, Remove, Start, Stop, assignment, plan, run_spec
-from lattice.agent.runtimes.protocol import Failure, Instance, Limits
+from lattice.agent.host.runtime_protocol import Failure, Instance, Limits
 from lattice.kinds.container import Container, ContainerResources, Disconnect, Port
 from lattice.kinds.workload import WorkloadSpec
 

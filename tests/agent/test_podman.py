@@ -14,13 +14,13 @@ import pytest
 
 from agent.nodes import clock
 from agent.orders import a_spec, until, which
-from lattice.agent.guard import Guard
+from lattice.agent.host.watchdog_client import Guard
 from lattice.agent.runtimes import podman
-from lattice.agent.runtimes.combined import CombinedRuntime
+from lattice.agent.runtimes.router import CombinedRuntime
 from lattice.agent.runtimes.container import ContainerRuntime
 from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
-from lattice.agent.runtimes.protocol import Instance, Limits
-from lattice.agent.state import StateFile
+from lattice.agent.host.runtime_protocol import Instance, Limits
+from lattice.agent.state_file import StateFile
 from lattice.kinds.container import Container, HttpProbe, Port, Probe
 
 IMAGE = f"localhost/lattice-podman-test:{os.getpid()}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lattice.agent.ports import BLOCK, FIRST, LAST, PortBlock, heard_ports
+from lattice.agent.port_block import BLOCK, FIRST, LAST, PortBlock, heard_ports
 
 STARTS = range(FIRST, LAST, BLOCK)
 AGENT = "import sys, time; from pathlib import Path; from lattice.agent.ports import PortBlock; block = PortBlock(Path(sys.argv[1])); print(*block.range, flush=True); time.sleep(600)"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from store.virtual import VirtualClock
 
-from lattice.agent.probes import Checkup, Course, Health, ask, attend
-from lattice.agent.runtimes.protocol import Answer
+from lattice.agent.host.probes import Checkup, Course, Health, ask, attend
+from lattice.agent.host.runtime_protocol import Answer
 from lattice.kinds.container import ExecProbe, HttpProbe, Probe, Probes, TcpProbe
 
 YES, NO = Answer(True), Answer(False, "refused")

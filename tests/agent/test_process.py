@@ -13,11 +13,11 @@ import pytest
 
 from agent.nodes import Node, an_agent, end_all, kill_now, on_node, written
 from agent.orders import a_spec, listening, shell, until, which
-from lattice.agent.runtimes import cgroups, groups
-from lattice.agent.runtimes.logs import Rotation
-from lattice.agent.runtimes.prepare import tag_of
+from lattice.agent.host import cgroups, process_groups as groups
+from lattice.agent.runtimes.log_files import Rotation
+from lattice.agent.runtimes.preflight import tag_of
 from lattice.agent.runtimes.process import Options
-from lattice.agent.runtimes.protocol import Handle, Limits, Record, RunSpec, fresh
+from lattice.agent.host.runtime_protocol import Handle, Limits, Record, RunSpec, fresh
 from lattice.kinds.container import Container, ExecProbe, HttpProbe, Port, Probe
 
 WITHOUT_CGROUPS = Options(hierarchies=())

@@ -25,18 +25,18 @@ from server.links import (
 from store.virtual import VirtualClock
 
 from lattice.agent.identity import Identity, Place
-from lattice.agent.link import GrpcLink
-from lattice.agent.loop import Removed
-from lattice.agent.renewal import Renewal
+from lattice.agent.transport import GrpcLink
+from lattice.agent.session import Removed
+from lattice.agent.certificate_renewal import Renewal
 from lattice.agent.runtimes.fake import Behaviour
 from lattice.clock import SystemClock
 from lattice.errors import Denied, NotFound, Unavailable
 from lattice.kinds.node import LatticeNode
-from lattice.server.agents import AgentsServer, Tls
-from lattice.server.certificates import Pair, new_authority
-from lattice.server.signing import Peer, read_request, sign
+from lattice.server.grpc.listener import AgentsServer, Tls
+from lattice.server.access.certificate_authority import Pair, new_authority
+from lattice.server.access.node_certificates import Peer, read_request, sign
 from lattice.store.protocol import Delete, Key
-from lattice.wire.talk import AgentEnd
+from lattice.wire.channel import AgentEnd
 
 HOME = "leader:7444"
 NODE = Key(LatticeNode.resource.id, "", "n1")

@@ -6,9 +6,9 @@ import pytest
 
 from agent.orders import an_instance, an_order, which
 from lattice.agent.plan import Assignment
-from lattice.agent.probes import Health
-from lattice.agent.report import Seen, orphaned, reports
-from lattice.agent.runtimes.protocol import Failure, Instance
+from lattice.agent.host.probes import Health
+from lattice.agent.status_report import Seen, orphaned, reports
+from lattice.agent.host.runtime_protocol import Failure, Instance
 from lattice.kinds.container import Container, ExecProbe, Probe, Probes
 from lattice.wire import agent_pb2 as pb
 

@@ -10,8 +10,8 @@ import pytest
 
 from agent.nodes import written
 from agent.orders import a_spec, an_order, which
-from lattice.agent.runtimes.protocol import Handle, Record, fresh
-from lattice.agent.state import State, StateFile
+from lattice.agent.host.runtime_protocol import Handle, Record, fresh
+from lattice.agent.state_file import State, StateFile
 from lattice.errors import Conflict, Full, Invalid
 
 WRITER = """

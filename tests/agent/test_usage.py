@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from store.virtual import VirtualClock
 
-from lattice.agent.usage import Meter, NodeMeter, busy_ns, capacity, disk_bytes, memory_in_use, process_memory
+from lattice.agent.host.usage import Meter, NodeMeter, busy_ns, capacity, disk_bytes, memory_in_use, process_memory
 from lattice.clock import SystemClock
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from agent.nodes import Node, an_agent, clock, end_all, kill_now, on_node, watchdogs, written
 from agent.orders import shell, until, which
-from lattice.agent.runtimes import groups
-from lattice.agent.runtimes.prepare import tag_of
-from lattice.agent.watchdog import Watchdog, since_boot
+from lattice.agent.host import process_groups as groups
+from lattice.agent.runtimes.preflight import tag_of
+from lattice.agent.host.watchdog import Watchdog, since_boot
 
 FOREVER = "trap '' TERM; while :; do sleep 0.05; done"
 

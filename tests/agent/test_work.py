@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from agent.orders import until
-from lattice.agent.guard import Guard
+from lattice.agent.host.watchdog_client import Guard
 from lattice.agent.runtimes.process import ProcessRuntime
-from lattice.agent.runtimes.protocol import Record
-from lattice.agent.state import StateFile
-from lattice.agent.work import Work
+from lattice.agent.host.runtime_protocol import Record
+from lattice.agent.state_file import StateFile
+from lattice.agent.executor import Work
 from lattice.clock import SystemClock
 from lattice.errors import Full
 from lattice.wire import agent_pb2 as pb

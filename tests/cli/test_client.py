@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from lattice.cli.client import Client, Request
-from lattice.cli.config import Server
+from lattice.cli.client.http import Client, Request
+from lattice.cli.client.config import Server
 from lattice.errors import LatticeError, Unavailable
-from lattice.server.certificates import new_authority
+from lattice.server.access.certificate_authority import new_authority
 
 
 @pytest.fixture(scope="module")

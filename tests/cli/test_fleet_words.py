@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from manifests import manifest, write
 
-from lattice.cli.columns import Look
-from lattice.cli.fleet import Sources
-from lattice.cli.fleet_tables import plan_lines
-from lattice.cli.options import Connection
-from lattice.cli.service_tables import fit_lines
-from lattice.cli.worlds import world_in
-from lattice.placement.answer import answer
-from lattice.placement.world import World
+from lattice.cli.output.columns import Look
+from lattice.cli.fleet.context import Sources
+from lattice.cli.output.plan_tables import plan_lines
+from lattice.cli.client.options import Connection
+from lattice.cli.output.service_tables import fit_lines
+from lattice.cli.fleet.offline_world import world_in
+from lattice.placement.queries.dispatch import answer
+from lattice.placement.model.world import World
 from tests.placement.worlds import a_class, a_pool, a_service
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from store.virtual import VirtualClock
 
-from lattice.cli.lead import Lead
+from lattice.app.leadership import Lead
 
 
 class Busy:

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from lattice.cli.client import Client, refusal
-from lattice.cli.config import Server, find_server, read_kubeconfig
+from lattice.cli.client.http import Client, refusal
+from lattice.cli.client.config import Server, find_server, read_kubeconfig
 from lattice.cli.main import COMMANDS
-from lattice.cli.options import Duration
+from lattice.cli.client.options import Duration
 from lattice.errors import Conflict, Denied, Exists, Gone, Invalid, LatticeError, Malformed, NotFound, TooMany, Unavailable, UnknownUser
 
 HEAVY = (
@@ -56,7 +56,7 @@ run()
 """
 
 
-@pytest.mark.parametrize("module", ["lattice.cli.main", "click", "lattice.cli.simulate", "numpy"])
+@pytest.mark.parametrize("module", ["lattice.cli.main", "click", "lattice.cli.commands.simulate", "numpy"])
 def test_an_interrupt_while_it_is_loading_ends_it_without_a_word(module):
     script = INTERRUPTED.replace("MODULE", repr(module))
     ran = subprocess.run([sys.executable, "-c", script], input="", capture_output=True, text=True, timeout=60, check=False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lattice.cli.names import address, full_name, names
+from lattice.cli.client.kind_names import address, full_name, names
 from lattice.errors import Malformed, NotFound
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from lattice.cli import drain as draining
-from lattice.cli import events, marks
+from lattice.cli.commands import drain as draining
+from lattice.cli.commands import events
+from lattice.cli.client import node_marks as marks
 
 HOME = "/apis/lattice.dev/v1alpha1"
 N1 = f"{HOME}/latticenodes/n1"

@@ -8,8 +8,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.cli import render
-from lattice.kinds.manifest import load
+from lattice.cli.output import render
+from lattice.kinds.meta.yaml_manifest import load
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lattice.cli.server import TRUSTED, _trusting_nobody
+from lattice.cli.commands.server import TRUSTED, _trusting_nobody
 
 LOGGING = """
 import sys

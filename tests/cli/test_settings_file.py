@@ -7,16 +7,16 @@ import pytest
 from store.virtual import VirtualClock
 
 from lattice.agent.join import each_of
-from lattice.cli.agent import agent
-from lattice.cli.config import find_server
-from lattice.cli.lead import means
-from lattice.cli.serve import _election
-from lattice.cli.server import server, with_etcd_host
-from lattice.cli.up import up
-from lattice.controllers.acting import Acting
-from lattice.controllers.office import Office
+from lattice.cli.commands.agent import agent
+from lattice.cli.client.config import find_server
+from lattice.app.leadership import means
+from lattice.app.serve import _election
+from lattice.cli.commands.server import server, with_etcd_host
+from lattice.cli.commands.up import up
+from lattice.controllers.controller_set import Acting
+from lattice.controllers.runtime.context import Office
 from lattice.presence import Presence
-from lattice.server.certificates import new_authority
+from lattice.server.access.certificate_authority import new_authority
 from lattice.settings import BY_NAME, Settings
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Term

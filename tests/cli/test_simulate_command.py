@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from manifests import a_node, a_workload, changed, in_lines, in_yaml
 
-from lattice.cli.forecast import amount, lines
-from lattice.cli.simulate import LONG
-from lattice.scheduling.profile import FILTERS, PRESETS, SCORES
-from lattice.scheduling.select import TieBreaker
-from lattice.scheduling.simulate import Report, Unplaced
+from lattice.cli.output.simulation_report import amount, lines
+from lattice.cli.commands.simulate import LONG
+from lattice.scheduling.cycle.profile import FILTERS, PRESETS, SCORES
+from lattice.scheduling.cycle.tie_break import TieBreaker
+from lattice.scheduling.offline.simulate import Report, Unplaced
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lattice.cli.up import suggestions
+from lattice.cli.commands.up import suggestions
 
 
 def a_kubeconfig(folder: Path) -> Path:

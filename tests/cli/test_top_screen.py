@@ -2,10 +2,10 @@
 
 import pytest
 
-from lattice.cli.columns import Look
-from lattice.cli.logs import prefixed
-from lattice.cli.top import coloured, framed
-from lattice.cli.top_tables import Pen, lines
+from lattice.cli.output.columns import Look
+from lattice.cli.commands.logs import prefixed
+from lattice.cli.commands.top import coloured, framed
+from lattice.cli.output.top_tables import Pen, lines
 
 GI = 1 << 30
 USE = {"cpu": {"used": 500, "of": 2000}, "memory": {"used": GI, "of": 4 * GI}}

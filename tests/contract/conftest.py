@@ -12,12 +12,12 @@ import pytest
 
 from contract.etcd_server import EtcdServer, running_etcd
 from lattice.clock import SystemClock
-from lattice.sim.loop import Process, SimLoop
-from lattice.sim.network import Network
-from lattice.sim.stores import HistoryStore, StoreClient
+from lattice.sim.world.event_loop import Process, SimLoop
+from lattice.sim.world.network import Network
+from lattice.sim.world.store import HistoryStore, StoreClient
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Store
-from lattice.store.sqlite import SqliteStore
+from lattice.store.sqlite.store import SqliteStore
 
 OpenStore = Callable[[], AbstractAsyncContextManager[Store]]
 _numbers = itertools.count(1)
@@ -40,7 +40,7 @@ async def opened(name: str, folder: Path, server: EtcdServer | None) -> AsyncIte
     elif name == "sqlite":
         store = await SqliteStore.open(folder / f"state-{next(_numbers)}.db", SystemClock())
     else:
-        from lattice.store.etcd import EtcdStore
+        from lattice.store.etcd.store import EtcdStore
 
         assert server is not None
         store = await EtcdStore.open(server.url(f"test-{next(_numbers)}"), SystemClock())

@@ -12,11 +12,11 @@ from scheduling_world import Acting, World, a_node, a_workload, acting
 
 from contract.conftest import opened
 from lattice.clock import SystemClock
-from lattice.engine.order import tie_rank
-from lattice.scheduling.bind import BindingMode
-from lattice.scheduling.prepared import prepared
-from lattice.scheduling.profile import ProfileSpec, parse_profile
-from lattice.scheduling.select import TOP, TieBreaker
+from lattice.engine.tie_order import tie_rank
+from lattice.scheduling.cycle.binder import BindingMode
+from lattice.scheduling.cycle.two_phase import prepared
+from lattice.scheduling.cycle.profile import ProfileSpec, parse_profile
+from lattice.scheduling.cycle.tie_break import TOP, TieBreaker
 from lattice.store.protocol import Store
 
 SEED = 3

@@ -15,7 +15,7 @@ import pytest
 
 from lattice.clock import SystemClock
 from lattice.errors import Unavailable
-from lattice.kinds.nodeclass import Size
+from lattice.kinds.node_class import Size
 from lattice.providers.fake import FakeProvider
 from lattice.providers.local import LocalProvider
 from lattice.providers.protocol import Machine, Provider, Refused

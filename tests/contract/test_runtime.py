@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from agent.orders import a_spec, until, which
 
-from lattice.agent.guard import Guard
+from lattice.agent.host.watchdog_client import Guard
 from lattice.agent.runtimes import podman
-from lattice.agent.runtimes.combined import CombinedRuntime
+from lattice.agent.runtimes.router import CombinedRuntime
 from lattice.agent.runtimes.container import ContainerRuntime
 from lattice.agent.runtimes.fake import Behaviour, FakeMachine, FakeRuntime
 from lattice.agent.runtimes.process import ProcessRuntime
-from lattice.agent.runtimes.protocol import Failure, Instance, InstanceId, RunSpec, Runtime, Usage
-from lattice.agent.state import StateFile
+from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceId, RunSpec, Runtime, Usage
+from lattice.agent.state_file import StateFile
 from lattice.clock import SystemClock
 from lattice.errors import Conflict
 from lattice.kinds.container import Container, ExecProbe, Probe

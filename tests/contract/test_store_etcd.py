@@ -18,9 +18,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from contract.etcd_server import EtcdServer, free_port, running_etcd, running_etcds
 from lattice.clock import SystemClock
 from lattice.errors import Fenced, Full, Gone, Invalid, Unavailable
-from lattice.store.etcd import EtcdStore
-from lattice.store.etcd_wire import Address, refuse_known_bad
-from lattice.store.leader import Election
+from lattice.store.etcd.store import EtcdStore
+from lattice.store.etcd.client import Address, refuse_known_bad
+from lattice.store.election import Election
 from lattice.store.protocol import ABSENT, Key, Put, Term, Watch
 
 PODS = "pods"

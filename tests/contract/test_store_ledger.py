@@ -15,18 +15,18 @@ from scheduling_world import World, a_node, a_workload, acting
 
 from contract.conftest import OpenStore
 from lattice.clock import SystemClock
-from lattice.controllers.bindings import StoreLedger
-from lattice.controllers.office import Office
+from lattice.controllers.scheduler.binding_store import StoreLedger
+from lattice.controllers.runtime.context import Office
 from lattice.kinds.core import Lease
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.presence import Presence
-from lattice.scheduling.bind import Binder, BindingMode, BindRequest
-from lattice.scheduling.facts import facts_of
-from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.prepared import prepared
-from lattice.scheduling.profile import DEFAULT, PRESETS
-from lattice.scheduling.reserve import Reservation, Reservations
+from lattice.scheduling.cycle.binder import Binder, BindingMode, BindRequest
+from lattice.scheduling.table.node_info import facts_of
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.cycle.two_phase import prepared
+from lattice.scheduling.cycle.profile import DEFAULT, PRESETS
+from lattice.scheduling.cycle.reservations import Reservation, Reservations
 from lattice.store.protocol import Check, Entry, Key, Page, Store, Term, Watch, Write
 
 MODES = list(BindingMode)

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from contract.etcd_server import EtcdServer
 from lattice.clock import SystemClock
 from lattice.errors import Fenced, LatticeError
-from lattice.store.etcd import EtcdStore
+from lattice.store.etcd.store import EtcdStore
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import ABSENT, Batch, Change, Check, Clash, Delete, Entry, Key, Page, Put, Store, Term, Watch, Write
-from lattice.store.sqlite import SqliteStore
+from lattice.store.sqlite.store import SqliteStore
 
 RESOURCES = ["pods", "pods.more"]
 PATHS = ["/one", "a/one", "a/two", "a-b/one", "b/one"]

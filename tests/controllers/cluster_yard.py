@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 from offices import Scene, a, acting
 
-from lattice.controllers.clusters import Clusters
-from lattice.controllers.ledgers import Ledgers, Payment
-from lattice.controllers.record import created
+from lattice.controllers.services.clusters import Clusters
+from lattice.controllers.services.ledger_commit import Ledgers, Payment
+from lattice.controllers.runtime.object_writes import created
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Secret
-from lattice.kinds.jointoken import Grant, JoinToken, token_secret
+from lattice.kinds.join_token import Grant, JoinToken, token_secret
 from lattice.kinds.ledger import Account, LatticeLedger, Lot
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.nodeclass import LatticeNodeClass
+from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.money import Charge
+from lattice.placement.inputs.ledger_math import Charge
 from lattice.providers.fake import FakeProvider
 from lattice.providers.protocol import Machine
 from lattice.store.protocol import Put

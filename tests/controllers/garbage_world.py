@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lattice.clock import stamp
-from lattice.controllers.garbage import Garbage
+from lattice.controllers.garbage.collector import Garbage
 from lattice.errors import Unavailable
 from lattice.kinds import KINDS
-from lattice.kinds.lifecycle import doomed, is_gone
-from lattice.kinds.stored import Object, pack, unpack
+from lattice.kinds.meta.object_rules import doomed, is_gone
+from lattice.kinds.meta.stored import Object, pack, unpack
 from lattice.metrics import REGISTRY
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Batch, Delete, Key, Put, Term, Watch

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import msgspec
 from store.virtual import VirtualClock, settle
 
-from lattice.controllers.loop import Loop, run_all
-from lattice.controllers.office import Office
-from lattice.controllers.record import created, key_of
-from lattice.kinds.base import Kind
+from lattice.controllers.runtime.loop import Loop, run_all
+from lattice.controllers.runtime.context import Office
+from lattice.controllers.runtime.object_writes import created, key_of
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.core import Event
 from lattice.presence import Presence
 from lattice.store.memory import MemoryStore

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from store.virtual import VirtualClock
 
-from lattice.controllers.loop import Again, Loop, Pace, Source
+from lattice.controllers.runtime.loop import Again, Loop, Pace, Source
 
 Answer = Again | None | Exception
 

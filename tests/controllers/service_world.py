@@ -11,19 +11,19 @@ from typing import Any
 import msgspec
 from store.virtual import VirtualClock
 
-from lattice.controllers.office import Office
-from lattice.controllers.record import created, with_spec, with_status
-from lattice.controllers.replicas import Replicas
-from lattice.controllers.services import FLEET, Services
+from lattice.controllers.runtime.context import Office
+from lattice.controllers.runtime.object_writes import created, with_spec, with_status
+from lattice.controllers.services.replicas import Replicas
+from lattice.controllers.services.services import FLEET, Services
 from lattice.errors import Conflict
-from lattice.kinds.base import Condition, Kind, Metadata
+from lattice.kinds.meta.base import Condition, Kind, Metadata
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Event
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode, NodeSpec, NodeStatus
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import Binding, LatticeWorkload
-from lattice.placement.replicas import NODE_CLASS
+from lattice.lifecycle.replica_template import NODE_CLASS
 from lattice.presence import Presence
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Delete, Entry, Key, Put

@@ -5,7 +5,7 @@ from typing import Any
 
 from offices import Scene, a, acting, revision_after
 
-from lattice.controllers.agreements import Agreements
+from lattice.controllers.services.agreements import Agreements
 from lattice.kinds.agreement import LatticeAgreement
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from lattice.controllers.aside import aside
+from lattice.controllers.services.aside import aside
 
 UNENDING = """
 import asyncio, threading

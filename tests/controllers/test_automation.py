@@ -9,10 +9,10 @@ import msgspec
 from offices import Scene, a, acting, revision_after
 from store.virtual import VirtualClock
 
-from lattice.controllers.automation import Automation
-from lattice.controllers.calls import Calls
-from lattice.controllers.loop import Loop
-from lattice.controllers.office import Office
+from lattice.controllers.automation.rules import Automation
+from lattice.controllers.automation.webhook_queue import Calls
+from lattice.controllers.runtime.loop import Loop
+from lattice.controllers.runtime.context import Office
 from lattice.errors import Unavailable
 from lattice.kinds.automation import AutomationRule
 from lattice.kinds.core import Event

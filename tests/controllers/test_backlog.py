@@ -5,7 +5,7 @@ import random
 
 from garbage_world import Hands
 
-from lattice.controllers.backlog import LONGEST_PAUSE, Backlog
+from lattice.controllers.runtime.backlog import LONGEST_PAUSE, Backlog
 from lattice.store.protocol import Key
 
 

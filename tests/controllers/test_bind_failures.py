@@ -8,7 +8,7 @@ import pytest
 from scheduling_world import World, a_node, a_workload, acting
 from store.virtual import VirtualClock
 
-from lattice.controllers.bindfailures import QUIET
+from lattice.controllers.scheduler.bindfailures import QUIET
 from lattice.kinds.core import Event
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload

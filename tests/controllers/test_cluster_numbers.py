@@ -4,9 +4,9 @@ import msgspec
 from placement.worlds import a_class, a_cloud, a_pool, a_service, a_static
 from service_world import Town, a_town, play
 
-from lattice.controllers.clusters import Clusters
-from lattice.controllers.ledgers import PROBE
-from lattice.controllers.record import with_status
+from lattice.controllers.services.clusters import Clusters
+from lattice.controllers.services.ledger_commit import PROBE
+from lattice.controllers.runtime.object_writes import with_status
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger

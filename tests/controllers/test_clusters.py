@@ -8,7 +8,7 @@ import pytest
 from cluster_yard import NANO, POOL, Yard, a_cluster, a_resident, play, silent
 from offices import a, acting, revision_after
 
-from lattice.controllers.clusters import MACHINE, Clusters
+from lattice.controllers.services.clusters import MACHINE, Clusters
 from lattice.errors import Fenced
 from lattice.kinds.cluster import RESERVE_LABEL, WorkerPool
 from lattice.kinds.ledger import LatticeLedger

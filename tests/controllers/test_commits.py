@@ -7,8 +7,8 @@ import pytest
 from offices import Scene, a
 from store.virtual import settle
 
-from lattice.controllers.office import AT_ONCE
-from lattice.controllers.record import created
+from lattice.controllers.runtime.context import AT_ONCE
+from lattice.controllers.runtime.object_writes import created
 from lattice.errors import Conflict, Fenced
 from lattice.kinds.core import Namespace
 from lattice.store.protocol import MAX_OPERATIONS, Put

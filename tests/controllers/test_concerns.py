@@ -9,19 +9,19 @@ import pytest
 from offices import Scene
 from store.virtual import settle
 
-from lattice.controllers.departures import Departures
-from lattice.controllers.loop import Loop
-from lattice.controllers.nodes import Nodes
-from lattice.controllers.office import Office
-from lattice.controllers.replicas import Replicas
-from lattice.controllers.workloads import Workloads
-from lattice.kinds.base import Condition, Kind, Metadata
+from lattice.controllers.nodes.eviction import Departures
+from lattice.controllers.runtime.loop import Loop
+from lattice.controllers.nodes.node_health import Nodes
+from lattice.controllers.runtime.context import Office
+from lattice.controllers.services.replicas import Replicas
+from lattice.controllers.nodes.workloads import Workloads
+from lattice.kinds.meta.base import Condition, Kind, Metadata
 from lattice.kinds.constraint import Taint
 from lattice.kinds.container import Container
 from lattice.kinds.node import LatticeNode, NodeSpec, NodeStatus
 from lattice.kinds.service import Health, LatticeService, PlacedIn, ServiceSpec, ServiceStatus
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
-from lattice.scheduling.noderules import NodeTimes
+from lattice.lifecycle.node_health import NodeTimes
 
 CONTAINERS = {"main": Container(command=("run",))}
 READY = (Condition(type="Ready", status="True", reason="Heartbeat"),)

@@ -10,14 +10,14 @@ import pytest
 from scheduling_world import Acting, World, a_node, a_workload, a_world, acting, an_office
 from store.virtual import VirtualClock
 
-from lattice.controllers.record import with_metadata, with_status
-from lattice.controllers.scheduling import SchedulingController
+from lattice.controllers.runtime.object_writes import with_metadata, with_status
+from lattice.controllers.scheduler.scheduler import SchedulingController
 from lattice.errors import Unavailable
-from lattice.kinds.base import Condition
+from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService, PlacedIn, ServiceStatus
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.profile import DEFAULT, PRESETS
+from lattice.scheduling.cycle.profile import DEFAULT, PRESETS
 
 HEAD = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService"}
 

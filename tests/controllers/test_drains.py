@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from workload_world import World, a_node, a_service, a_workload, obj, play
 
-from lattice.kinds.base import Condition
+from lattice.kinds.meta.base import Condition
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.constraint import Taint
 from lattice.kinds.node import LatticeNode

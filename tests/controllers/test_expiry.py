@@ -7,9 +7,9 @@ import pytest
 from garbage_world import START, World, collected, in_a_world
 
 from lattice.clock import stamp
-from lattice.controllers.expiry import is_expired
+from lattice.controllers.garbage.ttl import is_expired
 from lattice.kinds.core import Event
-from lattice.kinds.stored import pack
+from lattice.kinds.meta.stored import pack
 
 WEEK = timedelta(days=7)
 OLD, YOUNG, FUTURE = stamp(START - WEEK - timedelta(seconds=1)), stamp(START - WEEK), stamp(START + WEEK)

@@ -7,7 +7,7 @@ import pytest
 from offices import Scene, a, acting, revision_after
 
 from lattice import metrics
-from lattice.controllers.figures import Figures, verdict_of
+from lattice.controllers.services.fleet_metrics import Figures, verdict_of
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from scheduling_world import Acting, World, a_node, a_workload, a_world, acting
 from store.virtual import VirtualClock, settle
 
-from lattice.controllers.clusters import Clusters
-from lattice.controllers.record import with_spec
+from lattice.controllers.services.clusters import Clusters
+from lattice.controllers.runtime.object_writes import with_spec
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.profile import DEFAULT, PRESETS, parse_profile
+from lattice.scheduling.cycle.profile import DEFAULT, PRESETS, parse_profile
 
 Script = Callable[[World, VirtualClock], Coroutine[Any, Any, None]]
 FIRST = "north-001-nano-1"

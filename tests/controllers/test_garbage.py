@@ -3,7 +3,7 @@
 from garbage_world import START, World, blocking, collected, in_a_world, turn
 
 from lattice.clock import stamp
-from lattice.kinds.lifecycle import FOREGROUND, ORPHAN
+from lattice.kinds.meta.object_rules import FOREGROUND, ORPHAN
 
 
 @in_a_world

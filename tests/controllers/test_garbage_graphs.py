@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.kinds.core import ConfigMap
-from lattice.kinds.lifecycle import FOREGROUND
-from lattice.kinds.stored import pack, unpack
+from lattice.kinds.meta.object_rules import FOREGROUND
+from lattice.kinds.meta.stored import pack, unpack
 from lattice.store.protocol import Key, Put
 
 NAMES = tuple("uvwxyz")

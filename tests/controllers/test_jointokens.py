@@ -8,12 +8,12 @@ import pytest
 from server.links import Leader, a_leader, a_token, store_token
 from store.virtual import VirtualClock
 
-from lattice.controllers.jointokens import JoinTokens
-from lattice.controllers.record import created
+from lattice.controllers.garbage.jointokens import JoinTokens
+from lattice.controllers.runtime.object_writes import created
 from lattice.errors import Fenced
-from lattice.kinds.base import Metadata
+from lattice.kinds.meta.base import Metadata
 from lattice.kinds.core import Secret
-from lattice.kinds.jointoken import TYPE
+from lattice.kinds.join_token import TYPE
 
 
 def play(story: Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]]) -> None:

@@ -14,18 +14,18 @@ import pytest
 from contract.etcd_server import EtcdServer, running_etcd
 
 from lattice.clock import SystemClock
-from lattice.controllers.ledgers import Ledgers, OverBudget, Paid, Payment
+from lattice.controllers.services.ledger_commit import Ledgers, OverBudget, Paid, Payment
 from lattice.errors import Conflict, Fenced, Invalid, Malformed, NotFound, Unavailable
-from lattice.kinds.base import Kind
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import Account, LatticeLedger, Lot
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.stored import pack
-from lattice.placement.money import Charge, accrue
+from lattice.kinds.meta.stored import pack
+from lattice.placement.inputs.ledger_math import Charge, accrue
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import ABSENT, Check, Clash, Delete, Entry, Key, Put, Store, Term
-from lattice.store.sqlite import SqliteStore
+from lattice.store.sqlite.store import SqliteStore
 
 START = datetime(2026, 11, 15, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -63,7 +63,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
     async def one(number: int) -> Store:
         if server is None:
             return await SqliteStore.open(tmp_path / "state.db", SystemClock())
-        from lattice.store.etcd import EtcdStore
+        from lattice.store.etcd.store import EtcdStore
 
         return await EtcdStore.open(server.url(f"ledgers-{number}"), SystemClock())
 

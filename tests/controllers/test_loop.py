@@ -13,8 +13,8 @@ from store.virtual import VirtualClock, settle
 from structlog.testing import capture_logs
 
 from lattice import metrics
-from lattice.controllers.loop import Again, Lane, Loop, Pace, Source, run_all
-from lattice.controllers.turns import PROMPT
+from lattice.controllers.runtime.loop import Again, Lane, Loop, Pace, Source, run_all
+from lattice.controllers.runtime.workqueue import PROMPT
 from lattice.errors import Conflict, Fenced, Unavailable
 from lattice.store.cache import Cache
 from lattice.store.memory import MemoryStore

@@ -8,7 +8,7 @@ from scripted import Scripted, a_loop, ended, play
 from store.virtual import VirtualClock
 from structlog.testing import capture_logs
 
-from lattice.controllers.loop import Loop, Source, run_all
+from lattice.controllers.runtime.loop import Loop, Source, run_all
 from lattice.store.cache import Cache
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Change, Delete, Key, Put

@@ -2,8 +2,8 @@
 
 from garbage_world import World, collected, in_a_world
 
-from lattice.controllers.namespaces import Remains, with_remains
-from lattice.kinds.lifecycle import FOREGROUND
+from lattice.controllers.garbage.namespaces import Remains, with_remains
+from lattice.kinds.meta.object_rules import FOREGROUND
 
 
 @in_a_world

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from workload_world import World, a_service, a_workload, its_node_is_removed, most_of_a_zone_is_cut_off, play
 
-from lattice.controllers.record import with_metadata
+from lattice.controllers.runtime.object_writes import with_metadata
 from lattice.errors import Fenced
-from lattice.kinds.base import Metadata
+from lattice.kinds.meta.base import Metadata
 from lattice.kinds.constraint import Taint
 from lattice.kinds.container import Disconnect
 from lattice.kinds.node import FINALIZER, LatticeNode

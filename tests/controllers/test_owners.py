@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from lattice.controllers.owners import Item, Owner, Verdict, is_blocked, judge
-from lattice.kinds.lifecycle import FOREGROUND, ORPHAN
+from lattice.controllers.garbage.ownership import Item, Owner, Verdict, is_blocked, judge
+from lattice.kinds.meta.object_rules import FOREGROUND, ORPHAN
 from lattice.store.protocol import Key
 
 

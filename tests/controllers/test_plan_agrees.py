@@ -7,14 +7,14 @@ import pytest
 from placement.worlds import a_class, a_pool, a_service, made
 from service_world import Town, a_town, play
 
-from lattice.controllers.record import with_metadata, with_status
-from lattice.controllers.services import FLEET
-from lattice.kinds.base import Condition
+from lattice.controllers.runtime.object_writes import with_metadata, with_status
+from lattice.controllers.services.services import FLEET
+from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import Binding, LatticeWorkload
-from lattice.placement.plan import plan
-from lattice.placement.world import World
+from lattice.placement.plan.plan import plan
+from lattice.placement.model.world import World
 
 
 async def awaited(town: Town) -> None:

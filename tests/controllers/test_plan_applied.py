@@ -14,22 +14,22 @@ from placement.worlds import a_class, a_policy, a_pool, a_service, a_static, pol
 from service_world import Town, a_town, play
 from store.virtual import VirtualClock
 
-from lattice.controllers.ledgers import Ledgers, Payment
-from lattice.controllers.services import FLEET
-from lattice.kinds.base import Kind
+from lattice.controllers.services.ledger_commit import Ledgers, Payment
+from lattice.controllers.services.services import FLEET
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.quantity import micros
+from lattice.kinds.meta.quantity import micros
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import Binding, LatticeWorkload
-from lattice.placement.charges import releases
-from lattice.placement.plan import Settled, plan
-from lattice.placement.replicas import NODE_CLASS
-from lattice.placement.supply import pool_account
-from lattice.placement.world import Key, World
+from lattice.placement.model.charges import releases
+from lattice.placement.plan.plan import Settled, plan
+from lattice.lifecycle.replica_template import NODE_CLASS
+from lattice.placement.model.supply import pool_account
+from lattice.placement.model.world import Key, World
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 EXAMPLES = settings(

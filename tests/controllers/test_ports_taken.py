@@ -9,8 +9,8 @@ from scheduling_world import a_workload as an_ask
 from workload_world import World, a_workload, play
 
 from lattice.kinds.node import LatticeNode
-from lattice.scheduling.ports import MOST_TAKEN, TAKEN_FOR, still_taken, with_taken
-from lattice.scheduling.retry import written
+from lattice.scheduling.table.ports import MOST_TAKEN, TAKEN_FOR, still_taken, with_taken
+from lattice.lifecycle.retry import written
 
 W = "default/w"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

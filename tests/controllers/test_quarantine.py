@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 from workload_world import World, a_workload, play
 
-from lattice.controllers.record import with_status
-from lattice.kinds.base import Condition
+from lattice.controllers.runtime.object_writes import with_status
+from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import QUARANTINED, LatticeNode
 
 WHY = "cpu is -1, which no machine has: it must be 0 to 10000000"

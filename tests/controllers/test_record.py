@@ -5,9 +5,9 @@ from decimal import Decimal
 import msgspec
 import pytest
 
-from lattice.controllers.record import created, with_spec, with_status
-from lattice.kinds.base import Metadata
-from lattice.kinds.body import decode_stored
+from lattice.controllers.runtime.object_writes import created, with_spec, with_status
+from lattice.kinds.meta.base import Metadata
+from lattice.kinds.meta.json_body import decode_stored
 from lattice.kinds.container import Container
 from lattice.kinds.service import LatticeService, Placement, PlacementResources, ServiceSpec, ServiceStatus, TotalCost
 from lattice.store.protocol import Entry, Put

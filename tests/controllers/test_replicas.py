@@ -10,9 +10,9 @@ from placement.worlds import a_class, a_pool, a_service, made
 from service_world import a_town, contents, play, puts
 from store.virtual import VirtualClock
 
-from lattice.controllers.services import FLEET
+from lattice.controllers.services.services import FLEET
 from lattice.errors import Fenced
-from lattice.kinds.base import Condition
+from lattice.kinds.meta.base import Condition
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload, revision_of
 from lattice.store.memory import MemoryStore

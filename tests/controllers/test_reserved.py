@@ -15,14 +15,14 @@ from scheduling_world import Acting, a_workload, acting
 from service_world import NOW, Town, a_town, play
 from store.virtual import VirtualClock
 
-from lattice.controllers.clusters import labels_of, node_object
-from lattice.controllers.record import created, with_metadata
-from lattice.kinds.base import Condition, Kind
+from lattice.controllers.services.clusters import labels_of, node_object
+from lattice.controllers.runtime.object_writes import created, with_metadata
+from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.queue import FIRST_WAIT
+from lattice.scheduling.cycle.queue import FIRST_WAIT
 from lattice.store.protocol import Key
 
 PROD = {"env": "prod"}

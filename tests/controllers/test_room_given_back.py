@@ -10,14 +10,14 @@ import pytest
 from scheduling_world import Acting, World, a_node, a_workload, acting
 from store.virtual import VirtualClock, settle
 
-from lattice.controllers import scheduling
-from lattice.controllers.record import with_metadata, with_spec
-from lattice.controllers.scheduling import KEY
+from lattice.controllers.scheduler import scheduler as scheduling
+from lattice.controllers.runtime.object_writes import with_metadata, with_spec
+from lattice.controllers.scheduler.scheduler import KEY
 from lattice.errors import Unavailable
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.bind import BindingMode
-from lattice.scheduling.prepared import prepared
-from lattice.scheduling.profile import DEFAULT, PRESETS, ProfileSpec, parse_profile
+from lattice.scheduling.cycle.binder import BindingMode
+from lattice.scheduling.cycle.two_phase import prepared
+from lattice.scheduling.cycle.profile import DEFAULT, PRESETS, ProfileSpec, parse_profile
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Check, Entry, Key, Put, Term, Write
 

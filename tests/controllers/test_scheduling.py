@@ -9,11 +9,11 @@ import pytest
 from scheduling_world import World, a_node, a_workload, a_world, acting
 from store.virtual import VirtualClock, settle
 
-from lattice.controllers.deeds import FINALIZER
-from lattice.controllers.loop import run_all
-from lattice.controllers.record import with_metadata
+from lattice.controllers.scheduler.binding_records import FINALIZER
+from lattice.controllers.runtime.loop import run_all
+from lattice.controllers.runtime.object_writes import with_metadata
 from lattice.errors import Fenced
-from lattice.kinds.base import Condition
+from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload, Retry
 

@@ -9,13 +9,13 @@ import pytest
 from scheduling_world import World, a_node, a_workload, acting
 from store.virtual import VirtualClock
 
-from lattice.controllers.record import with_metadata
+from lattice.controllers.runtime.object_writes import with_metadata
 from lattice.errors import Fenced, Unavailable
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload
-from lattice.scheduling.bind import BindingMode, BindRequest
-from lattice.scheduling.prepared import prepared
-from lattice.scheduling.profile import DEFAULT, PRESETS, ProfileSpec, parse_profile
+from lattice.scheduling.cycle.binder import BindingMode, BindRequest
+from lattice.scheduling.cycle.two_phase import prepared
+from lattice.scheduling.cycle.profile import DEFAULT, PRESETS, ProfileSpec, parse_profile
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Check, Put, Term, Write
 

@@ -8,12 +8,12 @@ import pytest
 from scheduling_world import a_node, a_workload, a_world, acting
 from store.virtual import VirtualClock
 
-from lattice.cli.lead import means
-from lattice.controllers.acting import Acting as Controllers
-from lattice.controllers.office import Office
+from lattice.app.leadership import means
+from lattice.controllers.controller_set import Acting as Controllers
+from lattice.controllers.runtime.context import Office
 from lattice.presence import Presence
-from lattice.scheduling.profile import PRESETS, ProfileSpec
-from lattice.server.certificates import new_authority
+from lattice.scheduling.cycle.profile import PRESETS, ProfileSpec
+from lattice.server.access.certificate_authority import new_authority
 from lattice.settings import Settings
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Term

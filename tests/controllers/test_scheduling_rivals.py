@@ -17,8 +17,8 @@ from store.virtual import VirtualClock, settle
 from lattice.errors import Conflict
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.bind import BindingMode
-from lattice.scheduling.profile import DEFAULT, PRESETS, Binding, ProfileSpec
+from lattice.scheduling.cycle.binder import BindingMode
+from lattice.scheduling.cycle.profile import DEFAULT, PRESETS, Binding, ProfileSpec
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Change, Check, Entry, Key, Term, Write
 

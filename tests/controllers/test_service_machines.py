@@ -8,15 +8,15 @@ import pytest
 from placement.worlds import a_class, a_policy, a_pool, a_service
 from service_world import Town, a_town, play
 
-from lattice.controllers.ledgers import Ledgers, Payment
-from lattice.controllers.services import FLEET
+from lattice.controllers.services.ledger_commit import Ledgers, Payment
+from lattice.controllers.services.services import FLEET
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger, Lot
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.placement.money import Charge
-from lattice.placement.plan import plan
-from lattice.placement.world import World
+from lattice.placement.inputs.ledger_math import Charge
+from lattice.placement.plan.plan import plan
+from lattice.placement.model.world import World
 from lattice.store.protocol import Write
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from offices import Scene, a, acting, revision_after
 
-from lattice.controllers.status import Statuses
+from lattice.controllers.services.service_status import Statuses
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.health import with_health
+from lattice.placement.status.health import with_health
 
 MAIN = {"main": {"command": ["true"]}}
 

@@ -8,7 +8,7 @@ from placement.worlds import a_class, a_policy, a_pool, a_service
 from service_world import a_town, play
 from store.virtual import VirtualClock
 
-from lattice.controllers.services import FLEET
+from lattice.controllers.services.services import FLEET
 from lattice.errors import Conflict, Fenced
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.pool import LatticePool

@@ -9,16 +9,16 @@ from placement.worlds import a_class, a_pool, a_service, a_static, worlds
 from service_world import Town, a_town, contents, play, puts
 from store.virtual import VirtualClock
 
-from lattice.controllers.services import FLEET
+from lattice.controllers.services.services import FLEET
 from lattice.errors import Unavailable
-from lattice.kinds.base import Kind
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
-from lattice.kinds.quantity import micros
+from lattice.kinds.meta.quantity import micros
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.plan import plan, settle
-from lattice.placement.world import World
+from lattice.placement.plan.plan import plan, settle
+from lattice.placement.model.world import World
 from lattice.store.memory import MemoryStore
 
 PLAIN = (LatticeService, LatticeCluster, LatticeLedger, LatticeWorkload)

@@ -4,8 +4,8 @@ from typing import Any
 
 from cluster_yard import Yard, a_cluster, a_resident, play
 
-from lattice.controllers.clusters import Clusters
-from lattice.controllers.record import key_of
+from lattice.controllers.services.clusters import Clusters
+from lattice.controllers.runtime.object_writes import key_of
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.node import LatticeNode
 from lattice.store.protocol import Delete

@@ -12,8 +12,8 @@ from test_plan_applied import check_machines, check_places, has_stuck, seen, set
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import Binding, LatticeWorkload
-from lattice.placement.plan import plan
-from lattice.placement.world import World
+from lattice.placement.plan.plan import plan
+from lattice.placement.model.world import World
 
 NOBODY = World.of([])
 NAMES = ("api", "db", "web")

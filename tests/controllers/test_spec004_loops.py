@@ -11,7 +11,7 @@ from scheduling_world import a_world, acting
 from store.virtual import VirtualClock
 from workload_world import World, a_workload, play
 
-from lattice.controllers.loop import Again
+from lattice.controllers.runtime.loop import Again
 from lattice.kinds.workload import LatticeWorkload
 from lattice.metrics import SCHEDULING_ATTEMPTS, SCHEDULING_FAILURES, exposition
 

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from offices import Scene, a, acting, revision_after
 
-from lattice.controllers.supply import Supply
+from lattice.controllers.services.supply_status import Supply
 from lattice.kinds import KINDS
-from lattice.kinds.base import Condition, Kind
+from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Secret
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger
-from lattice.kinds.nodeclass import LatticeNodeClass
+from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.fleet import Fleet
+from lattice.placement.model.fleet import Fleet
 
 HERE = frozenset({"local", "aws"})
 NANO = a(

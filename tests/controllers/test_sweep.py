@@ -1,6 +1,6 @@
 """Many writes in few commits."""
 
-from lattice.controllers.sweep import Step, bundles
+from lattice.controllers.runtime.commit_batches import Step, bundles
 from lattice.store.protocol import MAX_BYTES, MAX_OPERATIONS, Delete, Key, Put
 
 

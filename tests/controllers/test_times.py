@@ -4,8 +4,8 @@ import pytest
 
 from lattice.controllers.times import graces, node_times, pace
 from lattice.errors import Invalid
-from lattice.scheduling.lifecycle import Graces
-from lattice.scheduling.noderules import NodeTimes
+from lattice.lifecycle.workload import Graces
+from lattice.lifecycle.node_health import NodeTimes
 from lattice.settings import Settings
 
 

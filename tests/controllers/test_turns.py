@@ -4,7 +4,7 @@ import random
 
 from store.virtual import VirtualClock
 
-from lattice.controllers.turns import LEAST, PROMPT, TROUBLE, Again, Lane, Turns
+from lattice.controllers.runtime.workqueue import LEAST, PROMPT, TROUBLE, Again, Lane, Turns
 
 
 def test_two_servers_do_not_back_off_in_step() -> None:

@@ -6,10 +6,10 @@ import pytest
 from placement.worlds import a_class, a_pool, a_service
 from service_world import a_town, play
 
-from lattice.controllers.services import FLEET
+from lattice.controllers.services.services import FLEET
 from lattice.engine import decide as engine
 from lattice.kinds.service import LatticeService
-from lattice.placement import series
+from lattice.placement.greedy import incremental as series
 
 MOST = 100_000  # replicas that a service may have
 OTHERS = 20

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from lattice.controllers import webhooks
-from lattice.controllers.webhooks import Webhooks, address_problem, networks
+from lattice.controllers.automation import webhook_client as webhooks
+from lattice.controllers.automation.webhook_client import Webhooks, address_problem, networks
 from lattice.errors import Denied, Unavailable
-from lattice.server.certificates import Authority, new_authority
+from lattice.server.access.certificate_authority import Authority, new_authority
 
 INSIDE = [
     "127.0.0.1", "127.8.8.8", "0.0.0.0", "10.0.0.1", "172.16.3.4", "192.168.1.1", "169.254.169.254",  # noqa: S104 - called, not bound

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from workload_world import World, a_workload, play
 
-from lattice.controllers.record import with_status
+from lattice.controllers.runtime.object_writes import with_status
 from lattice.errors import Fenced
-from lattice.kinds.base import Condition
+from lattice.kinds.meta.base import Condition
 from lattice.kinds.workload import RETRY_REQUESTED, LatticeWorkload
 from lattice.metrics import RECONCILIATION_ACTIONS, RETRIES
-from lattice.scheduling.lifecycle import Graces
-from lattice.scheduling.retry import RetryRules
+from lattice.lifecycle.workload import Graces
+from lattice.lifecycle.retry import RetryRules
 from lattice.store.protocol import Delete
 
 W = "default/w"

@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 from store.virtual import VirtualClock, settle
 
-from lattice.controllers.departures import Departures
-from lattice.controllers.drifts import Drifts
-from lattice.controllers.loop import Again, Loop, Source, run_all
-from lattice.controllers.nodes import Nodes
-from lattice.controllers.office import Office
-from lattice.controllers.record import created, path_of, with_metadata, with_spec, with_status
-from lattice.controllers.workloads import Workloads
-from lattice.kinds.base import Condition, Kind
+from lattice.controllers.nodes.eviction import Departures
+from lattice.controllers.nodes.drift import Drifts
+from lattice.controllers.runtime.loop import Again, Loop, Source, run_all
+from lattice.controllers.nodes.node_health import Nodes
+from lattice.controllers.runtime.context import Office
+from lattice.controllers.runtime.object_writes import created, path_of, with_metadata, with_spec, with_status
+from lattice.controllers.nodes.workloads import Workloads
+from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Event
 from lattice.kinds.node import LatticeNode
@@ -28,12 +28,12 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import FINALIZER, Binding, LatticeWorkload
 from lattice.presence import Beat, Presence, Session, Spoken, Usage
-from lattice.scheduling.facts import facts_of
-from lattice.scheduling.lifecycle import LIVE, Action, Graces, Situation, decide
-from lattice.scheduling.noderules import NodeTimes
-from lattice.scheduling.orders import wanted
-from lattice.scheduling.ports import allocated
-from lattice.scheduling.retry import written
+from lattice.scheduling.table.node_info import facts_of
+from lattice.lifecycle.workload import LIVE, Action, Graces, Situation, decide
+from lattice.lifecycle.node_health import NodeTimes
+from lattice.lifecycle.orders import wanted
+from lattice.scheduling.table.ports import allocated
+from lattice.lifecycle.retry import written
 from lattice.store.cache import Cache
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Change, Delete, Entry, Key

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from lattice.store import etcd_pb2 as pb
+from lattice.store.etcd import etcd_pb2 as pb
 
 TXN = "/etcdserverpb.KV/Txn"
 KEEP_ALIVE = "/etcdserverpb.Lease/LeaseKeepAlive"

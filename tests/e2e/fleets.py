@@ -23,11 +23,11 @@ from running import end, until
 from servers import LATTICE
 from wire import Wire
 
-from lattice.agent.state import State
+from lattice.agent.state_file import State
 from lattice.clock import stamp
-from lattice.kinds.jointoken import Grant, JoinToken, fingerprint, token_secret
-from lattice.store import etcd_pb2 as pb
-from lattice.store import etcd_pb2_grpc as rpc
+from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
+from lattice.store.etcd import etcd_pb2 as pb
+from lattice.store.etcd import etcd_pb2_grpc as rpc
 
 SECRETS = "/api/v1/namespaces/lattice-system/secrets"
 NODES = "/apis/lattice.dev/v1alpha1/latticenodes"

@@ -12,8 +12,8 @@ import msgspec
 
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload
-from lattice.store import etcd_pb2 as pb
-from lattice.store import etcd_pb2_grpc as rpc
+from lattice.store.etcd import etcd_pb2 as pb
+from lattice.store.etcd import etcd_pb2_grpc as rpc
 
 WORKLOADS = "objects/latticeworkloads.lattice.dev/"
 NODES = "objects/latticenodes.lattice.dev//"

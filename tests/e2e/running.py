@@ -306,7 +306,7 @@ class Site:
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                if b"lattice.agent.watchdog" in words and folders & set(words):
+                if b"lattice.agent.host.watchdog" in words and folders & set(words):
                     found.append(pid)
         return found
 

@@ -15,8 +15,8 @@ from wire import APPLY, CLASSES, CONFIGMAPS, MERGE, SERVICES, Answer, Wire, conf
 from lattice.agent.identity import Identity
 from lattice.agent.join import join
 from lattice.kinds import KINDS
-from lattice.server.question import APPLY as APPLY_PLAN
-from lattice.server.question import ASKS
+from lattice.server.fleet_queries.schema import APPLY as APPLY_PLAN
+from lattice.server.fleet_queries.schema import ASKS
 from lattice.wire import control_pb2 as pb
 from lattice.wire import control_pb2_grpc as rpc
 

@@ -20,24 +20,24 @@ from servers import running_server
 
 from lattice.agent.identity import Identity, Place
 from lattice.agent.join import join
-from lattice.agent.state import StateFile
+from lattice.agent.state_file import StateFile
 from lattice.clock import SystemClock
 from lattice.errors import Denied, Invalid, LatticeError, UnknownUser
 from lattice.kinds import KINDS
 from lattice.kinds.container import Container, Disconnect
 from lattice.kinds.core import CustomResourceDefinition
-from lattice.kinds.jointoken import parse_token
+from lattice.kinds.join_token import parse_token
 from lattice.kinds.node import LatticeNode
-from lattice.server.agents import AgentsServer, Tls
-from lattice.server.api import Api
+from lattice.server.grpc.listener import AgentsServer, Tls
+from lattice.server.resources.api import Api
 from lattice.server.app import App
-from lattice.server.auth import Tokens
-from lattice.server.catalog import Catalog
-from lattice.server.certificates import new_authority, open_server_pair
-from lattice.server.documents import Documents
-from lattice.server.joining import Joining
-from lattice.server.nodelogs import LogQuestion
-from lattice.server.signing import read_request, sign
+from lattice.server.access.authentication import Tokens
+from lattice.server.requests.catalog import Catalog
+from lattice.server.access.certificate_authority import new_authority, open_server_pair
+from lattice.server.discovery.documents import Documents
+from lattice.server.agents.join import Joining
+from lattice.server.agents.log_requests import LogQuestion
+from lattice.server.access.node_certificates import read_request, sign
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Delete, Key
 

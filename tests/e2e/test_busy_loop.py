@@ -13,7 +13,7 @@ import pytest
 from rack import workload
 from running import TIMES, Object, Site, until
 
-from lattice.server.certificates import Authority, new_authority
+from lattice.server.access.certificate_authority import Authority, new_authority
 
 pytestmark = [pytest.mark.xdist_group("busy-loop"), pytest.mark.timeout(180)]
 

@@ -13,7 +13,7 @@ import pytest
 from servers import LATTICE, Server, running_server
 from wire import Wire
 
-from lattice.cli.config import read_kubeconfig
+from lattice.cli.client.config import read_kubeconfig
 from lattice.wire import control_pb2 as pb
 from lattice.wire import control_pb2_grpc as rpc
 

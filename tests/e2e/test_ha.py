@@ -18,7 +18,7 @@ from histories import WORKLOADS as STORED
 from running import until
 from wire import CONFIGMAPS, Wire
 
-from lattice.kinds.base import Condition, Metadata
+from lattice.kinds.meta.base import Condition, Metadata
 from lattice.kinds.node import LatticeNode, NodeStatus
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
 

@@ -9,7 +9,7 @@ from servers import running_server, start
 from wire import CLASSES, CONFIGMAPS, Wire, configmap, node_class, refused
 
 from lattice.clock import SystemClock
-from lattice.store.sqlite import SqliteStore
+from lattice.store.sqlite.store import SqliteStore
 
 pytestmark = [pytest.mark.xdist_group("protocol-reads"), pytest.mark.timeout(60)]
 

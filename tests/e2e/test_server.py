@@ -17,8 +17,8 @@ from contract.etcd_server import EtcdServer, free_port, running_etcd
 from servers import LATTICE, Server
 from wire import CONFIGMAPS, Wire, configmap
 
-from lattice.store import etcd_pb2 as pb
-from lattice.store import etcd_pb2_grpc as pb_grpc
+from lattice.store.etcd import etcd_pb2 as pb
+from lattice.store.etcd import etcd_pb2_grpc as pb_grpc
 
 pytestmark = [pytest.mark.xdist_group("server-on-etcd"), pytest.mark.timeout(90)]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lattice.cli.config import read_kubeconfig
+from lattice.cli.client.config import read_kubeconfig
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"

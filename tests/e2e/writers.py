@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from wire import CONFIGMAPS, configmap
 
-from lattice.cli.config import read_kubeconfig
+from lattice.cli.client.config import read_kubeconfig
 
 NAMES = 60  # few enough that writers meet one another
 Outcome = Literal["ok", "refused", "unknown"]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from proofs import many
 
 from lattice.engine.decide import COLUMNS_OF_A_BASE, COLUMNS_OF_A_STATE, NOWHERE, RULED_OUT, SIGHTINGS, decide
-from lattice.engine.derived import most_columns
-from lattice.engine.order import tie_rank
+from lattice.engine.derived_columns import most_columns
+from lattice.engine.tie_order import tie_rank
 from lattice.engine.plugin import Profile
 from lattice.engine.table import Table
 

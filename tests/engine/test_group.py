@@ -12,7 +12,7 @@ from picked import told, told_together
 from proofs import many
 
 from lattice.engine.decide import Decision, decide
-from lattice.engine.group import MOST_AHEAD, decide_many, groupable
+from lattice.engine.decide_batch import MOST_AHEAD, decide_many, groupable
 from lattice.engine.plugin import Profile
 from lattice.engine.table import Table
 

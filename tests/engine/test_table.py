@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from proofs import many
 
-from lattice.engine.derived import CHANGES_KEPT
-from lattice.engine.order import tie_rank
+from lattice.engine.derived_columns import CHANGES_KEPT
+from lattice.engine.tie_order import tie_rank
 from lattice.engine.table import FIRST_CAPACITY, FIRST_LINES, Some, Table
 
 

@@ -8,22 +8,22 @@ from google.protobuf.message import DecodeError
 
 from lattice.errors import LatticeError
 from lattice.kinds import KINDS
-from lattice.kinds.body import parse_json
-from lattice.kinds.jointoken import parse_token
-from lattice.kinds.jsonpath import compile_path
-from lattice.kinds.manifest import load
-from lattice.kinds.quantity import parse_bits, parse_bytes, parse_cores, parse_count, parse_millis, parse_seconds
-from lattice.kinds.selector import parse_selector
-from lattice.placement.prices import PriceBook
-from lattice.server.admission import admit, complete, demand_identity
-from lattice.server.catalog import Catalog
-from lattice.server.fields import parse_field_selector
-from lattice.server.lists import read_token
-from lattice.server.patch import json_patch, merge_patch, strategic_merge_patch
-from lattice.server.protobuf import decode
-from lattice.server.registration import problem, registered
-from lattice.server.signing import read_request
-from lattice.server.spoken import beat_of, beat_problem
+from lattice.kinds.meta.json_body import parse_json
+from lattice.kinds.join_token import parse_token
+from lattice.kinds.meta.jsonpath import compile_path
+from lattice.kinds.meta.yaml_manifest import load
+from lattice.kinds.meta.quantity import parse_bits, parse_bytes, parse_cores, parse_count, parse_millis, parse_seconds
+from lattice.kinds.meta.selector import parse_selector
+from lattice.placement.inputs.price_book import PriceBook
+from lattice.server.resources.admission import admit, complete, demand_identity
+from lattice.server.requests.catalog import Catalog
+from lattice.server.requests.fields import parse_field_selector
+from lattice.server.resources.lists import read_token
+from lattice.server.apply.patch import json_patch, merge_patch, strategic_merge_patch
+from lattice.server.requests.kube_protobuf import decode
+from lattice.server.agents.registration_part import problem, registered
+from lattice.server.access.node_certificates import read_request
+from lattice.server.agents.codec import beat_of, beat_problem
 from lattice.wire import agent_pb2 as pb
 
 POOL = b"""apiVersion: lattice.dev/v1alpha1

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.errors import LatticeError, Malformed
-from lattice.kinds.jsonpath import compile_path
-from lattice.kinds.template import compile_template
+from lattice.kinds.meta.jsonpath import compile_path
+from lattice.kinds.meta.jsonpath_template import compile_template
 
 LISTED = {
     "kind": "List",

@@ -7,13 +7,14 @@ import msgspec
 import pytest
 import yaml
 
-from lattice.kinds import CORE_KINDS, KINDS, LATTICE_KINDS, manifest
-from lattice.kinds.base import Kind, Part
+from lattice.kinds import CORE_KINDS, KINDS, LATTICE_KINDS
+from lattice.kinds.meta import yaml_manifest as manifest
+from lattice.kinds.meta.base import Kind, Part
 from lattice.kinds.constraint import Taint, Toleration
 from lattice.kinds.pool import PoolStatus
-from lattice.kinds.schema import structural_schema
+from lattice.kinds.meta.schema import structural_schema
 from lattice.kinds.service import ServiceStatus
-from lattice.kinds.structural import Findings, compile_schema
+from lattice.kinds.meta.validator import Findings, compile_schema
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BY_NAME = {kind.resource.kind: kind for kind in KINDS}

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.errors import Denied
-from lattice.kinds.base import Metadata
+from lattice.kinds.meta.base import Metadata
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import Account, LatticeLedger, LedgerSpec, Lot, cloud_terms, overflow_terms, pool_terms, terms
-from lattice.kinds.metadata import name_problem
+from lattice.kinds.meta.metadata import name_problem
 from lattice.kinds.pool import LatticePool
-from lattice.server.authority import ADMINS, Deed, authorize
-from lattice.server.call import User
+from lattice.server.access.authorization import ADMINS, Deed, authorize
+from lattice.server.requests.call import User
 
 
 def pool(name: str) -> Account:

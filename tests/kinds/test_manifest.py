@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.errors import LatticeError, Malformed, TooLarge
-from lattice.kinds.manifest import MAX_NODES, decode_stored, encode, load, parse_json
+from lattice.kinds.meta.yaml_manifest import MAX_NODES, decode_stored, encode, load, parse_json
 
 
 def refused(act):

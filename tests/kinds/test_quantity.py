@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.errors import Invalid
-from lattice.kinds import quantity as q
+from lattice.kinds.meta import quantity as q
 
 counts = st.integers(min_value=0, max_value=q.LARGEST)
 

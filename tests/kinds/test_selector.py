@@ -5,15 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.errors import Malformed
-from lattice.kinds.selector import (
-    LabelSelector,
-    Requirement,
-    dns_label_problem,
-    key_problem,
-    parse_selector,
-    subdomain_problem,
-    value_problem,
-)
+from lattice.kinds.meta.selector import LabelSelector, Requirement, dns_label_problem, key_problem, parse_selector, subdomain_problem, value_problem
 
 LABELS = {"env": "prod", "tier": "web", "compliance": ["soc2", "hipaa"], "cores": "8"}
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from lattice.kinds import KINDS
-from lattice.kinds.base import LIST_MAP_BY_NAME, LIST_SET, Kind, Part, Resource
-from lattice.kinds.schema import structural_schema
-from lattice.kinds.structural import Findings, compile_schema
+from lattice.kinds.meta.base import LIST_MAP_BY_NAME, LIST_SET, Kind, Part, Resource
+from lattice.kinds.meta.schema import structural_schema
+from lattice.kinds.meta.validator import Findings, compile_schema
 
 
 class Port(Part):

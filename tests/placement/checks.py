@@ -6,14 +6,14 @@ from decimal import Decimal
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
-from lattice.kinds.nodeclass import LatticeNodeClass
+from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.placement.fleet import Fleet
-from lattice.placement.offer import Offer
-from lattice.placement.plan import Settled
-from lattice.placement.world import World
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.offer import Offer
+from lattice.placement.plan.plan import Settled
+from lattice.placement.model.world import World
 
 GIB = 1 << 30
 MONTH = 720

@@ -6,12 +6,12 @@ from typing import Any
 
 from worlds import REGIONS, a_class, a_cloud, a_policy, a_pool, a_service, a_static
 
-from lattice.kinds.base import Kind
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.placement.prices import PriceBook
-from lattice.placement.world import World
+from lattice.placement.inputs.price_book import PriceBook
+from lattice.placement.model.world import World
 
 NAMES = ("api", "batch", "cache", "db", "edge", "web")
 CLASSES = (

@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from lattice.kinds.base import Kind
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
-from lattice.kinds.nodeclass import LatticeNodeClass
+from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import ClusterPolicy, LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.selector import LabelSelector, Requirement
+from lattice.kinds.meta.selector import LabelSelector, Requirement
 from lattice.kinds.service import LatticeService
-from lattice.placement.world import World
+from lattice.placement.model.world import World
 
 MARK = "judged"
 OWN = "own-"  # before the name of a policy: its copy for the service in question

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from lattice.kinds.nodeclass import LatticeNodeClass
+from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.placement.plan import Settled
-from lattice.placement.world import World
+from lattice.placement.plan.plan import Settled
+from lattice.placement.model.world import World
 
 GIB = 1 << 30
 MONTH = 720

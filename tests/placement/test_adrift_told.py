@@ -3,9 +3,9 @@
 import pytest
 from worlds import a_pool, a_service, a_world
 
-from lattice.placement.answer import answer
-from lattice.placement.plan import plan, settle
-from lattice.placement.world import Key, World
+from lattice.placement.queries.dispatch import answer
+from lattice.placement.plan.plan import plan, settle
+from lattice.placement.model.world import Key, World
 
 P1: Key = ("LatticePool", "", "p1")
 FULL = {"maxNodes": 1}

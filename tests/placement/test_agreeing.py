@@ -6,13 +6,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from worlds import EXAMPLES, a_policy, a_pool, a_service, a_static, a_world, policies, pools, services, worlds
 
-from lattice.kinds.base import Kind
-from lattice.placement.answer import answer
-from lattice.placement.change import changed
-from lattice.placement.fit import fit
-from lattice.placement.plan import plan, settle
-from lattice.placement.report import Document
-from lattice.placement.world import World
+from lattice.kinds.meta.base import Kind
+from lattice.placement.queries.dispatch import answer
+from lattice.placement.model.edits import changed
+from lattice.placement.fit.fit import fit
+from lattice.placement.plan.plan import plan, settle
+from lattice.placement.queries.plan_document import Document
+from lattice.placement.model.world import World
 
 API = "default/api"
 GDPR = {"compliance": ["gdpr"]}

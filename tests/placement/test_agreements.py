@@ -12,7 +12,7 @@ from lattice.kinds.agreement import AgreementStatus, Endpoint
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.agreements import Name, Pair, agreed, agreement, endpoints, environment, name_of, pair_of, pairs
+from lattice.lifecycle.agreements import Name, Pair, agreed, agreement, endpoints, environment, name_of, pair_of, pairs
 
 
 def a_service(name: str, resources: dict[str, Any] | None = None, namespace: str = "default") -> LatticeService:

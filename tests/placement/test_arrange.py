@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from worlds import a_class, a_policy, a_pool, a_service, a_static, a_world
 
-from lattice.kinds.base import Kind
-from lattice.placement.arrange import groups, in_order, misplaced, outgrown, stale
-from lattice.placement.plan import Settled, settle
+from lattice.kinds.meta.base import Kind
+from lattice.placement.greedy.place_all import groups, in_order, misplaced, outgrown, stale
+from lattice.placement.plan.plan import Settled, settle
 
 EAST, WEST = "us-east-1", "us-west-2"
 

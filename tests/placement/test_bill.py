@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.placement.bill import Bill, Machine, Tenant, bill, dominant_shares, split
+from lattice.placement.model.costs import Bill, Machine, Tenant, bill, dominant_shares, split
 
 MANY = settings(max_examples=500, deadline=None)
 ROOM = {"cpu": 4000, "memory": 16 << 30}

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from worlds import EXAMPLES, a_class, a_pool, a_service, a_static, a_world, arranged, worlds
 
-from lattice.kinds.base import Kind
-from lattice.placement.bound import may_fit
-from lattice.placement.obstacle import IGNORABLE, dropping, obstacles, reseat
-from lattice.placement.place import place
-from lattice.placement.plan import settle
-from lattice.placement.world import World
+from lattice.kinds.meta.base import Kind
+from lattice.placement.greedy.upper_bound import may_fit
+from lattice.placement.explain.blockers import IGNORABLE, dropping, obstacles, reseat
+from lattice.placement.greedy.place import place
+from lattice.placement.plan.plan import settle
+from lattice.placement.model.world import World
 
 API = "default/api"
 

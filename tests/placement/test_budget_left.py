@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 import pytest
 from worlds import a_cloud, a_pool, a_service, a_world
 
-from lattice.cli.columns import Look
-from lattice.cli.fleet_tables import plan_lines
-from lattice.kinds.base import Kind
-from lattice.placement.answer import answer
-from lattice.placement.report import Document
+from lattice.cli.output.columns import Look
+from lattice.cli.output.plan_tables import plan_lines
+from lattice.kinds.meta.base import Kind
+from lattice.placement.queries.dispatch import answer
+from lattice.placement.queries.plan_document import Document
 
 LATE = datetime(2026, 11, 28, tzinfo=UTC)  # three days of the month are left
 USED_UP = (

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from test_world import bound, node
 from worlds import REGIONS, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 
-from lattice.kinds.base import Kind
-from lattice.placement.fleet_program import useful_types
-from lattice.placement.optimise import Effort, FleetPlan, optimise
-from lattice.placement.plan import Settled, settle
-from lattice.placement.prices import PriceBook
-from lattice.placement.world import World
+from lattice.kinds.meta.base import Kind
+from lattice.placement.optimise.fleet_problem import useful_types
+from lattice.placement.optimise.optimise import Effort, FleetPlan, optimise
+from lattice.placement.plan.plan import Settled, settle
+from lattice.placement.inputs.price_book import PriceBook
+from lattice.placement.model.world import World
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 SOME = settings(max_examples=1500 if LONG else 60, deadline=None, suppress_health_check=list(HealthCheck))

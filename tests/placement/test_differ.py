@@ -7,8 +7,8 @@ import pytest
 from worlds import a_class, a_pool, a_service, a_world
 
 from lattice.errors import Malformed
-from lattice.placement.answer import answer
-from lattice.placement.differ import differences
+from lattice.placement.queries.dispatch import answer
+from lattice.placement.queries.plan_diff import differences
 
 WORLD = a_world(a_class(), a_pool(capacity={"maxNodes": 1}), a_service("old", cores=2, replicas=1))
 CHANGE = [a_service("new", cores=2, replicas=1), a_service("wide", cores=3, replicas=1)]

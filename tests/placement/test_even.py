@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from worlds import a_class, a_policy, a_pool, a_service, a_static, a_world, arranged
 
-from lattice.kinds.base import Kind
-from lattice.placement.plan import settle
-from lattice.placement.why import why
-from lattice.placement.world import World, placed_counts
+from lattice.kinds.meta.base import Kind
+from lattice.placement.plan.plan import settle
+from lattice.placement.queries.why import why
+from lattice.placement.model.world import World, placed_counts
 
 CHEAP, DEAR = a_class("s", 4, 16, 0.1), a_class("l", 4, 16, 0.9)
 EAST, WEST = a_pool("east", region="east", classes=["s"]), a_pool("west", region="west", classes=["l"])

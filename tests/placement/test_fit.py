@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, seed_world, worlds
 
-from lattice.kinds.base import Kind
-from lattice.placement.answer import answer
-from lattice.placement.change import Change, changed
-from lattice.placement.fit import MOST_PARTS, Suggestion, fit
-from lattice.placement.plan import plan, settle
-from lattice.placement.verdict import judge
-from lattice.placement.world import World
+from lattice.kinds.meta.base import Kind
+from lattice.placement.queries.dispatch import answer
+from lattice.placement.model.edits import Change, changed
+from lattice.placement.fit.fit import MOST_PARTS, Suggestion, fit
+from lattice.placement.plan.plan import plan, settle
+from lattice.placement.explain.verdict import judge
+from lattice.placement.model.world import World
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller world would take minutes to find

@@ -8,14 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from worlds import KIND, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made, worlds
 
 from lattice.errors import Invalid
-from lattice.kinds.base import Kind
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.pool import LatticePool
-from lattice.placement.optimise import Effort, optimise
-from lattice.placement.plan import plan, settle
-from lattice.placement.whatif import losses
-from lattice.placement.world import World
-from lattice.server.admission import admit
-from lattice.server.catalog import serve
+from lattice.placement.optimise.optimise import Effort, optimise
+from lattice.placement.plan.plan import plan, settle
+from lattice.placement.plan.whatif import losses
+from lattice.placement.model.world import World
+from lattice.server.resources.admission import admit
+from lattice.server.requests.catalog import serve
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 SOME = settings(max_examples=2000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))

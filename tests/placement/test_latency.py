@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.errors import Invalid
-from lattice.placement.latency import UNKNOWN, Latencies, Place, Rtt
-from lattice.placement.places import site_of
+from lattice.placement.inputs.latency import UNKNOWN, Latencies, Place, Rtt
+from lattice.placement.inputs.region_coordinates import site_of
 
 EAST = Place("us-east", "aws", "us-east-1", "us-east-1a")
 EAST_TOO = Place("batch", "aws", "us-east-1", "us-east-1a")

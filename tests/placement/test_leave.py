@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.placement.leave import leaving
+from lattice.placement.greedy.scale_down import leaving
 
 
 @pytest.mark.parametrize(

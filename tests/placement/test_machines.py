@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.kinds.base import Metadata
+from lattice.kinds.meta.base import Metadata
 from lattice.kinds.workload import LatticeWorkload, Retry, WorkloadSpec, WorkloadStatus
-from lattice.placement.machines import Machines, NodeSeen, Steps, leaves_by_itself, paid_back, steps
+from lattice.lifecycle.machines import Machines, NodeSeen, Steps, leaves_by_itself, paid_back, steps
 
 
 def seen(name: str, kind: str = "nano", **said: object) -> NodeSeen:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from lattice.errors import Invalid
 from lattice.kinds.ledger import Account, LatticeLedger, LedgerSpec, Lot
-from lattice.placement import money
-from lattice.placement.money import UNLIMITED, Allowed, Charge, Refused, State, accrue, charge, headroom, may_commit, opened, release
+from lattice.placement.inputs import ledger_math as money
+from lattice.placement.inputs.ledger_math import UNLIMITED, Allowed, Charge, Refused, State, accrue, charge, headroom, may_commit, opened, release
 
 DOLLAR = 1_000_000
 START = datetime(2026, 11, 1, tzinfo=UTC)

@@ -3,11 +3,11 @@
 import pytest
 from worlds import a_policy, a_pool, a_service, a_world
 
-from lattice.kinds.base import Kind
-from lattice.placement.demand import ReplicaAsk
-from lattice.placement.plan import plan, settle
-from lattice.placement.size import settle as settle_one
-from lattice.placement.world import World
+from lattice.kinds.meta.base import Kind
+from lattice.placement.model.demand import ReplicaAsk
+from lattice.placement.plan.plan import plan, settle
+from lattice.placement.greedy.machine_choice import settle as settle_one
+from lattice.placement.model.world import World
 
 CALLS = {"db": {"type": "service", "direction": "outbound"}}
 CALLED = {"web": {"type": "service", "direction": "outbound"}}

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worlds import a_class, a_pool, a_service, a_static, a_world
 
-from lattice.kinds.base import Kind
-from lattice.placement.fleet_program import useful_types
-from lattice.placement.optimise import Effort, FleetPlan, optimise
-from lattice.placement.plan import Settled, plan, settle
-from lattice.placement.world import World
+from lattice.kinds.meta.base import Kind
+from lattice.placement.optimise.fleet_problem import useful_types
+from lattice.placement.optimise.optimise import Effort, FleetPlan, optimise
+from lattice.placement.plan.plan import Settled, plan, settle
+from lattice.placement.model.world import World
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 SOME = settings(max_examples=3000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))

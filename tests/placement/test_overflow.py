@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 
-from lattice.kinds.base import Kind
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
-from lattice.placement.plan import Settled, plan, settle
-from lattice.placement.plugins.overflow import utilisation
+from lattice.placement.plan.plan import Settled, plan, settle
+from lattice.placement.plugins.filters.overflow import utilisation
 
 API = "default/api"
 CLASSES = (a_class(), a_class("cheap", price=0.1, providers=["gcp"]))

@@ -7,12 +7,12 @@ import pytest
 from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, arranged, made
 
 from lattice.engine.explain import why_not
-from lattice.kinds.base import Kind
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.policy import LatticePlacementPolicy
-from lattice.placement.demand import Demand
-from lattice.placement.place import Placement, place
-from lattice.placement.plan import settle
-from lattice.placement.world import World
+from lattice.placement.model.demand import Demand
+from lattice.placement.greedy.place import Placement, place
+from lattice.placement.plan.plan import settle
+from lattice.placement.model.world import World
 
 API = "default/api"
 

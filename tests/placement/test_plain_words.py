@@ -8,14 +8,14 @@ import pytest
 from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made
 
 from lattice.errors import Invalid, NotFound
-from lattice.kinds.base import Kind
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.pool import LatticePool
-from lattice.placement.answer import answer, demand_namespace
-from lattice.placement.conditions import budget_exceeded
-from lattice.placement.differ import differences
-from lattice.placement.latency import Place, demand_places
-from lattice.placement.report import Document
-from lattice.placement.world import World
+from lattice.placement.queries.dispatch import answer, demand_namespace
+from lattice.placement.status.supply_conditions import budget_exceeded
+from lattice.placement.queries.plan_diff import differences
+from lattice.placement.inputs.latency import Place, demand_places
+from lattice.placement.queries.plan_document import Document
+from lattice.placement.model.world import World
 
 API = "default/api"
 THREE = a_service(cores=4, replicas=3)

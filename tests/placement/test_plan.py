@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, worlds
 
 from lattice.kinds.cluster import LatticeCluster
-from lattice.placement.plan import Plan, Settled, compare, plan, settle
-from lattice.placement.present import BLANK
-from lattice.placement.world import World
+from lattice.placement.plan.plan import Plan, Settled, compare, plan, settle
+from lattice.placement.model.current_state import BLANK
+from lattice.placement.model.world import World
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 MANY = settings(max_examples=4000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from worlds import a_class, a_cloud, a_pool, a_service, a_static, a_world
 
-from lattice.kinds.base import Kind
-from lattice.placement.plan import Settled, plan, settle
-from lattice.placement.whatif import Event, happening
-from lattice.placement.world import Key, World
+from lattice.kinds.meta.base import Kind
+from lattice.placement.plan.plan import Settled, plan, settle
+from lattice.placement.plan.whatif import Event, happening
+from lattice.placement.model.world import Key, World
 
 P1: Key = ("LatticePool", "", "p1")
 API = "default/api"

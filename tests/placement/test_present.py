@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import a_class, a_pool, a_service, a_world, made
 
-from lattice.kinds.base import Kind
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.node import LatticeNode
-from lattice.placement.fleet import Fleet
-from lattice.placement.size import pick_machine, take_seat
-from lattice.placement.world import World
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.greedy.machine_choice import pick_machine, take_seat
+from lattice.placement.model.world import World
 
 K = TypeVar("K", bound=Kind)
 EXAMPLES = settings(max_examples=60, deadline=None)

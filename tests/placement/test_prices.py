@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.errors import Invalid
-from lattice.kinds.base import Metadata
-from lattice.kinds.nodeclass import ClassOnProvider, LatticeNodeClass, NodeClassSpec
-from lattice.kinds.quantity import GIB
-from lattice.placement.listed import AS_OF, listed_prices, listed_size
-from lattice.placement.prices import Price, PriceBook, price_of
+from lattice.kinds.meta.base import Metadata
+from lattice.kinds.node_class import ClassOnProvider, LatticeNodeClass, NodeClassSpec
+from lattice.kinds.meta.quantity import GIB
+from lattice.placement.inputs.price_catalog import AS_OF, listed_prices, listed_size
+from lattice.placement.inputs.price_book import Price, PriceBook, price_of
 
 EMPTY = PriceBook({})
 SKYPILOT = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone\n"

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.errors import Invalid
-from lattice.placement.program import Cap, Least, Load, Model, Near, Outcome, Program, Source
-from lattice.placement.solve import relax, solve
+from lattice.placement.optimise.problem import Cap, Least, Load, Model, Near, Outcome, Program, Source
+from lattice.placement.optimise.solve import relax, solve
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 RESOURCES = ("cpu", "memory")

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from worlds import EXAMPLES, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, worlds
 
-from lattice.kinds.base import Kind
-from lattice.placement.answer import answer
-from lattice.placement.plan import settle
-from lattice.placement.verdict import judge
-from lattice.placement.world import World
+from lattice.kinds.meta.base import Kind
+from lattice.placement.queries.dispatch import answer
+from lattice.placement.plan.plan import settle
+from lattice.placement.explain.verdict import judge
+from lattice.placement.model.world import World
 
 SMALL = {"maxNodes": 0, "maxCores": 2, "maxMemoryGi": 1}
 

@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import a_class, a_cloud, a_pool, a_service, a_static
 
-from lattice.cli.columns import Look
-from lattice.cli.fleet_tables import cost_lines, optimum_lines, plan_lines, whatif_lines
-from lattice.cli.service_tables import fit_lines, why_lines
-from lattice.cli.sources import manifests
-from lattice.cli.worlds import LOOKED_AT, admitted
+from lattice.cli.output.columns import Look
+from lattice.cli.output.plan_tables import cost_lines, optimum_lines, plan_lines, whatif_lines
+from lattice.cli.output.service_tables import fit_lines, why_lines
+from lattice.cli.client.manifests import manifests
+from lattice.cli.fleet.offline_world import LOOKED_AT, admitted
 from lattice.errors import Malformed, NotFound
 from lattice.kinds.service import LatticeService
-from lattice.placement.answer import ASKS, answer
-from lattice.placement.money import dollars
-from lattice.placement.plan import settle
-from lattice.placement.report import money, rate
-from lattice.placement.why import ranges
-from lattice.placement.world import World
+from lattice.placement.queries.dispatch import ASKS, answer
+from lattice.placement.inputs.ledger_math import dollars
+from lattice.placement.plan.plan import settle
+from lattice.placement.queries.plan_document import money, rate
+from lattice.placement.queries.why import ranges
+from lattice.placement.model.world import World
 
 WORLDS = Path(__file__).parents[2] / "examples" / "worlds"
 API = "default/api-gateway"

@@ -8,18 +8,18 @@ from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_wo
 
 from lattice.errors import NotFound
 from lattice.kinds import KINDS
-from lattice.kinds.base import Kind, Metadata
+from lattice.kinds.meta.base import Kind, Metadata
 from lattice.kinds.ledger import Account, LatticeLedger, LedgerSpec, LedgerStatus, Lot, cloud_terms
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.placement.conditions import conditions
-from lattice.placement.place import place
-from lattice.placement.plan import Plan, Settled, plan, settle
-from lattice.placement.present import Layout
-from lattice.placement.required import as_infrastructure
-from lattice.placement.verdict import Verdict, judge
-from lattice.placement.whatif import Event, whatif
-from lattice.placement.world import key
+from lattice.placement.status.supply_conditions import conditions
+from lattice.placement.greedy.place import place
+from lattice.placement.plan.plan import Plan, Settled, plan, settle
+from lattice.placement.model.current_state import Layout
+from lattice.placement.explain.required_infrastructure import as_infrastructure
+from lattice.placement.explain.verdict import Verdict, judge
+from lattice.placement.plan.whatif import Event, whatif
+from lattice.placement.model.world import key
 
 API = "default/api"
 replaced = msgspec.structs.replace

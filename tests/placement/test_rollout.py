@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.placement.replicas import Cell, free_slots
-from lattice.placement.rollout import Around, Replica, Steps, next_steps
+from lattice.lifecycle.replica_template import Cell, free_slots
+from lattice.lifecycle.rollout import Around, Replica, Steps, next_steps
 
 A: Cell = ("us-001", "m")
 B: Cell = ("eu-001", "m")

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from worlds import EXAMPLE, a_class, a_pool, a_service, a_world, made, read_world, seed_world
 
-from lattice.kinds.base import Kind
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.infrastructure import StaticInfrastructure
-from lattice.kinds.nodeclass import LatticeNodeClass
+from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
-from lattice.placement.plan import Settled, settle
-from lattice.placement.status import pool_status, spending
-from lattice.placement.verdict import judge
-from lattice.placement.world import World
+from lattice.placement.plan.plan import Settled, settle
+from lattice.placement.status.service_status import pool_status, spending
+from lattice.placement.explain.verdict import judge
+from lattice.placement.model.world import World
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GATEWAY = "default/api-gateway"

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from worlds import a_service
 
-from lattice.kinds.base import Condition, Metadata, OwnerReference
+from lattice.kinds.meta.base import Condition, Metadata, OwnerReference
 from lattice.kinds.node import LatticeNode, NodeSpec, NodeStatus
 from lattice.kinds.service import LatticeService, PlacedIn, ServiceStatus
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadStatus
-from lattice.placement.replicas import in_cell, template, workload
-from lattice.placement.seen import Patience, Seen, has_joined, is_staying, look, silence
+from lattice.lifecycle.replica_template import in_cell, template, workload
+from lattice.lifecycle.replica_state import Patience, Seen, has_joined, is_staying, look, silence
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 PATIENCE = Patience(NOW, timedelta(seconds=10))

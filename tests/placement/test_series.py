@@ -13,16 +13,16 @@ from crowds import crowd, dice
 from worlds import EXAMPLES, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 
 from lattice.engine.decide import Decision
-from lattice.kinds.base import Kind
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.service import LatticeService
-from lattice.placement.arrange import in_order
-from lattice.placement.demand import Demand
-from lattice.placement.fleet import Fleet
-from lattice.placement.place import Placement, missing_replicas, place_each, place_most
-from lattice.placement.profile import profile_of
-from lattice.placement.series import Series, decide_with_overflow
-from lattice.placement.size import settle
-from lattice.placement.world import World
+from lattice.placement.greedy.place_all import in_order
+from lattice.placement.model.demand import Demand
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.greedy.place import Placement, missing_replicas, place_each, place_most
+from lattice.placement.greedy.profile import profile_of
+from lattice.placement.greedy.incremental import Series, decide_with_overflow
+from lattice.placement.greedy.machine_choice import settle
+from lattice.placement.model.world import World
 
 ALL = 1 << 30
 
@@ -141,7 +141,7 @@ def test_what_comes_out_the_same_is_not_decided_again(monkeypatch: pytest.Monkey
     """20 machines to a cluster, 4 replicas to a machine: a few decisions for each cluster."""
     world, decided = a_world(a_pool(), a_pool("p2"), a_service(replicas=800)), []
     real = decide_with_overflow
-    monkeypatch.setattr("lattice.placement.series.decide_with_overflow", lambda *given: decided.append(1) or real(*given))
+    monkeypatch.setattr("lattice.placement.greedy.incremental.decide_with_overflow", lambda *given: decided.append(1) or real(*given))
     placement = place_each(world.demands["default/api"], world.fleet(), 0)
     assert len(placement.seats) == 800
     assert len(decided) <= 3 * 13
@@ -151,7 +151,7 @@ def test_offers_that_sell_out_are_not_all_looked_at_again(monkeypatch: pytest.Mo
     """50 pools of one machine, 4 replicas to a machine."""
     world, decided = a_world(*(a_pool(f"p{n:02}", capacity={"maxNodes": 1}) for n in range(50)), a_service(replicas=200)), []
     real = decide_with_overflow
-    monkeypatch.setattr("lattice.placement.series.decide_with_overflow", lambda *given: decided.append(1) or real(*given))
+    monkeypatch.setattr("lattice.placement.greedy.incremental.decide_with_overflow", lambda *given: decided.append(1) or real(*given))
     placement = place_each(world.demands["default/api"], world.fleet(), 0)
     assert len(placement.seats) == 200
     assert len(decided) <= 3

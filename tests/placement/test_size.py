@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 
-from lattice.kinds.base import Kind
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
-from lattice.placement.plan import plan, settle
-from lattice.placement.present import BLANK
-from lattice.placement.size import cluster_name
-from lattice.placement.world import World
+from lattice.placement.plan.plan import plan, settle
+from lattice.placement.model.current_state import BLANK
+from lattice.placement.greedy.machine_choice import cluster_name
+from lattice.placement.model.world import World
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from worlds import EXAMPLES, a_pool, a_service, a_world, worlds
 
 from lattice.kinds.cluster import LatticeCluster
-from lattice.placement.fleet import Fleet
-from lattice.placement.plan import settle
-from lattice.placement.replicas import Cell
-from lattice.placement.seen import Seen
-from lattice.placement.size import class_counts
-from lattice.placement.stages import decide_stages
-from lattice.placement.world import World, placed_counts
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.plan.plan import settle
+from lattice.lifecycle.replica_template import Cell
+from lattice.lifecycle.replica_state import Seen
+from lattice.placement.greedy.machine_choice import class_counts
+from lattice.placement.greedy.commit_stages import decide_stages
+from lattice.placement.model.world import World, placed_counts
 
 
 def where(world: World, fleet: Fleet) -> dict[str, Counter[tuple[str, str, str]]]:

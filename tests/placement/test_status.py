@@ -7,15 +7,15 @@ import msgspec
 import pytest
 from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made
 
-from lattice.kinds.base import Condition, Kind
+from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.placement.conditions import budget_exceeded, capacity_pressure, conditions
-from lattice.placement.plan import Settled, settle
-from lattice.placement.pressure import scarcest
-from lattice.placement.stale import resolved
-from lattice.placement.status import dollars, placed_because, spending, state_of
+from lattice.placement.status.supply_conditions import budget_exceeded, capacity_pressure, conditions
+from lattice.placement.plan.plan import Settled, settle
+from lattice.placement.status.pressure import scarcest
+from lattice.placement.status.placement_conditions import resolved
+from lattice.placement.status.service_status import dollars, placed_because, spending, state_of
 
 
 def settled(*objects: Kind) -> Settled:

@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 
 from lattice.kinds.pool import PoolSpending, PoolStatus
-from lattice.placement.supplied import steadied
+from lattice.placement.status.supply_status import steadied
 
 
 def spent(current: str, projected: str) -> PoolStatus:

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from worlds import a_class, a_cloud, a_pool, a_service, a_static, a_world, made
 
-from lattice.kinds.base import Kind
-from lattice.kinds.nodeclass import LatticeNodeClass
+from lattice.kinds.meta.base import Kind
+from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
-from lattice.placement.offer import NO_LIMIT, Offer
-from lattice.placement.plan import settle
-from lattice.placement.prices import PriceBook
-from lattice.placement.supply import Supply, compile_supply
+from lattice.placement.model.offer import NO_LIMIT, Offer
+from lattice.placement.plan.plan import settle
+from lattice.placement.inputs.price_book import PriceBook
+from lattice.placement.model.supply import Supply, compile_supply
 
 GIB = 1 << 30
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.supplied import Use, uses
+from lattice.placement.status.supply_status import Use, uses
 
 
 def a_workload(name: str, cpu: str, cluster: str = "c1", service: str = "", revision: str = "") -> LatticeWorkload:

@@ -20,17 +20,17 @@ from worlds import (
     worlds,
 )
 
-from lattice.kinds.base import Kind
-from lattice.placement.arrange import arrange
-from lattice.placement.contradiction import contradictions
-from lattice.placement.demand import Requirement
-from lattice.placement.fleet import Fleet
-from lattice.placement.obstacle import IGNORABLE, Limit, dropping, is_feasible, obstacles
-from lattice.placement.place import place
-from lattice.placement.plan import settle
-from lattice.placement.required import as_infrastructure, pattern
-from lattice.placement.verdict import Verdict, judge
-from lattice.placement.world import World
+from lattice.kinds.meta.base import Kind
+from lattice.placement.greedy.place_all import arrange
+from lattice.placement.explain.contradiction import contradictions
+from lattice.placement.model.demand import Requirement
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.explain.blockers import IGNORABLE, Limit, dropping, is_feasible, obstacles
+from lattice.placement.greedy.place import place
+from lattice.placement.plan.plan import settle
+from lattice.placement.explain.required_infrastructure import as_infrastructure, pattern
+from lattice.placement.explain.verdict import Verdict, judge
+from lattice.placement.model.world import World
 
 MANY = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 US: dict[str, Any] = {"region": "us-east-1"}

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from proofs import EXAMPLES, LONG
 from worlds import worlds
 
-from lattice.placement.obstacle import Obstacle
-from lattice.placement.plan import Settled, plan, settle
-from lattice.placement.verdict import judge
-from lattice.placement.world import World
+from lattice.placement.explain.blockers import Obstacle
+from lattice.placement.plan.plan import Settled, plan, settle
+from lattice.placement.explain.verdict import judge
+from lattice.placement.model.world import World
 
 LARGE = settings(max_examples=EXAMPLES if LONG else EXAMPLES // 8, deadline=None, suppress_health_check=list(HealthCheck))
 

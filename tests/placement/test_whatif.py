@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from worlds import a_class, a_cloud, a_pool, a_service, a_static, a_world
 
 from lattice.errors import Invalid, NotFound
-from lattice.kinds.base import Kind
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.placement.arrange import arrange, misplaced
-from lattice.placement.fleet import Fleet
-from lattice.placement.place import withdraw
-from lattice.placement.plan import Plan, Settled, plan, settle
-from lattice.placement.whatif import Event, losses, offer_names, whatif
-from lattice.placement.world import World
+from lattice.placement.greedy.place_all import arrange, misplaced
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.greedy.place import withdraw
+from lattice.placement.plan.plan import Plan, Settled, plan, settle
+from lattice.placement.plan.whatif import Event, losses, offer_names, whatif
+from lattice.placement.model.world import World
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 SOME = settings(max_examples=3000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -14,19 +14,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made
 
-from lattice.kinds.base import Kind
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.arrange import arrange
-from lattice.placement.catalogue import UNPRICED, is_allowed
-from lattice.placement.demand import Demand, ReplicaAsk
-from lattice.placement.fleet import Fleet
-from lattice.placement.offer import NO_LIMIT, MachineType
-from lattice.placement.place import withdraw
-from lattice.placement.plan import settle
-from lattice.placement.world import World, placed_counts
+from lattice.placement.greedy.place_all import arrange
+from lattice.placement.model.machine_catalog import UNPRICED, is_allowed
+from lattice.placement.model.demand import Demand, ReplicaAsk
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.offer import NO_LIMIT, MachineType
+from lattice.placement.greedy.place import withdraw
+from lattice.placement.plan.plan import settle
+from lattice.placement.model.world import World, placed_counts
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 SOME = settings(max_examples=3000 if LONG else 60, deadline=None, suppress_health_check=list(HealthCheck))

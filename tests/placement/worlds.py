@@ -10,16 +10,16 @@ import yaml
 from hypothesis import strategies as st
 
 from lattice.kinds import KINDS
-from lattice.kinds.base import Kind
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
-from lattice.kinds.nodeclass import LatticeNodeClass
+from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.placement.arrange import arrange
-from lattice.placement.fleet import Fleet
-from lattice.placement.prices import PriceBook
-from lattice.placement.world import World
+from lattice.placement.greedy.place_all import arrange
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.inputs.price_book import PriceBook
+from lattice.placement.model.world import World
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "3000" if os.environ.get("LATTICE_LONG") == "1" else "40"))
 K = TypeVar("K", bound=Kind)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from store.virtual import VirtualClock
 
-from lattice.kinds.nodeclass import Size
+from lattice.kinds.node_class import Size
 from lattice.providers.fake import FakeProvider
 from lattice.providers.protocol import Machine
 

@@ -8,8 +8,8 @@ from typing import Any
 from small import ask, nodes
 
 from lattice.errors import Unavailable
-from lattice.scheduling.bind import Binder, BindEvent, BindingMode, BindRequest, NodeState
-from lattice.scheduling.reserve import Reservation, Reservations
+from lattice.scheduling.cycle.binder import Binder, BindEvent, BindingMode, BindRequest, NodeState
+from lattice.scheduling.cycle.reservations import Reservation, Reservations
 
 
 class Turn:

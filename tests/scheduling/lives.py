@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lattice.kinds.workload import Retry
-from lattice.scheduling.lifecycle import Last, Report, Situation
-from lattice.scheduling.retry import written
+from lattice.lifecycle.workload import Last, Report, Situation
+from lattice.lifecycle.retry import written
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, 123456, tzinfo=UTC)
 REV, OLD = "a" * 24, "b" * 24

@@ -4,8 +4,8 @@ import msgspec
 
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.profile import PRESETS
-from lattice.scheduling.simulate import Run, simulate
+from lattice.scheduling.cycle.profile import PRESETS
+from lattice.scheduling.offline.simulate import Run, simulate
 
 GIB = 1 << 30
 

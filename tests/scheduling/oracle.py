@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lattice.kinds.constraint import MachineImage, NodeTerm
-from lattice.kinds.selector import LabelSelector, Requirement
-from lattice.scheduling.ask import Demands
-from lattice.scheduling.facts import NodeFacts
+from lattice.kinds.meta.selector import LabelSelector, Requirement
+from lattice.scheduling.table.ask import Demands
+from lattice.scheduling.table.node_info import NodeFacts
 
 
 @dataclass(frozen=True)

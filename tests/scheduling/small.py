@@ -8,16 +8,16 @@ from random import Random
 from typing import Any
 
 from lattice.engine.plugin import Profile
-from lattice.scheduling.ask import Demands, GpuNeed, WorkloadAsk
-from lattice.scheduling.facts import NodeFacts
-from lattice.scheduling.nodes import NodeTable, Placement
-from lattice.scheduling.plugins.bin_packing import BinPacking
-from lattice.scheduling.plugins.fit import Fit
-from lattice.scheduling.plugins.gpu import Gpu
-from lattice.scheduling.plugins.host_ports import HostPorts
-from lattice.scheduling.plugins.least_taken import LeastTaken
-from lattice.scheduling.plugins.node_selector import NodeSelector
-from lattice.scheduling.plugins.workload_anti_affinity import WorkloadAntiAffinity
+from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
+from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.node_table import NodeTable, Placement
+from lattice.scheduling.plugins.scores.bin_packing import BinPacking
+from lattice.scheduling.plugins.filters.fit import Fit
+from lattice.scheduling.plugins.filters.gpu import Gpu
+from lattice.scheduling.plugins.filters.host_ports import HostPorts
+from lattice.scheduling.plugins.scores.least_allocated import LeastTaken
+from lattice.scheduling.plugins.filters.node_selector import NodeSelector
+from lattice.scheduling.plugins.filters.workload_anti_affinity import WorkloadAntiAffinity
 
 FILTERS: Any = (NodeSelector(), Fit(), Gpu(), HostPorts(), WorkloadAntiAffinity())
 EMPTIEST: Any = ((LeastTaken(), 1.0),)

@@ -13,10 +13,10 @@ from oracle import Ledger
 from lattice.engine.decide import decide
 from lattice.engine.plugin import Profile
 from lattice.kinds.constraint import MachineImage, PreferredNodes, PreferredWorkloads, Spread, Volume, WorkloadTerm
-from lattice.kinds.selector import LabelSelector
-from lattice.scheduling.ask import Demands, GpuNeed, WorkloadAsk
-from lattice.scheduling.facts import NodeFacts
-from lattice.scheduling.nodes import NodeTable
+from lattice.kinds.meta.selector import LabelSelector
+from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
+from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.node_table import NodeTable
 
 KEYS = ("zone", "node", "rack") * 4 + ("nowhere",)
 TAINTS = (a_taint("t"), a_taint("t", "NoExecute"), a_taint("u", "NoSchedule", "1"), a_taint("u", "PreferNoSchedule", "1"))

@@ -3,12 +3,12 @@
 import pytest
 from small import ask, nodes, put
 
-from lattice.scheduling.allowance import Allowance, may_displace
-from lattice.scheduling.noderules import Standing
-from lattice.scheduling.preempt import Preemptor
-from lattice.scheduling.profile import compile_preset
-from lattice.scheduling.reserve import Reservations
-from lattice.scheduling.schedule import CompositeScheduler
+from lattice.lifecycle.allowance import Allowance, may_displace
+from lattice.lifecycle.node_health import Standing
+from lattice.scheduling.preemption.preemptor import Preemptor
+from lattice.scheduling.cycle.profile import compile_preset
+from lattice.scheduling.cycle.reservations import Reservations
+from lattice.scheduling.cycle.cycle import CompositeScheduler
 
 
 @pytest.mark.parametrize(

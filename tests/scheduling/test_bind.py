@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from proofs import many
 from small import ask, check_capacity, where
 
-from lattice.scheduling.bind import BindEvent, BindingMode, ResourceUpdate
-from lattice.scheduling.reserve import Reservation
+from lattice.scheduling.cycle.binder import BindEvent, BindingMode, ResourceUpdate
+from lattice.scheduling.cycle.reservations import Reservation
 
 MODES = list(BindingMode)
 

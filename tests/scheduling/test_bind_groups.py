@@ -4,8 +4,8 @@ import pytest
 from book import Side, interleave, run, side
 from small import where
 
-from lattice.scheduling.bind import BindingMode
-from lattice.scheduling.reserve import Reservation
+from lattice.scheduling.cycle.binder import BindingMode
+from lattice.scheduling.cycle.reservations import Reservation
 
 
 @pytest.mark.parametrize(

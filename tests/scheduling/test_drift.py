@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from lattice.scheduling.drift import Assigned, Held, drift
-from lattice.scheduling.lifecycle import Report
+from lattice.lifecycle.drift import Assigned, Held, drift
+from lattice.lifecycle.workload import Report
 
 REV, OLD = "a" * 24, "b" * 24
 WANTED = Assigned("uid-1", REV, is_running=True)

@@ -12,15 +12,15 @@ from proofs import EXAMPLES, LONG, PATIENCE
 from lattice.engine.decide import decide
 from lattice.engine.explain import ranked
 from lattice.engine.plugin import Profile
-from lattice.scheduling.ask import Demands, GpuNeed, WorkloadAsk
-from lattice.scheduling.facts import NodeFacts
-from lattice.scheduling.lesson import FEW
-from lattice.scheduling.mix import STARVED, Kind, Mix, States, kind_of, left_over, most_frequent, placed
-from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.plugins.fit import Fit
-from lattice.scheduling.plugins.fragmentation import GpuFragmentation, Landscape
-from lattice.scheduling.plugins.gpu import Gpu
-from lattice.scheduling.preempt import fits_on
+from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
+from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.lesson import FEW
+from lattice.scheduling.table.gpu_mix import STARVED, Kind, Mix, States, kind_of, left_over, most_frequent, placed
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.plugins.filters.fit import Fit
+from lattice.scheduling.plugins.scores.gpu_fragmentation import GpuFragmentation, Landscape
+from lattice.scheduling.plugins.filters.gpu import Gpu
+from lattice.scheduling.preemption.preemptor import fits_on
 
 pytestmark = pytest.mark.timeout(PATIENCE)
 MODELS = ("T4", "G2")

@@ -12,14 +12,14 @@ from small import ask, check_capacity, nodes, packing, put, where
 from lattice.engine.decide import decide
 from lattice.engine.explain import sentence
 from lattice.engine.plugin import Profile
-from lattice.scheduling.ask import WorkloadAsk
-from lattice.scheduling.bind import Binder, BindingMode
-from lattice.scheduling.gang import NoSeat, Seat, Together, seat_together, take
-from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.preempt import Preemptor
-from lattice.scheduling.queue import Queue
-from lattice.scheduling.reserve import Reservations
-from lattice.scheduling.schedule import CompositeScheduler
+from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.cycle.binder import Binder, BindingMode
+from lattice.scheduling.cycle.gang import NoSeat, Seat, Together, seat_together, take
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.preemption.preemptor import Preemptor
+from lattice.scheduling.cycle.queue import Queue
+from lattice.scheduling.cycle.reservations import Reservations
+from lattice.scheduling.cycle.cycle import CompositeScheduler
 
 
 def seated(table: NodeTable, sizes: list[int], least: int, profile: Profile | None = None) -> Together:

@@ -8,11 +8,11 @@ from small import recounted
 from lattice.engine.decide import NOWHERE, decide
 from lattice.engine.explain import counts, refusals
 from lattice.errors import Conflict, Invalid
-from lattice.scheduling.ask import Demands, GpuNeed
-from lattice.scheduling.facts import NodeFacts
-from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.profile import compile_preset
-from lattice.scheduling.room import lacks
+from lattice.scheduling.table.ask import Demands, GpuNeed
+from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.cycle.profile import compile_preset
+from lattice.scheduling.table.resource_fit import lacks
 
 PROFILE = compile_preset("balanced")
 

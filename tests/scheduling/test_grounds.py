@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.engine.decide import Decision, decide
-from lattice.engine.picks import Picks
-from lattice.kinds.body import encode
-from lattice.scheduling.ask import WorkloadAsk
-from lattice.scheduling.grounds import MOST_BYTES, Grounds, chosen, digest, refused
-from lattice.scheduling.profile import compile_profile, preset
-from lattice.scheduling.reserve import Reservations
-from lattice.scheduling.schedule import CompositeScheduler
+from lattice.engine.batch_result import Picks
+from lattice.kinds.meta.json_body import encode
+from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.cycle.decision_record import MOST_BYTES, Grounds, chosen, digest, refused
+from lattice.scheduling.cycle.profile import compile_profile, preset
+from lattice.scheduling.cycle.reservations import Reservations
+from lattice.scheduling.cycle.cycle import CompositeScheduler
 
 PROFILE = preset("balanced")
 COMPILED = compile_profile(PROFILE)

@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from lattice.kinds.base import Condition, Metadata
+from lattice.kinds.meta.base import Condition, Metadata
 from lattice.kinds.container import Container
 from lattice.kinds.service import LatticeService, PlacedIn, Replicas, ServiceSpec, ServiceStatus
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
-from lattice.scheduling.leaving import standing
-from lattice.scheduling.noderules import Resident, Standing, drain
+from lattice.lifecycle.eviction import standing
+from lattice.lifecycle.node_health import Resident, Standing, drain
 
 MAIN = {"main": Container(command=("sleep", "1"))}
 

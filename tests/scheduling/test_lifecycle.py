@@ -7,16 +7,8 @@ import pytest
 from lives import NOW, OLD, REV, ago, counted, done, found, says
 
 from lattice.kinds.workload import Retry
-from lattice.scheduling.lifecycle import (
-    FINAL,
-    NODE_FAULTS,
-    UNDER_WAY,
-    Action,
-    Last,
-    decide,
-    retry_by_hand,
-)
-from lattice.scheduling.retry import is_spent
+from lattice.lifecycle.workload import FINAL, NODE_FAULTS, UNDER_WAY, Action, Last, decide, retry_by_hand
+from lattice.lifecycle.retry import is_spent
 
 APPLIED = {"retry": counted(), "last": done("Apply", 1000)}
 FIRST = {"retry": counted(), "last": done("Apply", 1)}

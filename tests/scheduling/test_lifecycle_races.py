@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.kinds.base import Metadata
+from lattice.kinds.meta.base import Metadata
 from lattice.kinds.order import Wanted
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
-from lattice.scheduling.lifecycle import LIVE, Action, Last, Report, Situation, decide, retry_by_hand
-from lattice.scheduling.orders import wanted
+from lattice.lifecycle.workload import LIVE, Action, Last, Report, Situation, decide, retry_by_hand
+from lattice.lifecycle.orders import wanted
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

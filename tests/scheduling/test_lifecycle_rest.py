@@ -7,17 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lives import NOW, OLD, REV, ago, counted, done, found, says
 
-from lattice.scheduling.lifecycle import (
-    LIVE,
-    Action,
-    Decision,
-    Graces,
-    Last,
-    Report,
-    Situation,
-    decide,
-)
-from lattice.scheduling.retry import is_spent
+from lattice.lifecycle.workload import LIVE, Action, Decision, Graces, Last, Report, Situation, decide
+from lattice.lifecycle.retry import is_spent
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import pytest
 
 from lattice.kinds.node import NodeUsage
-from lattice.scheduling.measured import is_news
+from lattice.lifecycle.measured import is_news
 
 ROOM = {"cpu": 1000, "memory": 1000, "storage": 1000}
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.kinds.container import Container, Port
-from lattice.scheduling.ports import allocated, chosen_of, port_names
+from lattice.scheduling.table.ports import allocated, chosen_of, port_names
 
 PORTS = st.lists(st.tuples(st.sampled_from(["http", "admin", "grpc"]), st.none() | st.integers(1, 99)), unique_by=lambda each: each[0])
 

@@ -8,27 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.kinds.base import Metadata
+from lattice.kinds.meta.base import Metadata
 from lattice.kinds.constraint import Taint, Toleration
 from lattice.kinds.container import Disconnect
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, WorkloadStatus
-from lattice.scheduling.noderules import (
-    Allowance,
-    Leave,
-    NodeSeen,
-    NodeTimes,
-    Releases,
-    Resident,
-    Standing,
-    drain,
-    driven_out,
-    failover,
-    halts,
-    judge,
-    obeyed,
-    patience,
-    release,
-)
+from lattice.lifecycle.node_health import Allowance, Leave, NodeSeen, NodeTimes, Releases, Resident, Standing, drain, driven_out, failover, halts, judge, obeyed, patience, release
 
 TIMES = NodeTimes()
 KEEP, STOP, LONGEST = Disconnect(), Disconnect(policy="stop"), Disconnect(policy="stop", stop_after="120s")

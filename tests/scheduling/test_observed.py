@@ -8,11 +8,11 @@ import pytest
 from lives import NOW, REV, ago, counted, says
 from msgspec.structs import replace
 
-from lattice.kinds.base import Condition, Metadata
+from lattice.kinds.meta.base import Condition, Metadata
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
-from lattice.scheduling.lifecycle import Action, Decision, decide
-from lattice.scheduling.observed import Sight, after, awaits_node, is_settled, reported, situation
-from lattice.scheduling.retry import read, written
+from lattice.lifecycle.workload import Action, Decision, decide
+from lattice.lifecycle.workload_status import Sight, after, awaits_node, is_settled, reported, situation
+from lattice.lifecycle.retry import read, written
 
 NOTHING = Decision(Action.NO_ACTION, "")
 BOUND: dict[str, Any] = {"binding": Binding(node="n1"), "last_action": "Apply", "retry": counted()}

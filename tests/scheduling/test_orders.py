@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from lives import OLD, REV, counted
 
-from lattice.kinds.base import Metadata
+from lattice.kinds.meta.base import Metadata
 from lattice.kinds.container import Container
 from lattice.kinds.order import Wanted
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus, revision_of
-from lattice.scheduling.orders import wanted
+from lattice.lifecycle.orders import wanted
 
 RUNS, STOPS = Wanted("Running", REV, 3), Wanted("Stopped", REV, 3)
 HERE = Binding(node="n1")

@@ -11,23 +11,23 @@ from lattice.engine.plugin import Shortfall
 from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.kinds.constraint import MachineImage as Image
 from lattice.kinds.constraint import Volume
-from lattice.scheduling.ask import Demands
-from lattice.scheduling.change import Change
-from lattice.scheduling.facts import NodeFacts
-from lattice.scheduling.plugins.fit import Fit, Short
-from lattice.scheduling.plugins.gpu import Gpu
-from lattice.scheduling.plugins.host_ports import HostPorts
-from lattice.scheduling.plugins.in_cluster import InCluster
-from lattice.scheduling.plugins.kept import Kept
-from lattice.scheduling.plugins.licence import Licence
-from lattice.scheduling.plugins.machine_image import MachineImage, version_in
-from lattice.scheduling.plugins.node_affinity import NodeAffinity
-from lattice.scheduling.plugins.node_selector import NodeSelector
-from lattice.scheduling.plugins.ready import Ready
-from lattice.scheduling.plugins.runtime import Runtime
-from lattice.scheduling.plugins.taints import Taints, evicted_by
-from lattice.scheduling.plugins.volume_zone import VolumeZone
-from lattice.scheduling.profile import FILTERS, compile_preset
+from lattice.scheduling.table.ask import Demands
+from lattice.scheduling.plugins.cluster_events import Change
+from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.plugins.filters.fit import Fit, Short
+from lattice.scheduling.plugins.filters.gpu import Gpu
+from lattice.scheduling.plugins.filters.host_ports import HostPorts
+from lattice.scheduling.plugins.filters.in_cluster import InCluster
+from lattice.scheduling.plugins.filters.reserved_nodes import Kept
+from lattice.scheduling.plugins.filters.licence import Licence
+from lattice.scheduling.plugins.filters.machine_image import MachineImage, version_in
+from lattice.scheduling.plugins.filters.node_affinity import NodeAffinity
+from lattice.scheduling.plugins.filters.node_selector import NodeSelector
+from lattice.scheduling.plugins.filters.ready import Ready
+from lattice.scheduling.plugins.filters.runtime import Runtime
+from lattice.scheduling.plugins.filters.taints import Taints, evicted_by
+from lattice.scheduling.plugins.filters.volume_zone import VolumeZone
+from lattice.scheduling.cycle.profile import FILTERS, compile_preset
 
 
 def against(plugin: Any, node: NodeFacts, demands: Demands) -> list[str]:

@@ -4,15 +4,15 @@ import pytest
 from build import a_node, a_spread, a_workload, ask, likes_workloads, near, nodes, place, ruled_out, scores
 
 from lattice.kinds.constraint import WorkloadTerm
-from lattice.kinds.selector import LabelSelector
-from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.plugins.anti_preferred import AntiPreferred
-from lattice.scheduling.plugins.preferred_workloads import PreferredWorkloads
-from lattice.scheduling.plugins.soft_spread import SoftSpread
-from lattice.scheduling.plugins.spread_service import SpreadService
-from lattice.scheduling.plugins.topology_spread import TopologySpread
-from lattice.scheduling.plugins.workload_affinity import WorkloadAffinity
-from lattice.scheduling.plugins.workload_anti_affinity import WorkloadAntiAffinity
+from lattice.kinds.meta.selector import LabelSelector
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.plugins.scores.anti_preferred import AntiPreferred
+from lattice.scheduling.plugins.scores.preferred_affinity import PreferredWorkloads
+from lattice.scheduling.plugins.scores.soft_spread import SoftSpread
+from lattice.scheduling.plugins.scores.service_spread import SpreadService
+from lattice.scheduling.plugins.filters.topology_spread import TopologySpread
+from lattice.scheduling.plugins.filters.inter_workload_affinity import WorkloadAffinity
+from lattice.scheduling.plugins.filters.workload_anti_affinity import WorkloadAntiAffinity
 
 DB = a_workload(labels={"app": "db"})
 WEB = a_workload(labels={"app": "web"})

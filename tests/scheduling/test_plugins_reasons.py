@@ -13,11 +13,11 @@ from lattice.engine.plugin import Shortfall
 from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.kinds.constraint import MachineImage as Image
 from lattice.kinds.constraint import Volume
-from lattice.scheduling.ask import Demands
-from lattice.scheduling.codes import Coded
-from lattice.scheduling.facts import NodeFacts
-from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.profile import FILTERS, compile_preset
+from lattice.scheduling.table.ask import Demands
+from lattice.scheduling.table.label_codes import Coded
+from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.cycle.profile import FILTERS, compile_preset
 
 PORT = a_workload(host_ports=((8080, "TCP"),))
 WEB = a_workload(labels={"app": "web"})

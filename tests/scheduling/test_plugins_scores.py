@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from build import a_node, a_taint, a_toleration, a_workload, ask, likes_nodes, nodes, place, requirement, scores
 
-from lattice.scheduling.plugins.balanced_resources import BalancedResources
-from lattice.scheduling.plugins.bin_packing import BinPacking
-from lattice.scheduling.plugins.least_taken import LeastTaken
-from lattice.scheduling.plugins.preferred_nodes import PreferredNodes
-from lattice.scheduling.plugins.price import Price
-from lattice.scheduling.plugins.taint_preference import TaintPreference
-from lattice.scheduling.plugins.tightest_fit import TightestFit
+from lattice.scheduling.plugins.scores.balanced_resources import BalancedResources
+from lattice.scheduling.plugins.scores.bin_packing import BinPacking
+from lattice.scheduling.plugins.scores.least_allocated import LeastTaken
+from lattice.scheduling.plugins.scores.node_preference import PreferredNodes
+from lattice.scheduling.plugins.scores.price import Price
+from lattice.scheduling.plugins.scores.taint_preference import TaintPreference
+from lattice.scheduling.plugins.scores.tightest_fit import TightestFit
 
 TEN = {"cpu": 10, "memory": "10Gi"}
 

@@ -7,11 +7,11 @@ from small import ask, indifferent, nodes, packing, put, where
 
 from lattice.engine.decide import decide
 from lattice.kinds.constraint import WorkloadTerm
-from lattice.kinds.selector import LabelSelector
-from lattice.scheduling.ask import WorkloadAsk
-from lattice.scheduling.facts import NodeFacts
-from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.preempt import Preemption, Preemptor
+from lattice.kinds.meta.selector import LabelSelector
+from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.preemption.preemptor import Preemption, Preemptor
 
 WEB = (("app", "web"),)
 NOT_NEAR_WEB = (WorkloadTerm(selector=LabelSelector(match_labels={"app": "web"}), topology_key="node"),)

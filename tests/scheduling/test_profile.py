@@ -10,18 +10,8 @@ from build import a_node, a_workload, ask, nodes, place
 
 from lattice.engine.decide import decide
 from lattice.errors import Invalid, NotFound
-from lattice.kinds import manifest
-from lattice.scheduling.profile import (
-    FILTERS,
-    LIGHTEST,
-    PRESETS,
-    SCORES,
-    ProfileSpec,
-    compile_preset,
-    compile_profile,
-    parse_profile,
-    preset,
-)
+from lattice.kinds.meta import yaml_manifest as manifest
+from lattice.scheduling.cycle.profile import FILTERS, LIGHTEST, PRESETS, SCORES, ProfileSpec, compile_preset, compile_profile, parse_profile, preset
 
 
 def test_a_profile_is_read_from_what_a_user_wrote() -> None:

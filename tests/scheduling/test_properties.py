@@ -18,16 +18,16 @@ from stories import BYTES, Story, World, a_plain, assert_room_was_left, plain_wo
 
 from lattice.engine.decide import RULED_OUT, Decision, decide
 from lattice.engine.explain import counts, refusals, sentence
-from lattice.engine.group import decide_many, groupable
+from lattice.engine.decide_batch import decide_many, groupable
 from lattice.engine.plugin import Profile
 from lattice.engine.table import Some
-from lattice.kinds.selector import LabelSelector
-from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.plugins.topology_spread import Uneven
-from lattice.scheduling.preempt import Preemptor
-from lattice.scheduling.profile import FILTERS, PRESETS, SCORES, ProfileSpec, compile_preset, compile_profile
-from lattice.scheduling.reserve import Reservations
-from lattice.scheduling.schedule import CompositeScheduler
+from lattice.kinds.meta.selector import LabelSelector
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.plugins.filters.topology_spread import Uneven
+from lattice.scheduling.preemption.preemptor import Preemptor
+from lattice.scheduling.cycle.profile import FILTERS, PRESETS, SCORES, ProfileSpec, compile_preset, compile_profile
+from lattice.scheduling.cycle.reservations import Reservations
+from lattice.scheduling.cycle.cycle import CompositeScheduler
 
 pytestmark = pytest.mark.timeout(PATIENCE)
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from proofs import many
 from small import ask, nodes
 
-from lattice.scheduling.ask import WorkloadAsk
-from lattice.scheduling.change import Change
-from lattice.scheduling.queue import Queue
+from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.plugins.cluster_events import Change
+from lattice.scheduling.cycle.queue import Queue
 
 TABLE = nodes(1000)
 GROWN, GONE = "node grew", "workload gone"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from proofs import many
 from small import ask, check_capacity, nodes, where
 
-from lattice.scheduling.reserve import Refused, Reservation, Reservations
+from lattice.scheduling.cycle.reservations import Refused, Reservation, Reservations
 
 
 def held(book: Reservations, name: str, cpu: int = 100, now: float = 0.0) -> Reservation:

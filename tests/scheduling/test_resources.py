@@ -6,15 +6,7 @@ import pytest
 
 from lattice.kinds.container import Container, ContainerResources, show_amount, total_amounts
 from lattice.kinds.workload import WorkloadSpec
-from lattice.scheduling.resources import (
-    Qos,
-    eviction_order,
-    fits,
-    is_compressible,
-    is_extended,
-    qos_of,
-    utilisation,
-)
+from lattice.scheduling.table.qos import Qos, eviction_order, fits, is_compressible, is_extended, qos_of, utilisation
 
 Given = tuple[dict[str, Any], dict[str, Any]]
 

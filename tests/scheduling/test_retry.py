@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lives import NOW, OLD, REV, counted
 
-from lattice.scheduling.retry import RetryRules, begun, by_hand, ended, failed, is_spent, read, remaining
+from lattice.lifecycle.retry import RetryRules, begun, by_hand, ended, failed, is_spent, read, remaining
 
 
 def test_the_waits_are_5_10_20_40_and_the_fifth_failure_is_the_last() -> None:

@@ -7,16 +7,16 @@ import msgspec
 import pytest
 from scheduling_world import a_node, a_workload
 
-from lattice.kinds.base import Metadata
+from lattice.kinds.meta.base import Metadata
 from lattice.kinds.constraint import Taint
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload
-from lattice.scheduling.change import Change
-from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.prepared import PREPARED, Prepared
-from lattice.scheduling.profile import preset
-from lattice.scheduling.roster import Moment, Roster
-from lattice.scheduling.schedule import compose
+from lattice.scheduling.plugins.cluster_events import Change
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.cycle.two_phase import PREPARED, Prepared
+from lattice.scheduling.cycle.profile import preset
+from lattice.scheduling.cycle.scheduler_cache import Moment, Roster
+from lattice.scheduling.cycle.cycle import compose
 
 NOW = Moment(0.0, datetime(2026, 1, 1, tzinfo=UTC))
 

@@ -14,17 +14,17 @@ from picked import told_together
 from proofs import EXAMPLES, LONG
 
 from lattice.engine.decide import RULED_OUT, decide
-from lattice.engine.derived import MOST_KEPT
-from lattice.engine.group import decide_many, groupable
+from lattice.engine.derived_columns import MOST_KEPT
+from lattice.engine.decide_batch import decide_many, groupable
 from lattice.engine.plugin import Profile
 from lattice.engine.table import Some
 from lattice.kinds.constraint import MachineImage, PreferredNodes
-from lattice.scheduling.ask import Demands
-from lattice.scheduling.census import KINDS_KEPT
-from lattice.scheduling.facts import NodeFacts
-from lattice.scheduling.nodes import SHAPES_KEPT, NodeTable
-from lattice.scheduling.plugins.spread_service import OverNodes, SpreadService
-from lattice.scheduling.profile import PRESETS, SCORES, ProfileSpec, compile_profile
+from lattice.scheduling.table.ask import Demands
+from lattice.scheduling.table.workload_index import KINDS_KEPT
+from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.node_table import SHAPES_KEPT, NodeTable
+from lattice.scheduling.plugins.scores.service_spread import OverNodes, SpreadService
+from lattice.scheduling.cycle.profile import PRESETS, SCORES, ProfileSpec, compile_profile
 
 WITHOUT_LESSONS = {name: 1.0 for name in SCORES if name != "GpuFragmentation"}  # what it learned depends on what was there before
 EVERYTHING = compile_profile(ProfileSpec("everything", WITHOUT_LESSONS))

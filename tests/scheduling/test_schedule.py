@@ -12,12 +12,12 @@ from small import ask, check_capacity, dice, nodes, packing, put, spreading, whe
 
 from lattice import scheduling
 from lattice.scheduling import CompositeScheduler, Cycle, Preemptor, Profile, Queue, Reservations, Selector, TieBreaker
-from lattice.scheduling.ask import WorkloadAsk
-from lattice.scheduling.bind import Binder, BindingMode
-from lattice.scheduling.change import Change
-from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.profile import ProfileSpec
-from lattice.scheduling.schedule import compose
+from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.cycle.binder import Binder, BindingMode
+from lattice.scheduling.plugins.cluster_events import Change
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.cycle.profile import ProfileSpec
+from lattice.scheduling.cycle.cycle import compose
 
 
 def scheduler(table: NodeTable, profile: Profile | None = None, *, evicts: bool = False, **limits: int) -> CompositeScheduler:

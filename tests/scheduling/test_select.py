@@ -10,8 +10,8 @@ from small import ask, dice, indifferent, nodes, packing, put, spreading
 
 from lattice.engine.decide import NOWHERE, decide
 from lattice.kinds.constraint import NodeTerm, PreferredNodes, PreferredWorkloads, WorkloadTerm
-from lattice.kinds.selector import LabelSelector, Requirement
-from lattice.scheduling.select import Selector, TieBreaker
+from lattice.kinds.meta.selector import LabelSelector, Requirement
+from lattice.scheduling.cycle.tie_break import Selector, TieBreaker
 
 LIKES_Z1 = PreferredNodes(weight=1, term=NodeTerm(match_expressions=(Requirement(key="zone", operator="In", values=("z1",)),)))
 WEB = WorkloadTerm(selector=LabelSelector(match_labels={"app": "web"}), topology_key="node")

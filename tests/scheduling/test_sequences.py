@@ -17,14 +17,14 @@ from test_properties import EVERYTHING, told
 
 from lattice.engine.decide import decide
 from lattice.errors import Conflict
-from lattice.scheduling.ask import WorkloadAsk
-from lattice.scheduling.bind import Binder, BindingMode
-from lattice.scheduling.facts import NodeFacts
-from lattice.scheduling.nodes import NodeTable, Placement
-from lattice.scheduling.preempt import Preemptor
-from lattice.scheduling.reserve import Reservation, Reservations
-from lattice.scheduling.room import lacks
-from lattice.scheduling.schedule import CompositeScheduler, Cycle
+from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.cycle.binder import Binder, BindingMode
+from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.node_table import NodeTable, Placement
+from lattice.scheduling.preemption.preemptor import Preemptor
+from lattice.scheduling.cycle.reservations import Reservation, Reservations
+from lattice.scheduling.table.resource_fit import lacks
+from lattice.scheduling.cycle.cycle import CompositeScheduler, Cycle
 
 pytestmark = pytest.mark.timeout(PATIENCE)
 NAMES = [f"n{number}" for number in range(5)]

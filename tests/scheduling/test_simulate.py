@@ -6,7 +6,7 @@ from offline import GIB, a_node, a_workload, near, odd, reasons, simulated, with
 
 from lattice.errors import NotFound
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.sanity import node_problems, workload_problems
+from lattice.scheduling.cycle.input_checks import node_problems, workload_problems
 
 
 def test_everything_that_fits_is_placed_and_counted():

@@ -12,9 +12,9 @@ from lattice.engine.explain import counts, sentence, why_not
 from lattice.engine.plugin import Profile, Shortfall
 from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.kinds.constraint import MachineImage, Volume
-from lattice.scheduling.ask import Demands
-from lattice.scheduling.profile import FILTERS, compile_preset
-from lattice.scheduling.reason import Because
+from lattice.scheduling.table.ask import Demands
+from lattice.scheduling.cycle.profile import FILTERS, compile_preset
+from lattice.scheduling.plugins.reasons import Because
 
 EVERYTHING = compile_preset()
 WEB = {"app": "web"}

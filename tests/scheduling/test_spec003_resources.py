@@ -11,10 +11,10 @@ from lattice.engine.explain import sentence
 from lattice.kinds.container import amounts
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.facts import allocatable, facts_of
-from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.profile import compile_preset
-from lattice.scheduling.resources import Qos, eviction_order, fits, is_compressible, qos_of, utilisation
+from lattice.scheduling.table.node_info import allocatable, facts_of
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.cycle.profile import compile_preset
+from lattice.scheduling.table.qos import Qos, eviction_order, fits, is_compressible, qos_of, utilisation
 
 GIB = 1 << 30
 Quantities = Mapping[str, Any]

@@ -13,9 +13,9 @@ from small import ask, dice, nodes, packing, put, where
 from lattice.engine.decide import Decision, decide
 from lattice.engine.plugin import Profile
 from lattice.scheduling import CompositeScheduler, Preemptor, Reservations, Selection, Selector, TieBreaker
-from lattice.scheduling.bind import Binder, BindEvent, BindingMode
-from lattice.scheduling.profile import FILTERS, ProfileSpec, compile_preset
-from lattice.scheduling.schedule import compose
+from lattice.scheduling.cycle.binder import Binder, BindEvent, BindingMode
+from lattice.scheduling.cycle.profile import FILTERS, ProfileSpec, compile_preset
+from lattice.scheduling.cycle.cycle import compose
 
 FIT: Any = (FILTERS["Fit"],)
 

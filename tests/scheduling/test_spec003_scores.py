@@ -10,8 +10,8 @@ from build import a_node, a_spread, a_taint, a_workload, ask, likes_nodes, likes
 from lattice.engine.decide import decide
 from lattice.engine.explain import ranked
 from lattice.engine.plugin import Profile
-from lattice.scheduling.profile import FILTERS, PRESETS, SCORES, ProfileSpec, compile_profile
-from lattice.scheduling.select import score_of
+from lattice.scheduling.cycle.profile import FILTERS, PRESETS, SCORES, ProfileSpec, compile_profile
+from lattice.scheduling.cycle.tie_break import score_of
 
 WEB = {"app": "web"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lattice.scheduling.lifecycle import EVENTS, WAITS, Action, Decision
+from lattice.lifecycle.workload import EVENTS, WAITS, Action, Decision
 
 
 @pytest.mark.parametrize("action", sorted({*set(Action) - WAITS, Action.BACKOFF_WAIT}), ids=str)

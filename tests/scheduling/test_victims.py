@@ -16,15 +16,15 @@ from small import ask, dice, nodes, packing, put
 from lattice.engine.decide import decide
 from lattice.engine.plugin import Profile
 from lattice.kinds.constraint import Spread, WorkloadTerm
-from lattice.kinds.selector import LabelSelector
-from lattice.scheduling import preempt as preempting
-from lattice.scheduling.ask import Demands, GpuNeed, WorkloadAsk
-from lattice.scheduling.facts import NodeFacts
-from lattice.scheduling.nodes import NodeTable, Placement
-from lattice.scheduling.plugins.topology_spread import TopologySpread
-from lattice.scheduling.plugins.workload_affinity import WorkloadAffinity
-from lattice.scheduling.preempt import Preemptor
-from lattice.scheduling.reason import Because
+from lattice.kinds.meta.selector import LabelSelector
+from lattice.scheduling.preemption import preemptor as preempting
+from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
+from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.node_table import NodeTable, Placement
+from lattice.scheduling.plugins.filters.topology_spread import TopologySpread
+from lattice.scheduling.plugins.filters.inter_workload_affinity import WorkloadAffinity
+from lattice.scheduling.preemption.preemptor import Preemptor
+from lattice.scheduling.plugins.reasons import Because
 
 NEAR_DB = (WorkloadTerm(selector=LabelSelector(match_labels={"app": "db"}), topology_key="node"),)
 

@@ -13,13 +13,13 @@ from proofs import many
 from lattice.engine.decide import decide
 from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.kinds.constraint import MachineImage, Volume
-from lattice.scheduling.ask import Demands
-from lattice.scheduling.change import Change
-from lattice.scheduling.facts import NodeFacts
-from lattice.scheduling.nodes import NodeTable
-from lattice.scheduling.profile import FILTERS, compile_preset
-from lattice.scheduling.queue import SAFETY_WAKE, Queue
-from lattice.scheduling.schedule import wakes_on
+from lattice.scheduling.table.ask import Demands
+from lattice.scheduling.plugins.cluster_events import Change
+from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.cycle.profile import FILTERS, compile_preset
+from lattice.scheduling.cycle.queue import SAFETY_WAKE, Queue
+from lattice.scheduling.cycle.cycle import wakes_on
 
 BALANCED = compile_preset()
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small import ask, nodes
 
-from lattice.scheduling.reserve import Reservation
-from lattice.scheduling.schedule import Placed
-from lattice.scheduling.waves import Limits, a_unit, singles, waves
+from lattice.scheduling.cycle.reservations import Reservation
+from lattice.scheduling.cycle.cycle import Placed
+from lattice.scheduling.cycle.commit_batches import Limits, a_unit, singles, waves
 
 TABLE = nodes(1000)
 LIMITS = Limits()

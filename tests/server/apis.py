@@ -7,13 +7,13 @@ import msgspec
 
 from lattice.clock import Clock
 from lattice.kinds import KINDS
-from lattice.server.api import Api
-from lattice.server.authority import ADMINS, SYSTEM, VIEWERS
-from lattice.server.bootstrap import bootstrap
-from lattice.server.call import Call, Reply, Target, User
-from lattice.server.catalog import Catalog
-from lattice.server.dispatch import answer
-from lattice.server.routes import deed
+from lattice.server.resources.api import Api
+from lattice.server.access.authorization import ADMINS, SYSTEM, VIEWERS
+from lattice.app.bootstrap import bootstrap
+from lattice.server.requests.call import Call, Reply, Target, User
+from lattice.server.requests.catalog import Catalog
+from lattice.server.resources.dispatch import answer
+from lattice.server.resources.routes import deed
 from lattice.store.protocol import Store
 
 CATALOG = Catalog(KINDS)

@@ -17,17 +17,17 @@ import yaml
 
 from lattice.clock import SystemClock
 from lattice.kinds import KINDS
-from lattice.kinds.body import encode
-from lattice.placement.world import World
-from lattice.server import verbs
-from lattice.server.api import Api
-from lattice.server.bootstrap import bootstrap
-from lattice.server.call import Call, User
-from lattice.server.catalog import Catalog
-from lattice.server.fleet import Beside, FleetQuestions
-from lattice.server.planned import apply_planned
-from lattice.server.question import APPLY, LOOKED_AT
-from lattice.server.rehearsal import target_of
+from lattice.kinds.meta.json_body import encode
+from lattice.placement.model.world import World
+from lattice.server.resources import verbs
+from lattice.server.resources.api import Api
+from lattice.app.bootstrap import bootstrap
+from lattice.server.requests.call import Call, User
+from lattice.server.requests.catalog import Catalog
+from lattice.server.fleet_queries.service import Beside, FleetQuestions
+from lattice.server.fleet_queries.apply_plan import apply_planned
+from lattice.server.fleet_queries.schema import APPLY, LOOKED_AT
+from lattice.server.fleet_queries.dry_run import target_of
 from lattice.store.memory import MemoryStore
 
 ADMIN, VIEWER = User("ann", frozenset({"lattice:admins"})), User("vic", frozenset({"lattice:viewers"}))

@@ -12,31 +12,31 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from lattice.agent.loop import Agent
+from lattice.agent.session import Agent
 from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
-from lattice.agent.work import Work
+from lattice.agent.executor import Work
 from lattice.clock import Clock, stamp
-from lattice.controllers.office import Office
-from lattice.controllers.record import created, with_status
+from lattice.controllers.runtime.context import Office
+from lattice.controllers.runtime.object_writes import created, with_status
 from lattice.errors import Unavailable
-from lattice.kinds.base import Metadata
+from lattice.kinds.meta.base import Metadata
 from lattice.kinds.container import Container
 from lattice.kinds.core import Secret
-from lattice.kinds.jointoken import JOINED_KEY, Grant, JoinToken, fingerprint, token_secret
-from lattice.kinds.lifecycle import born
+from lattice.kinds.join_token import JOINED_KEY, Grant, JoinToken, fingerprint, token_secret
+from lattice.kinds.meta.object_rules import born
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.stored import pack
+from lattice.kinds.meta.stored import pack
 from lattice.kinds.workload import Binding, LatticeWorkload, Retry, WorkloadSpec, WorkloadStatus
 from lattice.presence import Presence
-from lattice.server.certificates import Authority, new_authority
-from lattice.server.joining import Joining
-from lattice.server.nodelink import NodeLinks
-from lattice.server.signing import Peer
-from lattice.sim.machines import Notes
+from lattice.server.access.certificate_authority import Authority, new_authority
+from lattice.server.agents.join import Joining
+from lattice.server.agents.sessions import NodeLinks
+from lattice.server.access.node_certificates import Peer
+from lattice.sim.world.machines import Notes
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import ABSENT, Key, Put, Term
 from lattice.wire import agent_pb2 as pb
-from lattice.wire.talk import AgentEnd, pair
+from lattice.wire.channel import AgentEnd, pair
 
 REVISION = "a" * 24
 ROLE = "controllers"

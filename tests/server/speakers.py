@@ -8,9 +8,9 @@ from typing import Any
 from server.links import FOREVER, Leader, a_leader, a_registration
 from store.virtual import VirtualClock, settle
 
-from lattice.server.signing import Peer
+from lattice.server.access.node_certificates import Peer
 from lattice.wire import agent_pb2 as pb
-from lattice.wire.talk import PROTOCOL, MemoryEnd, pair
+from lattice.wire.channel import PROTOCOL, MemoryEnd, pair
 
 
 class Speaker:

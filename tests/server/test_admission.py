@@ -7,9 +7,9 @@ import pytest
 
 from lattice.errors import Invalid
 from lattice.kinds import KINDS
-from lattice.kinds.body import parse_json
-from lattice.server.admission import admit
-from lattice.server.catalog import Catalog
+from lattice.kinds.meta.json_body import parse_json
+from lattice.server.resources.admission import admit
+from lattice.server.requests.catalog import Catalog
 
 ASK = {"resources": {"cores": 1}}
 SERVED = {each.resource.kind: each for each in Catalog(KINDS).served}

@@ -16,21 +16,21 @@ import pytest
 from server.links import AUTHORITY, Leader, a_joining, a_registration, a_rng, a_token, a_workload, applied, store_token
 
 from lattice.agent.identity import Identity, Place
-from lattice.agent.link import GrpcLink
-from lattice.agent.loop import Agent, refuse_parting
-from lattice.agent.renewal import Renewal
-from lattice.agent.runtimes.combined import equip
-from lattice.agent.state import StateFile
-from lattice.agent.work import Work
+from lattice.agent.transport import GrpcLink
+from lattice.agent.session import Agent, refuse_parting
+from lattice.agent.certificate_renewal import Renewal
+from lattice.agent.runtimes.router import equip
+from lattice.agent.state_file import StateFile
+from lattice.agent.executor import Work
 from lattice.clock import SystemClock
 from lattice.errors import Denied, Unavailable
 from lattice.kinds.node import LatticeNode
-from lattice.server.agents import AgentsServer, Tls
-from lattice.server.certificates import Pair, new_authority
-from lattice.server.joining import Joining
+from lattice.server.grpc.listener import AgentsServer, Tls
+from lattice.server.access.certificate_authority import Pair, new_authority
+from lattice.server.agents.join import Joining
 from lattice.store.memory import MemoryStore
 from lattice.wire import agent_pb2 as pb
-from lattice.wire.talk import PROTOCOL, AgentEnd
+from lattice.wire.channel import PROTOCOL, AgentEnd
 
 clock = SystemClock()
 

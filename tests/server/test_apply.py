@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.errors import Cause, Conflict, Malformed
-from lattice.server import fieldset
-from lattice.server.apply import Entry, Manager, entries_of, server_side_apply, track_update
-from lattice.server.fieldset import compile_types, format_path, paths
+from lattice.server.apply import managed_fields as fieldset
+from lattice.server.apply.server_side_apply import Entry, Manager, entries_of, server_side_apply, track_update
+from lattice.server.apply.managed_fields import compile_types, format_path, paths
 
 TEXT = {"type": "string"}
 ITEM = {"type": "object", "properties": {"name": TEXT, "value": TEXT, "note": TEXT}}

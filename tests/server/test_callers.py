@@ -4,10 +4,10 @@ from server.links import Leader, a_workload, applied
 from server.speakers import Speaker, peer, play
 from store.virtual import VirtualClock
 
-from lattice.controllers.record import with_status
+from lattice.controllers.runtime.object_writes import with_status
 from lattice.kinds.agreement import AgreementStatus, Endpoint, LatticeAgreement
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.agreements import Name, Pair, agreement, environment
+from lattice.lifecycle.agreements import Name, Pair, agreement, environment
 from lattice.store.protocol import Delete, Key
 
 PAIR = Pair(Name("default", "web"), Name("default", "api"))

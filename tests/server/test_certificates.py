@@ -7,7 +7,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from lattice.server.certificates import load_authority, new_authority, open_server_pair, write_private
+from lattice.server.access.certificate_authority import load_authority, new_authority, open_server_pair, write_private
 
 
 def test_a_client_certificate_names_user_and_groups_and_is_for_clients_only() -> None:

@@ -16,17 +16,17 @@ from server.apis import an_api
 from server.links import AUTHORITY, Leader, a_joining, a_node, a_workload
 
 from lattice.clock import SystemClock
-from lattice.controllers.record import created
+from lattice.controllers.runtime.object_writes import created
 from lattice.errors import Full, Gone, LatticeError, TooMany
-from lattice.kinds.base import Condition, Metadata
+from lattice.kinds.meta.base import Condition, Metadata
 from lattice.kinds.cluster import ClusterSpec, LatticeCluster
 from lattice.kinds.node import NodeSpec, NodeStatus
 from lattice.kinds.workload import RETRY_REQUESTED
-from lattice.server.agents import AgentsServer, Tls
-from lattice.server.api import Api
-from lattice.server.authority import ADMINS, VIEWERS
-from lattice.server.certificates import Pair, new_authority, open_server_pair
-from lattice.server.control import Control, code_of, user_of_pem
+from lattice.server.grpc.listener import AgentsServer, Tls
+from lattice.server.resources.api import Api
+from lattice.server.access.authorization import ADMINS, VIEWERS
+from lattice.server.access.certificate_authority import Pair, new_authority, open_server_pair
+from lattice.server.grpc.control_service import Control, code_of, user_of_pem
 from lattice.store.memory import MemoryStore
 from lattice.wire import agent_pb2_grpc as agent_rpc
 from lattice.wire import control_pb2 as pb

@@ -8,9 +8,9 @@ import yaml
 from toys import LATTICE, POOL, POOL_SCHEMA, SERVICE, SERVICE_SCHEMA
 
 from lattice.kinds import LATTICE_KINDS
-from lattice.kinds.base import Column, Resource
-from lattice.kinds.schema import structural_schema
-from lattice.server.crds import crd, dump_crds, served_crd
+from lattice.kinds.meta.base import Column, Resource
+from lattice.kinds.meta.schema import structural_schema
+from lattice.server.discovery.crds import crd, dump_crds, served_crd
 
 TYPES = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}
 

@@ -4,9 +4,9 @@ import pytest
 from toys import POOL, RESOURCES, SERVICE
 
 from lattice.errors import NotFound
-from lattice.kinds.base import Resource
-from lattice.server import discovery
-from lattice.server.discovery import CRDS, VIRTUAL, served
+from lattice.kinds.meta.base import Resource
+from lattice.server.discovery import discovery
+from lattice.server.discovery.discovery import CRDS, VIRTUAL, served
 
 ALL = served(RESOURCES)
 V2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"

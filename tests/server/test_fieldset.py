@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.server import fieldset
-from lattice.server.fieldset import FieldSet, compile_types, format_fields, format_path, owned, parse_fields, paths, present
+from lattice.server.apply import managed_fields as fieldset
+from lattice.server.apply.managed_fields import FieldSet, compile_types, format_fields, format_path, owned, parse_fields, paths, present
 
 TEXT = {"type": "string"}
 ITEM = {

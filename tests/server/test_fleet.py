@@ -9,12 +9,12 @@ import pytest
 
 from lattice import metrics
 from lattice.errors import Denied, NotAllowed
-from lattice.kinds.body import encode
-from lattice.placement.answer import answer
-from lattice.server.fleet import asked
-from lattice.server.fleetpaths import OWN, SHARED
-from lattice.server.question import APPLY, ASKS, PlanQuestion
-from lattice.server.rehearsal import Shelf
+from lattice.kinds.meta.json_body import encode
+from lattice.placement.queries.dispatch import answer
+from lattice.server.fleet_queries.service import asked
+from lattice.server.discovery.extra_paths import OWN, SHARED
+from lattice.server.fleet_queries.schema import APPLY, ASKS, PlanQuestion
+from lattice.server.fleet_queries.dry_run import Shelf
 from lattice.store.protocol import Delete, Key
 from tests.server.asking import ADMIN, STRANGER, VIEWER, Server, a_server, a_service
 

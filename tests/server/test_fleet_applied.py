@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from lattice.errors import Conflict, Denied
-from lattice.placement.differ import SECTIONS
-from lattice.server.plans import Plans
-from lattice.server.question import APPLY
+from lattice.placement.queries.plan_diff import SECTIONS
+from lattice.server.fleet_queries.plan_cache import Plans
+from lattice.server.fleet_queries.schema import APPLY
 from lattice.store.protocol import Key
 from tests.server.asking import ADMIN, VIEWER, a_server, a_service, manifests
 
@@ -40,7 +40,7 @@ def test_of_a_plan_that_was_told_lately_only_what_differs_is_said() -> None:
 def test_plans_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = Plans()
     sections: dict[str, list[Any]] = {name: [] for name in SECTIONS}
-    monkeypatch.setattr("lattice.server.plans.MOST", 300)
+    monkeypatch.setattr("lattice.server.fleet_queries.plan_cache.MOST", 300)
     for number in range(9):
         plans.keep({"id": f"p-{number}", **sections})
     with pytest.raises(Conflict) as old:

@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from lattice.errors import TooMany, Unavailable
-from lattice.server.fleet import WAITING, while_wanted
-from lattice.server.pipe import Told, framed
+from lattice.server.fleet_queries.service import WAITING, while_wanted
+from lattice.server.fleet_queries.protocol import Told, framed
 from tests.server.asking import VIEWER, a_server, is_alive, turns
 
 pytestmark = pytest.mark.timeout(90)

@@ -9,14 +9,14 @@ from server.speakers import Speaker, peer, play
 from store.virtual import VirtualClock
 
 from lattice.errors import Fenced, Unavailable
-from lattice.kinds.base import Metadata
+from lattice.kinds.meta.base import Metadata
 from lattice.kinds.node import LatticeNode, NodeSpec
-from lattice.kinds.nodeclass import ClassResources, LatticeNodeClass, NodeClassSpec
-from lattice.server.joining import node_key
-from lattice.server.signing import Peer
+from lattice.kinds.node_class import ClassResources, LatticeNodeClass, NodeClassSpec
+from lattice.server.agents.join import node_key
+from lattice.server.access.node_certificates import Peer
 from lattice.store.protocol import Delete
 from lattice.wire import agent_pb2 as pb
-from lattice.wire.talk import PROTOCOL
+from lattice.wire.channel import PROTOCOL
 
 
 @pytest.mark.parametrize(

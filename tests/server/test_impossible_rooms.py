@@ -7,8 +7,8 @@ from server.speakers import Speaker, peer, play
 from store.virtual import VirtualClock
 
 from lattice.kinds.node import LatticeNode
-from lattice.server.joining import node_key
-from lattice.server.registrar import FICKLE
+from lattice.server.agents.join import node_key
+from lattice.server.agents.registration import FICKLE
 from lattice.wire import agent_pb2 as pb
 
 

@@ -14,17 +14,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from server.links import AUTHORITY, a_joining, a_key, a_node, a_request, a_token, store_token
 from store.virtual import VirtualClock
 
-from lattice.controllers.record import created
+from lattice.controllers.runtime.object_writes import created
 from lattice.errors import Denied, Exists, Invalid, LatticeError, Malformed, NotFound, TooMany, UnknownUser
-from lattice.kinds.jointoken import JOINED_KEY, MADE_AT, Grant, JoinToken, fingerprint, kept_in, parse_token, token_secret
+from lattice.kinds.join_token import JOINED_KEY, MADE_AT, Grant, JoinToken, fingerprint, kept_in, parse_token, token_secret
 from lattice.kinds.node import FINALIZER, LatticeNode, NodeSpec
-from lattice.kinds.stored import unpack
-from lattice.server.authority import ALL_VERBS, Deed, judge
-from lattice.server.call import User
-from lattice.server.certificates import new_authority
-from lattice.server.guesses import GUESSES, WINDOW
-from lattice.server.joining import node_key
-from lattice.server.signing import Peer, key_digest, peer_of
+from lattice.kinds.meta.stored import unpack
+from lattice.server.access.authorization import ALL_VERBS, Deed, judge
+from lattice.server.requests.call import User
+from lattice.server.access.certificate_authority import new_authority
+from lattice.server.access.attempt_limiter import GUESSES, WINDOW
+from lattice.server.agents.join import node_key
+from lattice.server.access.node_certificates import Peer, key_digest, peer_of
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Delete, Key
 

@@ -10,7 +10,7 @@ from store.virtual import VirtualClock, settle
 from structlog.testing import capture_logs
 
 from lattice.kinds.container import Container
-from lattice.server.nodelogs import LogQuestion
+from lattice.server.agents.log_requests import LogQuestion
 from lattice.store.protocol import Delete, Key
 from lattice.wire import agent_pb2 as pb
 

@@ -14,10 +14,10 @@ from lattice.errors import Unavailable
 from lattice.kinds.container import Container, Disconnect, Port
 from lattice.kinds.order import Wanted
 from lattice.kinds.workload import Binding
-from lattice.server.joining import node_key
+from lattice.server.agents.join import node_key
 from lattice.store.protocol import Delete
 from lattice.wire import agent_pb2 as pb
-from lattice.wire.talk import PROTOCOL
+from lattice.wire.channel import PROTOCOL
 
 
 async def bound(leader: Leader, clock: VirtualClock, name: str, node: str, **rest: Any) -> None:

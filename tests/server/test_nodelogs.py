@@ -11,7 +11,7 @@ from store.virtual import VirtualClock, settle
 from lattice.agent.runtimes.fake import Behaviour
 from lattice.errors import LatticeError, NotFound, Unavailable
 from lattice.kinds.container import Container
-from lattice.server.nodelogs import MOST_WAITING, LogQuestion
+from lattice.server.agents.log_requests import MOST_WAITING, LogQuestion
 from lattice.wire import agent_pb2 as pb
 
 HOME = "leader:7444"

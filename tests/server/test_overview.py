@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lattice.kinds.base import Kind
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
@@ -14,7 +14,7 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.presence import Heard, Usage
-from lattice.server.overview import Fleet, asked_by, budget, budgets, clusters, nodes, pools, services, summary
+from lattice.server.live.overview import Fleet, asked_by, budget, budgets, clusters, nodes, pools, services, summary
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 GI = 1 << 30

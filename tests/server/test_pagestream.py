@@ -13,18 +13,18 @@ from server.links import a_node, a_workload
 from store.virtual import VirtualClock
 
 from lattice.clock import stamp
-from lattice.controllers.record import created
+from lattice.controllers.runtime.object_writes import created
 from lattice.errors import Denied, Gone, Malformed
-from lattice.kinds.base import Condition, Kind
+from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.core import Event, Secret
-from lattice.kinds.lifecycle import born
+from lattice.kinds.meta.object_rules import born
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.stored import pack
+from lattice.kinds.meta.stored import pack
 from lattice.kinds.workload import Binding, WorkloadStatus
-from lattice.server.api import Api
-from lattice.server.auth import Tokens, new_token, token_secret
-from lattice.server.call import User
-from lattice.server.pagestream import BEAT, BEATING, PACE, Again, PageStream
+from lattice.server.resources.api import Api
+from lattice.server.access.authentication import Tokens, new_token, token_secret
+from lattice.server.requests.call import User
+from lattice.server.ui_backend.event_stream import BEAT, BEATING, PACE, Again, PageStream
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import ABSENT, Delete, Key, Put
 
@@ -72,7 +72,7 @@ class World:
         await self.api.store.commit([created(obj, uid=f"u-{obj.metadata.name}", now="2026-01-01T00:00:00Z")])
 
     async def cordon(self, name: str, *, held: bool) -> None:
-        from lattice.controllers.record import with_spec
+        from lattice.controllers.runtime.object_writes import with_spec
 
         entry = await self.api.store.get(Key(LatticeNode.resource.id, "", name))
         assert entry is not None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.errors import Invalid, LatticeError, Malformed, TooLarge
-from lattice.server.patch import MAX_OPERATIONS, json_patch, merge_patch, same_json, strategic_merge_patch
+from lattice.server.apply.patch import MAX_OPERATIONS, json_patch, merge_patch, same_json, strategic_merge_patch
 
 
 def op(kind: str, path: str, **rest: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lattice.server.pauses import SELDOM, settle_down, undisturbed
+from lattice.server.fleet_queries.process_tuning import SELDOM, settle_down, undisturbed
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.errors import Malformed
-from lattice.server.protobuf import MAGIC, MESSAGES, READ, decode
+from lattice.server.requests.kube_protobuf import MAGIC, MESSAGES, READ, decode
 
 Pair = tuple[int, Any]
 

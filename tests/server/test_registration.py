@@ -5,7 +5,7 @@ import pytest
 from server.links import a_registration
 
 from lattice.kinds.node import NodeStatus
-from lattice.server.registration import registered
+from lattice.server.agents.registration_part import registered
 from lattice.wire import agent_pb2 as pb
 
 

@@ -16,17 +16,17 @@ from server.links import AUTHORITY, Leader, a_machine, a_node, a_workload, appli
 from store.virtual import VirtualClock
 
 from lattice.agent.runtimes.fake import Behaviour
-from lattice.agent.runtimes.protocol import Usage
+from lattice.agent.host.runtime_protocol import Usage
 from lattice.errors import Denied, Malformed, Unavailable
-from lattice.server.api import Api
+from lattice.server.resources.api import Api
 from lattice.server.app import App
-from lattice.server.auth import Tokens
-from lattice.server.call import Call, Reply, User
-from lattice.server.certificates import new_authority, open_server_pair
-from lattice.server.documents import Documents
-from lattice.server.live import SPENDING, Live
-from lattice.server.relay import Relay, relay_tls
-from lattice.server.worklogs import WorkLogs
+from lattice.server.access.authentication import Tokens
+from lattice.server.requests.call import Call, Reply, User
+from lattice.server.access.certificate_authority import new_authority, open_server_pair
+from lattice.server.discovery.documents import Documents
+from lattice.server.live.usage import SPENDING, Live
+from lattice.server.agents.leader_proxy import Relay, relay_tls
+from lattice.server.live.logs import WorkLogs
 from lattice.store.memory import MemoryStore
 
 HOME = "leader:7444"

@@ -9,10 +9,10 @@ from server.apis import ADMIN, SERVER, VIEWER, about, an_api, asked, value
 from server.links import a_workload
 from store.virtual import VirtualClock
 
-from lattice.controllers.record import created, with_spec
+from lattice.controllers.runtime.object_writes import created, with_spec
 from lattice.errors import Conflict, Denied, NotAllowed, NotFound
 from lattice.kinds.workload import RETRY_REQUESTED, LatticeWorkload
-from lattice.server.api import Api
+from lattice.server.resources.api import Api
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Clash, Key
 

@@ -10,7 +10,7 @@ from store.virtual import VirtualClock
 
 from lattice.errors import Unavailable
 from lattice.kinds.core import Lease
-from lattice.server.servers import KEY, MOST, Servers
+from lattice.server.agents.server_directory import KEY, MOST, Servers
 from lattice.store.cache import Cache
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Entry

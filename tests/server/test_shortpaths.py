@@ -3,8 +3,8 @@
 import pytest
 
 from lattice.errors import NotAllowed, NotFound
-from lattice.server.shortpaths import Asked, completed, in_full
-from lattice.server.verbs import APPLY
+from lattice.server.resources.shortpaths import Asked, completed, in_full
+from lattice.server.resources.verbs import APPLY
 
 LONG = "/apis/lattice.dev/v1alpha1"
 

@@ -13,14 +13,14 @@ from store.virtual import VirtualClock
 from lattice.clock import stamp
 from lattice.errors import Denied, LatticeError, Malformed, NotAllowed, NotFound, TooMany, UnknownUser
 from lattice.kinds.core import Secret
-from lattice.kinds.lifecycle import born
-from lattice.kinds.stored import pack
-from lattice.server.auth import COOKIE, Tokens, authenticate, new_token, token_secret
-from lattice.server.authority import ADMINS, VIEWERS
-from lattice.server.call import Reply, User
-from lattice.server.pages import POLICY, Pages, Visit, is_page
-from lattice.server.pagestream import PageStream
-from lattice.server.signin import CODE_LIFE, SESSION_LIFE, SignIn
+from lattice.kinds.meta.object_rules import born
+from lattice.kinds.meta.stored import pack
+from lattice.server.access.authentication import COOKIE, Tokens, authenticate, new_token, token_secret
+from lattice.server.access.authorization import ADMINS, VIEWERS
+from lattice.server.requests.call import Reply, User
+from lattice.server.ui_backend.pages import POLICY, Pages, Visit, is_page
+from lattice.server.ui_backend.event_stream import PageStream
+from lattice.server.ui_backend.sign_in import CODE_LIFE, SESSION_LIFE, SignIn
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import ABSENT, Key, Put
 from lattice.ui import Asset

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.errors import LatticeError
-from lattice.server.snapshot import Snapshot
+from lattice.server.fleet_queries.snapshot import Snapshot
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Delete, Key, Put
 from tests.store.virtual import VirtualClock

@@ -11,13 +11,13 @@ import pytest
 from server.apis import ADMIN, CATALOG, about, an_api, value
 from store.virtual import VirtualClock
 
-from lattice.controllers.events import Teller
+from lattice.controllers.runtime.event_recorder import Teller
 from lattice.errors import Denied, Invalid
 from lattice.kinds.workload import LatticeWorkload
-from lattice.server.api import Api
-from lattice.server.call import Call, Reply, Target
-from lattice.server.dispatch import answer
-from lattice.server.routes import deed
+from lattice.server.resources.api import Api
+from lattice.server.requests.call import Call, Reply, Target
+from lattice.server.resources.dispatch import answer
+from lattice.server.resources.routes import deed
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Key
 

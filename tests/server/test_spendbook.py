@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from lattice.kinds.core import ConfigMap
-from lattice.kinds.stored import pack
-from lattice.server.spendbook import EVERY, KEPT_EVERY, KEY, MOST, OTHERS, SpendBook, noted, recalled
-from lattice.server.spending import KEPT, Spending, Track
+from lattice.kinds.meta.stored import pack
+from lattice.server.live.spend_store import EVERY, KEPT_EVERY, KEY, MOST, OTHERS, SpendBook, noted, recalled
+from lattice.server.live.spend_history import KEPT, Spending, Track
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import ABSENT, Entry, Put
 from tests.server.links import Leader

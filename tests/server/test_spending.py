@@ -9,7 +9,7 @@ import pytest
 from lattice.errors import Malformed
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.service import LatticeService
-from lattice.server.spending import KEPT, NAMED, POINTS, Points, Spending, Track, told
+from lattice.server.live.spend_history import KEPT, NAMED, POINTS, Points, Spending, Track, told
 
 
 def a_cluster(pool: str, hourly: float) -> LatticeCluster:

@@ -6,13 +6,13 @@ import pytest
 
 from lattice.errors import NotFound
 from lattice.kinds import KINDS
-from lattice.kinds.schema import structural_schema
+from lattice.kinds.meta.schema import structural_schema
 from lattice.kinds.workload import LatticeWorkload
-from lattice.server import discovery
-from lattice.server.catalog import Catalog
-from lattice.server.livepaths import with_live
-from lattice.server.openapi import v3_documents
-from lattice.server.routes import deed, locate
+from lattice.server.discovery import discovery
+from lattice.server.requests.catalog import Catalog
+from lattice.server.discovery.livepaths import with_live
+from lattice.server.discovery.openapi import v3_documents
+from lattice.server.resources.routes import deed, locate
 
 CATALOG = Catalog(KINDS)
 HOME = "/apis/lattice.dev/v1alpha1"

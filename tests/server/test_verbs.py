@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from lattice.errors import Cause, Conflict, Denied, Exists, Invalid, LatticeError, Malformed, NotFound, Unsupported
-from lattice.kinds import KINDS, manifest
-from lattice.server import lists, scale, verbs, watch
-from lattice.server.api import Api
-from lattice.server.bootstrap import bootstrap
-from lattice.server.call import Call, Reply, Target, User
-from lattice.server.catalog import Catalog
+from lattice.kinds import KINDS
+from lattice.kinds.meta import yaml_manifest as manifest
+from lattice.server.resources import lists, subresources as scale, verbs, watch
+from lattice.server.resources.api import Api
+from lattice.app.bootstrap import bootstrap
+from lattice.server.requests.call import Call, Reply, Target, User
+from lattice.server.requests.catalog import Catalog
 from lattice.store.memory import MemoryStore
 from tests.store.virtual import VirtualClock
 

@@ -6,7 +6,7 @@ import pytest
 from test_verbs import MERGE, World, pool, run
 
 from lattice.errors import Conflict, NotFound
-from lattice.server import verbs
+from lattice.server.resources import verbs
 
 ROLE = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "notes", "namespace": "default"}, "data": {"a": "1"}}
 

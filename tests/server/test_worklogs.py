@@ -14,11 +14,11 @@ from store.virtual import VirtualClock
 from lattice.agent.runtimes.fake import Behaviour
 from lattice.errors import Malformed, NotAllowed, NotFound, Unavailable
 from lattice.kinds.container import Container
-from lattice.server import worklogs
-from lattice.server.api import Api
-from lattice.server.call import Call, Reply, User
-from lattice.server.relay import Relay, relay_tls
-from lattice.server.worklogs import WorkLogs
+from lattice.server.live import logs as worklogs
+from lattice.server.resources.api import Api
+from lattice.server.requests.call import Call, Reply, User
+from lattice.server.agents.leader_proxy import Relay, relay_tls
+from lattice.server.live.logs import WorkLogs
 
 HOME = "leader:7444"
 

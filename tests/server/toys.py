@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lattice.kinds.base import Column, Resource
+from lattice.kinds.meta.base import Column, Resource
 
 META: dict[str, Any] = {"type": "object"}
 HEAD: dict[str, Any] = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": META}

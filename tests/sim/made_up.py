@@ -9,21 +9,21 @@ import msgspec
 
 from chaos.judge import Evidence, RealChecker, run_of
 from lattice.agent.runtimes.fake import Happening
-from lattice.agent.runtimes.protocol import InstanceId, RunSpec
-from lattice.kinds.base import Kind
+from lattice.agent.host.runtime_protocol import InstanceId, RunSpec
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.container import Container
 from lattice.kinds.core import Lease
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.nodeclass import LatticeNodeClass
+from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.sim.check import Checker
-from lattice.sim.run import Run
-from lattice.sim.stores import Elected, Record, Rejected
-from lattice.sim.users import Told
+from lattice.sim.invariants.checker import Checker
+from lattice.sim.world.run import Run
+from lattice.sim.world.store import Elected, Record, Rejected
+from lattice.sim.world.users import Told
 from lattice.store.protocol import Change, Key, Term
 
 READY = {"type": "Ready", "status": "True", "reason": "Heartbeat", "message": "", "lastTransitionTime": "2026-03-10T09:00:00Z"}

@@ -24,8 +24,8 @@ from made_up import (
 )
 
 from lattice.kinds.ledger import LatticeLedger
-from lattice.sim.stores import Elected, Rejected
-from lattice.sim.users import OPERATION, Told
+from lattice.sim.world.store import Elected, Rejected
+from lattice.sim.world.users import OPERATION, Told
 from lattice.store.protocol import Term
 
 

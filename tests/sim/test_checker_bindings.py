@@ -7,7 +7,7 @@ import pytest
 from made_up import Case, Past, judged, node, replica, reported, said, service, workload
 from msgspec.structs import replace
 
-from lattice.sim.stores import Elected
+from lattice.sim.world.store import Elected
 from lattice.store.protocol import Term
 
 CREW = {"name": "crew", "minMember": 2}

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lattice.sim.differing import LONGEST, differing
+from lattice.sim.invariants.differing import LONGEST, differing
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lattice.sim.report import apart
-from lattice.sim.script import COMMANDS, blocks, played, usage, written
+from lattice.sim.scenarios.script import COMMANDS, blocks, played, usage, written
 
 HERE = Path(__file__).parent
 SCENARIOS = sorted(path.name for path in HERE.glob("*.txt"))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lattice.sim import faults
-from lattice.sim.faults import Swarm
-from lattice.sim.planted import PLANTED
+from lattice.sim.world import faults
+from lattice.sim.world.faults import Swarm
+from lattice.sim.planted_bugs.catalog import PLANTED
 from lattice.sim.report import apart, run_many, shown
 
 ROOT = Path(__file__).parents[2]

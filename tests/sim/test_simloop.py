@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from lattice.sim.loop import Deadlock, Process, SimLoop
+from lattice.sim.world.event_loop import Deadlock, Process, SimLoop
 
 
 def a_loop(seed: int = 1) -> SimLoop:

@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from lattice.errors import Unavailable
-from lattice.store.etcd_wire import LONG, PATIENCE, Address, Member, Wire
+from lattice.store.etcd.client import LONG, PATIENCE, Address, Member, Wire
 
 REFUSED_WITHIN = 2.0  # seconds without a majority
 MEMBERS = ("one:1", "two:2", "three:3")

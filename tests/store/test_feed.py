@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from lattice.errors import Gone
-from lattice.store.feed import Feed, Feeds, History
+from lattice.store.watch_feed import Feed, Feeds, History
 from lattice.store.protocol import Batch, Change, Key
 
 

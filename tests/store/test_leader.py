@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from lattice.errors import Fenced, Unavailable
-from lattice.store.leader import Election
+from lattice.store.election import Election
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Key, Put, Term
 from store.virtual import VirtualClock, settle

@@ -11,9 +11,9 @@ import apsw
 import pytest
 
 from lattice.clock import SystemClock
-from lattice.store import sqlite
+from lattice.store.sqlite import store as sqlite
 from lattice.store.protocol import ABSENT, Key, Put
-from lattice.store.sqlite import SqliteStore
+from lattice.store.sqlite.store import SqliteStore
 from store.disk import Disk, Drive
 
 KIND = "things"

@@ -13,7 +13,7 @@ import pytest
 from lattice.clock import Clock, SystemClock
 from lattice.errors import Conflict, Fenced, Full, Gone, Unavailable
 from lattice.store.protocol import ABSENT, REQUEST_TTL, Key, Put, Term
-from lattice.store.sqlite import SqliteStore
+from lattice.store.sqlite.store import SqliteStore
 from store.virtual import VirtualClock
 
 PODS = "pods"

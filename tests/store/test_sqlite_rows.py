@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.store import sqlite_rows
+from lattice.store.sqlite import rows as sqlite_rows
 from lattice.store.protocol import ABSENT, Delete, Entry, Key, Put
-from lattice.store.sqlite import _TABLES
-from lattice.store.sqlite_rows import LOG_BITS, Rows
+from lattice.store.sqlite.store import _TABLES
+from lattice.store.sqlite.rows import LOG_BITS, Rows
 
 NAMES = st.sampled_from("abcdef")
 STEP = st.tuples(NAMES, st.sampled_from([b"", b"one", b"two", None]))  # None: it is deleted, if it is there

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from lattice.agent.state import write_whole
+from lattice.agent.state_file import write_whole
 from lattice.errors import Invalid
 
 RENEW_AT = 3  # renewed when a third of its life is left

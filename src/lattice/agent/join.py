@@ -11,7 +11,7 @@ import msgspec
 
 from lattice.agent.identity import Identity, Place
 from lattice.errors import Denied, Invalid, LatticeError, NotFound, TooMany, Unavailable, UnknownUser
-from lattice.kinds.jointoken import fingerprint, parse_token
+from lattice.kinds.join_token import fingerprint, parse_token
 
 PATH = "/apis/lattice.dev/v1alpha1/join"
 SECONDS = 10.0

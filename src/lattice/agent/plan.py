@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from lattice.agent.runtimes.protocol import Instance, InstanceId, Limits, RunSpec
+from lattice.agent.host.runtime_protocol import Instance, InstanceId, Limits, RunSpec
 from lattice.kinds.container import Container, Disconnect, Port, amounts
 from lattice.kinds.workload import DesiredState, WorkloadSpec
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 import click
 
 from lattice import __version__
-from lattice.cli import say
+from lattice.cli.output import messages as say
 from lattice.errors import Full, LatticeError
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)

@@ -1,10 +1,10 @@
 """How long is too long, and how often is often enough? The settings, in the words of the rules that use them."""
 
-from lattice.controllers.loop import Pace
+from lattice.controllers.runtime.loop import Pace
 from lattice.errors import Invalid
-from lattice.scheduling.lifecycle import Graces
-from lattice.scheduling.noderules import NodeTimes
-from lattice.scheduling.retry import RetryRules
+from lattice.lifecycle.workload import Graces
+from lattice.lifecycle.node_health import NodeTimes
+from lattice.lifecycle.retry import RetryRules
 from lattice.settings import Settings
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from lattice.engine.derived import keep_last, lengthened, most_columns
+from lattice.engine.derived_columns import keep_last, lengthened, most_columns
 from lattice.engine.plugin import Ask, Filter, Profile, Reason, Shortfall, Tiered, Weighted
 from lattice.engine.table import Flags, Floats, Rows, Table
 

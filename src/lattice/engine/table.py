@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lattice.engine.derived import Changes, DerivedColumns, Facts, keep_last, most_columns
-from lattice.engine.order import TieOrder, tie_rank
+from lattice.engine.derived_columns import Changes, DerivedColumns, Facts, keep_last, most_columns
+from lattice.engine.tie_order import TieOrder, tie_rank
 
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float32]

@@ -2,13 +2,13 @@
 
 from lattice.kinds.agreement import LatticeAgreement
 from lattice.kinds.automation import AutomationRule
-from lattice.kinds.base import Kind
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import ConfigMap, Event, Lease, Namespace, Secret, Service
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.nodeclass import LatticeNodeClass
+from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.base import Column, Kind, Part, Resource, Status
+from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
 
 
 class Side(Part):

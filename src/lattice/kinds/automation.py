@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.base import Column, Kind, Part, Resource, Status
-from lattice.kinds.quantity import Amount, fraction, micros, number_problems, parse_millis, quantity_problems, threshold_problems
-from lattice.kinds.selector import LabelSelector
+from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
+from lattice.kinds.meta.quantity import Amount, fraction, micros, number_problems, parse_millis, quantity_problems, threshold_problems
+from lattice.kinds.meta.selector import LabelSelector
 
 TRIGGERS = ("node_cpu", "workload_failures", "budget", "capacity")
 LONGEST_CALL_MS = 30_000

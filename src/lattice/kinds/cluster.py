@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.base import Column, Kind, Part, Resource, Status
-from lattice.kinds.quantity import Amount, number_problems
-from lattice.kinds.selector import label_problems
+from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
+from lattice.kinds.meta.quantity import Amount, number_problems
+from lattice.kinds.meta.selector import label_problems
 from lattice.kinds.service import TotalCost
 
 RESERVE_LABEL = "lattice.dev/reserve-of"  # a data center: cluster and nodes are only for those whom its reserve is for

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.base import LIST_MAP_BY_NAME, LIST_SET, Part
-from lattice.kinds.selector import LabelSelector, Requirement, key_problem, label_problems, value_problem
+from lattice.kinds.meta.base import LIST_MAP_BY_NAME, LIST_SET, Part
+from lattice.kinds.meta.selector import LabelSelector, Requirement, key_problem, label_problems, value_problem
 
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 Weight = Annotated[int, Meta(ge=1, le=100, description="How much it counts against other preferences, 1 to 100.")]

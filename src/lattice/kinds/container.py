@@ -7,22 +7,11 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.base import LIST_MAP_BY_NAME, Part
+from lattice.kinds.meta.base import LIST_MAP_BY_NAME, Part
 from lattice.kinds.image import image_problem
-from lattice.kinds.quantity import (
-    MILLI,
-    Quantity,
-    approximate_bytes,
-    format_bytes,
-    format_cores,
-    parse_bytes,
-    parse_cores,
-    parse_count,
-    parse_millis,
-    quantity_problems,
-)
-from lattice.kinds.selector import dns_label_problem, key_problem
-from lattice.kinds.structural import join
+from lattice.kinds.meta.quantity import MILLI, Quantity, approximate_bytes, format_bytes, format_cores, parse_bytes, parse_cores, parse_count, parse_millis, quantity_problems
+from lattice.kinds.meta.selector import dns_label_problem, key_problem
+from lattice.kinds.meta.validator import join
 
 Quantities = dict[str, Quantity]
 BYTES = frozenset({"memory", "storage", "disk", "ephemeral-storage"})  # and hugepages of any size

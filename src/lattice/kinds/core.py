@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.base import LIST_MAP_BY_TYPE, Column, Condition, Extra, Kind, Part, Resource
-from lattice.kinds.structural import join
+from lattice.kinds.meta.base import LIST_MAP_BY_TYPE, Column, Condition, Extra, Kind, Part, Resource
+from lattice.kinds.meta.validator import join
 
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 

@@ -6,8 +6,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.base import Part
-from lattice.kinds.selector import subdomain_problem
+from lattice.kinds.meta.base import Part
+from lattice.kinds.meta.selector import subdomain_problem
 
 LOGINS = "lattice-system"  # the namespace of providers' logins
 

@@ -7,23 +7,11 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.base import LIST_SET, Column, Extra, Kind, Part, Resource, Status
+from lattice.kinds.meta.base import LIST_SET, Column, Extra, Kind, Part, Resource, Status
 from lattice.kinds.credentials import CredentialsRef
-from lattice.kinds.quantity import (
-    Amount,
-    Quantity,
-    fraction,
-    micros,
-    number_problems,
-    parse_bits,
-    parse_bytes,
-    parse_cores,
-    parse_millis,
-    quantity_problems,
-    threshold_problems,
-)
-from lattice.kinds.selector import label_problems, value_problem
-from lattice.kinds.structural import join
+from lattice.kinds.meta.quantity import Amount, Quantity, fraction, micros, number_problems, parse_bits, parse_bytes, parse_cores, parse_millis, quantity_problems, threshold_problems
+from lattice.kinds.meta.selector import label_problems, value_problem
+from lattice.kinds.meta.validator import join
 
 DEFAULT_ALERT = 800_000  # millionths of the budget
 DEFAULT_TRIGGER = 900_000  # millionths of the capacity

@@ -8,10 +8,10 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.base import Column, Kind, Part, Resource, Status
+from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
 from lattice.kinds.infrastructure import DEFAULT_ALERT, CloudBudget, CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.selector import dns_label_problem, subdomain_problem
+from lattice.kinds.meta.selector import dns_label_problem, subdomain_problem
 
 HOUR = 3_600_000_000  # microseconds; a rate in micro-dollars per hour times microseconds counts in parts of a micro-dollar so small
 _MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")

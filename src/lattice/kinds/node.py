@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.base import LIST_SET, Column, Kind, Part, Resource, Status
+from lattice.kinds.meta.base import LIST_SET, Column, Kind, Part, Resource, Status
 from lattice.kinds.constraint import Taint
 
 FINALIZER = "lattice.dev/node"  # of a machine that came by itself: what runs on it leaves before its record does

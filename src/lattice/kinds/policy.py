@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.base import LIST_SET, Column, Kind, Part, Resource, Status
-from lattice.kinds.quantity import Amount, fraction, micros, number_problems, threshold_problems
-from lattice.kinds.selector import LabelSelector, dns_label_problem
+from lattice.kinds.meta.base import LIST_SET, Column, Kind, Part, Resource, Status
+from lattice.kinds.meta.quantity import Amount, fraction, micros, number_problems, threshold_problems
+from lattice.kinds.meta.selector import LabelSelector, dns_label_problem
 
 DEFAULT_MIN_NODES = 1
 DEFAULT_MAX_NODES = 20

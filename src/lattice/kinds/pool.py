@@ -6,11 +6,11 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.base import LIST_MAP_BY_NAME, LIST_SET, Column, Kind, Part, Resource, Status
+from lattice.kinds.meta.base import LIST_MAP_BY_NAME, LIST_SET, Column, Kind, Part, Resource, Status
 from lattice.kinds.credentials import secret_problems
-from lattice.kinds.quantity import Amount, fraction, gibibytes, micros, number_problems, parse_cores, threshold_problems
-from lattice.kinds.selector import key_problem, value_problem
-from lattice.kinds.structural import join
+from lattice.kinds.meta.quantity import Amount, fraction, gibibytes, micros, number_problems, parse_cores, threshold_problems
+from lattice.kinds.meta.selector import key_problem, value_problem
+from lattice.kinds.meta.validator import join
 
 DEFAULT_ALERT = 800_000  # millionths of the budget: seed value 0.8
 

@@ -8,12 +8,12 @@ import msgspec
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.base import LIST_SET, Column, Extra, Kind, Part, Resource, Status
+from lattice.kinds.meta.base import LIST_SET, Column, Extra, Kind, Part, Resource, Status
 from lattice.kinds.constraint import Spread, Toleration
 from lattice.kinds.container import Container, Disconnect, amount_problems, amounts, container_problems, excess_problems, total_amounts
-from lattice.kinds.quantity import Amount, Quantity, gibibytes, number_problems, parse_cores
-from lattice.kinds.selector import LabelSelector, dns_label_problem, label_problems
-from lattice.kinds.structural import join
+from lattice.kinds.meta.quantity import Amount, Quantity, gibibytes, number_problems, parse_cores
+from lattice.kinds.meta.selector import LabelSelector, dns_label_problem, label_problems
+from lattice.kinds.meta.validator import join
 
 
 class PlacementResources(Part):

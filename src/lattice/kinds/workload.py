@@ -8,19 +8,10 @@ import msgspec
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.base import Column, Extra, Kind, Part, Resource, Status
+from lattice.kinds.meta.base import Column, Extra, Kind, Part, Resource, Status
 from lattice.kinds.constraint import Constraints
-from lattice.kinds.container import (
-    Container,
-    Disconnect,
-    Quantities,
-    amounts,
-    container_problems,
-    excess_problems,
-    limit_problems,
-    total_amounts,
-)
-from lattice.kinds.selector import dns_label_problem
+from lattice.kinds.container import Container, Disconnect, Quantities, amounts, container_problems, excess_problems, limit_problems, total_amounts
+from lattice.kinds.meta.selector import dns_label_problem
 
 DesiredState = Literal["Running", "Stopped", "Deleted"]
 ActualState = Literal["Pending", "Starting", "Running", "Stopped", "Failed", "Unknown"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from lattice.errors import Unavailable
-from lattice.kinds.nodeclass import Size
+from lattice.kinds.node_class import Size
 
 State = Literal["Starting", "Running", "Ended"]
 

@@ -10,29 +10,34 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from lattice import metrics, traces
+from lattice import metrics, tracing as traces
 from lattice.errors import LatticeError, Malformed, NotAllowed, TooLarge, TooMany, Unavailable
-from lattice.kinds.body import encode
-from lattice.server import bodies, joining, live, pages, reviews, shortpaths
-from lattice.server.api import Api
-from lattice.server.audit import note_refusal
-from lattice.server.auth import Tokens, authenticate
-from lattice.server.authority import Deed, authorize
-from lattice.server.call import JSON, Call, Reply, Target, User
-from lattice.server.discovery import VIRTUAL
-from lattice.server.dispatch import verb_for
-from lattice.server.documents import Documents
-from lattice.server.fleet import MAX_QUESTION, FleetQuestions, while_wanted
-from lattice.server.fleet import asked as fleet_question
-from lattice.server.joining import Joining
-from lattice.server.live import Live
-from lattice.server.options import truthy
-from lattice.server.pages import Pages, Visit
-from lattice.server.planned import apply_planned
-from lattice.server.problem import status_of, warning_header
-from lattice.server.question import APPLY
-from lattice.server.routes import deed, locate, unknown_path
-from lattice.server.shortpaths import Asked
+from lattice.kinds.meta.json_body import encode
+from lattice.server.requests import bodies
+from lattice.server.agents import join as joining
+from lattice.server.live import usage as live
+from lattice.server.ui_backend import pages
+from lattice.server.access import access_reviews as reviews
+from lattice.server.resources import shortpaths
+from lattice.server.resources.api import Api
+from lattice.server.access.audit import note_refusal
+from lattice.server.access.authentication import Tokens, authenticate
+from lattice.server.access.authorization import Deed, authorize
+from lattice.server.requests.call import JSON, Call, Reply, Target, User
+from lattice.server.discovery.discovery import VIRTUAL
+from lattice.server.resources.dispatch import verb_for
+from lattice.server.discovery.documents import Documents
+from lattice.server.fleet_queries.service import MAX_QUESTION, FleetQuestions, while_wanted
+from lattice.server.fleet_queries.service import asked as fleet_question
+from lattice.server.agents.join import Joining
+from lattice.server.live.usage import Live
+from lattice.server.requests.options import truthy
+from lattice.server.ui_backend.pages import Pages, Visit
+from lattice.server.fleet_queries.apply_plan import apply_planned
+from lattice.server.requests.status_error import status_of, warning_header
+from lattice.server.fleet_queries.schema import APPLY
+from lattice.server.resources.routes import deed, locate, unknown_path
+from lattice.server.resources.shortpaths import Asked
 
 MAX_BODY = 1 << 20
 RETRY_AFTER = "1"  # seconds, as the Status says it too

@@ -17,13 +17,13 @@ import structlog
 
 from lattice.errors import LatticeError
 from lattice.kinds.workload import LatticeWorkload
-from lattice.sim.check import Checker, Violation
-from lattice.sim.differing import differing
-from lattice.sim.loop import PROCESS
-from lattice.sim.past import node_of
-from lattice.sim.planted import PLANTED
-from lattice.sim.run import Run, run_seed
-from lattice.sim.servers import authority, catalog
+from lattice.sim.invariants.checker import Checker, Violation
+from lattice.sim.invariants.differing import differing
+from lattice.sim.world.event_loop import PROCESS
+from lattice.sim.invariants.history import node_of
+from lattice.sim.planted_bugs.catalog import PLANTED
+from lattice.sim.world.run import Run, run_seed
+from lattice.sim.world.servers import authority, catalog
 
 BEFORE = 25.0  # seconds before a violation that are told
 MOST = 14  # lines of history that are told of one

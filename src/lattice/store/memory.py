@@ -6,27 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from lattice.clock import Clock
-from lattice.store.feed import WINDOW, Feeds, History
-from lattice.store.protocol import (
-    ABSENT,
-    REQUEST_TTL,
-    Batch,
-    Change,
-    Check,
-    Entry,
-    Key,
-    Page,
-    Put,
-    Term,
-    Watch,
-    Write,
-    ahead,
-    compacted,
-    fenced,
-    refuse_clash,
-    refuse_malformed,
-    unborn,
-)
+from lattice.store.watch_feed import WINDOW, Feeds, History
+from lattice.store.protocol import ABSENT, REQUEST_TTL, Batch, Change, Check, Entry, Key, Page, Put, Term, Watch, Write, ahead, compacted, fenced, refuse_clash, refuse_malformed, unborn
 
 
 @dataclass

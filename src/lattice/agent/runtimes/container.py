@@ -14,26 +14,15 @@ from typing import Any
 
 import msgspec
 
-from lattice.agent.guard import Guard, Post
-from lattice.agent.probes import ask
-from lattice.agent.runtimes import cgroups, groups, prepare
-from lattice.agent.runtimes.ending import Ending
+from lattice.agent.host.watchdog_client import Guard, Post
+from lattice.agent.host.probes import ask
+from lattice.agent.host import cgroups, process_groups as groups
+from lattice.agent.runtimes import preflight as prepare
+from lattice.agent.runtimes.exit_watch import Ending
 from lattice.agent.runtimes.podman import LONG, QUICK, Podman, complaint, ulimits
-from lattice.agent.runtimes.protocol import (
-    Answer,
-    Failure,
-    Handle,
-    Instance,
-    InstanceId,
-    Notebook,
-    Record,
-    RunSpec,
-    Usage,
-    earlier,
-    fresh,
-)
+from lattice.agent.host.runtime_protocol import Answer, Failure, Handle, Instance, InstanceId, Notebook, Record, RunSpec, Usage, earlier, fresh
 from lattice.agent.runtimes.seen import cgroups_of, conclusion, figures
-from lattice.agent.usage import Meter, disk_bytes
+from lattice.agent.host.usage import Meter, disk_bytes
 from lattice.clock import Clock, stamp
 from lattice.errors import LatticeError, Unavailable
 from lattice.kinds.container import Probe

@@ -11,19 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from lattice.agent.runtimes.protocol import (
-    Answer,
-    Failure,
-    Handle,
-    Instance,
-    InstanceId,
-    Notebook,
-    Record,
-    RunSpec,
-    Usage,
-    earlier,
-    fresh,
-)
+from lattice.agent.host.runtime_protocol import Answer, Failure, Handle, Instance, InstanceId, Notebook, Record, RunSpec, Usage, earlier, fresh
 from lattice.clock import Clock, stamp
 from lattice.kinds.container import Probe
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from lattice.agent.runtimes.protocol import Failure
+from lattice.agent.host.runtime_protocol import Failure
 from lattice.errors import Unavailable
 
 LONG = 600.0  # pulling an image may take minutes

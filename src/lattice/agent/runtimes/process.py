@@ -16,27 +16,16 @@ from pathlib import Path
 
 import msgspec
 
-from lattice.agent.guard import Guard, Post
-from lattice.agent.probes import ask
-from lattice.agent.runtimes import cgroups, groups, logs, prepare
-from lattice.agent.runtimes.ending import Ending, ended_unseen
+from lattice.agent.host.watchdog_client import Guard, Post
+from lattice.agent.host.probes import ask
+from lattice.agent.host import cgroups, process_groups as groups
+from lattice.agent.runtimes import log_files as logs, preflight as prepare
+from lattice.agent.runtimes.exit_watch import Ending, ended_unseen
 from lattice.agent.runtimes.execute import run
-from lattice.agent.runtimes.logs import Rotation
-from lattice.agent.runtimes.protocol import (
-    Answer,
-    Failure,
-    Handle,
-    Instance,
-    InstanceId,
-    Notebook,
-    Record,
-    RunSpec,
-    Usage,
-    earlier,
-    fresh,
-)
+from lattice.agent.runtimes.log_files import Rotation
+from lattice.agent.host.runtime_protocol import Answer, Failure, Handle, Instance, InstanceId, Notebook, Record, RunSpec, Usage, earlier, fresh
 from lattice.agent.runtimes.spawn import Command, Pending, spawn
-from lattice.agent.usage import Meter, disk_bytes, process_cpu_ns, process_memory
+from lattice.agent.host.usage import Meter, disk_bytes, process_cpu_ns, process_memory
 from lattice.clock import Clock, stamp
 from lattice.errors import LatticeError
 from lattice.kinds.container import Probe

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from lattice.agent.runtimes import cgroups
-from lattice.agent.runtimes.groups import members
-from lattice.agent.runtimes.protocol import Failure, Instance, Record, Usage
-from lattice.agent.usage import Meter, process_cpu_ns, process_memory
+from lattice.agent.host import cgroups
+from lattice.agent.host.process_groups import members
+from lattice.agent.host.runtime_protocol import Failure, Instance, Record, Usage
+from lattice.agent.host.usage import Meter, process_cpu_ns, process_memory
 
 SIGNALLED = 128
 

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lattice.agent.runtimes import launch
+from lattice.agent.runtimes import launcher as launch
 
 LAUNCHER = str(Path(launch.__file__))
 READY_WITHIN = 30.0  # a machine under heavy load starts Python slowly

@@ -1,0 +1,217 @@
+"""The agent's side of the watchdog: starts it when there is something to guard, tells it what, and passes on when there was contact."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import lattice
+from lattice.agent.host.process_groups import boot_id
+from lattice.agent.host.runtime_protocol import Failure
+from lattice.agent.host.watchdog import heard, since_boot
+from lattice.clock import Clock
+from lattice.errors import Unavailable
+
+ANSWER_WITHIN = 5.0
+NOTICE_SHARE, NOTICE_MOST = 0.1, 5.0  # of the time without contact; seconds
+
+
+def notice(stop_after: float) -> float:
+    """So long before its deadline an instance is asked to end."""
+    return min(NOTICE_MOST, stop_after * NOTICE_SHARE)
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """One instance to guard: a process by pid and start, or a command that ends it."""
+
+    id: str
+    stop_after: float
+    marker: str  # file that is written when the watchdog ended it
+    pid: int = 0
+    start: int = 0
+    cgroups: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+
+    def line(self) -> str:
+        fields = (
+            self.id,
+            self.pid,
+            self.start,
+            self.stop_after,
+            notice(self.stop_after),
+            self.marker,
+            "|".join(self.cgroups),
+            "\x1f".join(self.command),
+        )
+        return "\t".join(("guard", *map(str, fields)))
+
+
+class Guard:
+    """One per agent. A watchdog that an earlier agent left is taken over; one that died is replaced."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.folder = folder
+        self.contact_file = folder / "contact"
+        self.boot = boot_id()
+        self.clock = clock
+        self.process: subprocess.Popen[bytes] | None = None
+        self._posts: dict[str, Post] = {}
+        self._turn = asyncio.Lock()
+        self._writer: asyncio.StreamWriter | None = None
+        self._answers: asyncio.Queue[bytes] = asyncio.Queue()
+        self._reading: asyncio.Task[None] | None = None
+
+    def refusal(self, stop_after: float | None) -> Failure | None:
+        """Why something that may run only so long without contact must not be started now: its replacement may run already."""
+        if stop_after is None:
+            return None
+        last = heard(str(self.contact_file), self.boot)
+        if last is None:
+            return Failure("DISCONNECTED", "the control plane has not been heard since this node started")
+        if (silence := since_boot() - last) < stop_after - notice(stop_after):
+            return None
+        return Failure("DISCONNECTED", f"no contact with the control plane for {silence:.0f} s, and it may run {stop_after:g} s without")
+
+    async def contact(self, since: float) -> None:
+        age = max(0.0, self.clock.monotonic() - since)
+        latest = max(since_boot() - age, heard(str(self.contact_file), self.boot) or 0.0)
+        draft = self.folder / ".contact.new"
+        draft.write_text(f"{latest:.3f} {self.boot}")
+        draft.rename(self.contact_file)
+
+    async def guard(self, post: Post) -> None:
+        """On return the watchdog holds it. Raises Unavailable when that cannot be had."""
+        self._posts[post.id] = post
+        try:
+            await self._say(post.line())
+        except Unavailable:
+            del self._posts[post.id]
+            raise
+
+    async def release(self, which: str) -> None:
+        """No longer ours to end; the watchdog goes with the last one."""
+        if self._posts.pop(which, None) is None:
+            return
+        with suppress(Unavailable):
+            await self._say(f"release\t{which}")
+        if not self._posts:
+            await self.close()
+
+    async def close(self) -> None:
+        """Hang up; the watchdog stays for as long as something is guarded."""
+        if self._reading:
+            self._reading.cancel()
+        if self._writer:
+            self._writer.close()
+        self._writer = self._reading = None
+        if self.process and not self._posts:
+            with suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(self.process.wait, ANSWER_WITHIN)
+
+    async def _say(self, line: str) -> None:
+        async with self._turn:
+            for last in (False, True):  # one that just left, or died, is replaced once
+                try:
+                    await self._exchange(line, await self._connect())
+                    return
+                except (OSError, TimeoutError) as error:
+                    self._hang_up()
+                    if last:
+                        raise Unavailable("the watchdog does not answer", fix="see whether this node can start processes") from error
+
+    async def _exchange(self, line: str, writer: asyncio.StreamWriter) -> None:
+        writer.write(line.encode() + b"\n")
+        await writer.drain()
+        if not await asyncio.wait_for(self._answers.get(), ANSWER_WITHIN):
+            raise ConnectionResetError("the watchdog hung up")
+
+    async def _connect(self) -> asyncio.StreamWriter:
+        if self._writer is not None:
+            return self._writer
+        near = await self._dial() or await self._spawn()
+        reader, writer = await asyncio.open_unix_connection(sock=near)
+        self._writer = writer
+        self._answers = asyncio.Queue()
+        self._reading = asyncio.create_task(self._read(reader, self._answers))
+        for post in self._posts.values():
+            await self._exchange(post.line(), writer)
+        return writer
+
+    async def _dial(self) -> socket.socket | None:
+        near = socket.socket(socket.AF_UNIX)
+        try:
+            with _short(self.folder) as folder:
+                near.connect(f"{folder}/watchdog")
+        except OSError:
+            near.close()
+            return None
+        near.setblocking(False)
+        return near
+
+    async def _spawn(self) -> socket.socket:
+        """The socket listens before the watchdog runs, so there is no moment at which it cannot be reached."""
+        if self.process:
+            self.process.poll()
+        with socket.socket(socket.AF_UNIX) as listener, _short(self.folder) as folder:
+            with suppress(FileNotFoundError):
+                os.unlink(f"{folder}/watchdog")
+            listener.bind(f"{folder}/watchdog")
+            listener.listen()
+            self.process = _start(listener.fileno(), self.folder)
+        near = await self._dial()
+        if near is None:
+            raise ConnectionRefusedError("the watchdog ended at once")
+        return near
+
+    async def _read(self, reader: asyncio.StreamReader, answers: asyncio.Queue[bytes]) -> None:
+        with suppress(OSError):
+            while line := await reader.readline():
+                answers.put_nowait(line)
+        answers.put_nowait(b"")
+        if self._answers is answers:
+            self._hang_up()
+            await self._restore()
+
+    async def _restore(self) -> None:
+        """The watchdog died: without one, nothing may run that must not outlive contact."""
+        while self._posts and self._writer is None:
+            try:
+                await self._say("list")
+            except Unavailable:
+                await self.clock.sleep(1.0)
+
+    def _hang_up(self) -> None:
+        if self._writer:
+            self._writer.close()
+        self._writer = None
+
+
+@contextmanager
+def _short(folder: Path) -> Iterator[str]:
+    """A way to name a folder in less than the 108 bytes that a socket's address may have."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _start(listener: int, folder: Path) -> subprocess.Popen[bytes]:
+    root = str(Path(lattice.__file__).parent.parent)
+    return subprocess.Popen(
+        [sys.executable, "-S", "-P", "-m", "lattice.agent.host.watchdog", str(listener), str(folder)],
+        cwd="/",
+        env={"PYTHONPATH": root, "PATH": os.environ.get("PATH", os.defpath)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(listener,),
+        start_new_session=True,
+    )

@@ -1,0 +1,54 @@
+"""The changes of a list, for as long as somebody looks: resumes where a connection broke."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from lattice.cli.output import messages as say
+from lattice.cli.client.http import Client, Request, refusal
+from lattice.errors import Unavailable
+
+_SHORTEST, _LONGEST = 0.5, 10.0  # seconds between attempts to come back
+
+
+class Follower:
+    """Watches one path from a revision on. Raises Gone when the server no longer has that history."""
+
+    def __init__(self, client: Client, path: str, query: Mapping[str, str], accept: str) -> None:
+        self.client = client
+        self.path = path
+        self.query = {k: v for k, v in query.items() if k not in ("limit", "continue")}
+        self.accept = accept
+        self.sleep: Callable[[float], None] = time.sleep
+
+    def changes(self, revision: str) -> Iterator[tuple[str, Any]]:
+        """Type and object of each change, for ever."""
+        pause, told = 0.0, False
+        while True:
+            try:
+                for kind, value in self._stream(revision):
+                    pause, told, revision = 0.0, False, revision_of(value) or revision
+                    if kind != "BOOKMARK":
+                        yield kind, value
+            except Unavailable as e:
+                if not told:
+                    say.warning(f"{e.what}; trying again")
+                told = True
+            pause = min(max(pause * 2, _SHORTEST), _LONGEST)
+            self.sleep(pause)
+
+    def _stream(self, revision: str) -> Iterator[tuple[str, Any]]:
+        query = {**self.query, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": revision}
+        for event in self.client.stream(Request("GET", self.path, query, accept=self.accept)):
+            kind, value = event["type"], event["object"]
+            if kind == "ERROR":
+                raise refusal(value.get("code", 500), value)
+            yield kind, value
+
+
+def revision_of(value: Mapping[str, Any]) -> str:
+    """Of an object, or of the last row of a table."""
+    own = value.get("metadata", {}).get("resourceVersion", "")
+    rows = value.get("rows") or []
+    inner = rows[-1].get("object", {}).get("metadata", {}).get("resourceVersion", "") if rows else ""
+    return str(inner or own)

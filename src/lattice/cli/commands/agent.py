@@ -1,0 +1,348 @@
+"""`lattice agent`: makes this machine a node and runs what the control plane puts on it."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lattice.cli.output import messages as say
+from lattice.cli.client.options import Duration
+from lattice.cli.commands.server import configure_logging, stop_asked
+from lattice.cli.client.settings_file import config_flag
+from lattice.usage import Misused
+from lattice.errors import LatticeError
+
+if TYPE_CHECKING:
+    from lattice.agent.identity import Identity
+    from lattice.agent.host.machine_facts import Machine
+    from lattice.agent.host.runtime_protocol import Runtime
+    from lattice.agent.state_file import StateFile
+    from lattice.agent.executor import Work
+    from lattice.clock import Clock
+
+
+@dataclass(frozen=True)
+class Options:
+    server: str  # one or several, separated by commas
+    server_file: str
+    token: str
+    data_dir: str
+    name: str
+    runtime: str
+    cpu: str
+    memory: str
+    disk: str
+    gpus: tuple[str, ...]
+    reserve: tuple[str, ...]
+    labels: tuple[str, ...]
+    ports: str
+    address: str
+    grace: float
+    stop_on_exit: bool
+    clear: bool
+
+
+@click.command()
+@config_flag("LATTICE_AGENT_CONFIG")
+@click.option(
+    "--server",
+    multiple=True,
+    envvar=["LATTICE_SERVER", "CONTROL_PLANE_API_URL"],
+    show_envvar=True,
+    metavar="URL[,URL]",
+    help="API server to join: https://HOST:PORT. Name several where there are: any of them will do, while the others are down. Repeatable.",
+)
+@click.option(
+    "--server-file",
+    default="",
+    metavar="FILE",
+    help="File in which whoever starts agents here keeps the address of the server; read anew each time it is looked for.",
+)
+@click.option(
+    "--join",
+    "token",
+    default="",
+    envvar="LATTICE_JOIN_TOKEN",
+    show_envvar=True,
+    metavar="TOKEN",
+    help="Token from `lattice tokens create`; needed once.",
+)
+@click.option(
+    "--data-dir",
+    default="./.lattice-agent",
+    show_default=True,
+    envvar="LATTICE_AGENT_DATA_DIR",
+    show_envvar=True,
+    metavar="DIR",
+    help="Folder for the key, the certificate, the state and the logs.",
+)
+@click.option(
+    "--name", default="", metavar="NAME", help="Name of the node where the token leaves it open; this machine's host name if absent."
+)
+@click.option(
+    "--runtime",
+    type=click.Choice(["all", "process", "container", "fake"]),
+    default="all",
+    show_default=True,
+    help="What it can run; fake only pretends.",
+)
+@click.option(
+    "--cpu", default="", metavar="CORES", help="Cores that workloads may have, such as 4 or 500m; all of the machine's if absent."
+)
+@click.option("--memory", default="", metavar="BYTES", help="Memory that workloads may have, such as 16Gi; all of the machine's if absent.")
+@click.option("--disk", default="", metavar="BYTES", help="Disk that workloads may have; that of the data folder's file system if absent.")
+@click.option("--gpu", "gpus", multiple=True, metavar="MODEL", help="A GPU of the machine, such as nvidia-a100. Repeatable.")
+@click.option("--reserve", multiple=True, metavar="NAME=AMOUNT", help="Kept for the machine itself, such as cpu=500m. Repeatable.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the node, below agent.lattice.dev/. Repeatable.")
+@click.option("--ports", default="", metavar="FIRST-LAST", help="Ports that workloads may have; a free block of 200 if absent.")
+@click.option("--address", default="", metavar="IP", help="Address at which this machine's workloads can be reached; found out if absent.")
+@click.option("--grace", type=Duration(), default="30s", show_default=True, help="How long a workload may take to end when it is asked to.")
+@click.option("--stop-workloads-on-exit", "stop_on_exit", is_flag=True, help="Stop what runs when the agent is stopped; else it runs on.")
+@click.option("--clear", is_flag=True, help="Stop and remove everything that an earlier agent left in the data folder, and end.")
+@click.option("--verbose", is_flag=True, help="Log more.")
+def agent(server: tuple[str, ...], verbose: bool, **values: Any) -> None:
+    """Make this machine a node and run what the control plane puts on it.
+
+    Stopped, it leaves its workloads running; started again, it takes them over.
+
+    \b
+    Examples:
+      lattice agent --server https://lattice.example:7443 --join "$TOKEN"
+      lattice agent --server https://127.0.0.1:7443 --data-dir /var/lib/lattice-agent
+      lattice agent --data-dir /var/lib/lattice-agent --clear
+    """  # fmt: skip
+    configure_logging(verbose=verbose)
+    asyncio.run(_run(Options(server=",".join(server), **values)))
+
+
+async def _run(options: Options) -> None:
+    from lattice.agent.state_file import StateFile
+    from lattice.agent.executor import Work
+    from lattice.clock import SystemClock
+    from lattice.tracing import TRACES
+
+    TRACES.listen()
+    folder, clock = Path(options.data_dir).resolve(), SystemClock()
+    memory = StateFile(folder)
+    try:
+        runtime, names = await _runtime(options, folder, memory, clock)
+        work = Work(runtime, memory, clock, grace=options.grace)
+        try:
+            await (_clear(work) if options.clear else _serve(options, folder, work, names))
+        finally:
+            await runtime.close()
+    finally:
+        memory.close()
+
+
+async def _clear(work: "Work") -> None:
+    await work.adopt()
+    await work.clear()
+
+
+async def _runtime(options: Options, folder: Path, memory: "StateFile", clock: "Clock") -> tuple["Runtime", tuple[str, ...]]:
+    if options.runtime == "fake":
+        import random
+
+        from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
+
+        return FakeRuntime(FakeMachine(clock, random.Random()), memory), ("process", "container")  # noqa: S311 - pretending
+    from lattice.agent.runtimes.router import equip
+
+    combined = await equip(folder, memory, clock)
+    if options.runtime != "all":
+        if options.runtime not in combined.runtimes:
+            why = combined.missing.get(options.runtime, "")
+            raise Misused(f"this machine has no {options.runtime} runtime: {why}", where="--runtime", fix="leave it out")
+        combined.missing |= dict.fromkeys(combined.runtimes.keys() - {options.runtime}, "the agent was told not to use it")
+        combined.runtimes = {options.runtime: combined.runtimes[options.runtime]}
+    return combined, tuple(combined.runtimes)
+
+
+async def _serve(options: Options, folder: Path, work: "Work", runtimes: tuple[str, ...]) -> None:
+    import random
+
+    from lattice.agent import join
+    from lattice.agent.identity import Identity, Place
+    from lattice.agent.transport import GrpcLink
+    from lattice.agent.session import KNOWN, Agent, Removed
+    from lattice.agent.port_block import PortBlock
+    from lattice.agent.certificate_renewal import Renewal
+    from lattice.agent.host.usage import NodeMeter
+
+    identity, rng = Identity.load(folder), random.Random()  # noqa: S311 - jitter
+    former = identity.authority
+    await asyncio.to_thread(_join, identity, options)
+    if former and identity.authority != former:
+        work.term = 0  # each control plane counts its own
+
+    def servers() -> str:
+        return _written(options.server_file) or options.server or identity.place.server
+
+    block = None if options.ports else PortBlock(folder)
+    machine = _machine(options, folder, runtimes, _ports(options.ports) if block is None else block.range)
+    meter = NodeMeter(work.clock, folder)
+
+    def remember(*addresses: str) -> None:
+        with contextlib.suppress(OSError):  # a full disk is no reason to be cut off
+            identity.found(Place(identity.place.node, servers(), tuple(dict.fromkeys([*addresses, *identity.place.agents]))[:KNOWN]))
+
+    async def look_up() -> list[str]:
+        found = await asyncio.to_thread(join.look_up, identity, servers())
+        remember(*identity.place.agents[:1], *found)
+        return found
+
+    async def rejoin() -> bool:
+        return await asyncio.to_thread(_rejoined, identity, replace(options, server=servers()))
+
+    async def come_back() -> bytes:
+        return await asyncio.to_thread(join.come_back, identity, servers())
+
+    agent = Agent(work, GrpcLink(lambda: identity), work.clock, rng, machine.registration, list(identity.place.agents))
+    agent.node_usage, agent.look_up, agent.connected_to, agent.rejoin = meter.usage, look_up, remember, rejoin
+    agent.is_part = bool(options.cpu or options.memory or options.disk)
+    await agent.find_server()
+    try:
+        await _until_stopped(agent.run(), Renewal(identity, agent, work.clock, rng, come_back).run())
+    except Removed:
+        identity.forget()
+        raise
+    if options.stop_on_exit:
+        await work.stop_all()
+
+
+def _written(file: str) -> str:
+    """Nothing while it cannot be read: what was said before still holds."""
+    try:
+        return Path(file).read_text().strip() if file else ""
+    except OSError:
+        return ""
+
+
+async def _until_stopped(*running: Any) -> None:
+    """A signal ends it in peace; trouble that nobody handled ends it too, and is told."""
+    stop = stop_asked()
+    tasks = [asyncio.create_task(each) for each in (*running, stop.wait())]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _join(identity: "Identity", options: Options) -> None:
+    """Only if it has to: a token is good once, a node that joined needs none."""
+    from lattice.agent.join import join
+    from lattice.clock import SystemClock
+    from lattice.kinds.join_token import fingerprint, parse_token
+
+    is_other = identity.has_joined and bool(options.token) and fingerprint(identity.authority) != parse_token(options.token).authority
+    is_over = identity.has_joined and identity.ends <= SystemClock().now()
+    if identity.has_joined and not is_other and (not is_over or not options.token):
+        return  # one whose certificate has ended asks for another while it runs
+    if not options.token or not options.server:
+        fix = "give --server and --join with a token from `lattice tokens create`"
+        raise Misused("this machine has not joined", where=str(identity.folder), fix=fix)
+    _try_to_join(lambda: join(identity, options.server, options.token, options.name or _host_name()))
+
+
+def _rejoined(identity: "Identity", options: Options) -> bool:
+    """The node was made anew while we were away: the token that we were started with may be for it. Raises when nobody could be asked."""
+    from lattice.agent.join import join
+    from lattice.errors import TooMany, Unavailable
+
+    if not options.token or not options.server:
+        return False
+    try:
+        join(identity, options.server, options.token, options.name or _host_name())
+    except (Unavailable, TooMany):
+        raise
+    except LatticeError as error:
+        say.warning(f"cannot join again: {error}")
+        return False
+    return True
+
+
+def _try_to_join(attempt: Any) -> None:
+    """A server that is just starting is waited for a little."""
+    import time
+
+    from lattice.errors import Unavailable
+
+    for pause in (0.2, 0.5, 1.0, 2.0, 4.0):
+        try:
+            attempt()
+            return
+        except Unavailable:
+            time.sleep(pause)
+    attempt()
+
+
+def _host_name() -> str:
+    import re
+    import socket
+
+    return re.sub(r"[^a-z0-9.-]+", "-", socket.gethostname().lower()).strip("-.")
+
+
+def _machine(options: Options, folder: Path, runtimes: tuple[str, ...], ports: tuple[int, int]) -> "Machine":
+    from urllib.parse import urlsplit
+
+    from lattice.agent.join import each_of
+    from lattice.agent.host.machine_facts import Machine, own_addresses
+    from lattice.agent.host.usage import capacity
+    from lattice.kinds.container import parse_resource
+
+    found = capacity(folder)
+    room = {"cpu": found["cpu"], "memory": found["memory"], "storage": found["disk"]}
+    for flag, name, text in (("--cpu", "cpu", options.cpu), ("--memory", "memory", options.memory), ("--disk", "storage", options.disk)):
+        if text:
+            room[name] = _amount(flag, parse_resource(name), text)
+    if options.gpus:
+        room["gpu"] = 1000 * len(options.gpus)
+    reserved = {name: _amount("--reserve", parse_resource(name), text) for name, text in _pairs("--reserve", options.reserve).items()}
+    host = urlsplit(each_of(options.server)[0]).hostname or ""
+    addresses = [("InternalIP", options.address)] if options.address else own_addresses(host)
+    return Machine(room, runtimes, ports, reserved, _labels(options.labels), addresses, options.gpus)
+
+
+def _amount(flag: str, parse: Any, text: str) -> int:
+    try:
+        amount: int = parse(text)
+    except (ValueError, LatticeError) as error:
+        raise Misused(f"{text!r} is no amount: {error}", where=flag, fix="write it like 500m, 4, 512Mi or 16Gi") from error
+    return amount
+
+
+def _pairs(flag: str, words: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise Misused(f"{word!r} is not KEY=VALUE", where=flag, fix="write it like key=value")
+        found[key] = value
+    return found
+
+
+def _labels(words: tuple[str, ...]) -> dict[str, str]:
+    from lattice.kinds.node import AGENT_LABELS
+
+    found = _pairs("--label", words)
+    for key in found:
+        if "/" in key and not key.startswith(AGENT_LABELS):
+            fix = f"leave the prefix out ({AGENT_LABELS} is put before it), or give the label to the join token"
+            raise Misused(f"an agent may not set label {key}", where="--label", fix=fix)
+    return found
+
+
+def _ports(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    if not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last) <= 65535):
+        raise Misused(f"{text!r} is no range of ports", where="--ports", fix="write it like 20000-20199")
+    return int(first), int(last)

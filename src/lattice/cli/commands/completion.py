@@ -1,0 +1,27 @@
+"""`lattice completion`: the script with which a shell completes commands, flags and kinds."""
+
+import click
+
+from lattice.cli.client.options import Command
+
+
+@click.command(cls=Command)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that completes commands in a shell.
+
+    \b
+    Examples:
+      source <(lattice completion bash)
+      lattice completion zsh > "${fpath[1]}/_lattice"
+      lattice completion fish > ~/.config/fish/completions/lattice.fish
+    """
+    from click.shell_completion import ShellComplete, get_completion_class
+
+    from lattice.cli.main import cli
+
+    found = get_completion_class(shell)
+    if found is None:
+        raise click.UsageError(f"no completion for {shell}")
+    # the base class fills the template in; the bash one would first start a bash to ask for its version
+    click.echo(ShellComplete.source(found(cli, {}, "lattice", "_LATTICE_COMPLETE")))

@@ -1,0 +1,123 @@
+"""`lattice drain`: what runs on nodes goes elsewhere, one replica of a service at a time; waits until they are empty."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from lattice.cli.client import node_marks as marks
+from lattice.cli.output import messages as say
+from lattice.cli.client.kind_names import address
+from lattice.cli.client.options import Command, Connection, Duration, connected
+from lattice.errors import LatticeError, NotFound, Unavailable
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.workload import LatticeWorkload
+
+LOOK = 1.0  # seconds between two looks at what is left
+TELL = 10.0  # seconds between two lines about what is waited for
+
+
+@click.command(cls=Command)
+@click.argument("nodes", nargs=-1, metavar="NODE...")
+@click.option("-l", "--selector", default="", metavar="LABELS", help="Nodes with these labels.")
+@click.option("--wait/--no-wait", default=True, help="Wait until nothing is left on them.", show_default=True)
+@click.option("--timeout", type=Duration(), default="0", help="How long to wait; 0 for ever.", metavar="DURATION")
+@click.option(
+    "--dry-run",
+    type=click.Choice(["none", "client", "server"]),
+    default="none",
+    help="Only say what would happen.",
+    metavar="[=server|client|none]",
+)
+@connected
+def drain(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run: str, **waiting: Any) -> int:
+    """Move everything off these nodes, and wait until they are empty.
+
+    Each node takes nothing new from then on. Of a service, one replica leaves at a time, and never so many that fewer are left
+    than it must have: another starts elsewhere first, if need be on a new machine. --dry-run names what would move. Ctrl-C stops
+    waiting, not the drain; `lattice uncordon` ends it.
+
+    \b
+    Examples:
+      lattice drain north-001-nano-1
+      lattice drain -l lattice.dev/zone=a --timeout 10m
+    """
+    chosen = marks.chosen(connection, nodes, selector)
+    code = marks.Marking(connection, "draining", marks.drained, dry_run).run(chosen)
+    if dry_run != "none" and not code:
+        _foretell(connection, chosen)
+    if code or dry_run != "none" or not waiting["wait"]:
+        return code
+    return Waiting(connection, waiting["timeout"]).run(chosen)
+
+
+@dataclass
+class Waiting:
+    connection: Connection
+    timeout: float
+
+    def run(self, nodes: list[str]) -> int:
+        ends = time.monotonic() + self.timeout if self.timeout else None
+        left, tell_at = set(nodes), time.monotonic() + TELL
+        while left:
+            found = _bound(self.connection)
+            for name in sorted(left - set(found)):
+                click.echo(f"node/{name} drained")
+                left.discard(name)
+            if not left:
+                break
+            if ends is not None and time.monotonic() >= ends:
+                name = min(left)
+                problem = Unavailable(
+                    f"node/{name} is not empty after {self.timeout:g} s: {self._left(name, found[name])}",
+                    fix="make room for it elsewhere, or give it more --timeout; the drain goes on until `lattice uncordon`",
+                )
+                say.error(problem)
+                return problem.exit_code
+            if time.monotonic() >= tell_at:
+                for name in sorted(left):
+                    say.note(f"waiting for node/{name}: {self._left(name, found[name])}")
+                tell_at = time.monotonic() + TELL
+            time.sleep(LOOK)
+        return 0
+
+    def _left(self, node: str, workloads: list[str]) -> str:
+        """In the node's own words, once it has any."""
+        try:
+            return marks.drain_words(self.connection.client.get(address(marks.NODES, None, node))) or _listed(workloads)
+        except NotFound:
+            return _listed(workloads)
+
+
+def _foretell(connection: Connection, nodes: list[str]) -> None:
+    """Which workloads would move. Where to is decided when they do: by then there may be room that is not there now."""
+    found = _bound(connection)
+    for name in nodes:
+        if not (moving := found.get(name)):
+            click.echo(f"node/{name}: nothing runs there, nothing would move")
+            continue
+        pool = (connection.client.get(address(LatticeNode.resource, None, name)).get("spec") or {}).get("pool")
+        priced = f"; `lattice whatif --lose-pool {pool}` prices the loss of all of {pool}" if pool else ""
+        click.echo(f"node/{name}: would move {', '.join(sorted(moving))}")
+        say.note(f"where no other node has room for them this makes new machines, which cost money{priced}")
+
+
+def _bound(connection: Connection) -> dict[str, list[str]]:
+    """What is bound to which node."""
+    found: dict[str, list[str]] = {}
+    try:
+        for page in connection.client.pages(address(LatticeWorkload.resource, None), {"limit": "500"}):
+            for item in page.get("items") or []:
+                node = ((item.get("status") or {}).get("binding") or {}).get("node")
+                if node:
+                    found.setdefault(node, []).append(f"{item['metadata']['namespace']}/{item['metadata']['name']}")
+    except NotFound as error:
+        raise LatticeError("the server has no workloads", fix="see whether it is a Lattice server") from error
+    return found
+
+
+def _listed(workloads: list[str]) -> str:
+    shown = ", ".join(sorted(workloads)[:3])
+    more = f" and {len(workloads) - 3} more" if len(workloads) > 3 else ""
+    return f"{shown}{more}"

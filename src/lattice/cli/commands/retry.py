@@ -1,0 +1,67 @@
+"""`lattice retry`: what has failed is tried again at once, with all attempts to come."""
+
+from typing import Any
+
+import click
+
+from lattice.cli.output import messages as say
+from lattice.cli.client.http import Request
+from lattice.cli.client.kind_names import address
+from lattice.cli.client.options import Command, Connection, connected
+from lattice.cli.client.workload_names import meant
+from lattice.errors import Conflict, LatticeError
+from lattice.kinds.workload import LatticeWorkload
+
+
+@click.command(cls=Command)
+@click.argument("words", nargs=-1, required=True, metavar="WORKLOAD|service/NAME...")
+@click.option(
+    "--dry-run",
+    type=click.Choice(["none", "client", "server"]),
+    default="none",
+    help="Only say what would happen.",
+    metavar="[=server|client|none]",
+)
+@connected
+def retry(connection: Connection, words: tuple[str, ...], dry_run: str) -> int:
+    """Try again at once what has failed, with all attempts to come.
+
+    Of a service, those replicas that failed or wait for their next attempt.
+
+    \b
+    Examples:
+      lattice retry web-0
+      lattice retry service/web
+    """
+    codes = set()
+    for word in words:
+        found = meant(connection, word)
+        failed = [each for each in found.workloads if not found.service or has_failed(each)]
+        if not failed:
+            say.note(f"service/{found.service}: no replica has failed")
+        for each in failed:
+            try:
+                _ask(connection, each, dry_run)
+            except LatticeError as error:
+                say.error(error)
+                codes.add(error.exit_code)
+    return say.exit_code(codes)
+
+
+def has_failed(workload: dict[str, Any]) -> bool:
+    status = workload.get("status") or {}
+    return status.get("actualState") == "Failed" or bool((status.get("retry") or {}).get("attempts"))
+
+
+def _ask(connection: Connection, workload: dict[str, Any], dry_run: str) -> None:
+    metadata = workload["metadata"]
+    name = metadata["name"]
+    if (workload.get("spec") or {}).get("desiredState", "Running") != "Running":
+        what = f"workload/{name} is to be stopped: there is nothing to try again"
+        raise Conflict(what, fix="start it first: set its spec.desiredState to Running")
+    if dry_run != "client":
+        path = f"{address(LatticeWorkload.resource, metadata['namespace'], name)}/retry"
+        connection.client.send(Request("POST", path, {"dryRun": "All"} if dry_run == "server" else {}))
+    dry = {"server": " (server dry run)", "client": " (dry run)"}.get(dry_run, "")
+    told = "will be tried again" if has_failed(workload) else "has not failed: nothing to try again"
+    click.echo(f"workload/{name} {told}{dry}")

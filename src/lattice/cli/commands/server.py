@@ -1,0 +1,164 @@
+"""`lattice server`: one API server of a production installation; any number of them share an etcd."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO, cast
+
+import click
+from click.core import ParameterSource
+
+from lattice.cli.client.setting_types import LIMITS
+from lattice.cli.client.settings_file import config_flag
+from lattice.usage import Misused
+from lattice.settings import BY_NAME, Settings
+
+SERVER_FLAGS = tuple(BY_NAME)
+TRUSTED = ("SSL_CERT_FILE", "SSL_CERT_DIR")  # where OpenSSL looks for authorities
+UNSAID = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)  # neither by a flag nor by the environment
+
+
+def settings_flags(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The flags of these settings, in their order, each with its environment variable."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in reversed(names):
+            setting = BY_NAME[name]
+            switch = setting.default is False
+            option = click.option(
+                f"--{name}",
+                default=setting.default,
+                type=LIMITS.get(name),
+                is_flag=switch,
+                envvar=list(setting.env),
+                show_default=not switch and setting.default != "",
+                show_envvar=True,
+                help=setting.help,
+            )
+            function = option(function)
+        return function
+
+    return decorate
+
+
+@click.command()
+@config_flag("LATTICE_CONFIG")
+@settings_flags(*SERVER_FLAGS)
+@click.option("--verbose", is_flag=True, help="Log more.")
+def server(verbose: bool, **values: Any) -> None:
+    """Run one API server of a production installation.
+
+    \b
+    Examples:
+      lattice server --store etcd://10.0.0.1:2379,10.0.0.2:2379 --listen 0.0.0.0 --advertise lattice.example
+      lattice server --data-dir /var/lib/lattice
+      lattice server --config /etc/lattice.yaml
+    """
+    settings = with_etcd_host(Settings(**values))
+    configure_logging(verbose=verbose)
+    asyncio.run(_run(settings))
+
+
+def with_etcd_host(settings: Settings) -> Settings:
+    """ETCD_HOST and ETCD_PORT name the store when neither --store nor LATTICE_STORE does: being environment, they win over a file."""
+    import os
+    from dataclasses import replace
+
+    host, port = os.environ.get("ETCD_HOST", ""), os.environ.get("ETCD_PORT", "") or "2379"
+    if not host or click.get_current_context().get_parameter_source("store") not in UNSAID:
+        return settings
+    if not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise Misused(f"must be 1 to 65535, got {port}", where="ETCD_PORT", fix="give the port at which etcd listens for clients")
+    return replace(settings, store=f"etcd://{host}:{port}")
+
+
+class _Lasting:
+    """A stream that takes what it can: a disk that is full, or a reader that is gone, keeps nobody from working."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
+@contextlib.contextmanager
+def _without(*names: str) -> Iterator[None]:
+    """What is imported meanwhile does without these modules, as if they were not installed."""
+    import sys
+
+    hidden = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _trusting_nobody() -> Iterator[None]:
+    """As it is imported, aiohttp makes a TLS context with every authority of the system; ours are made where they are used."""
+    import os
+
+    before = {name: os.environ.get(name) for name in TRUSTED}
+    os.environ.update(dict.fromkeys(TRUSTED, os.devnull))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
+
+
+def configure_logging(*, verbose: bool) -> None:
+    """One JSON line per event, to standard error."""
+    import sys
+
+    with _without("rich", "greenlet"):  # 3 MiB for tracebacks in colours, which a server never shows
+        import structlog
+
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if verbose else logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Lasting(sys.stderr))),
+    )
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
+
+def stop_asked() -> asyncio.Event:
+    """Set by Ctrl-C and SIGTERM, which end nothing by themselves from here on."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _run(settings: Settings) -> None:
+    import structlog
+
+    with _trusting_nobody():
+        from lattice.app.serve import serve
+
+    log = structlog.get_logger()
+    async with serve(settings, fallback_port=False) as running:
+        stop = stop_asked()
+        log.info("serving", url=running.url, store=running.store, kubeconfig=str(running.kubeconfig), instance=running.instance)
+        await stop.wait()
+        log.info("stopping")

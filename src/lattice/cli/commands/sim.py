@@ -1,0 +1,109 @@
+"""`lattice sim`: the whole control plane against faults that a seed draws, in virtual time; nothing of it leaves this process."""
+
+import sys
+import time
+
+import click
+
+from lattice.cli.client.options import Command
+
+EVERY = 100  # seeds between two lines that say how far it has come
+
+
+@click.group()
+def sim() -> None:
+    """Run the whole control plane, in virtual time, against faults drawn from seeds, and check that it keeps its promises.
+
+    \b
+    Examples:
+      lattice sim run --seeds 500
+      lattice sim replay 42
+    """  # fmt: skip
+
+
+@sim.command(cls=Command)
+@click.option("--seeds", "count", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="How many.")
+@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, metavar="SEED", help="The first of them.")
+@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Processes at once.")
+@click.option("--planted", default="", metavar="NAME", help="With this bug planted; it ends with the first seed that finds it.")
+@click.option("--digests", is_flag=True, help="Print the hash of each history: equal seeds have equal ones.")
+@click.option("--twice", is_flag=True, help="Run each once more in another process, where strings hash to something else, and compare.")
+def run(count: int, first: int, workers: int, planted: str, digests: bool, twice: bool) -> None:
+    """Run many seeds; says what was violated and how to see it again.
+
+    \b
+    Examples:
+      lattice sim run --seeds 500 --workers 2
+      lattice sim run --seeds 200 --twice
+      lattice sim run --planted no-fence --seeds 500
+    """  # fmt: skip
+    from lattice.sim.planted_bugs.catalog import PLANTED
+    from lattice.sim.report import digests_elsewhere, figures_of, run_many, shown
+
+    _known(planted)
+    done, progress = [], _Progress(count)
+    for each in run_many(range(first, first + count), workers, planted):
+        done.append(each)
+        progress.tell(sum(each.faults.values()), len(each.violations))
+        if digests:
+            click.echo(f"{each.seed} {each.digest}")
+        if not each.is_sound:
+            click.echo("\n".join(shown(each)))
+        if planted and {number for number, *_ in each.violations} & set(PLANTED[planted].finds):
+            click.echo(f"{planted} was found by seed {each.seed}, after {len(done)}")
+            return
+    click.echo("\n".join(figures_of(done)))
+    differing = []
+    if twice:
+        others = digests_elsewhere(first, count, workers)
+        differing = [str(each.seed) for each in done if others.get(each.seed) != each.digest]
+        click.echo(f"{len(done):,} run twice, {len(differing)} with another history{': ' + ', '.join(differing) if differing else ''}")
+    if planted or differing or not all(each.is_sound for each in done):
+        raise click.exceptions.Exit(1)
+
+
+class _Progress:
+    """How far it has come: a line that is written over on a terminal, one line for every hundred seeds elsewhere."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._began = count, time.monotonic()
+        self._done = self._faults = self._violations = 0
+        self._is_terminal = sys.stderr.isatty()
+
+    def tell(self, faults: int, violations: int) -> None:
+        self._done, self._faults, self._violations = self._done + 1, self._faults + faults, self._violations + violations
+        speed = self._done / max(time.monotonic() - self._began, 0.001)
+        words = f"{self._done:,} of {self._count:,} seeds, {speed:.1f} a second, {self._faults:,} faults, {self._violations:,} violations"
+        if self._is_terminal:
+            click.echo(f"\r{words}" + ("\n" if self._done == self._count else ""), nl=False, err=True)
+        elif self._done % EVERY == 0:
+            click.echo(words, err=True)
+
+
+@sim.command(cls=Command)
+@click.argument("seed", type=click.IntRange(min=0))
+@click.option("--planted", default="", metavar="NAME", help="With this bug planted.")
+@click.option("--log", "with_log", is_flag=True, help="Print what servers and agents log, with the simulated time.")
+def replay(seed: int, planted: str, with_log: bool) -> None:
+    """Run one seed again; the same happens.
+
+    \b
+    Examples:
+      lattice sim replay 42
+    """  # fmt: skip
+    from lattice.sim.report import replayed, shown
+
+    _known(planted)
+    found = replayed(seed, planted, with_log=with_log)
+    click.echo("\n".join(shown(found)) if not found.is_sound else f"seed {seed}: no violation; {found.options}")
+    click.echo(f"history {found.digest}")
+    if not found.is_sound:
+        raise click.exceptions.Exit(1)
+
+
+def _known(planted: str) -> None:
+    from lattice.usage import Misused
+    from lattice.sim.planted_bugs.catalog import PLANTED
+
+    if planted and planted not in PLANTED:
+        raise Misused(f"there is no planted bug {planted!r}", where="--planted", fix=f"use one of {', '.join(PLANTED)}")

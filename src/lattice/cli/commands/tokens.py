@@ -1,0 +1,158 @@
+"""`lattice tokens`: one-time tokens with which machines join as nodes."""
+
+from base64 import b64decode
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from lattice.cli.output import render, messages as say
+from lattice.cli.client.http import Client, Request
+from lattice.cli.client.kind_names import address
+from lattice.cli.client.options import Connection, Duration, connected
+from lattice.usage import Misused
+from lattice.errors import NotFound
+
+SECRETS = "/api/v1/namespaces/lattice-system/secrets"
+ORDINARY = 15 * 60.0  # seconds
+LONGEST = 24 * 3600.0
+
+
+@click.group()
+def tokens() -> None:
+    """Make, list and delete the tokens with which machines join.
+
+    \b
+    Examples:
+      lattice tokens create
+      lattice tokens create --node rack-3 --ttl 15m
+      lattice tokens list
+      lattice tokens delete 5f2c9a01b7de
+    """
+
+
+@tokens.command()
+@click.option("--node", default="", metavar="NAME", help="The one node that it may become; absent: any new one.")
+@click.option("--ttl", type=Duration(), default="15m", show_default=True, help="How long it can be used; more needs --long-lived.")
+@click.option("--long-lived", is_flag=True, help="Allow a --ttl of up to 24h: whoever finds such a token can join with it.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the node that is made. Repeatable.")
+@click.option("--cluster", default="", metavar="NAME", help="Cluster of the node that is made.")
+@click.option("--pool", default="", metavar="NAME", help="Pool of the node that is made.")
+@click.option("--node-class", default="", metavar="NAME", help="Class of the node that is made.")
+@click.option("--region", default="", metavar="NAME", help="Region of the node that is made.")
+@click.option("--zone", default="", metavar="NAME", help="Zone of the node that is made.")
+@connected
+def create(connection: Connection, node: str, ttl: float, long_lived: bool, **rest: Any) -> None:
+    """Make a token and print it; it is shown this once and stored nowhere."""
+    import secrets
+
+    from lattice.clock import stamp
+    from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
+    from lattice.kinds.node import NodeSpec
+
+    _refuse_bad_life(ttl, long_lived)
+    _refuse_bad_name(node)
+    labels = _labels(rest.pop("labels"))
+    _warn(connection.client, node, pool=rest["pool"], cluster=rest["cluster"])
+    authority = connection.client.get(f"{SECRETS}/lattice-ca")["data"]["tls.crt"]
+    token = JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), fingerprint(b64decode(authority)))
+    grant = Grant(expires=stamp(datetime.now(UTC) + timedelta(seconds=ttl)), node=node, labels=labels, spec=NodeSpec(**rest))
+    connection.client.send(Request("POST", SECRETS, body=token_secret(token, grant)))
+    click.echo(str(token))
+
+
+def _warn(client: Client, node: str, *, pool: str, cluster: str) -> None:
+    """Of what is allowed and rarely meant."""
+    from lattice.kinds.cluster import LatticeCluster
+    from lattice.kinds.node import LatticeNode
+    from lattice.kinds.pool import LatticePool
+
+    if node and _is_there(client, address(LatticeNode.resource, None, node)):
+        say.warning(f"node {node} is there already: the machine that joins with this token takes its place")
+    for resource, name in ((LatticePool.resource, pool), (LatticeCluster.resource, cluster)):
+        word = resource.singular.removeprefix("lattice")
+        if name and not _is_there(client, address(resource, None, name)):
+            say.warning(f"there is no {word} {name} yet; see `lattice get {word}s`")
+
+
+def _is_there(client: Client, path: str) -> bool:
+    try:
+        client.get(path)
+    except NotFound:
+        return False
+    return True
+
+
+def _refuse_bad_life(ttl: float, long_lived: bool) -> None:
+    if not 0 < ttl <= LONGEST:
+        raise Misused("must be above 0s and at most 24h", where="--ttl", fix="write it like 15m")
+    if ttl > ORDINARY and not long_lived:
+        raise Misused("a token for more than 15 minutes is easily lost to others", where="--ttl", fix="add --long-lived if it must be")
+
+
+def _refuse_bad_name(node: str) -> None:
+    from lattice.kinds.meta.metadata import name_problem
+    from lattice.kinds.node import LatticeNode
+
+    if node and (wrong := name_problem(LatticeNode.resource, node)):
+        raise Misused(f"{node!r} cannot be the name of a node: {wrong}", where="--node", fix="choose another name")
+
+
+def _labels(words: tuple[str, ...]) -> dict[str, str]:
+    from lattice.kinds.meta.selector import key_problem, value_problem
+
+    found = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or (wrong := key_problem(key) or value_problem(value)):
+            why = f"{word!r} is not KEY=VALUE" if not equals else f"{word!r}: {wrong}"
+            raise Misused(why, where="--label", fix="write it like rack=a3")
+        found[key] = value
+    return found
+
+
+@tokens.command("list")
+@connected
+def list_tokens(connection: Connection) -> None:
+    """List the tokens: what each may become, until when, and what it became."""
+    from lattice.kinds.join_token import is_over
+
+    rows = [["ID", "NODE", "EXPIRES", "STATE"]]
+    for secret, kept in _known(connection.client):
+        over = is_over(kept.grant, datetime.now(UTC))
+        state = f"used by {kept.used_as}" if kept.used_as else "expired" if over else "unused"
+        rows.append([secret["metadata"]["name"].removeprefix("join-"), kept.grant.node or "any", kept.grant.expires, state])
+    for row in rows:
+        click.echo(render.line(row, render.widths(rows)))
+
+
+@tokens.command()
+@click.argument("ids", nargs=-1, metavar="ID...")
+@click.option("--expired", is_flag=True, help="All that can no longer be used.")
+@connected
+def delete(connection: Connection, ids: tuple[str, ...], expired: bool) -> None:
+    """Delete tokens: they let nobody in any more. Nodes that joined with them stay."""
+    from lattice.kinds.join_token import is_over
+
+    if bool(ids) == expired:
+        raise Misused("which ones?", fix="give their IDs, or --expired")
+    if expired:
+        ids = tuple(
+            secret["metadata"]["name"].removeprefix("join-")
+            for secret, kept in _known(connection.client)
+            if is_over(kept.grant, datetime.now(UTC))
+        )
+    for each in ids:
+        name = each.removeprefix("ljt-").partition(".")[0]
+        try:
+            connection.client.send(Request("DELETE", f"{SECRETS}/join-{name}"))
+        except NotFound as error:
+            raise NotFound(f"there is no token {name}", fix="see `lattice tokens list`") from error
+        click.echo(f"token {name} deleted")
+
+
+def _known(client: Client) -> list[tuple[dict[str, Any], Any]]:
+    from lattice.kinds.join_token import kept_in
+
+    found = [item for page in client.pages(SECRETS, {"limit": "500"}) for item in page.get("items") or []]
+    return [(item, kept) for item in found if (kept := kept_in(item)) is not None]

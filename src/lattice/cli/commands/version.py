@@ -1,0 +1,44 @@
+"""`lattice version`: of this program, and of the server it talks to."""
+
+import platform
+from typing import Any
+
+import click
+
+from lattice import __version__
+from lattice.cli.output import formats as output, messages as say
+from lattice.cli.client.options import Command, Connection, connected
+from lattice.errors import LatticeError
+
+
+@click.command(cls=Command)
+@click.option("--client", "client_only", is_flag=True, help="This program only; asks no server.")
+@click.option("-o", "--output", "form", type=output.FormType("json", "yaml"), default=output.Form(), metavar="FORM", help="json or yaml.")
+@connected
+def version(connection: Connection, client_only: bool, form: output.Form) -> int:
+    """Show the version of this program and of the server.
+
+    \b
+    Examples:
+      lattice version
+      lattice version --client -o json
+    """
+    found: dict[str, Any] = {
+        "clientVersion": {"version": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    }
+    problem = None
+    if not client_only:
+        try:
+            found["serverVersion"] = connection.client.get("/version")
+        except LatticeError as e:
+            problem = e
+    if form.is_table:
+        click.echo(f"Client Version: {__version__}")
+        if "serverVersion" in found:
+            click.echo(f"Server Version: {found['serverVersion'].get('gitVersion', 'unknown')}")
+    else:
+        output.show(output.written(found, form))
+    if problem is None:
+        return 0
+    say.error(problem)
+    return problem.exit_code

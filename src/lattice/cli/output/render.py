@@ -1,0 +1,122 @@
+"""How values look on a terminal: tables, YAML, JSON and ages as kubectl draws them."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import yaml
+
+from lattice.kinds.meta import yaml_scalar as scalar
+from lattice.kinds.meta.json_body import encode
+
+GAP = 3  # spaces between columns
+_Base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_PLAIN_DIGITS = 15  # beyond, a number reads better with an exponent; YAML 1.1 wants a dot in those
+_MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 365 * 86400
+
+
+def widths(rows: Iterable[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) + GAP for column in zip(*rows, strict=True)]
+
+
+def line(cells: Sequence[str], wide: Sequence[int]) -> str:
+    """What is wider than its column still stands apart from the next."""
+    return "".join(cell.ljust(w - GAP) + " " * GAP for cell, w in zip(cells, wide, strict=True)).rstrip()
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with aligned columns; the first row is the heads."""
+    wide = widths(rows)
+    return [line(row, wide) for row in rows]
+
+
+def cell(value: Any) -> str:
+    """One value on one line. What could move the cursor or hide text does not reach the terminal."""
+    if value is None:
+        return "<none>"
+    text = value if isinstance(value, str) else encode(value).decode()
+    first, newline, _ = text.partition("\n")
+    shown = f"{first}..." if newline else first
+    return shown if shown.isprintable() else "".join(c if c.isprintable() else "?" for c in shown)
+
+
+def block(text: str) -> str:
+    """Text of several lines with nothing in it that a terminal obeys."""
+    return "\n".join("".join(c if c.isprintable() else "?" for c in part.expandtabs(2)) for part in text.split("\n"))
+
+
+def pairs(labels: dict[str, Any] | None) -> str:
+    return ",".join(f"{k}={v}" for k, v in sorted((labels or {}).items())) or "<none>"
+
+
+def age(seconds: float) -> str:
+    """How long, in the two units that matter: 45s, 5m, 3h20m, 3d4h, 2y10d."""
+    s = int(seconds)
+    if s < 0:
+        return "0s" if s >= -2 else "<invalid>"
+    steps = [(2 * _MINUTE, 1, "s"), (10 * _MINUTE, _MINUTE, "m"), (3 * _HOUR, _MINUTE, "m"), (8 * _HOUR, _HOUR, "h")]
+    steps += [(2 * _DAY, _HOUR, "h"), (8 * _DAY, _DAY, "d"), (2 * _YEAR, _DAY, "d"), (8 * _YEAR, _YEAR, "y")]
+    finer = {10 * _MINUTE: (1, "s"), 8 * _HOUR: (_MINUTE, "m"), 8 * _DAY: (_HOUR, "h"), 8 * _YEAR: (_DAY, "d")}
+    for below, unit, letter in steps:
+        if s < below:
+            small, name = finer.get(below, (0, ""))
+            rest = s % unit // small if small else 0
+            return f"{s // unit}{letter}" + (f"{rest}{name}" if rest else "")
+    return f"{s // _YEAR}y"
+
+
+def since(stamp: str | None, now: datetime) -> str:
+    """Age of an API timestamp."""
+    if not stamp:
+        return "<unknown>"
+    try:
+        when = datetime.fromisoformat(stamp)
+    except ValueError:
+        return "<invalid>"
+    return age((now - (when if when.tzinfo else when.replace(tzinfo=UTC))).total_seconds())
+
+
+def to_json(value: Any) -> str:
+    return msgspec.json.format(encode(value), indent=4).decode()
+
+
+class _Dumper(_Base):  # type: ignore[misc]
+    """Block style, no aliases, and quotes around every text that a reader of YAML 1.1 or 1.2 could take for something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _number(dumper: Any, value: Decimal) -> Any:
+    if abs(value.adjusted()) <= _PLAIN_DIGITS:
+        text = f"{value:f}"
+        return dumper.represent_scalar(f"tag:yaml.org,2002:{'float' if '.' in text else 'int'}", text)
+    digits, e, power = f"{value:e}".partition("e")
+    return dumper.represent_scalar("tag:yaml.org,2002:float", (digits if "." in digits else f"{digits}.0") + e + power)
+
+
+def _text(dumper: Any, value: str) -> Any:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(Decimal, _number)
+_Dumper.add_representer(str, _text)
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", scalar.NUMBER_LIKE, list("+-.0123456789"))
+
+
+def to_yaml(value: Any) -> str:
+    text: str = yaml.dump(value, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, width=1 << 20)
+    return text
+
+
+def without_managed_fields(value: dict[str, Any]) -> dict[str, Any]:
+    metadata = value.get("metadata")
+    if not isinstance(metadata, dict) or "managedFields" not in metadata:
+        return value
+    return {**value, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}}
+
+
+def as_list(items: list[Any]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}}

@@ -1,0 +1,54 @@
+"""What happened, told to people: an Event per thing that was done, written in the same commit as what it tells of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lattice.clock import Clock, stamp
+from lattice.controllers.runtime.object_writes import key_of
+from lattice.kinds.meta.base import Kind, Metadata
+from lattice.kinds.meta.json_body import encode
+from lattice.kinds.core import Event, EventSource, ObjectReference
+from lattice.store.protocol import ABSENT, Put
+
+LONGEST = 1024  # characters of a message
+NO_NAMESPACE = "default"  # where events about objects without a namespace are
+
+
+@dataclass(frozen=True)
+class Teller:
+    """Makes the events of one controller."""
+
+    component: str
+    clock: Clock
+    new_uid: Callable[[], str]
+
+    def event(self, about: Kind, reason: str, message: str, *, warning: bool = False) -> Put:
+        uid, now, metadata = self.new_uid(), stamp(self.clock.now()), about.metadata
+        reference = ObjectReference(
+            api_version=about.resource.api_version,
+            kind=about.resource.kind,
+            name=metadata.name,
+            namespace=metadata.namespace,
+            uid=metadata.uid,
+        )
+        event = Event(
+            api_version=Event.resource.api_version,
+            kind=Event.resource.kind,
+            metadata=Metadata(
+                name=f"{metadata.name}.{uid.replace('-', '')[:16]}",
+                namespace=metadata.namespace or NO_NAMESPACE,
+                uid=uid,
+                creation_timestamp=now,
+                generation=1,
+            ),
+            involved_object=reference,
+            reason=reason,
+            message=message if len(message) <= LONGEST else f"{message[: LONGEST - 1]}…",
+            source=EventSource(component=self.component),
+            first_timestamp=now,
+            last_timestamp=now,
+            count=1,
+            type="Warning" if warning else "Normal",
+            reporting_component=f"lattice.dev/{self.component}",
+        )
+        return Put(key_of(event), encode(event), ABSENT)

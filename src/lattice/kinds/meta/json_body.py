@@ -1,0 +1,178 @@
+"""An API body as bytes: strict JSON in, with the place of every problem; JSON out."""
+
+import json
+import re
+from decimal import Decimal
+from typing import Any, NamedTuple, NoReturn
+
+import msgspec
+
+from lattice.errors import LatticeError, Malformed, TooLarge
+from lattice.kinds.meta import yaml_scalar as scalar
+
+MAX_BYTES = 1 << 20  # of an object; the store's ceiling for a commit
+MAX_NODES = 10_000  # values in an object
+MAX_DEPTH = 32  # nesting of an object
+MAX_BODY_DEPTH = MAX_DEPTH + 8  # a body may also carry managedFields, which nest a few deeper than what they describe
+
+
+class Parsed(NamedTuple):
+    """A JSON body, and the paths of the fields that were given more than once (the last one counts)."""
+
+    value: Any
+    duplicates: list[str]
+
+
+class _RepeatedKeyError(Exception):
+    """An object has a key twice: read it again, slowly, to say where."""
+
+
+def parse_json(body: bytes) -> Parsed:
+    """Strict JSON of bounded size and depth; integers of 64 bits, other numbers as decimals exactly as written."""
+    if len(body) > MAX_BYTES:
+        raise TooLarge(f"the body has {len(body):,} bytes, at most {MAX_BYTES:,}", fix="split it into several objects")
+    try:
+        text = body.decode()
+    except UnicodeError as e:
+        raise Malformed("the body is not UTF-8 text", where=f"byte {getattr(e, 'start', 0)}", fix="send UTF-8") from e
+    try:
+        parsed = Parsed(_FAST.decode(text), [])
+    except _RepeatedKeyError:
+        parsed = _slowly(text)
+    except (json.JSONDecodeError, RecursionError, Malformed) as e:
+        raise _not_json(e, text) from e
+    _within_limits(parsed.value, text)
+    if "\\ud" in text or "\\uD" in text:
+        _whole_characters(parsed.value)
+    return parsed
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise _RepeatedKeyError
+    return value
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object whose repeated keys are all still there."""
+
+
+def _constant(text: str) -> NoReturn:
+    raise Malformed(text)
+
+
+_NUMBERS: Any = {"parse_int": scalar.integer, "parse_float": scalar.decimal, "parse_constant": _constant}
+_FAST = json.JSONDecoder(object_pairs_hook=_once, **_NUMBERS)
+_SLOW = json.JSONDecoder(object_pairs_hook=_Pairs, **_NUMBERS)
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s\[\]{},:"]+')
+
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<part>(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)")  # so much of a word is taken for one
+
+
+def _slowly(text: str) -> Parsed:
+    duplicates: dict[str, None] = {}
+    try:
+        raw = _SLOW.decode(text)
+        _within_limits(raw, text)
+    except (json.JSONDecodeError, RecursionError, Malformed) as e:
+        raise _not_json(e, text) from e
+    return Parsed(_folded(raw, "", duplicates), list(duplicates))
+
+
+def _folded(raw: Any, path: str, duplicates: dict[str, None]) -> Any:
+    if isinstance(raw, _Pairs):
+        value: dict[str, Any] = {}
+        for key, inner in raw:
+            here = f"{path}.{key}" if path else key
+            if key in value:
+                duplicates[here] = None
+            value[key] = _folded(inner, here, duplicates)
+        return value
+    if isinstance(raw, list):
+        return [_folded(inner, f"{path}[{i}]", duplicates) for i, inner in enumerate(raw)]
+    return raw
+
+
+def _not_json(e: Exception, text: str) -> LatticeError:
+    if isinstance(e, json.JSONDecodeError):
+        what = e.msg[:1].lower() + e.msg[1:]
+        return Malformed(f"the body is not JSON: {what}", where=_position(text, e.pos), fix="check commas, quotes and brackets here")
+    if isinstance(e, RecursionError):
+        return _too_deep()
+    if not isinstance(e, Malformed):
+        raise e
+    if e.where:
+        return e
+    refused = e if e.fix else scalar.endless(e.what)
+    return Malformed(refused.what, where=_position(text, _offset_of_refused(text)), fix=refused.fix)
+
+
+def _offset_of_refused(text: str) -> int:
+    """The hooks are not told where they are: the first number that they refuse is the one."""
+    for token in _TOKEN.finditer(text):
+        if token[0].startswith(("NaN", "Infinity", "-Infinity")):
+            return token.start()
+        if number := _NUMBER.match(token[0]):
+            try:
+                scalar.decimal(number[0]) if number["part"] else scalar.integer(number[0])
+            except Malformed:
+                return token.start()
+    return 0
+
+
+def _position(text: str, offset: int) -> str:
+    return f"line {text.count(chr(10), 0, offset) + 1}, column {offset - text.rfind(chr(10), 0, offset)}"
+
+
+def _within_limits(value: Any, text: str) -> None:
+    openings = text.count("{") + text.count("[")
+    if openings <= MAX_BODY_DEPTH and openings + text.count(",") < MAX_NODES:
+        return  # every value follows an opening or a comma, so no counting is needed
+    nodes, depth, level = 0, 0, [value]
+    while level:
+        nodes += len(level)
+        if nodes > MAX_NODES:
+            raise TooLarge(f"the body has more than {MAX_NODES:,} values", fix="split it into several objects")
+        level, nested = _one_down(level)
+        depth += nested
+        if depth > MAX_BODY_DEPTH:
+            raise _too_deep()
+
+
+def _one_down(level: list[Any]) -> tuple[list[Any], bool]:
+    """The values inside these values, and whether any of these holds values at all."""
+    below: list[Any] = []
+    nested = False
+    for value in level:
+        kind = type(value)
+        if kind is dict:
+            below.extend(value.values())
+        elif kind is list:
+            below.extend(value)
+        elif kind is _Pairs:
+            below.extend(inner for _, inner in value)
+        else:
+            continue
+        nested = True
+    return below, nested
+
+
+def _too_deep() -> Malformed:
+    return Malformed(
+        f"the body is nested deeper than {MAX_BODY_DEPTH} levels", where="body", fix="no kind needs that; look for a missing bracket"
+    )
+
+
+def _whole_characters(value: Any) -> None:
+    try:
+        encode(value)
+    except UnicodeError as e:
+        raise Malformed("the body has half of a surrogate pair in a string", where="body", fix="send text as plain UTF-8") from e
+
+
+encode = msgspec.json.Encoder(decimal_format="number").encode
+"""A value as JSON bytes; decimals as the numbers they were written as."""
+
+decode_stored = msgspec.json.Decoder(float_hook=Decimal).decode
+"""What `encode` wrote, read back: trusted, so nothing is checked."""

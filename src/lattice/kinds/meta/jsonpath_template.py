@@ -1,0 +1,97 @@
+"""kubectl's `-o jsonpath` templates: text with paths in braces, and ranges over what a path finds."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from lattice.kinds.meta.json_body import encode
+from lattice.kinds.meta.jsonpath import QUOTED, Path, Reader, compile_path, unescaped
+
+_KEYWORD = re.compile(r"(range|end)(?=[\s}])\s*")
+
+
+@dataclass(slots=True)
+class Range:
+    """Its body, once for each value that the path finds."""
+
+    path: Path
+    body: "list[str | Path | Range]" = field(default_factory=list)
+
+
+Piece = str | Path | Range
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    pieces: list[Piece]
+
+    def render(self, value: Any) -> str:
+        return "".join(_rendered(self.pieces, value, value))
+
+
+def compile_template(text: str) -> Template:
+    """`{.items[*].metadata.name}{"\\n"}`; a text without braces is one path."""
+    if "{" not in text:
+        return Template([compile_path(text)])
+    reader = Reader(text)
+    stack: list[list[Piece]] = [[]]
+    while not reader.at_end():
+        brace = text.find("{", reader.at)
+        stop = brace if brace >= 0 else len(text)
+        if stop > reader.at:
+            stack[-1].append(text[reader.at : stop])
+        reader.at = stop + 1 if brace >= 0 else stop
+        if brace >= 0:
+            _braced(reader, stack)
+    if len(stack) > 1:
+        raise reader.problem("expected {end} for every {range}")
+    return Template(stack[0])
+
+
+def _braced(reader: Reader, stack: list[list[Piece]]) -> None:
+    """What stands between braces: literals and paths, or the begin or end of a range."""
+    while True:
+        reader.blanks()
+        if reader.take("}"):
+            return
+        if word := _KEYWORD.match(reader.text, reader.at):
+            _keyword(word, reader, stack)
+        elif quoted := QUOTED.match(reader.text, reader.at):
+            reader.at = quoted.end()
+            stack[-1].append(unescaped(quoted[1] if quoted[1] is not None else quoted[2]))
+        else:
+            began = reader.at
+            stack[-1].append(reader.path(relaxed=True))
+            if reader.at == began:
+                raise reader.problem("expected a path, a quoted text, range or end")
+
+
+def _keyword(word: re.Match[str], reader: Reader, stack: list[list[Piece]]) -> None:
+    if word[1] == "range":
+        reader.at = word.end()
+        loop = Range(reader.path(relaxed=True))
+        stack[-1].append(loop)
+        stack.append(loop.body)
+        return
+    if len(stack) == 1:
+        raise reader.problem("this {end} has no {range}")
+    reader.at = word.end()
+    stack.pop()
+
+
+def _rendered(pieces: list[Piece], root: Any, here: Any) -> list[str]:
+    out: list[str] = []
+    for piece in pieces:
+        if isinstance(piece, str):
+            out.append(piece)
+        elif isinstance(piece, Path):
+            out.append(" ".join(shown(found) for found in piece.find(root if piece.rooted else here)))
+        else:
+            for found in piece.path.find(root if piece.path.rooted else here):
+                out.extend(_rendered(piece.body, root, found))
+    return out
+
+
+def shown(value: Any) -> str:
+    """Text as it is, everything else as JSON."""
+    return value if isinstance(value, str) else encode(value).decode()

@@ -1,0 +1,233 @@
+"""What amount does "500m", "16Gi", "10Gbps", "65ms" or $0.192 stand for, as an exact integer, and how is it written back?"""
+
+import re
+from collections.abc import Callable, Iterator
+from decimal import ROUND_CEILING, ROUND_HALF_UP, Decimal
+from functools import lru_cache
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from lattice.errors import Cause, Invalid
+from lattice.kinds.meta.validator import join
+
+Quantity = int | str | float  # as written: 2, "500m", 0.5, "16Gi"; a float is read by the digits it prints
+Amount = Annotated[Decimal, Meta(extra_json_schema={"minimum": 0})]  # a plain number that is never negative: money, cores, GiB, shares
+
+MILLI = 1000
+MICRO = 1_000_000
+KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
+LARGEST = (1 << 63) - 1  # the store, numpy columns and other people's clients all hold int64
+MOST = Decimal(10) ** 9  # dollars, cores, GiB: more is a slip of the hand, and its bytes or micro-dollars would not fit into int64
+
+_BINARY = {"Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": TIB, "Pi": 1 << 50, "Ei": 1 << 60}
+_DECIMAL = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+_CORES = {"": MILLI, "m": 1, "k": MILLI * 1000}
+_BYTES = {"": 1, **_BINARY, **_DECIMAL}
+_DOCKER = {letter + tail: 1 << (10 * power) for power, letter in enumerate("kmgtp", 1) for tail in ("", "b", "ib")} | {"": 1, "b": 1}
+_BITS = {"bps": 1, "kbps": 10**3, "Kbps": 10**3, "Mbps": 10**6, "Gbps": 10**9, "Tbps": 10**12}
+_MILLIS: dict[str, Decimal | int] = {
+    "ns": Decimal("1e-6"),
+    "us": Decimal("1e-3"),
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+
+_UNITS: dict[str, dict[str, int]] = {"cores": _CORES, "bytes": _BYTES, "docker": _DOCKER, "count": _BYTES, "bits": _BITS}
+
+_DIGITS = 28  # what decimal arithmetic keeps exactly by default
+_NUMBER = re.compile(r"([0-9]{1,19}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})([eE][+-]?[0-9]{1,2})?([A-Za-z]*)", re.ASCII)
+_BEYOND = re.compile(r"0*[1-9][0-9]{19,}(?:\.[0-9]*)?([A-Za-z]*)", re.ASCII)  # 10^19 and more, of whatever unit
+_SPAN = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(ns|us|ms|s|m|h|d)", re.ASCII)
+
+
+def parse_cores(value: Quantity | Decimal) -> int:
+    """Milli-cores: "500m" is 500, "2" is 2000. What is finer than a milli-core is rounded up."""
+    return _scaled(value, "cores", 'such as 2, "0.5" or "500m"')
+
+
+def parse_bytes(value: Quantity | Decimal) -> int:
+    """Bytes, with Kubernetes' units: "16Gi" is binary, "16G" decimal. Fractions of a byte are rounded up."""
+    return _scaled(value, "bytes", 'such as "512Mi", "16Gi" or "1.5Ti"')
+
+
+def parse_docker_bytes(value: Quantity) -> int:
+    """Bytes, with docker's units: upper and lower case alike and all of them binary, so "4g" is 4 GiB."""
+    text = value.lower() if isinstance(value, str) else value
+    return _scaled(text, "docker", 'such as "512m" or "4g"')
+
+
+def parse_count(value: Quantity | Decimal) -> int:
+    """A whole number of an extended resource; it cannot be shared, so "1.5" is refused."""
+    return _scaled(value, "count", "a whole number such as 2")
+
+
+def parse_bits(value: str) -> int:
+    """Bits per second: "10Gbps" is 10,000,000,000."""
+    return _scaled(value, "bits", 'such as "100Mbps" or "10Gbps"')
+
+
+@lru_cache(maxsize=4096)
+def parse_millis(value: str) -> int:
+    """Milliseconds: "65ms", "90s", "1.5h", "1h30m". What is finer than a millisecond is rounded up."""
+    if value == "0":
+        return 0
+    spans = list(_SPAN.finditer(value)) if isinstance(value, str) else []
+    if not spans or "".join(span.group() for span in spans) != value:
+        raise Invalid(f"must be a duration such as 65ms, 90s, 1.5h or 1h30m, got {_quoted(value)}")
+    return _whole(sum((Decimal(number) * _MILLIS[unit] for number, unit in (span.groups() for span in spans)), Decimal()), value)
+
+
+def parse_seconds(value: str) -> int:
+    """Whole seconds of a duration, rounded up."""
+    return -(-parse_millis(value) // 1000)
+
+
+def micros(dollars: Decimal) -> int:
+    """Micro-dollars. Half a micro-dollar rounds up; every smaller rest is dropped or rounded likewise."""
+    return int((_bounded(dollars) * MICRO).quantize(Decimal(1), rounding=ROUND_HALF_UP))
+
+
+def gibibytes(amount: Decimal) -> int:
+    """Bytes of a number of GiB, as in `memoryGi: 16`."""
+    return int((_bounded(amount) * GIB).to_integral_value(rounding=ROUND_CEILING))
+
+
+def fraction(threshold: Decimal) -> Decimal:
+    """A share between 0 and 1, whether it was written as 0.8 or as 80 percent."""
+    return threshold if threshold <= 1 else threshold / 100
+
+
+def format_cores(milli: int) -> str:
+    return str(milli // MILLI) if milli % MILLI == 0 else f"{milli}m"
+
+
+def format_bytes(count: int) -> str:
+    """Exact, in the largest binary unit that leaves no rest: 17179869184 is 16Gi."""
+    for unit, size in reversed(_BINARY.items()):
+        if count and count % size == 0:
+            return f"{count // size}{unit}"
+    return str(count)
+
+
+def approximate_bytes(count: int) -> str:
+    """For people: three digits are enough, 16500000000 is 15.4Gi."""
+    for unit, size in reversed(_BINARY.items()):
+        if abs(count) >= size:
+            return f"{_plain((Decimal(count) / size).quantize(Decimal('0.1')))}{unit}"
+    return str(count)
+
+
+def format_bits(per_second: int) -> str:
+    for unit in ("Tbps", "Gbps", "Mbps", "Kbps"):
+        if per_second and per_second % _BITS[unit] == 0:
+            return f"{per_second // _BITS[unit]}{unit}"
+    return f"{per_second}bps"
+
+
+def format_millis(millis: int) -> str:
+    """Exact and short: 5400000 is 1h30m, 65 is 65ms."""
+    parts = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, millis = divmod(millis, int(_MILLIS[unit]))
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+def format_micros(amount: int) -> str:
+    """Dollars without needless zeros: 384000 is 0.384, 414720000 is 414.72."""
+    return _plain(dollars(amount))
+
+
+def dollars(amount: int) -> Decimal:
+    """The exact number of dollars in so many micro-dollars."""
+    return Decimal(amount).scaleb(-6)
+
+
+def quantity_problems(path: str, value: Quantity | None, parse: Callable[[Any], int]) -> Iterator[Cause]:
+    """One cause if the value cannot be read; none if it can, or is absent."""
+    try:
+        if value is not None:
+            parse(value)
+    except Invalid as error:
+        yield Cause(path, error.what)
+
+
+def threshold_problems(path: str, value: Decimal | None) -> Iterator[Cause]:
+    """A share is written as a fraction (0.8) or as a percentage (80)."""
+    if value is not None and not 0 < value <= 100:
+        yield Cause(path, f"must be a fraction above 0 and up to 1, or a percentage up to 100, got {_quoted(value)}")
+
+
+def number_problems(value: object, path: str) -> Iterator[Cause]:
+    """Every plain number in this part that is not finite, negative, or of a size that no real supply has."""
+    if isinstance(value, Decimal):
+        if not _is_sane(value):
+            yield Cause(path, f"must be a number from 0 to {MOST:,f}, got {_quoted(value)}")
+    elif isinstance(value, msgspec.Struct):
+        for field in msgspec.structs.fields(value):
+            yield from number_problems(getattr(value, field.name), f"{path}.{field.encode_name}")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from number_problems(item, join(path, key))
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from number_problems(item, f"{path}[{index}]")
+
+
+def _scaled(value: Quantity | Decimal, unit: str, hint: str) -> int:
+    if isinstance(value, Decimal):
+        return _whole(_bounded(value) * _UNITS[unit][""], value)
+    return _scaled_text(str(value), unit, hint)
+
+
+@lru_cache(maxsize=4096)
+def _scaled_text(text: str, unit: str, hint: str) -> int:
+    found = _NUMBER.fullmatch(text)
+    scale = _UNITS[unit].get(found[3]) if found else None
+    if found is None or scale is None:
+        if (beyond := _BEYOND.fullmatch(text)) and beyond[1] in _UNITS[unit]:
+            raise _uncountable(text)
+        raise Invalid(f"must be 0 or more, {hint}, got {_quoted(text)}")
+    exact = Decimal(found[1]).scaleb(int(found[2][1:]) if found[2] else 0) * scale
+    if unit == "count" and exact != exact.to_integral_value():
+        raise Invalid(f"must be {hint}, got {_quoted(text)}")
+    return _whole(exact, text)
+
+
+def _whole(exact: Decimal, given: object) -> int:
+    if exact > LARGEST:
+        raise _uncountable(given)
+    return int(exact.to_integral_value(rounding=ROUND_CEILING))
+
+
+def _uncountable(given: object) -> Invalid:
+    return Invalid(f"is more than can be counted (2^63 - 1), got {_quoted(given)}")
+
+
+def _bounded(value: Decimal) -> Decimal:
+    if not _is_sane(value):
+        raise Invalid(f"must be a number from 0 to {MOST:,f}, got {_quoted(value)}")
+    return value
+
+
+def _is_sane(value: Decimal) -> bool:
+    """Looks at the exponent first: comparing or printing 1e999999 in full would take the server with it."""
+    return (
+        value.is_finite() and not value.is_signed() and value.adjusted() <= 9 and value <= MOST and len(value.as_tuple().digits) <= _DIGITS
+    )
+
+
+def _quoted(value: object) -> str:
+    shown = f'"{value}"' if isinstance(value, str) else str(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def _plain(number: Decimal) -> str:
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

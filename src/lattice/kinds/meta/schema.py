@@ -1,0 +1,94 @@
+"""Class -> structural schema: the one description of a kind that validation, OpenAPI, `explain`, CRDs and docs are made from."""
+
+from functools import cache
+from inspect import cleandoc
+from typing import Any
+
+from msgspec import NODEFAULT, inspect
+
+from lattice.kinds.meta.base import Kind
+
+Schema = dict[str, Any]
+
+API_VERSION = "The version of the API this object is written for, group and version."
+KIND = "The kind of this object."
+
+
+@cache
+def structural_schema(kind: type[Kind]) -> Schema:
+    """The openAPIV3Schema of a kind, as a CustomResourceDefinition carries it. Shared: do not change it in place."""
+    schema = struct_schema(inspect.type_info(kind))
+    schema["properties"] = {
+        **schema["properties"],
+        "apiVersion": {"type": "string", "description": API_VERSION},
+        "kind": {"type": "string", "description": KIND},
+        "metadata": {"type": "object"},
+    }
+    required = [name for name in schema.pop("required", ()) if name not in {"apiVersion", "kind", "metadata"}]
+    return schema | ({"required": required} if required else {})
+
+
+def struct_schema(info: inspect.Type) -> Schema:
+    assert isinstance(info, inspect.StructType), info  # noqa: S101 - a kind is a Struct by definition
+    schema: Schema = {"type": "object"}
+    if info.cls.__doc__:
+        schema["description"] = " ".join(cleandoc(info.cls.__doc__).split())
+    schema["properties"] = {field.encode_name: _schema(field.type) for field in info.fields}
+    required = [field.encode_name for field in info.fields if field.default is NODEFAULT and field.default_factory is NODEFAULT]
+    return schema | ({"required": required} if required else {})
+
+
+def _schema(info: inspect.Type) -> Schema:
+    match info:
+        case inspect.Metadata():
+            return _schema(info.type) | (info.extra_json_schema or {})
+        case inspect.StructType():
+            return struct_schema(info)
+        case inspect.StrType():
+            return _bounds({"type": "string"}, minLength=info.min_length, maxLength=info.max_length, pattern=info.pattern)
+        case inspect.BoolType():
+            return {"type": "boolean"}
+        case inspect.IntType():
+            return _number({"type": "integer", "format": "int64"}, info)
+        case inspect.DecimalType():
+            return {"type": "number"}
+        case inspect.LiteralType():
+            return {"type": "string", "enum": sorted(info.values)}
+        case inspect.ListType() | inspect.VarTupleType():
+            schema = {"type": "array", "items": _schema(info.item_type)}
+            return _bounds(schema, minItems=info.min_length, maxItems=info.max_length)
+        case inspect.DictType():
+            return _map(info)
+        case inspect.AnyType():
+            return {"x-kubernetes-preserve-unknown-fields": True}
+        case inspect.UnionType():
+            return _union(info)
+    raise TypeError(f"a kind cannot hold {info}: it has no structural schema")
+
+
+def _map(info: inspect.DictType) -> Schema:
+    if isinstance(info.value_type, inspect.AnyType):
+        return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return {"type": "object", "additionalProperties": _schema(info.value_type)}
+
+
+def _union(info: inspect.UnionType) -> Schema:
+    types = [t for t in info.types if not isinstance(t, inspect.NoneType)]
+    if len(types) == 1:
+        return _schema(types[0])
+    if {type(t) for t in types} <= {inspect.IntType, inspect.StrType, inspect.FloatType, inspect.DecimalType}:
+        return {"x-kubernetes-int-or-string": True}
+    raise TypeError(f"a kind cannot hold {info}: unions have no structural schema")
+
+
+def _number(schema: Schema, info: inspect.IntType) -> Schema:
+    bounded = _bounds(schema, minimum=info.ge, maximum=info.le)
+    if info.gt is not None:
+        bounded |= {"minimum": info.gt, "exclusiveMinimum": True}
+    if info.lt is not None:
+        bounded |= {"maximum": info.lt, "exclusiveMaximum": True}
+    return bounded
+
+
+def _bounds(schema: Schema, **limits: object) -> Schema:
+    return schema | {name: limit for name, limit in limits.items() if limit is not None}

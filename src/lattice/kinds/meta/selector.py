@@ -1,0 +1,253 @@
+"""Do these labels match, and are they labels at all?"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from lattice.errors import Cause, Malformed
+from lattice.kinds.meta.base import Part
+from lattice.kinds.meta.validator import join
+
+Labels = Mapping[str, Any]  # a value is a string, or a list of strings that matches whatever it contains
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_DNS_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+_TOKEN = re.compile(r"\s*(==|!=|[=!,()<>]|[^\s=!,()<>]+)\s*")
+_WORDS = frozenset({"=", "==", "!=", "!", ",", "(", ")", "<", ">"})
+
+
+class Requirement(Part):
+    """One demand on one label."""
+
+    key: Annotated[str, Meta(description="Label key that the demand is about.")]
+    operator: Annotated[
+        Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"],
+        Meta(description="How the label's value relates to `values`. Gt and Lt compare whole numbers and are for nodes only."),
+    ]
+    values: Annotated[
+        tuple[str, ...],
+        Meta(description="Values to compare with: one or more for In and NotIn, exactly one for Gt and Lt, none for the others."),
+    ] = ()
+
+    def matches(self, labels: Labels) -> bool:
+        found = _values(labels, self.key)
+        match self.operator:
+            case "In":
+                return any(value in self.values for value in found)
+            case "NotIn":
+                return not any(value in self.values for value in found)
+            case "Exists":
+                return self.key in labels
+            case "DoesNotExist":
+                return self.key not in labels
+            case "Gt":
+                return any(_above(value, bound) for value in found for bound in self.values)
+            case "Lt":
+                return any(_above(bound, value) for value in found for bound in self.values)
+
+    def problems(self, path: str, *, numeric: bool = False) -> Iterator[Cause]:
+        """`numeric`: this place also takes Gt and Lt."""
+        if wrong := key_problem(self.key):
+            yield Cause(f"{path}.key", wrong)
+        if self.operator in ("Gt", "Lt") and not numeric:
+            yield Cause(
+                f"{path}.operator", f'must be In, NotIn, Exists or DoesNotExist here, got "{self.operator}"', "FieldValueNotSupported"
+            )
+        elif wrong := self._count_problem():
+            yield Cause(f"{path}.values", wrong)
+        for index, value in enumerate(self.values):
+            if wrong := value_problem(value):
+                yield Cause(f"{path}.values[{index}]", wrong)
+
+    def _count_problem(self) -> str:
+        count = len(self.values)
+        match self.operator:
+            case "In" | "NotIn":
+                return "" if count else f"must name at least one value for {self.operator}"
+            case "Gt" | "Lt":
+                fine = count == 1 and _integer(self.values[0]) is not None
+                return "" if fine else f"must be exactly one whole number for {self.operator}, got {list(self.values)}"
+        return f"must be empty for {self.operator}, got {list(self.values)}" if count else ""
+
+    def __str__(self) -> str:
+        listed = ",".join(self.values)
+        match self.operator:
+            case "Exists":
+                return self.key
+            case "DoesNotExist":
+                return f"!{self.key}"
+            case "Gt" | "Lt":
+                return f"{self.key}{'>' if self.operator == 'Gt' else '<'}{listed}"
+        if len(self.values) == 1:
+            return f"{self.key}{'=' if self.operator == 'In' else '!='}{listed}"
+        return f"{self.key} {self.operator.lower()} ({listed})"
+
+
+class LabelSelector(Part):
+    """Demands on labels that must all hold; without any it matches everything."""
+
+    match_labels: Annotated[dict[str, str], Meta(description="Labels that must be there with exactly these values.")] = {}
+    match_expressions: Annotated[tuple[Requirement, ...], Meta(description="Demands that an exact value cannot express.")] = ()
+
+    @property
+    def requirements(self) -> tuple[Requirement, ...]:
+        exact = (Requirement(key=key, operator="In", values=(value,)) for key, value in self.match_labels.items())
+        return (*exact, *self.match_expressions)
+
+    def matches(self, labels: Labels) -> bool:
+        exact = all(value in _values(labels, key) for key, value in self.match_labels.items())
+        return exact and all(requirement.matches(labels) for requirement in self.match_expressions)
+
+    def problems(self, path: str) -> Iterator[Cause]:
+        yield from label_problems(self.match_labels, f"{path}.matchLabels")
+        for index, requirement in enumerate(self.match_expressions):
+            yield from requirement.problems(f"{path}.matchExpressions[{index}]")
+
+    def __hash__(self) -> int:
+        return hash((frozenset(self.match_labels.items()), self.match_expressions))
+
+    def __str__(self) -> str:
+        return ",".join(str(requirement) for requirement in self.requirements)
+
+
+def parse_selector(text: str) -> LabelSelector:
+    """The string form of query parameters and `-l`: `a=b,c!=d,x in (a,b),y notin (z),k,!k,n>5`."""
+    tokens = _tokens(text)
+    if not tokens:
+        return LabelSelector()
+    found = []
+    while True:
+        found.append(_requirement(tokens, text))
+        if not tokens:
+            return LabelSelector(match_expressions=tuple(found))
+        if tokens.pop(0) != ",":
+            raise _unreadable(text, "expected a comma between demands")
+
+
+def key_problem(key: str) -> str:
+    """What is wrong with a label key; "" when nothing is."""
+    prefix, slash, name = key.rpartition("/")
+    if slash and (wrong := subdomain_problem(prefix)):
+        return f'prefix of label key "{_short(key)}" {wrong}'
+    if len(name) > 63 or not _NAME.fullmatch(name):
+        return (
+            f'label key must be 1 to 63 letters, digits, "-", "_" or ".", starting and ending with a letter or digit, got "{_short(key)}"'
+        )
+    return ""
+
+
+def value_problem(value: str) -> str:
+    """What is wrong with a label value; "" when nothing is."""
+    if value and (len(value) > 63 or not _NAME.fullmatch(value)):
+        return (
+            'label value must be empty or at most 63 letters, digits, "-", "_" or ".", '
+            f'starting and ending with a letter or digit, got "{_short(value)}"'
+        )
+    return ""
+
+
+def subdomain_problem(name: str) -> str:
+    """What is wrong with a DNS subdomain such as the name of an object; "" when nothing is."""
+    if len(name) <= 253 and all(_DNS_LABEL.fullmatch(part) for part in name.split(".")):
+        return ""
+    return f'must be 1 to 253 lower-case letters, digits, "-" or ".", starting and ending with a letter or digit, got "{_short(name)}"'
+
+
+def dns_label_problem(name: str) -> str:
+    """What is wrong with a DNS label such as the name of a namespace or container; "" when nothing is."""
+    if len(name) <= 63 and _DNS_LABEL.fullmatch(name):
+        return ""
+    return f'must be 1 to 63 lower-case letters, digits or "-", starting and ending with a letter or digit, got "{_short(name)}"'
+
+
+def label_problems(labels: Mapping[str, str], path: str) -> Iterator[Cause]:
+    for key, value in labels.items():
+        for wrong in filter(None, (key_problem(key), value_problem(value))):
+            yield Cause(join(path, key), wrong)
+
+
+def _values(labels: Labels, key: str) -> Iterable[str]:
+    found = labels.get(key, ())
+    return (found,) if isinstance(found, str) else found
+
+
+def _integer(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text, re.ASCII) else None
+
+
+def _above(left: str, right: str) -> bool:
+    a, b = _integer(left), _integer(right)
+    return a is not None and b is not None and a > b
+
+
+def _tokens(text: str) -> list[str]:
+    return _TOKEN.findall(text)  # every character is a word, a sign or space around one, so nothing is skipped
+
+
+def _requirement(tokens: list[str], text: str) -> Requirement:
+    negated = tokens[:1] == ["!"]
+    if negated:
+        tokens.pop(0)
+    key = _word(tokens, text, "a label key")
+    if negated:
+        return _checked(Requirement(key=key, operator="DoesNotExist"), text)
+    if not tokens or tokens[0] == ",":
+        return _checked(Requirement(key=key, operator="Exists"), text)
+    match tokens.pop(0):
+        case "=" | "==":
+            found = Requirement(key=key, operator="In", values=(_optional_word(tokens),))
+        case "!=":
+            found = Requirement(key=key, operator="NotIn", values=(_optional_word(tokens),))
+        case "in":
+            found = Requirement(key=key, operator="In", values=_listed(tokens, text))
+        case "notin":
+            found = Requirement(key=key, operator="NotIn", values=_listed(tokens, text))
+        case ">":
+            found = Requirement(key=key, operator="Gt", values=(_word(tokens, text, "a whole number"),))
+        case "<":
+            found = Requirement(key=key, operator="Lt", values=(_word(tokens, text, "a whole number"),))
+        case other:
+            raise _unreadable(text, f'expected =, !=, in, notin, < or > after "{_short(key)}", got "{_short(other)}"')
+    return _checked(found, text)
+
+
+def _word(tokens: list[str], text: str, wanted: str) -> str:
+    if not tokens or tokens[0] in _WORDS:
+        raise _unreadable(text, f"expected {wanted}" + (f', got "{tokens[0]}"' if tokens else " at the end"))
+    return tokens.pop(0)
+
+
+def _optional_word(tokens: list[str]) -> str:
+    return tokens.pop(0) if tokens and tokens[0] not in _WORDS else ""
+
+
+def _listed(tokens: list[str], text: str) -> tuple[str, ...]:
+    if not tokens or tokens.pop(0) != "(":
+        raise _unreadable(text, 'expected "(" after in or notin')
+    if tokens[:1] == [")"]:
+        raise _unreadable(text, "expected at least one value between ( and )")
+    values = [_optional_word(tokens)]
+    while tokens[:1] == [","]:
+        tokens.pop(0)
+        values.append(_optional_word(tokens))
+    if not tokens or tokens.pop(0) != ")":
+        raise _unreadable(text, 'expected "," or ")" in the list')
+    return tuple(dict.fromkeys(values))
+
+
+def _checked(requirement: Requirement, text: str) -> Requirement:
+    for cause in requirement.problems("", numeric=True):
+        raise _unreadable(text, cause.message)
+    return requirement
+
+
+def _unreadable(text: str, why: str) -> Malformed:
+    return Malformed(
+        f'cannot read the label selector "{_short(text, 120)}": {why}', fix="write it like env=prod,tier!=db,zone in (a,b),gpu,!spot"
+    )
+
+
+def _short(text: str, most: int = 70) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."

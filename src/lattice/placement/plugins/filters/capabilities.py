@@ -1,0 +1,25 @@
+"""Capabilities: the offer must be able to do what is required, such as gpu or arm64."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lattice.engine.plugin import Rejections, Scope
+from lattice.engine.table import Flags, Rows
+from lattice.placement.model.demand import ReplicaAsk
+from lattice.placement.model.reasons import Lacks, mask_of
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    name: ClassVar[str] = "Capabilities"
+    scope: ClassVar[Scope] = "fixed"
+
+    def applies(self, ask: ReplicaAsk) -> bool:
+        return bool(ask.demand.capabilities)
+
+    def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
+        return {Lacks(self.name, each): _without(rows, each.value) for each in ask.demand.capabilities}
+
+
+def _without(rows: Rows, value: str) -> Flags:
+    return mask_of(rows, ("capabilities", value), lambda offer: value not in offer.capabilities)

@@ -1,0 +1,52 @@
+"""Region: this replica must go to a region that still lacks one, or to one where the service is not yet."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
+from lattice.engine.table import Flags, Rows, Table
+from lattice.placement.model.demand import ReplicaAsk
+from lattice.placement.model.reasons import mask_of, offer_at
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    region: str
+    plugin: str = "Region"
+
+    def summary(self) -> str:
+        return f"not in {self.region}, where a replica is required"
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        return Shortfall("region", self.region, offer_at(table, row).region, self.region)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Another region is needed."""
+
+    regions: frozenset[str]
+    plugin: str = "Region"
+
+    def summary(self) -> str:
+        return "in regions that have a replica already"
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        return Shortfall("region", f"another than {', '.join(sorted(self.regions))}", offer_at(table, row).region, "another region")
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    name: ClassVar[str] = "Region"
+    scope: ClassVar[Scope] = "table"
+
+    def applies(self, ask: ReplicaAsk) -> bool:
+        return True
+
+    def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
+        found: dict[Reason, Flags] = {}
+        if ask.region:
+            found[Elsewhere(ask.region)] = mask_of(rows, ("is in", ask.region), lambda offer: not offer.is_in(ask.region))
+        if ask.avoid:
+            found[Known(ask.avoid)] = mask_of(rows, ("regions", ask.avoid), lambda offer: offer.region in ask.avoid)
+        return found

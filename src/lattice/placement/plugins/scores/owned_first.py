@@ -1,0 +1,23 @@
+"""Tier: what is owned comes before what is rented."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from lattice.engine.plugin import Scope
+from lattice.engine.table import Floats, Rows
+from lattice.placement.model.demand import ReplicaAsk
+from lattice.placement.model.reasons import mask_of
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    name: ClassVar[str] = "Tier"
+    scope: ClassVar[Scope] = "fixed"
+
+    def applies(self, ask: ReplicaAsk) -> bool:
+        return True
+
+    def score(self, ask: ReplicaAsk, rows: Rows) -> Floats:
+        return mask_of(rows, "static", lambda offer: offer.is_static).astype(np.float32)

@@ -1,0 +1,43 @@
+"""InCluster: a workload of a cluster runs on nodes of that cluster."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lattice.engine.plugin import Rejections, Scope, Shortfall
+from lattice.engine.table import Rowids, Rows, Table
+from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.plugins.cluster_events import NEW_NODES, Change
+from lattice.scheduling.table.label_match import having
+from lattice.scheduling.plugins.reasons import each_value, only
+
+
+@dataclass(frozen=True, slots=True)
+class OtherCluster:
+    """It is a node of another cluster, or of none."""
+
+    cluster: str
+    plugin: ClassVar[str] = "InCluster"
+
+    def summary(self) -> str:
+        return f"outside cluster {self.cluster}"
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        return self.details(table, only(row))[0]
+
+    def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
+        return each_value(table, "cluster", rows, lambda other: Shortfall("cluster", self.cluster, other or "none", self.cluster))
+
+
+@dataclass(frozen=True, slots=True)
+class InCluster:
+    name: ClassVar[str] = "InCluster"
+    scope: ClassVar[Scope] = "fixed"
+    wakes_on: ClassVar[frozenset[Change]] = NEW_NODES
+
+    def applies(self, ask: WorkloadAsk) -> bool:
+        return bool(ask.demands.cluster)
+
+    def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
+        cluster = ask.demands.cluster
+        return {OtherCluster(cluster): ~having(rows, "cluster", cluster)}

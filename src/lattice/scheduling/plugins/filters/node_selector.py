@@ -1,0 +1,28 @@
+"""NodeSelector: the node must have each of these labels with exactly this value."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lattice.engine.plugin import Reason, Rejections, Scope
+from lattice.engine.table import Flags, Rows
+from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.plugins.cluster_events import NEW_NODES, Change
+from lattice.scheduling.table.label_match import having
+from lattice.scheduling.plugins.reasons import OtherLabel
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSelector:
+    name: ClassVar[str] = "NodeSelector"
+    scope: ClassVar[Scope] = "fixed"
+    wakes_on: ClassVar[frozenset[Change]] = NEW_NODES
+
+    def applies(self, ask: WorkloadAsk) -> bool:
+        return bool(ask.demands.node_selector)
+
+    def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
+        found: dict[Reason, Flags] = {}
+        for key, value in ask.demands.node_selector:
+            reason = OtherLabel(self.name, f"without label {key}={value}", "label", f"{key}={value}", key)
+            found[reason] = ~having(rows, key, value)
+        return found

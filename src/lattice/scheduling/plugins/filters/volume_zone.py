@@ -1,0 +1,31 @@
+"""VolumeZone: a node must be in the zone, or region, that the workload's volumes live in."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lattice.engine.plugin import Reason, Rejections, Scope
+from lattice.engine.table import Flags, Rows
+from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.plugins.cluster_events import NEW_NODES, Change
+from lattice.scheduling.table.label_match import having
+from lattice.scheduling.plugins.reasons import OtherLabel
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeZone:
+    name: ClassVar[str] = "VolumeZone"
+    scope: ClassVar[Scope] = "fixed"
+    wakes_on: ClassVar[frozenset[Change]] = NEW_NODES
+
+    def applies(self, ask: WorkloadAsk) -> bool:
+        return any(volume.zone or volume.region for volume in ask.demands.volumes)
+
+    def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
+        found: dict[Reason, Flags] = {}
+        for volume in ask.demands.volumes:
+            for key, value in (("zone", volume.zone), ("region", volume.region)):
+                if value:
+                    words = f"outside {key} {value} of volume {volume.name}"
+                    reason = OtherLabel(self.name, words, f"volume {volume.name}", f"{key}={value}", key)
+                    found[reason] = ~having(rows, key, value)
+        return found

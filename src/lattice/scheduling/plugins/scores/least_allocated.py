@@ -1,0 +1,25 @@
+"""LeastTaken: prefer the node of which least would be taken."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from lattice.engine.plugin import Scope
+from lattice.engine.table import Floats, Rows
+from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.table.utilisation import mean_after
+
+
+@dataclass(frozen=True, slots=True)
+class LeastTaken:
+    name: ClassVar[str] = "LeastTaken"
+    scope: ClassVar[Scope] = "row"
+
+    def applies(self, ask: WorkloadAsk) -> bool:
+        return True
+
+    def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
+        """1 less the mean share of the asked resources, the workload included; of cpu and memory if it asks for nothing."""
+        mean = mean_after(ask, rows)
+        return np.subtract(np.float32(1), mean, out=mean)

@@ -1,0 +1,346 @@
+"""What does an object become under a patch? JSON merge patch (RFC 7386), JSON patch (RFC 6902) and the strategic merge of core kinds.
+
+Inputs are never changed. Results share what a patch leaves alone with the target, and the lists it brings with the patch: treat as frozen.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from lattice.errors import Invalid, LatticeError, Malformed, TooLarge
+from lattice.server.apply.managed_fields import json_text
+
+MAX_OPERATIONS = 10_000
+MAX_COPIED = (
+    3 * 1024 * 1024
+)  # bytes of JSON, about, that `copy` may add in one patch: doubling copies must not fill memory (CVE-2019-1002100)
+
+_NESTED = "the patch nests too deeply"
+_REJECTED = "the server rejected our request due to an error in our request"
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """RFC 7386. A patch that is not an object replaces the target, so a caller that wants an object checks the result."""
+    try:
+        return _merge(target, patch)
+    except RecursionError as e:
+        raise Malformed(_NESTED, fix="send a flatter patch") from e
+
+
+def _merge(target: Any, patch: Any) -> Any:
+    if type(patch) is not dict:
+        return patch
+    out = dict(target) if type(target) is dict else {}
+    for name, value in patch.items():
+        if value is None:
+            out.pop(name, None)
+        else:
+            out[name] = _merge(out.get(name), value) if type(value) is dict else value
+    return out
+
+
+def json_patch(target: Any, operations: Any) -> Any:
+    """RFC 6902: all operations or none. Malformed if they cannot be read, Invalid if one does not fit the target."""
+    if type(operations) is not list:
+        raise Malformed("a JSON patch must be a list of operations", fix="send a list, or use application/merge-patch+json for an object")
+    if len(operations) > MAX_OPERATIONS:
+        raise TooLarge(f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}", fix="split the patch")
+    read = [_read(i, operation) for i, operation in enumerate(operations)]
+    document = _Document(target)
+    for step in read:
+        try:
+            _STEPS[step.op](document, step)
+        except LookupError as e:
+            raise Invalid(f"{_REJECTED}: {step.name}: {e.args[0]}") from e
+        except RecursionError as e:
+            raise Malformed(_NESTED, where=step.name, fix="send a flatter patch") from e
+    return document.root
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    op: str
+    name: str  # for messages: "operation 2 (test /spec/image)"
+    path: tuple[str, ...]
+    source: tuple[str, ...] = ()
+    value: Any = None
+
+
+def _read(i: int, operation: Any) -> _Step:
+    if type(operation) is not dict:
+        raise _unreadable(i, "must be an object", 'write {"op": ..., "path": ...}')
+    op = operation.get("op")
+    if type(op) is not str or op not in _STEPS:
+        raise _unreadable(i, f"has no known op: {str(op)[:40]!r}", f"use one of {', '.join(_STEPS)}")
+    source: tuple[str, ...] = ()
+    if op in ("move", "copy"):
+        source = _pointer(i, operation, "from")
+    elif op in ("add", "replace", "test") and "value" not in operation:
+        raise _unreadable(i, f"({op}) lacks its value", 'add "value"')
+    path = _pointer(i, operation, "path")
+    return _Step(op, f"operation {i} ({op} {operation['path'][:200]})", path, source, operation.get("value"))
+
+
+def _pointer(i: int, operation: dict[str, Any], name: str) -> tuple[str, ...]:
+    text = operation.get(name)
+    if type(text) is not str or (text and text[0] != "/"):
+        raise _unreadable(
+            i, f"needs a JSON pointer as {name}, got {str(text)[:80]!r}", "write it as /metadata/labels/app, with ~1 for / and ~0 for ~"
+        )
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:])
+
+
+def _unreadable(i: int, what: str, fix: str) -> LatticeError:
+    return Malformed(f"JSON patch operation {i} {what}", fix=fix)
+
+
+@dataclass(slots=True)
+class _Document:
+    """The value under the patch; a container is copied the first time something in it changes, so the target stays as it was."""
+
+    root: Any
+    copied: int = 0
+    own: dict[int, Any] = field(default_factory=dict)  # containers made here, by id; holding them keeps the ids theirs
+
+    def get(self, path: tuple[str, ...]) -> Any:
+        node = self.root
+        for part in path:
+            node = _child(node, part)
+        return node
+
+    def parent(self, path: tuple[str, ...]) -> Any:
+        """The container that holds the last part of `path`, safe to change."""
+        self.root = node = self._owned(self.root)
+        for part in path[:-1]:
+            child = self._owned(_child(node, part))
+            node[_slot(node, part)] = child
+            node = child
+        if type(node) not in (dict, list):
+            raise LookupError("its parent is neither an object nor a list")
+        return node
+
+    def _owned(self, node: Any) -> Any:
+        if type(node) not in (dict, list) or id(node) in self.own:
+            return node
+        fresh = node.copy()
+        self.own[id(fresh)] = fresh
+        return fresh
+
+    def duplicate(self, value: Any) -> Any:
+        """A deep copy, counted against what copies may add."""
+        self.copied += len(value) + 2 if type(value) is str else 8
+        if self.copied > MAX_COPIED:
+            raise TooLarge(
+                f"the copy operations of this JSON patch add more than {MAX_COPIED} bytes", fix="send the values, or split the patch"
+            )
+        if type(value) is list:
+            return [self.duplicate(item) for item in value]
+        if type(value) is not dict:
+            return value
+        self.copied += sum(map(len, value)) + 4 * len(value)
+        return {name: self.duplicate(item) for name, item in value.items()}
+
+
+def _slot(node: Any, part: str) -> Any:
+    """Where `part` is in a container that has it."""
+    if type(node) is dict and part in node:
+        return part
+    if (
+        type(node) is list
+        and part.isascii()
+        and part.isdigit()
+        and (part == "0" or part[0] != "0")
+        and len(part) < 10
+        and int(part) < len(node)
+    ):
+        return int(part)
+    raise LookupError(f"there is no {part!r}")
+
+
+def _child(node: Any, part: str) -> Any:
+    return node[_slot(node, part)]
+
+
+def _put(document: _Document, path: tuple[str, ...], value: Any) -> None:
+    if not path:
+        document.root = value
+        return
+    parent, last = document.parent(path), path[-1]
+    if type(parent) is dict:
+        parent[last] = value
+    elif last in ("-", str(len(parent))):
+        parent.append(value)
+    else:
+        parent.insert(_slot(parent, last), value)
+
+
+def _take(document: _Document, path: tuple[str, ...]) -> Any:
+    if not path:
+        raise LookupError("the whole object cannot be removed")
+    parent = document.parent(path)
+    return parent.pop(_slot(parent, path[-1]))
+
+
+def _add(document: _Document, step: _Step) -> None:
+    _put(document, step.path, step.value)
+
+
+def _remove(document: _Document, step: _Step) -> None:
+    _take(document, step.path)
+
+
+def _replace(document: _Document, step: _Step) -> None:
+    if not step.path:
+        document.root = step.value
+        return
+    parent = document.parent(step.path)
+    parent[_slot(parent, step.path[-1])] = step.value
+
+
+def _move(document: _Document, step: _Step) -> None:
+    if step.path == step.source:
+        document.get(step.source)
+        return
+    if step.path[: len(step.source)] == step.source:
+        raise LookupError("a value cannot be moved into itself")
+    _put(document, step.path, _take(document, step.source))
+
+
+def _copy(document: _Document, step: _Step) -> None:
+    _put(document, step.path, document.duplicate(document.get(step.source)))
+
+
+def _test(document: _Document, step: _Step) -> None:
+    """What is absent counts as null in a parent that exists, as Kubernetes has it. The value found is not told: patching is not reading."""
+    try:
+        found = document.get(step.path)
+    except LookupError:
+        if step.value is not None or type(document.get(step.path[:-1])) is not dict:
+            raise
+        return
+    if not same_json(found, step.value):
+        raise LookupError("the value there is another")
+
+
+_STEPS: dict[str, Callable[[_Document, _Step], None]] = {
+    "add": _add,
+    "remove": _remove,
+    "replace": _replace,
+    "move": _move,
+    "copy": _copy,
+    "test": _test,
+}
+
+
+def same_json(a: Any, b: Any) -> bool:
+    """Equal as JSON: 1 is 1.0 but not true."""
+    if type(a) is dict and type(b) is dict:
+        return a.keys() == b.keys() and all(same_json(value, b[name]) for name, value in a.items())
+    if type(a) is list and type(b) is list:
+        return len(a) == len(b) and all(map(same_json, a, b))
+    numbers = (int, Decimal, float)
+    return (type(a) is type(b) or (type(a) in numbers and type(b) in numbers)) and bool(a == b)
+
+
+# Lists of the core kinds that merge item by item, with their key; "" for lists of plain values. All others are replaced.
+_MERGED_LISTS: dict[tuple[str, ...], str] = {
+    ("metadata", "finalizers"): "",
+    ("metadata", "ownerReferences"): "uid",
+    ("status", "conditions"): "type",
+}
+
+
+def strategic_merge_patch(target: dict[str, Any], patch: Any) -> dict[str, Any]:
+    """The strategic merge of Kubernetes for the core kinds, which are maps but for three lists; directives are obeyed and never stored."""
+    if type(patch) is not dict:
+        raise Malformed("a strategic merge patch must be an object", fix="send the fields to change, as in the manifest")
+    try:
+        return _strategic(target, patch, ())
+    except RecursionError as e:
+        raise Malformed(_NESTED, fix="send a flatter patch") from e
+
+
+def _strategic(target: dict[str, Any], patch: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    match patch.get("$patch", "merge"):
+        case "delete":
+            return {}
+        case "replace":
+            target = {}
+        case "merge":
+            pass
+        case other:
+            raise Malformed(f"$patch has no directive {str(other)[:40]!r}", where=".".join(path), fix="use merge, replace or delete")
+    out = _retained(target, patch)
+    for name, value in patch.items():
+        if name[:1] == "$":
+            continue
+        if value is None:
+            out.pop(name, None)
+        else:
+            out[name] = _strategic_value(out.get(name), value, (*path, name))
+    return _with_list_directives(out, patch, path)
+
+
+def _retained(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    keys = patch.get("$retainKeys")
+    if type(keys) is not list:
+        return dict(target)
+    retained = {name for name in keys if type(name) is str}
+    return {name: value for name, value in target.items() if name in retained}
+
+
+def _strategic_value(old: Any, value: Any, path: tuple[str, ...]) -> Any:
+    if type(value) is dict:
+        return _strategic(old if type(old) is dict else {}, value, path)
+    if type(value) is list and path in _MERGED_LISTS:
+        return _merge_list(old if type(old) is list else [], value, _MERGED_LISTS[path], path)
+    return value
+
+
+def _merge_list(old: list[Any], new: list[Any], key: str, path: tuple[str, ...]) -> list[Any]:
+    if any(type(item) is dict and item.get("$patch") == "replace" and key not in item for item in new):
+        return [item for item in new if not (type(item) is dict and "$patch" in item)]
+    if not key:
+        return list({**{json_text(item): item for item in old}, **{json_text(item): item for item in new}}.values())
+    out = {_key(item, key, path): item for item in old}
+    for item in new:
+        name = _key(item, key, path)
+        if item.get("$patch") == "delete":
+            out.pop(name, None)
+        else:
+            out[name] = _strategic(out.get(name, {}), item, (*path, "[]"))
+    return list(out.values())
+
+
+def _key(item: Any, key: str, path: tuple[str, ...]) -> str:
+    name = item.get(key) if type(item) is dict else None
+    if type(name) is not str:
+        raise Malformed(
+            f"map: {str(item)[:80]} does not contain declared merge key: {key}", where=".".join(path), fix=f"give each item its {key}"
+        )
+    return name
+
+
+def _with_list_directives(out: dict[str, Any], patch: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """Deletions from plain lists, then the order asked for; what the order does not name comes last."""
+    for directive, given in patch.items():
+        mark, _, name = directive.partition("/")
+        held = out.get(name)
+        if mark == "$deleteFromPrimitiveList" and type(given) is list and type(held) is list:
+            doomed = set(map(json_text, given))
+            out[name] = [item for item in held if json_text(item) not in doomed]
+    for directive, given in patch.items():
+        mark, _, name = directive.partition("/")
+        held, key = out.get(name), _MERGED_LISTS.get((*path, name))
+        if mark == "$setElementOrder" and type(given) is list and type(held) is list and key is not None:
+            out[name] = _ordered(held, given, key)
+    return out
+
+
+def _ordered(items: list[Any], order: list[Any], key: str) -> list[Any]:
+    def name(item: Any) -> str:
+        return json_text(item.get(key) if key and type(item) is dict else item)
+
+    place = {name(item): i for i, item in enumerate(order)}
+    return sorted(items, key=lambda item: place.get(name(item), len(order)))

@@ -1,0 +1,78 @@
+"""The documents about the API itself, made once: discovery, OpenAPI, version, CRDs."""
+
+import asyncio
+import gc
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from lattice import __version__
+from lattice.errors import NotFound
+from lattice.kinds.meta.base import GROUP
+from lattice.kinds.meta.json_body import encode
+from lattice.server.discovery import crds, discovery, openapi_v2_protobuf as gnostic, openapi
+from lattice.server.requests.call import JSON, Reply
+from lattice.server.requests.catalog import Catalog
+from lattice.server.discovery.extra_paths import with_questions
+from lattice.server.discovery.livepaths import with_live
+from lattice.server.resources.routes import unknown_path
+
+Document = dict[str, Any]
+
+
+class Documents:
+    def __init__(self, catalog: Catalog, address: Callable[[], str]) -> None:
+        self._address = address
+        self._kinds = [(each.resource, each.schema) for each in catalog if each.resource.id != discovery.CRDS.id]
+        self._resources = discovery.served(resource for resource, _ in self._kinds)
+
+    async def answer(self, path: str, accept: str) -> Reply:
+        if path.rstrip("/") == "/version":  # kr8s asks with the slash
+            return Reply(encode(discovery.version_document(__version__)))
+        if path.startswith("/openapi/"):
+            return await asyncio.to_thread(self._openapi, path, accept)  # tens of milliseconds, the first time
+        return self._discovery(path.rstrip("/"), accept)
+
+    def _discovery(self, path: str, accept: str) -> Reply:
+        form, media = discovery.wanted(accept)
+        if path in {"/api", "/apis"} and form:
+            return Reply(encode(discovery.aggregated(self._resources, core=path == "/api", form=form)), content_type=media)
+        match path.strip("/").split("/"):
+            case ["api"]:
+                document = discovery.api_versions(self._address())
+            case ["apis"]:
+                document = discovery.group_list(self._resources)
+            case ["api", version]:
+                document = discovery.resource_list(self._resources, version)
+            case ["apis", group]:
+                document = discovery.group(self._resources, group)
+            case ["apis", group, version]:
+                document = discovery.resource_list(self._resources, f"{group}/{version}")
+            case _:
+                raise unknown_path(path)
+        return Reply(encode(document))
+
+    def _openapi(self, path: str, accept: str) -> Reply:
+        if path == "/openapi/v2":
+            if "proto-openapi" in accept:
+                return Reply(self._v2_protobuf, content_type=gnostic.MEDIA_TYPE)
+            return Reply(encode(openapi.v2_document(self._kinds, __version__)))
+        if path.rstrip("/") == "/openapi/v3":
+            return Reply(encode(openapi.v3_index(self._v3)))
+        document = self._v3.get(path.removeprefix("/openapi/v3/"))
+        if document is None:
+            raise NotFound(f"no OpenAPI document {path}", fix="GET /openapi/v3 lists them")
+        return Reply(document, content_type=JSON, headers={"Etag": f'"{openapi.etag(document)}"'})
+
+    @cached_property
+    def _v3(self) -> dict[str, bytes]:
+        return with_live(with_questions(openapi.v3_documents(self._kinds, __version__)))
+
+    @cached_property
+    def _v2_protobuf(self) -> bytes:
+        made = gnostic.encode_v2(openapi.v2_document(self._kinds, __version__))
+        gc.collect()  # the document was megabytes of small objects
+        return made
+
+    def crds(self, created: str) -> list[Document]:
+        return [crds.served_crd(resource, schema, created) for resource, schema in self._kinds if resource.group == GROUP]

@@ -1,0 +1,162 @@
+"""Which requests each resource answers: paths, methods, parameters and bodies, apart from any version of OpenAPI."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from lattice.kinds.meta.base import Resource
+from lattice.server.discovery.meta_schemas import DELETE_OPTIONS, PATCH, SCALE, STATUS, Schema
+
+JSON_BODY = ("application/json", "application/yaml")
+PATCH_BODY = ("application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json")
+STRATEGIC = "application/strategic-merge-patch+json"
+ANSWERS = ("application/json", "application/yaml")
+STREAM = "application/json;stream=watch"
+
+# Kubernetes' packages for the groups it defines; the names are compiled into kubectl.
+_PACKAGES = {
+    "": "io.k8s.api.core",
+    "apiextensions.k8s.io": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions",
+}
+
+PARAMETERS: Final[dict[str, Schema]] = {
+    "name": {"type": "string", "description": "Name of the object."},
+    "namespace": {"type": "string", "description": "Namespace of the object."},
+    "pretty": {"type": "string", "description": "`true`: lay the answer out for people."},
+    "dryRun": {"type": "string", "description": "`All`: go through every check and answer as usual, but keep nothing."},
+    "fieldManager": {
+        "type": "string",
+        "description": "Who writes, for managedFields; required by server-side apply. At most 128 characters.",
+    },
+    "fieldValidation": {
+        "type": "string",
+        "description": "Unknown and duplicate fields: `Strict` refuses, `Warn` warns, `Ignore` drops them.",
+    },
+    "force": {"type": "boolean", "description": "Server-side apply: take over fields that others manage."},
+    "labelSelector": {"type": "string", "description": "Only objects with these labels, such as `app=web,tier in (a,b)`."},
+    "fieldSelector": {"type": "string", "description": "Only objects with these fields, such as `metadata.name=web`."},
+    "limit": {"type": "integer", "description": "At most so many objects in one answer; ask for the rest with `continue`."},
+    "continue": {"type": "string", "description": "The `metadata.continue` of the page before."},
+    "watch": {"type": "boolean", "description": "Stream changes instead of listing."},
+    "allowWatchBookmarks": {"type": "boolean", "description": "Let the stream also say how far it has come when nothing changes."},
+    "sendInitialEvents": {"type": "boolean", "description": "Begin a watch with everything there is, then a bookmark."},
+    "resourceVersion": {"type": "string", "description": "The revision to list at or to watch from."},
+    "resourceVersionMatch": {"type": "string", "description": "What `resourceVersion` means for a list: `Exact` or `NotOlderThan`."},
+    "timeoutSeconds": {"type": "integer", "description": "End the stream after so many seconds."},
+    "gracePeriodSeconds": {"type": "integer", "description": "Seconds to end in good order; 0 deletes at once."},
+    "orphanDependents": {"type": "boolean", "description": "Older form of propagationPolicy: true is `Orphan`."},
+    "propagationPolicy": {"type": "string", "description": "What happens to owned objects: `Background`, `Foreground` or `Orphan`."},
+    "ignoreStoreReadErrorWithClusterBreakingPotential": {"type": "boolean", "description": "Accepted and without effect here."},
+}
+_LIST = (
+    "allowWatchBookmarks", "continue", "fieldSelector", "labelSelector", "limit", "resourceVersion",
+    "resourceVersionMatch", "sendInitialEvents", "timeoutSeconds", "watch",
+)  # fmt: skip
+_WRITE = ("dryRun", "fieldManager", "fieldValidation")
+_DELETE = ("dryRun", "gracePeriodSeconds", "ignoreStoreReadErrorWithClusterBreakingPotential", "orphanDependents", "propagationPolicy")
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One method on one path. `body` and `answers` are names of definitions; `gvk` is group, version and kind."""
+
+    path: str
+    method: str
+    action: str
+    id: str
+    description: str
+    gvk: tuple[str, str, str]
+    parameters: tuple[str, ...] = ()
+    body: str = ""
+    consumes: tuple[str, ...] = JSON_BODY
+    answers: tuple[tuple[int, str], ...]
+
+
+class _Verb(msgspec.Struct, frozen=True):
+    method: str
+    action: str
+    prefix: str  # of the operation's id
+    says: str
+    parameters: tuple[str, ...] = ()
+    body: str = ""  # "": none, "own": the object itself, else a definition
+    codes: tuple[int, ...] = (200,)
+
+
+_COLLECTION = {
+    "list": _Verb("get", "list", "list", "List or watch {things}.", _LIST),
+    "create": _Verb("post", "post", "create", "Create a {thing}.", _WRITE, "own", (200, 201, 202)),
+    "deletecollection": _Verb(
+        "delete", "deletecollection", "deleteCollection", "Delete the {things} that match.", (*_LIST, *_DELETE), DELETE_OPTIONS
+    ),
+}
+_ITEM = {
+    "get": _Verb("get", "get", "read", "Read a {thing}."),
+    "update": _Verb("put", "put", "replace", "Replace a {thing}.", _WRITE, "own", (200, 201)),
+    "patch": _Verb("patch", "patch", "patch", "Change a {thing}, or apply it.", (*_WRITE, "force"), PATCH, (200, 201)),
+    "delete": _Verb("delete", "delete", "delete", "Delete a {thing}.", _DELETE, DELETE_OPTIONS, (200, 202)),
+}
+_BELOW = {verb: _ITEM[verb] for verb in ("get", "update", "patch")}
+
+
+def definition_name(resource: Resource) -> str:
+    """`dev.lattice.v1alpha1.LatticePool`, or Kubernetes' own name for a kind of its groups."""
+    package = _PACKAGES.get(resource.group)
+    if package is None and resource.group.endswith(".k8s.io"):
+        package = f"io.k8s.api.{resource.group.removesuffix('.k8s.io')}"
+    return f"{package or '.'.join(reversed(resource.group.split('.')))}.{resource.version}.{resource.kind}"
+
+
+def group_path(resource: Resource) -> str:
+    """`api/v1` or `apis/lattice.dev/v1alpha1`: where the version lives, and its key in the OpenAPI v3 index."""
+    return f"apis/{resource.api_version}" if resource.group else f"api/{resource.version}"
+
+
+def operations(resource: Resource) -> Iterator[Operation]:
+    """Every operation on a resource, its subresources included."""
+    root = f"/{group_path(resource)}"
+    home = f"{root}/namespaces/{{namespace}}" if resource.namespaced else root
+    yield from _made(resource, f"{home}/{resource.plural}", _COLLECTION)
+    if resource.namespaced and "list" in resource.verbs:
+        yield _operation(resource, f"{root}/{resource.plural}", "list", _COLLECTION["list"])
+    item = f"{home}/{resource.plural}/{{name}}"
+    yield from _made(resource, item, _ITEM)
+    if resource.has_status:
+        yield from _made(resource, f"{item}/status", _BELOW)
+    if resource.scale:
+        yield from _made(resource, f"{item}/scale", _BELOW)
+
+
+def _made(resource: Resource, path: str, verbs: dict[str, _Verb]) -> Iterator[Operation]:
+    return (_operation(resource, path, name, verb) for name, verb in verbs.items() if name in resource.verbs)
+
+
+def _operation(resource: Resource, path: str, name: str, verb: _Verb) -> Operation:
+    below = path.rpartition("/")[2] if path.endswith(("/status", "/scale")) else ""
+    own = SCALE if below == "scale" else definition_name(resource)
+    answer = {"list": f"{own}List", "delete": STATUS, "deletecollection": STATUS}.get(name, own)
+    consumes = PATCH_BODY if name == "patch" else JSON_BODY
+    thing = f"{resource.kind}'s {below}" if below else resource.kind
+    return Operation(
+        path=path,
+        method=verb.method,
+        action=verb.action,
+        id=_id(resource, path, verb.prefix, below),
+        description=verb.says.format(thing=thing, things=f"{resource.kind} objects"),
+        gvk=("autoscaling", "v1", "Scale") if below == "scale" else (resource.group, resource.version, resource.kind),
+        parameters=("pretty", *verb.parameters),
+        body=own if verb.body == "own" else verb.body,
+        # kubectl sends a strategic merge wherever it is listed; only Kubernetes' own kinds take one.
+        consumes=(*consumes, STRATEGIC) if name == "patch" and _is_kubernetes(resource) else consumes,
+        answers=tuple((code, answer) for code in verb.codes),
+    )
+
+
+def _is_kubernetes(resource: Resource) -> bool:
+    return not resource.group or resource.group.endswith(".k8s.io")
+
+
+def _id(resource: Resource, path: str, prefix: str, below: str) -> str:
+    group = "".join(part.capitalize() for part in resource.group.split(".")) or "Core"
+    scope = "Namespaced" if "{namespace}" in path else ""
+    tail = "ForAllNamespaces" if resource.namespaced and not scope else ""
+    return f"{prefix}{group}{resource.version.capitalize()}{scope}{resource.kind}{below.capitalize()}{tail}"

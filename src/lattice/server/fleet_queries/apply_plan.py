@@ -1,0 +1,108 @@
+"""Applies manifests if, and only if, the outcome is still that of a plan.
+
+What is promised. The plan is made anew on the newest state; another outcome is refused, and nothing is written. Before the commit,
+everything that people declare (pools, node classes, infrastructure, policies, services) is looked at again: if any of it has
+changed meanwhile, the plan is made anew once more. Every object is written over the very revision that was planned with, up to
+a hundred of them in one commit. What is left are the few milliseconds of that commit itself: if a declaration of somebody else
+comes in there, both stand, and the answer names theirs.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from lattice.errors import Conflict, LatticeError
+from lattice.kinds.meta.json_body import encode
+from lattice.kinds.meta.stored import splice
+from lattice.server.access.authorization import Deed, authorize
+from lattice.server.requests.call import Reply, User
+from lattice.server.fleet_queries.service import Account, FleetQuestions
+from lattice.server.fleet_queries.protocol import Row, Told, Written
+from lattice.server.fleet_queries.schema import APPLY, LOOKED_AT
+from lattice.store.protocol import ABSENT, MAX_BYTES, MAX_OPERATIONS, Check, Clash, Key, Put
+
+ATTEMPTS = 3  # plans made while others go on declaring
+DECLARED = frozenset(kind.resource.id for kind in LOOKED_AT if not kind.resource.made)
+
+
+async def apply_planned(fleet: FleetQuestions, user: User, body: bytes) -> Reply:
+    account = Account(APPLY, user.name)
+    with account.kept():
+        async with fleet.turn():
+            account.begun = time.perf_counter()
+            for _ in range(ATTEMPTS):
+                told = await fleet.told(APPLY, body, user, account)
+                if told.status != 200:
+                    return Reply(told.body, told.status)
+                _demand_permission(fleet, user, told.writes)
+                since = await fleet.catch_up()
+                if not since.is_vague and not _declared(since.rows, set()):
+                    return await _apply(fleet, told, account)
+        account.outcome = "refused"
+        raise Conflict("others keep changing what the plan depends on, nothing was applied", fix="try again, or apply without a plan")
+
+
+def _demand_permission(fleet: FleetQuestions, user: User, writes: Sequence[Written]) -> None:
+    for each in writes:
+        resource = fleet.api.catalog.by_id(each.key.resource).resource
+        authorize(user, Deed("patch", resource.group, resource.plural, "", each.key.namespace, each.key.name), resource)
+
+
+async def _apply(fleet: FleetQuestions, told: Told, account: Account) -> Reply:
+    changed = [each for each in told.writes if each.is_changed]
+    revisions = {each.key: each.expect for each in told.writes}
+    done = 0
+    try:
+        for commit in _commits(changed):
+            revision = await fleet.api.store.commit([Put(each.key, each.value, each.expect) for each in commit], checks=_checks(commit))
+            revisions.update((each.key, revision) for each in commit)
+            done += len(commit)
+    except LatticeError as error:
+        account.outcome = "refused"
+        raise _broken_off(error, done, len(changed)) from error
+    others = _declared((await fleet.catch_up()).rows, {revisions[each.key] for each in changed})
+    plan = msgspec.json.decode(told.body)
+    objects = [_told(fleet, each, revisions[each.key]) for each in told.writes]
+    return Reply(encode({"plan": plan["id"], "revision": plan["revision"], "objects": objects, "meanwhile": others}))
+
+
+def _commits(writes: Sequence[Written]) -> Iterator[list[Written]]:
+    """In their order, as many at once as a commit can hold."""
+    commit: list[Written] = []
+    size = 0
+    for each in writes:
+        length = len(each.value) + 2 * len(str(each.key)) + len(each.key.namespace) + 20
+        if commit and (len(commit) + len(_checks([*commit, each])) >= MAX_OPERATIONS or size + length > MAX_BYTES):
+            yield commit
+            commit, size = [], 0
+        commit.append(each)
+        size += length
+    if commit:
+        yield commit
+
+
+def _checks(writes: Sequence[Written]) -> list[Check]:
+    """The namespaces of what is new are still those that were there."""
+    homes = {each.key.namespace: each.home for each in writes if each.expect == ABSENT and each.home}
+    written = {each.key for each in writes}
+    named = [(Key("namespaces", "", name), revision) for name, revision in sorted(homes.items())]
+    return [Check(key, revision) for key, revision in named if key not in written]
+
+
+def _broken_off(error: LatticeError, done: int, of: int) -> LatticeError:
+    already = f"{done} of {of} objects were applied before" if done else "nothing was applied"
+    if isinstance(error, Clash):
+        return Conflict(f"{error.key} changed since it was planned with; {already}", fix="plan again")
+    return type(error)(f"{error.what}; {already}", where=error.where, fix=error.fix)
+
+
+def _declared(rows: Sequence[Row], own: set[int]) -> list[str]:
+    """What other people changed: written at another revision than ours."""
+    return sorted({str(each.key) for each in rows if each.key.resource in DECLARED and each.revision not in own})
+
+
+def _told(fleet: FleetQuestions, each: Written, revision: int) -> dict[str, object]:
+    verdict = "created" if each.expect == ABSENT else "configured" if each.is_changed else "unchanged"
+    head = fleet.api.catalog.by_id(each.key.resource).head
+    return {"verdict": verdict, "object": msgspec.Raw(splice(each.value, head, revision))}

@@ -1,0 +1,39 @@
+"""What a request's body says, whichever form it comes in: JSON, YAML, or Kubernetes' protobuf."""
+
+from typing import Any
+
+from lattice.errors import Malformed, Unsupported
+from lattice.kinds.meta import yaml_manifest as manifest
+from lattice.kinds.meta.json_body import parse_json
+from lattice.server.requests import kube_protobuf as protobuf
+
+AS_JSON = frozenset({"", "application/json", "text/plain", "*/*"})
+AS_YAML = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})
+
+Read = tuple[Any, tuple[str, ...]]  # the value, and the paths of keys that it names twice
+
+
+def read(body: bytes, content_type: str, kind: str, *, protobuf_too: bool) -> Read:
+    """kind: what should be in it, for the message."""
+    media = content_type.partition(";")[0].strip().lower()
+    if not body:
+        raise Malformed("the body is empty", fix=f"send a {kind} object")
+    if media in AS_JSON:
+        parsed = parse_json(body)
+        return parsed.value, tuple(parsed.duplicates)
+    if media == protobuf.MEDIA_TYPE and protobuf_too:
+        return protobuf.decode(body), ()
+    if media in AS_YAML:
+        return read_yaml(body)
+    raise Unsupported(f"the body of the request was in an unknown format: {media}", fix="send application/json")
+
+
+def read_yaml(body: bytes) -> Read:
+    """One document of YAML, of which JSON is a part."""
+    if body.lstrip()[:1] == b"{":
+        parsed = parse_json(body)
+        return parsed.value, tuple(parsed.duplicates)
+    documents = manifest.load(body, "body", lists=False)
+    if len(documents) != 1:
+        raise Malformed(f"the body holds {len(documents)} documents, one is taken")
+    return documents[0].value, ()

@@ -1,0 +1,165 @@
+"""The one road of every create and change: admit, complete, account for who wrote what, compare, commit."""
+
+from dataclasses import dataclass
+
+from lattice.errors import Cause, Denied, Exists, Invalid, LatticeError, NotFound
+from lattice.kinds.meta.object_rules import born, is_gone, revised, same
+from lattice.kinds.meta.stored import Object, pack, splice, unpack
+from lattice.server.resources import admission
+from lattice.server.resources.api import Api
+from lattice.server.apply.server_side_apply import Manager, track_update
+from lattice.server.access.authorization import refuse_owned, refuse_told
+from lattice.server.requests.call import Call, Reply
+from lattice.server.requests.catalog import Served
+from lattice.server.requests.options import WriteOptions
+from lattice.server.resources.negotiation import form_of, represent
+from lattice.store.protocol import ABSENT, Check, Clash, Delete, Entry, Key, Put
+
+ATTEMPTS = 5  # a change that lost a race is computed again on the newer object this often
+LONGEST_STEM = 58  # of a generated name, as in Kubernetes: with its suffix it still fits into a label
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A write on its way: what is there, what is wanted, and under which options."""
+
+    call: Call
+    options: WriteOptions
+    old: Entry | None
+    new: Object
+    operation: str = "Update"  # of the field manager
+    duplicates: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()  # fields an apply named that do not exist: always refused
+
+
+async def write(api: Api, draft: Draft) -> Reply:
+    call, served = draft.call, draft.call.target.served
+    status = call.target.subresource == "status"
+    old = None if draft.old is None else unpack(draft.old.value, draft.old.revision)
+    refuse_owned(call.user, served.resource, old, draft.new)
+    refuse_told(call.user, served.resource, old)
+    admitted = _admit(draft, old, status)
+    new = born(admitted.obj, uid=api.new_uid(), now=api.now()) if old is None else revised(old, admitted.obj, status=status)
+    new = admission.complete(served, new, old)
+    if old is None and not new["metadata"].get("name"):
+        new["metadata"]["name"] = new["metadata"]["generateName"][:LONGEST_STEM] + api.new_suffix()
+    _account(api, draft, old, new)
+    if old is not None and draft.old is not None and same(old, new):
+        return _answer(api, call, draft.old, 200, admitted.warnings)
+    entry = await _commit(api, draft, new)
+    return _answer(api, call, entry, 201 if old is None else 200, admitted.warnings)
+
+
+def _admit(draft: Draft, old: Object | None, status: bool) -> admission.Admitted:
+    served = draft.call.target.served
+    new = draft.new
+    if old is not None and status:
+        new = {**old, "metadata": new["metadata"], "status": new.get("status") or {}}
+    elif served.resource.has_status:
+        kept = (old or {}).get("status")
+        new = {name: value for name, value in new.items() if name != "status"} | ({"status": kept} if kept else {})
+    validation = draft.options.validation if draft.operation == "Update" else "Strict"
+    try:
+        admitted = admission.admit(served, new, validation, draft.duplicates)
+    except LatticeError as error:
+        raise _with_unknown(draft, error) from error
+    if draft.unknown:
+        raise _with_unknown(draft, None)
+    return admitted
+
+
+def _with_unknown(draft: Draft, error: LatticeError | None) -> LatticeError:
+    """An apply names fields that do not exist: all of them are told, together with everything else."""
+    if error is not None and not draft.unknown:
+        return error
+    return Invalid("is invalid", causes=[*undeclared(draft.unknown), *(error.causes if error else ())])
+
+
+def undeclared(paths: tuple[str, ...]) -> list[Cause]:
+    return [Cause(path, "field not declared in schema") for path in paths]
+
+
+def _account(api: Api, draft: Draft, old: Object | None, new: Object) -> None:
+    """managedFields: who wrote what."""
+    target = draft.call.target
+    if draft.operation == "Apply":
+        return
+    manager = Manager(draft.options.manager, "Update", target.served.resource.api_version, target.subresource)
+    before, after = (old, new) if target.subresource else (old and _without_status(old), _without_status(new))
+    entries = track_update(before, after, target.served.types, manager, api.now())
+    new["metadata"] = {name: value for name, value in new["metadata"].items() if name != "managedFields"}
+    if entries:
+        new["metadata"]["managedFields"] = entries
+
+
+def _without_status(obj: Object) -> Object:
+    """Nobody owns, by writing the rest, what Lattice says of it."""
+    return {name: value for name, value in obj.items() if name != "status"}
+
+
+async def _commit(api: Api, draft: Draft, new: Object) -> Entry:
+    target = draft.call.target
+    served, name = target.served, new["metadata"]["name"]
+    key = served.key(target.namespace, name)
+    value = pack(served.resource, new)
+    if draft.options.dry_run:
+        return await _rehearse(api, draft, Entry(key, value, draft.old.revision if draft.old else 0))
+    if draft.old is not None:
+        revision = await _replace(api, key, draft.old, new, value)
+    else:
+        revision = await _insert(api, served, key, value)
+    return Entry(key, value, revision)
+
+
+async def _rehearse(api: Api, draft: Draft, entry: Entry) -> Entry:
+    """A dry run refuses what the commit would refuse, and writes nothing."""
+    if draft.old is None:
+        if draft.call.target.namespace:
+            await demand_namespace(api, draft.call.target.namespace)
+        if await api.store.get(entry.key) is not None:
+            raise _exists(draft.call.target.served, entry.key.name)
+    return entry
+
+
+async def _replace(api: Api, key: Key, old: Entry, new: Object, value: bytes) -> int:
+    if is_gone(new) and key.resource != "namespaces":  # its last finalizer went: so does it; a namespace is emptied first
+        return await api.store.commit([Delete(key, old.revision)])
+    return await api.store.commit([Put(key, value, old.revision)])
+
+
+async def _insert(api: Api, served: Served, key: Key, value: bytes) -> int:
+    """Create, in a namespace that is there and stays: its revision is checked by the same commit."""
+    for _ in range(ATTEMPTS):
+        checks = []
+        if key.namespace:
+            home = Key("namespaces", "", key.namespace)
+            checks = [Check(home, api.namespaces.get(key.namespace) or await demand_namespace(api, key.namespace))]
+        try:
+            return await api.store.commit([Put(key, value, ABSENT)], checks=checks)
+        except Clash as clash:
+            if clash.key == key:
+                raise _exists(served, key.name) from clash
+            api.namespaces.pop(key.namespace, None)
+    raise Denied(f'namespaces "{key.namespace}" keeps changing', fix="try again")
+
+
+def _exists(served: Served, name: str) -> Exists:
+    return Exists(f'{served.resource.id} "{name}" already exists')
+
+
+async def demand_namespace(api: Api, name: str) -> int:
+    """The revision of a namespace that can take new objects."""
+    entry = await api.store.get(Key("namespaces", "", name))
+    if entry is None:
+        raise NotFound(f'namespaces "{name}" not found', fix=f"create it: kubectl create namespace {name}")
+    if unpack(entry.value, entry.revision)["metadata"].get("deletionTimestamp"):
+        raise Denied(f'unable to create new content in namespace "{name}" because it is being terminated', fix="use another namespace")
+    api.namespaces[name] = entry.revision
+    return entry.revision
+
+
+def _answer(api: Api, call: Call, entry: Entry, status: int, warnings: tuple[str, ...]) -> Reply:
+    if form_of(call.accept).plain:
+        return Reply(splice(entry.value, call.target.served.head, entry.revision), status, warnings=warnings)
+    reply = represent(api, call, entry)
+    return Reply(reply.body, status, reply.content_type, warnings)

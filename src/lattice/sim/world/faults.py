@@ -1,0 +1,408 @@
+"""What goes wrong: each seed draws which kinds of faults its world has and how often they strike; all of them end before the end."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from lattice.agent.runtimes.fake import Behaviour
+from lattice.agent.host.runtime_protocol import Failure
+from lattice.kinds.node_class import Size
+from lattice.scheduling.cycle.profile import Binding
+from lattice.sim.world.machines import SimMachine
+from lattice.sim.world.servers import ServerHost
+from lattice.sim.world.store import HOST as STORE
+from lattice.sim.world.store import finished
+from lattice.sim.world.world import Shape
+
+if TYPE_CHECKING:
+    from lattice.sim.world.world import World
+
+BINDINGS: tuple[Binding, ...] = ("optimistic", "optimistic", "pessimistic", "two-phase")
+EPOCHS = (datetime(2026, 3, 10, 9, 0, tzinfo=UTC), datetime(2026, 1, 31, 23, 58, tzinfo=UTC))  # the second passes into another month
+HOUR = 3600.0
+SLUGGISH, BEFORE = 3.0, 9.0  # seconds that messages of a machine take longer, each way; seconds for which, before it is cut off
+STILL = 7.0  # seconds at most that watches stand still
+KINDS = (
+    "kill server", "pause server", "stop server", "kill agent", "pause agent", "power cut", "machine lost", "cut agent", "cut store",
+    "cut one way", "store away", "loss", "twice", "slow", "lag", "gap", "clock jump", "clock rate", "provider", "runtime", "capacity",
+    "crash", "crash agent",
+)  # fmt: skip
+LASTING = frozenset({"twice", "clock rate"})  # from the beginning to the end of the faults
+AMONG = 18  # a kind strikes that much more rarely than all of them would: a constant, so that a new kind changes no other
+
+
+@dataclass(frozen=True)
+class Swarm:
+    """The faults of one seed, and the world that they strike."""
+
+    kinds: tuple[str, ...]
+    shape: Shape
+    pause: float  # seconds between faults of one kind, on average
+    longest: float  # seconds that one lasts
+    people: int
+    hurry: float  # seconds between the operations of one person
+    named: bool = True  # servers keep their name over restarts
+
+    @classmethod
+    def of(cls, seed: int) -> "Swarm":
+        """Each kind and each trait is drawn by itself: a new one changes nothing where it does not strike."""
+        share = drawn(seed, "share").choice((0.15, 0.3, 0.6))
+        kinds = tuple(kind for kind in KINDS if drawn(seed, kind).random() < share)
+        if drawn(seed, "alone").random() < 0.03:
+            kinds = ("clock jump",)
+        shape = Shape(
+            racks=drawn(seed, "racks").randint(1, 3),
+            epoch=drawn(seed, "epoch").choice(EPOCHS),
+            binding=drawn(seed, "binding").choice(BINDINGS),
+            rate=0.045 if "clock rate" in kinds else 0.0,
+            offset=drawn(seed, "offset").choice((0.0, 2.0, 60.0)),
+        )
+        return cls(
+            kinds,
+            shape,
+            pause=drawn(seed, "pause").uniform(3, 12) * share * AMONG,
+            longest=drawn(seed, "longest").choice((6.0, 15.0, 45.0)),
+            people=drawn(seed, "people").randint(1, 2),
+            hurry=drawn(seed, "hurry").uniform(1.5, 5),
+            named=drawn(seed, "named").random() < 0.5,
+        )
+
+    def __str__(self) -> str:
+        shape = self.shape
+        return (
+            f"{', '.join(self.kinds) or 'no faults'}; each in {self.pause:.1f} s, for up to {self.longest:g} s; {self.people} people,"
+            f" one operation in {self.hurry:.1f} s; {shape.servers} servers, {shape.racks} racks, {shape.binding} binding"
+        )
+
+
+def drawn(seed: int, what: str) -> random.Random:
+    """Chance of its own for each thing that is drawn."""
+    return random.Random(f"{seed} {what}")  # noqa: S311
+
+
+@dataclass
+class Nemesis:
+    """Strikes until told to stop; then everything is healed."""
+
+    world: "World"
+    swarm: Swarm
+    struck: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._heals: list[Callable[[], None]] = []
+        self._is_over = False
+        self._losses: list[float] = []  # shares of messages, of each trouble that goes on
+        self._slowness: dict[str, list[float]] = {}  # by host, seconds of each
+        self._lags: dict[str, list[float]] = {}
+        self.rng = random.Random(0)  # noqa: S311 - of the kind that strikes just now
+        self._strikes: dict[str, Callable[[float], None]] = {
+            "kill server": self._kill_server,
+            "pause server": self._pause_server,
+            "stop server": self._stop_server,
+            "kill agent": self._kill_agent,
+            "pause agent": self._pause_agent,
+            "power cut": self._cut_power,
+            "machine lost": self._lose_machine,
+            "cut agent": self._cut_agent,
+            "cut store": self._cut_store,
+            "cut one way": self._cut_one_way,
+            "store away": self._store_away,
+            "loss": self._lose_messages,
+            "slow": self._slow,
+            "lag": self._lag,
+            "gap": self._gap,
+            "clock jump": self._jump,
+            "provider": self._provider,
+            "runtime": self._runtime,
+            "capacity": self._capacity,
+            "crash": self._crash,
+            "crash agent": self._crash_agent,
+        }
+
+    async def run(self) -> None:
+        kinds = [kind for kind in self.swarm.kinds if kind not in LASTING]
+        if "twice" in self.swarm.kinds:
+            self.world.net.twice = 0.05
+            self.struck["twice"] += 1
+        self.struck["clock rate"] += "clock rate" in self.swarm.kinds
+        await asyncio.gather(*(self._strike(kind, drawn(self.world.seed, f"strikes {kind}")) for kind in kinds))
+
+    async def _strike(self, kind: str, rng: random.Random) -> None:
+        while True:
+            await asyncio.sleep(self.swarm.pause * 2 * rng.random())
+            self.rng = rng
+            self.struck[kind] += 1
+            self._strikes[kind](0.5 + rng.random() * self.swarm.longest)
+
+    def heal_all(self) -> None:
+        world, self._is_over = self.world, True
+        for heal in self._heals:
+            heal()
+        self._heals.clear()
+        world.net.lost = world.net.twice = 0.0
+        for host in world.hosts:
+            world.start_server(host)
+        for machine in world.machines.values():
+            machine.ground.behaviours = {"": machine.usual}
+            machine.restore_power()
+        world.note("all faults are over")
+
+    def _later(self, seconds: float, heal: Callable[[], None]) -> None:
+        """Once, after so many seconds or when everything is healed."""
+        done = False
+
+        def once() -> None:
+            nonlocal done
+            if not done:
+                done = True
+                heal()
+
+        self._heals.append(once)
+        self.world.loop.post(self.world.loop.time() + seconds, once)
+
+    def _beside(self, going_on: list[float], amount: float, seconds: float, worst: Callable[[float], None]) -> None:
+        """One trouble of a sort beside others: the worst that goes on counts, and each ends for itself."""
+        going_on.append(amount)
+        worst(max(going_on))
+
+        def heal() -> None:
+            going_on.remove(amount)
+            worst(max(going_on, default=0.0))
+
+        self._later(seconds, heal)
+
+    def _host(self) -> ServerHost:
+        """The leader twice as often as others."""
+        leader = self.world.leader()
+        return leader if leader is not None and self.rng.random() < 0.6 else self.rng.choice(self.world.hosts)
+
+    def _machine(self) -> SimMachine | None:
+        names = sorted(self.world.machines)
+        return self.world.machines[self.rng.choice(names)] if names else None
+
+    def _kill_server(self, seconds: float) -> None:
+        host = self._host()
+        self.world.note(f"kill {host.name} for {seconds:.1f} s")
+        self.world.kill_server(host)
+        host.is_named = self.swarm.named
+        self._later(min(seconds, 12.0), lambda: self.world.start_server(host))
+
+    def _crash(self, seconds: float) -> None:
+        """Between two of its commits: what it writes next, or soon, is applied, and it never hears of that."""
+        host, left = self._host(), self.rng.choice((1, 1, 2, 3, 8))
+        server, store = host.server, self.world.store
+        is_particular = self.rng.random() < 0.5  # rather between preparing, or locking, and binding
+        between = {"two-phase": b'"prepared"', "pessimistic": b'"holderIdentity"'}
+
+        def told(_: int) -> None:
+            nonlocal left
+            if server is None or store.asker != server.process.name or not server.process.is_alive:
+                return
+            values = [change.value or b"" for change in store.history[-1].changes]
+            if is_particular and not any(between.get(self.swarm.shape.binding, b"") in value for value in values):
+                return
+            left -= 1
+            if left == 0:
+                self.world.note(f"{server.process.name} crashes after revision {store.newest}")
+                self.world.loop.post(self.world.loop.time(), self.world.kill_server, host)
+                self._later(min(seconds, 12.0), lambda: self.world.start_server(host))
+
+        store.ears.append(told)
+        self._heals.append(lambda: store.ears.remove(told))
+
+    def _crash_agent(self, seconds: float) -> None:
+        """Right after it has taken orders, of which it has carried out none; it comes back soon, and half of the times to nobody."""
+        machine, is_cut = self._machine(), self.rng.random() < 0.5
+        if machine is None:
+            return
+
+        def told() -> None:
+            machine.notes.ears.remove(told)
+            self.world.note(f"agent of {machine.name} crashes when it has taken orders")
+            machine.kill_agent()
+            if is_cut:
+                self._cut([pair for host in self.world.hosts for pair in ((machine.name, host.name), (host.name, machine.name))], seconds)
+            self._later(min(seconds, 1.0), machine.start_agent)
+
+        machine.notes.ears.append(told)
+        self._heals.append(machine.notes.ears.clear)
+
+    def _pause_server(self, seconds: float) -> None:
+        host = self._host()
+        server = host.server
+        if server is not None:
+            self.world.note(f"pause {server.process.name} for {seconds:.1f} s")
+            self.world.loop.pause(server.process)
+            self._later(seconds, lambda: self.world.loop.resume(server.process))
+
+    def _stop_server(self, seconds: float) -> None:
+        """In peace: what is in hand is finished and the role given up."""
+        host = self._host()
+        server = host.server
+        if server is not None and server.process.is_alive:
+            self.world.note(f"stop {server.process.name}")
+            self.world.loop.spawn(server.process, server.stop())
+            self._later(3.0, lambda: self.world.kill_server(host))
+            self._later(4.0 + min(seconds, 8.0), lambda: self.world.start_server(host))
+
+    def _kill_agent(self, seconds: float) -> None:
+        if (machine := self._machine()) is not None:
+            self.world.note(f"kill agent of {machine.name} for {seconds:.1f} s")
+            machine.kill_agent()
+            self._later(seconds, machine.start_agent)
+
+    def _pause_agent(self, seconds: float) -> None:
+        machine = self._machine()
+        process = machine.process if machine else None
+        if process is not None:
+            self.world.note(f"pause {process.name} for {seconds:.1f} s")
+            self.world.loop.pause(process)
+            self._later(seconds, lambda: self.world.loop.resume(process))
+
+    def _cut_power(self, seconds: float) -> None:
+        if (machine := self._machine()) is not None:
+            self.world.note(f"power cut at {machine.name} for {seconds:.1f} s")
+            machine.lose_power()
+            self._later(seconds, machine.restore_power)
+
+    def _lose_machine(self, _: float) -> None:
+        made = [each for each in sorted(self.world.machines) if not each.startswith("rack")]
+        if made:
+            node = self.rng.choice(made)
+            self.world.note(f"the cloud loses {node}")
+            self.world.cloud.lose(node)
+
+    def _cut(self, pairs: list[tuple[str, str]], seconds: float) -> None:
+        self.world.note(f"cut {', '.join(f'{src} to {dst}' for src, dst in pairs[:4])} for {seconds:.1f} s")
+        for src, dst in pairs:
+            self.world.net.cut(src, dst)
+
+        def heal() -> None:
+            for src, dst in pairs:
+                self.world.heal(src, dst)
+
+        self._later(seconds, heal)
+
+    def _cut_agent(self, seconds: float) -> None:
+        """From all servers, or from one; now and then the line is slow, and then it is heard no more while it still hears."""
+        machine = self._machine()
+        if machine is None:
+            return
+        hosts = self.world.hosts if self.rng.random() < 0.7 else [self._host()]
+        pairs = [(machine.name, host.name) for host in hosts]
+        if self.rng.random() < 0.6:
+            self._cut([*pairs, *((host, name) for name, host in pairs)], seconds)
+            return
+        self._be_slow(machine.name, SLUGGISH, BEFORE + SLUGGISH)
+        self.world.loop.post(self.world.loop.time() + BEFORE, lambda: None if self._is_over else self._cut(pairs, seconds))
+
+    def _cut_store(self, seconds: float) -> None:
+        host = self._host().name
+        self._cut([(host, STORE), (STORE, host)], seconds)
+
+    def _cut_one_way(self, seconds: float) -> None:
+        host = self._host().name
+        machine = self._machine()
+        other = STORE if machine is None or self.rng.random() < 0.5 else machine.name
+        self._cut([(host, other) if self.rng.random() < 0.5 else (other, host)], seconds)
+
+    def _store_away(self, seconds: float) -> None:
+        self._cut([pair for host in self.world.hosts for pair in ((host.name, STORE), (STORE, host.name))], min(seconds, 10.0))
+
+    def _lose_messages(self, seconds: float) -> None:
+        share = self.rng.choice((0.01, 0.05, 0.2))
+        self.world.note(f"{share:.0%} of requests and answers are lost for {seconds:.1f} s")
+        self._beside(self._losses, share, seconds, lambda worst: setattr(self.world.net, "lost", worst))
+
+    def _slow(self, seconds: float) -> None:
+        name = self.rng.choice([STORE, *(host.name for host in self.world.hosts), *sorted(self.world.machines)])
+        self._be_slow(name, self.rng.choice((0.05, 0.5, SLUGGISH) if name in self.world.machines else (0.05, 0.3, 1.0)), seconds)
+
+    def _be_slow(self, name: str, by: float, seconds: float) -> None:
+        self.world.note(f"{name} is slow by {by:g} s for {seconds:.1f} s")
+        self._beside(self._slowness.setdefault(name, []), by, seconds, lambda worst: self.world.net.slow.update({name: worst}))
+
+    def _lag(self, seconds: float) -> None:
+        host, by = self._host(), self.rng.choice((0.2, 1.0, 4.0))
+        self.world.note(f"watches of {host.name} are {by:g} s behind for {seconds:.1f} s")
+        self._beside(self._lags.setdefault(host.name, []), by, seconds, lambda worst: setattr(host, "lag", worst))
+
+    def _gap(self, seconds: float) -> None:
+        """Watches stand still, and before they go on what they missed is compacted away."""
+        host = self._host()
+        client = host.server.store if host.server is not None else None
+        if client is None or client.is_held:
+            return
+        self.world.note(f"watches of {host.name} stand still for {min(seconds, STILL):.1f} s, and what they miss is compacted")
+        client.is_held = True
+
+        def heal() -> None:
+            finished(self.world.store.compact(self.world.store.newest))
+            client.release()
+
+        self._later(min(seconds, STILL), heal)
+
+    def _jump(self, _: float) -> None:
+        machine = self._machine()
+        clock = self._host().clock if machine is None or self.rng.random() < 0.7 else machine.clock
+        by = self.rng.choice((-HOUR, -20.0, 20.0, HOUR))
+        self.world.note(f"a wall clock jumps by {by:g} s")
+        clock.jump(by)
+
+    def _provider(self, seconds: float) -> None:
+        provider = self.world.cloud.provider
+        if self.rng.random() < 0.5:
+            provider.refusing = "the cloud does not answer"
+        else:
+            provider.latency = self.rng.choice((3.0, 10.0))
+        self.world.note(f"the provider is in trouble for {seconds:.1f} s")
+
+        def heal() -> None:
+            provider.refusing, provider.latency = "", 0.8
+
+        self._later(seconds, heal)
+
+    def _runtime(self, seconds: float) -> None:
+        """What is started there fails, or ends soon, or takes long to stop."""
+        machine = self._machine()
+        if machine is None:
+            return
+        usual = machine.usual  # what is odd just now may be another trouble's
+        odd = self.rng.choice(
+            (
+                replace(usual, start_fails=Failure("RUNTIME_UNAVAILABLE", "no space left")),
+                replace(usual, start_fails=Failure("RUNTIME_ERROR", "it does not start")),
+                replace(usual, exits_after=self.rng.uniform(0.5, 5), exit_code=1),
+                replace(usual, stop_takes=9.0),
+                replace(usual, start_takes=self.rng.uniform(2, 8)),
+            )
+        )
+        self.world.note(f"the runtime of {machine.name} is in trouble for {seconds:.1f} s")
+        machine.ground.behaviours[""] = odd
+        self._later(seconds, lambda: machine.ground.behaviours.update({"": usual}))
+
+    def _capacity(self, seconds: float) -> None:
+        """Its agent starts anew and says something else."""
+        machine = self._machine()
+        if machine is None:
+            return
+        size = machine.whole
+        machine.size = Size(size.milli // 2, size.memory // 2, size.storage, 0, {})
+        self.world.note(f"{machine.name} has half its room for {seconds:.1f} s")
+        machine.kill_agent()
+        machine.start_agent()
+
+        def heal() -> None:
+            machine.size = machine.whole
+            machine.kill_agent()
+            machine.start_agent()
+
+        self._later(seconds, heal)
+
+
+def usual_behaviour(rng: random.Random) -> Behaviour:
+    return Behaviour(start_takes=rng.choice((0.0, 0.3, 1.0)), stop_takes=rng.choice((0.0, 0.2, 1.5)), ready_after=0.0)

@@ -1,0 +1,234 @@
+"""A store in one SQLite file, for one server process: durable before it is acknowledged."""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TypeVar
+
+import apsw
+
+from lattice.clock import Clock
+from lattice.errors import Conflict, LatticeError
+from lattice.store.watch_feed import WINDOW, Feeds, History
+from lattice.store.protocol import Batch, Check, Entry, Key, Page, Term, Watch, Write, ahead, compacted, refuse_malformed, unborn
+from lattice.store.sqlite.reader import Scope, bounds, list_at, list_nearby, log_after, snapshot
+from lattice.store.sqlite.writer import CommitJob, CompactJob, Desk, Job, TermJob, Writer, end_process
+
+SCHEMA = 1
+COMPACT_ROWS = 1_000  # log rows removed per transaction, so that commits go in between
+READERS = 2
+
+# objects: a table with rowids, since an index b-tree would push values over 1 KB out to overflow pages.
+# log_by_resource: SQLite adds the id, so it also orders by it.
+_TABLES = """
+CREATE TABLE objects (id INTEGER PRIMARY KEY, resource TEXT NOT NULL, path TEXT NOT NULL, revision INTEGER NOT NULL, value BLOB NOT NULL);
+CREATE UNIQUE INDEX objects_by_path ON objects (resource, path);
+CREATE TABLE log (id INTEGER PRIMARY KEY, resource TEXT NOT NULL, path TEXT NOT NULL, previous_revision INTEGER, value BLOB,
+    previous_value BLOB);
+CREATE INDEX log_by_resource ON log (resource);
+CREATE TABLE terms (role TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE requests (id TEXT PRIMARY KEY, revision INTEGER NOT NULL, expires REAL NOT NULL) WITHOUT ROWID;
+CREATE INDEX requests_by_expiry ON requests (expires);
+CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO meta (name, value) VALUES ('revision', 1), ('compacted', 0);
+"""
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Lease:
+    holder: str
+    ttl: float
+    ends: float
+    number: int = 0
+
+
+class SqliteStore:
+    """Use `await SqliteStore.open(path, clock)`. Reads see what is durable; one thread writes."""
+
+    def __init__(self, path: Path, clock: Clock, window: int = WINDOW, on_fatal: Callable[[str], None] = end_process) -> None:
+        self._clock = clock
+        self._lock = _FileLock(path.with_name(path.name + ".lock"), path)
+        try:
+            desk = _open_desk(path, clock)
+            self._near = _reader(path)
+            self._far: SimpleQueue[apsw.Connection] = SimpleQueue()
+            for _ in range(READERS):
+                self._far.put(_reader(path))
+        except BaseException:
+            self._lock.release()
+            raise
+        self._threads = ThreadPoolExecutor(READERS, "lattice-sqlite-reader")
+        self._feeds = Feeds(desk.revision, window)
+        self._leases: dict[str, _Lease] = {}
+        self._desk = desk
+        self._writer = Writer(desk, self._publish, on_fatal)
+
+    @classmethod
+    async def open(
+        cls, path: str | Path, clock: Clock, window: int = WINDOW, on_fatal: Callable[[str], None] = end_process
+    ) -> "SqliteStore":
+        """Raises Conflict if another process uses the file, or a newer Lattice wrote it."""
+        return cls(Path(path), clock, window, on_fatal)
+
+    async def get(self, key: Key) -> Entry | None:
+        row = self._near.execute("SELECT value, revision FROM objects WHERE resource = ? AND path = ?", (key.resource, key.path)).fetchone()
+        return None if row is None else Entry(key, row[0], row[1])
+
+    async def list(self, resource: str, namespace: str | None = None, *, limit: int = 0, after: str = "", revision: int = 0) -> Page:
+        low, high = ("", "\U0010ffff") if namespace is None else (f"{namespace}/", f"{namespace}0")  # "0" follows "/"
+        scope = Scope(resource, max(low, after), high, limit, revision)
+        if page := snapshot(self._near, lambda db: list_nearby(db, scope)):
+            return page
+        return await self._read_far(lambda db: list_at(db, scope))
+
+    async def watch(self, resource: str, after: int) -> Watch:
+        after = max(after, 1)  # an empty store is at revision 1
+        newest, horizon = snapshot(self._near, bounds)
+        if after > newest:
+            raise unborn(after, newest)
+        if after < horizon:
+            raise compacted(after, horizon)
+        return self._feeds.subscribe(resource, after, lambda: _Past(self, resource))
+
+    async def commit(
+        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+    ) -> int:
+        refuse_malformed(writes, checks)
+        return await self._writer.do(CommitJob(_future(), writes, checks, fence, request_id))
+
+    async def revision(self) -> int:
+        return snapshot(self._near, bounds)[0]
+
+    async def compact(self, revision: int) -> None:
+        newest, horizon = snapshot(self._near, bounds)
+        if revision > newest:
+            raise ahead(revision, newest)
+        if revision > horizon:
+            while await self._writer.do(CompactJob(_future(), revision, COMPACT_ROWS)) == COMPACT_ROWS:
+                pass  # each round waits its turn behind the commits that queued meanwhile
+
+    async def campaign(self, role: str, holder: str, ttl: float) -> Term | None:
+        now = self._clock.monotonic()
+        lease = self._leases.get(role)
+        if lease is not None and now < lease.ends and lease.holder != holder:
+            return None
+        mine = self._leases[role] = _Lease(holder, ttl, now + ttl)
+        try:
+            mine.number = await self._writer.do(TermJob(_future(), role))
+        except LatticeError:
+            del self._leases[role]
+            raise
+        return Term(role, mine.number, holder)
+
+    async def renew(self, term: Term) -> bool:
+        lease = self._leases.get(term.role)
+        now = self._clock.monotonic()
+        if lease is None or lease.number != term.number or now >= lease.ends:
+            return False
+        lease.ends = now + lease.ttl
+        return True
+
+    async def resign(self, term: Term) -> None:
+        lease = self._leases.get(term.role)
+        if lease is not None and lease.number == term.number:
+            del self._leases[term.role]
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._writer.stop)
+        await asyncio.sleep(0)  # what the writer said last is delivered
+        self._threads.shutdown()
+        self._near.close()
+        while not self._far.empty():
+            self._far.get().close()
+        self._desk.db.close()
+        self._lock.release()
+
+    async def read_log(self, resource: str, after: int) -> tuple[Sequence[Batch], int]:
+        return await self._read_far(lambda db: log_after(db, resource, after))
+
+    async def _read_far(self, read: Callable[[apsw.Connection], T]) -> T:
+        def work() -> T:
+            db = self._far.get()
+            try:
+                return snapshot(db, read)
+            finally:
+                self._far.put(db)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _publish(self, group: Sequence[Job]) -> None:
+        for job in group:
+            self._feeds.publish(job.revision, job.changes)
+
+
+class _Past(History):
+    """The log on disk, for a watch from further back than the feed's window."""
+
+    def __init__(self, store: SqliteStore, resource: str) -> None:
+        self._store = store
+        self._resource = resource
+
+    async def read(self, after: int) -> tuple[Sequence[Batch], int]:
+        return await self._store.read_log(self._resource, after)
+
+    def close(self) -> None:
+        return None
+
+
+class _FileLock:
+    """Held by one process; the kernel drops it when that process ends, however it ends."""
+
+    def __init__(self, path: Path, guarded: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.read(self._file, 32).decode(errors="replace").strip()
+            os.close(self._file)
+            raise Conflict(
+                f"is in use by another process (pid {owner or 'unknown'})",
+                where=str(guarded),
+                fix="stop that server first, or use another file",
+            ) from error
+        os.ftruncate(self._file, 0)
+        os.write(self._file, f"{os.getpid()}\n".encode())
+        os.register_at_fork(after_in_child=self.release)  # a forked child must not keep the lock alive after us
+
+    def release(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _future() -> "asyncio.Future[int]":
+    return asyncio.get_running_loop().create_future()
+
+
+def _open_desk(path: Path, clock: Clock) -> Desk:
+    db = apsw.Connection(str(path))
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA journal_size_limit = 67108864")
+    version = db.pragma("user_version")
+    if version == 0:
+        db.execute(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT")
+    elif version != SCHEMA:
+        db.close()
+        raise Conflict(
+            f"was written by a newer Lattice: its schema is {version}, this one knows {SCHEMA}", where=str(path), fix="upgrade Lattice"
+        )
+    revision = db.execute("SELECT value FROM meta WHERE name = 'revision'").get
+    return Desk(db, clock, revision, dict(db.execute("SELECT role, number FROM terms")))
+
+
+def _reader(path: Path) -> apsw.Connection:
+    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)  # read-write: a reader may have to create the shared index file
+    db.execute("PRAGMA query_only = ON")
+    return db
