@@ -23,8 +23,12 @@ SUBJECTS: dict[str, Callable[[Report, Scale, Path], None]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("subjects", nargs="*", metavar="subject", help=f"some of {', '.join(SUBJECTS)}; all if none is named")
-    parser.add_argument("--quick", action="store_true", help="everything small, to see that it runs; nothing is kept")
+    parser.add_argument(
+        "subjects", nargs="*", metavar="subject", help=f"some of {', '.join(SUBJECTS)}; all if none is named"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="everything small, to see that it runs; nothing is kept"
+    )
     asked = parser.parse_args()
     if unknown := [name for name in asked.subjects if name not in SUBJECTS]:
         parser.error(f"no such subject: {unknown[0]}; there are {', '.join(SUBJECTS)}")

@@ -22,7 +22,10 @@ def measure(report: Report, scale: Scale, folder: Path) -> None:
         report.add("API on etcd", None, note="no etcd on the PATH")
         return
     folder.joinpath("etcd").mkdir()
-    with running_etcd(folder / "etcd") as etcd, running_server(folder / "on-etcd", "--store", etcd.url("bench")) as server:
+    with (
+        running_etcd(folder / "etcd") as etcd,
+        running_server(folder / "on-etcd", "--store", etcd.url("bench")) as server,
+    ):
         _both(report, scale, server, "etcd")
 
 

@@ -23,9 +23,16 @@ CROWD = (("app", "crowd"),)
 NEAR_CROWD = LabelSelector(match_labels=dict(CROWD))
 REFUSED = {  # by why: what fits on no node that the crowd is on
     "no room": Demands(requests=HUGE),
-    "anti-affinity by zone": Demands(requests=SMALL, far=(WorkloadTerm(selector=NEAR_CROWD, topology_key="zone"),)),
-    "anti-affinity by node": Demands(requests=SMALL, far=(WorkloadTerm(selector=NEAR_CROWD, topology_key="node"),)),
-    "affinity": Demands(requests=SMALL, near=(WorkloadTerm(selector=LabelSelector(match_labels={"app": "nobody"}), topology_key="zone"),)),
+    "anti-affinity by zone": Demands(
+        requests=SMALL, far=(WorkloadTerm(selector=NEAR_CROWD, topology_key="zone"),)
+    ),
+    "anti-affinity by node": Demands(
+        requests=SMALL, far=(WorkloadTerm(selector=NEAR_CROWD, topology_key="node"),)
+    ),
+    "affinity": Demands(
+        requests=SMALL,
+        near=(WorkloadTerm(selector=LabelSelector(match_labels={"app": "nobody"}), topology_key="zone"),),
+    ),
     "no room, and spread by node": Demands(
         requests=HUGE, labels=CROWD, spread=(Spread(topology_key="node", max_skew=1, selector=NEAR_CROWD),)
     ),
@@ -68,20 +75,29 @@ def plain(table: NodeTable, count: int, prefix: str = "w") -> list[WorkloadAsk]:
 
 def of_services(table: NodeTable, count: int, services: int) -> list[WorkloadAsk]:
     """Replicas of services in turn: the default profile spreads each softly over nodes and zones."""
-    demands = [Demands(requests=SMALL, service=f"s{number}", labels=(("app", f"s{number}"),)) for number in range(services)]
+    demands = [
+        Demands(requests=SMALL, service=f"s{number}", labels=(("app", f"s{number}"),))
+        for number in range(services)
+    ]
     return [table.asked(f"default/w-{number}", demands[number % services]) for number in range(count)]
 
 
 def different_of_a_service(table: NodeTable, count: int) -> list[WorkloadAsk]:
     """No two ask for the same, and all are replicas of one service."""
     sizes = [(("cpu", 50 + number % 100), ("memory", (200 + number // 100) * MIB)) for number in range(count)]
-    return [table.asked(f"default/d-{number}", Demands(requests=size, service="s")) for number, size in enumerate(sizes)]
+    return [
+        table.asked(f"default/d-{number}", Demands(requests=size, service="s"))
+        for number, size in enumerate(sizes)
+    ]
 
 
 def different(table: NodeTable, count: int) -> list[WorkloadAsk]:
     """No two ask for the same."""
     return [
-        table.asked(f"default/d-{number}", Demands(requests=(("cpu", 50 + number % 100), ("memory", (200 + number // 100) * MIB))))
+        table.asked(
+            f"default/d-{number}",
+            Demands(requests=(("cpu", 50 + number % 100), ("memory", (200 + number // 100) * MIB))),
+        )
         for number in range(count)
     ]
 
@@ -90,7 +106,9 @@ def choosy(table: NodeTable, count: int) -> list[WorkloadAsk]:
     """No two ask for the same, and each has a demand on node labels that was never heard before: nothing at all is remembered of it."""
     made = []
     for number in range(count):
-        term = NodeTerm(match_expressions=(Requirement(key="zone", operator="NotIn", values=(f"other-{number}",)),))
+        term = NodeTerm(
+            match_expressions=(Requirement(key="zone", operator="NotIn", values=(f"other-{number}",)),)
+        )
         requests = (("cpu", 50 + number % 100), ("memory", (200 + number // 100) * MIB))
         made.append(table.asked(f"default/c-{number}", Demands(requests=requests, node_terms=(term,))))
     return made
@@ -150,5 +168,7 @@ def jobs(table: NodeTable, count: int, tasks: int) -> Iterator[list[WorkloadAsk]
     """Jobs of equal tasks; each job has its own labels and one of ten sizes."""
     for job in range(count):
         labels = (("job", f"job-{job}"),)
-        demands = Demands(labels=labels, requests=(("cpu", 50 + 10 * (job % 10)), ("memory", (64 + 8 * (job % 10)) * MIB)))
+        demands = Demands(
+            labels=labels, requests=(("cpu", 50 + 10 * (job % 10)), ("memory", (64 + 8 * (job % 10)) * MIB))
+        )
         yield [table.asked(f"default/job-{job}-{task}", demands) for task in range(tasks)]

@@ -24,7 +24,9 @@ PARTS: dict[str, Part] = {
     "rest": lambda report, agents, _, folder: rest.measure(report, agents, folder),
     "bare": lambda report, _, work, folder: place.measure_bare(report, work, folder),
     "service": lambda report, _, work, folder: place.measure_service(report, work, folder),
-    "bind": lambda report, _, work, folder: bind.measure_all(report, work.stores, (max(work.nodes), work.workloads), folder),
+    "bind": lambda report, _, work, folder: bind.measure_all(
+        report, work.stores, (max(work.nodes), work.workloads), folder
+    ),
 }
 
 
@@ -36,7 +38,10 @@ def main(words: Sequence[str] | None = None) -> int:
     if asked.agents:
         agents = replace(agents, agents=asked.agents)
     work = replace(
-        work, nodes=asked.nodes or work.nodes, workloads=asked.workloads or work.workloads, stores=tuple(asked.store or work.stores)
+        work,
+        nodes=asked.nodes or work.nodes,
+        workloads=asked.workloads or work.workloads,
+        stores=tuple(asked.store or work.stores),
     )
     report = Report(machine.facts())
     print("; ".join(f"{fact} {value}" for fact, value in report.machine.items()), flush=True)
@@ -61,11 +66,19 @@ def _told(report: Report) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.control", description=__doc__)
-    parser.add_argument("--only", action="append", choices=PARTS, help="one part of it; repeatable, and nothing is kept")
-    parser.add_argument("--quick", action="store_true", help="everything small, to see that it runs; nothing is kept")
+    parser.add_argument(
+        "--only", action="append", choices=PARTS, help="one part of it; repeatable, and nothing is kept"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="everything small, to see that it runs; nothing is kept"
+    )
     parser.add_argument("--agents", type=int, metavar="N", help="agents of the part rest")
-    parser.add_argument("--nodes", type=_numbers, metavar="N[,N]", help="nodes on paper of the parts bare and service")
-    parser.add_argument("--workloads", type=int, metavar="N", help="workloads of the part bare, replicas of the part service")
+    parser.add_argument(
+        "--nodes", type=_numbers, metavar="N[,N]", help="nodes on paper of the parts bare and service"
+    )
+    parser.add_argument(
+        "--workloads", type=int, metavar="N", help="workloads of the part bare, replicas of the part service"
+    )
     parser.add_argument("--store", action="append", choices=place.STORES, help="one store only; repeatable")
     return parser
 

@@ -60,7 +60,9 @@ class Crowd:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             self.processes.append(process)
             assert process.stdin is not None
-            process.stdin.write("".join(f"{name} {token}\n" for name, token in pairs[start : start + IN_ONE]) + "\n")
+            process.stdin.write(
+                "".join(f"{name} {token}\n" for name, token in pairs[start : start + IN_ONE]) + "\n"
+            )
             process.stdin.flush()
         for process in self.processes:
             assert process.stdout is not None
@@ -72,8 +74,13 @@ class Crowd:
         authority = fingerprint(b64decode(self.site.ask(f"{SECRETS}/lattice-ca")["data"]["tls.crt"]))
         made = [JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), authority) for _ in names]
         expires = stamp(datetime.now(UTC) + timedelta(hours=1))
-        bodies = (json.dumps(token_secret(token, Grant(expires=expires, node=name))) for token, name in zip(made, names, strict=True))
-        created = asyncio.run(drive(self.site.at, (request("POST", SECRETS, body.encode()) for body in bodies)))
+        bodies = (
+            json.dumps(token_secret(token, Grant(expires=expires, node=name)))
+            for token, name in zip(made, names, strict=True)
+        )
+        created = asyncio.run(
+            drive(self.site.at, (request("POST", SECRETS, body.encode()) for body in bodies))
+        )
         assert created.count == len(names), created.refused
         return [str(token) for token in made]
 
@@ -84,7 +91,11 @@ class Crowd:
     def streams(self) -> int:
         """TCP connections open at the server's port for agents: one each, unless they shared one."""
         port = f"{self.site.ports[1]:04X}"
-        lines = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+        lines = [
+            line.split()
+            for table in ("tcp", "tcp6")
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+        ]
         return sum(words[1].endswith(f":{port}") and words[3] == "01" for words in lines)
 
     def cpu(self) -> float:
@@ -121,8 +132,12 @@ async def _live(identity: Identity, server: str) -> None:
     """One agent, as `lattice agent --runtime fake` wires it."""
     clock, rng, memory = SystemClock(), random.Random(), StateFile(identity.folder)
     work = Work(FakeRuntime(FakeMachine(clock, rng), memory), memory, clock)
-    machine = Machine(ROOM, ("process", "container"), (20_000, 29_999), addresses=[("InternalIP", "127.0.0.1")])
-    agent = Agent(work, GrpcLink(lambda: identity), clock, rng, machine.registration, list(identity.place.agents))
+    machine = Machine(
+        ROOM, ("process", "container"), (20_000, 29_999), addresses=[("InternalIP", "127.0.0.1")]
+    )
+    agent = Agent(
+        work, GrpcLink(lambda: identity), clock, rng, machine.registration, list(identity.place.agents)
+    )
 
     async def look_up() -> list[str]:
         return await asyncio.to_thread(join.look_up, identity, server)

@@ -49,16 +49,37 @@ class Size:
 
 
 def a_node(number: int) -> Put:
-    status = {"allocatable": {"cpu": 32_000, "memory": 1 << 38, "workloads": 110}, "conditions": [{"type": "Ready", "status": "True"}]}
-    body = {**HEAD, "kind": "LatticeNode", "metadata": {"name": f"node-{number}"}, "spec": {"zone": f"z{number % 3}"}, "status": status}
+    status = {
+        "allocatable": {"cpu": 32_000, "memory": 1 << 38, "workloads": 110},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    body = {
+        **HEAD,
+        "kind": "LatticeNode",
+        "metadata": {"name": f"node-{number}"},
+        "spec": {"zone": f"z{number % 3}"},
+        "status": status,
+    }
     return _put(msgspec.convert(body, LatticeNode))
 
 
 def a_workload(number: int, service: str) -> Put:
-    container = {"command": ["serve"], "ports": [{"name": "http"}], "resources": {"requests": {"cpu": "100m", "memory": "500Mi"}}}
-    metadata = {"name": f"{service or 'bare'}-{number}", "namespace": "default", "labels": {"app": service or "bare"}}
+    container = {
+        "command": ["serve"],
+        "ports": [{"name": "http"}],
+        "resources": {"requests": {"cpu": "100m", "memory": "500Mi"}},
+    }
+    metadata = {
+        "name": f"{service or 'bare'}-{number}",
+        "namespace": "default",
+        "labels": {"app": service or "bare"},
+    }
     spec = {"containers": {"main": container}, "service": service, "slot": number}
-    return _put(msgspec.convert({**HEAD, "kind": "LatticeWorkload", "metadata": metadata, "spec": spec}, LatticeWorkload))
+    return _put(
+        msgspec.convert(
+            {**HEAD, "kind": "LatticeWorkload", "metadata": metadata, "spec": spec}, LatticeWorkload
+        )
+    )
 
 
 def _put(obj: LatticeNode | LatticeWorkload) -> Put:
@@ -153,7 +174,11 @@ async def opened(name: str, folder: Path) -> AsyncIterator[Store]:
             yield store
             await store.close()
         return
-    store = MemoryStore(SystemClock()) if name == "memory" else await SqliteStore.open(folder / "state.db", SystemClock())
+    store = (
+        MemoryStore(SystemClock())
+        if name == "memory"
+        else await SqliteStore.open(folder / "state.db", SystemClock())
+    )
     yield store
     await store.close()
 
@@ -169,7 +194,12 @@ def measure_all(report: Report, stores: Sequence[str], counts: tuple[int, int], 
             report.add(f"{store}: bound durably", None, note="no etcd on the PATH")
             continue
         rate, own = asyncio.run(_throughput(store, size, place))
-        report.add(f"{store}: {size.workloads:,} bound durably", rate, "/s", note=f"{own:,.0f} per second of its own time")
+        report.add(
+            f"{store}: {size.workloads:,} bound durably",
+            rate,
+            "/s",
+            note=f"{own:,.0f} per second of its own time",
+        )
 
 
 async def _throughput(name: str, size: Size, folder: Path) -> tuple[float, float]:
@@ -200,7 +230,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="of steady creation; 0 for none")
     parser.add_argument("--profile", default="balanced")
     given = parser.parse_args()
-    size = Size(given.nodes, given.workloads, "" if given.bare else "web", seconds=given.seconds, profile=given.profile)
+    size = Size(
+        given.nodes,
+        given.workloads,
+        "" if given.bare else "web",
+        seconds=given.seconds,
+        profile=given.profile,
+    )
     print(asyncio.run(measure(given.store, size)))
 
 

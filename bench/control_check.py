@@ -22,7 +22,9 @@ def check(site: Site, names: Collection[str], bindings: Bindings) -> int:
         assert binding, f"{name} is not bound"
         node = binding["node"]
         assert node in room, f"{name} is bound to {node}, which is not there"
-        assert name not in bindings.seen or bindings.seen[name][1] == node, f"{name} was seen on another node than {node}"
+        assert name not in bindings.seen or bindings.seen[name][1] == node, (
+            f"{name} was seen on another node than {node}"
+        )
         taken[node] += 1
         ports[node].update(each["status"].get("allocatedPorts", {}).values())
     for node, count in taken.items():
@@ -30,6 +32,10 @@ def check(site: Site, names: Collection[str], bindings: Bindings) -> int:
         assert count <= has.get("workloads", count), f"{count} workloads on {node}"
         assert count * CPU <= has["cpu"], f"{count * CPU} milli-cores are taken on {node}"
         assert count * MEMORY <= has["memory"], f"{count * MEMORY} bytes are taken on {node}"
-        assert room[node].get("workloads") == count, f"{node} says {room[node].get('workloads')} and has {count}"
-        assert not (twice := [port for port, times in ports[node].items() if times > 1]), f"ports of {node} given twice: {twice}"
+        assert room[node].get("workloads") == count, (
+            f"{node} says {room[node].get('workloads')} and has {count}"
+        )
+        assert not (twice := [port for port, times in ports[node].items() if times > 1]), (
+            f"ports of {node} given twice: {twice}"
+        )
     return len(found)

@@ -30,7 +30,11 @@ def paper_node(number: int) -> Put:
         "spec": {"zone": f"z{number % 3}"},
         "status": paper_status(),
     }
-    return created(msgspec.convert(body, LatticeNode), uid=f"00000000-0000-0000-0000-{next(_uids):012d}", now=stamp(SystemClock().now()))
+    return created(
+        msgspec.convert(body, LatticeNode),
+        uid=f"00000000-0000-0000-0000-{next(_uids):012d}",
+        now=stamp(SystemClock().now()),
+    )
 
 
 def paper_status() -> Object:
@@ -51,7 +55,9 @@ def workload(name: str) -> bytes:
     """Bare: of no service."""
     container = {"command": ["serve"], "ports": [{"name": "http"}], "resources": {"requests": REQUESTS}}
     metadata = {"name": name, "namespace": "default", "labels": {"app": "bench"}}
-    return json.dumps({**HEAD, "kind": "LatticeWorkload", "metadata": metadata, "spec": {"containers": {"main": container}}}).encode()
+    return json.dumps(
+        {**HEAD, "kind": "LatticeWorkload", "metadata": metadata, "spec": {"containers": {"main": container}}}
+    ).encode()
 
 
 def creates(prefix: str, count: int) -> Iterator[bytes]:
@@ -97,7 +103,10 @@ def offer(site: Site, nodes: int) -> None:
             **HEAD,
             "kind": "LatticePlacementPolicy",
             "metadata": {"name": "keep"},
-            "spec": {"selector": {"matchLabels": {"app": "bench"}}, "clusterPolicy": {"minNodes": nodes, "maxNodes": nodes}},
+            "spec": {
+                "selector": {"matchLabels": {"app": "bench"}},
+                "clusterPolicy": {"minNodes": nodes, "maxNodes": nodes},
+            },
         },
     )
 

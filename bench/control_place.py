@@ -76,13 +76,22 @@ async def _latency(report: Report, site: Site, size: Size, nodes: int) -> None:
         took = sorted(1000 * (bindings.seen[name][0] - sent[name]) for name in names)
         p50, p99, peer = took[count // 2], took[count * 99 // 100], PEER_DELAYS.get(nodes)
         theirs = (
-            [f"; the peer's {each} ms: {each / own:.1f} times as long" for each, own in zip(peer, (p50, p99), strict=True)]
+            [
+                f"; the peer's {each} ms: {each / own:.1f} times as long"
+                for each, own in zip(peer, (p50, p99), strict=True)
+            ]
             if peer
             else ["", ""]
         )
         note = f"{count} created, one every {1000 / size.rate:.0f} ms; answered p50 {result.quantile(0.5):.1f} ms"
         report.add(f"create → bound at {size.rate:g}/s, p50", p50, "ms", at_most=15, note=note + theirs[0])
-        report.add(f"create → bound at {size.rate:g}/s, p99", p99, "ms", at_most=40, note=f"longest {took[-1]:.1f} ms{theirs[1]}")
+        report.add(
+            f"create → bound at {size.rate:g}/s, p99",
+            p99,
+            "ms",
+            at_most=40,
+            note=f"longest {took[-1]:.1f} ms{theirs[1]}",
+        )
         check(site, names, bindings)
 
 
@@ -130,7 +139,9 @@ class Line:
             writer.close()
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(self.at.host, self.at.port, ssl=self.at.tls, server_hostname="localhost")
+        return await asyncio.open_connection(
+            self.at.host, self.at.port, ssl=self.at.tls, server_hostname="localhost"
+        )
 
 
 async def _throughput(report: Report, site: Site, size: Size, nodes: int) -> None:
@@ -141,13 +152,23 @@ async def _throughput(report: Report, site: Site, size: Size, nodes: int) -> Non
         assert made.count == count, made.refused
         last = await bindings.wait_for(count, PATIENCE)
         seconds = last - began
-        used = f"server {1000 * (site.cpu() - server) / count:.2f} ms of CPU each" + _store_share(site, store, count)
+        used = f"server {1000 * (site.cpu() - server) / count:.2f} ms of CPU each" + _store_share(
+            site, store, count
+        )
         low, high = PEER_RATES.get(nodes, (0, 0))
         peer = f"; {count / seconds / high:.1f} times the peer's {low} to {high}/s" if high else ""
         note = f"acknowledged at {made.rate:,.0f}/s, p50 {made.quantile(0.5):.0f} ms; {used}{peer}"
-        report.add(f"{count:,} created by {CLIENTS} clients over TLS → all bound", count / seconds, "/s", at_least=500, note=note)
+        report.add(
+            f"{count:,} created by {CLIENTS} clients over TLS → all bound",
+            count / seconds,
+            "/s",
+            at_least=500,
+            note=note,
+        )
         checked = check(site, [f"bare-{number:06d}" for number in range(count)], bindings)
-    report.add(f"server's memory with {nodes:,} nodes and {checked:,} workloads", _megabytes(site), "MB", at_most=400)
+    report.add(
+        f"server's memory with {nodes:,} nodes and {checked:,} workloads", _megabytes(site), "MB", at_most=400
+    )
 
 
 def _supply(site: Site, nodes: int) -> None:
@@ -159,7 +180,9 @@ def _supply(site: Site, nodes: int) -> None:
     site.stop()
     asyncio.run(objects.register_all(site))
     site.start()
-    until(lambda: all(map(_is_bound, site.everything(WORKLOADS))), "the first service is bound", PATIENCE, 0.5)
+    until(
+        lambda: all(map(_is_bound, site.everything(WORKLOADS))), "the first service is bound", PATIENCE, 0.5
+    )
     calm(site)
 
 
@@ -175,9 +198,17 @@ async def _service(report: Report, site: Site, size: Size) -> None:
         first = await bindings.wait_for(1, PATIENCE) - began
         last = await bindings.wait_for(count, PATIENCE)
         seconds = last - began
-        used = f"server {1000 * (site.cpu() - server) / count:.2f} ms of CPU each" + _store_share(site, store, count)
+        used = f"server {1000 * (site.cpu() - server) / count:.2f} ms of CPU each" + _store_share(
+            site, store, count
+        )
         note = f"the first after {first:.1f} s; {used}"
-        report.add(f"a service of {count:,} replicas applied → all bound", count / seconds, "/s", at_least=2000, note=note)
+        report.add(
+            f"a service of {count:,} replicas applied → all bound",
+            count / seconds,
+            "/s",
+            at_least=2000,
+            note=note,
+        )
         await asyncio.to_thread(calm, site)
         checked = check(site, [f"many-{number}" for number in range(count)], bindings)
     report.add(f"server's memory with {checked:,} workloads", _megabytes(site), "MB")

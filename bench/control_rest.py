@@ -51,11 +51,18 @@ def _run_workloads(report: Report, site: Site, count: int) -> None:
     seconds = time.perf_counter() - began
     found = site.everything(WORKLOADS)
     assert len(found) == count, f"{count} were acknowledged, {len(found)} are there"
-    report.add(f"{count:,} workloads: created, bound, started, told to be running", count / seconds, "/s", note="looked at once a second")
+    report.add(
+        f"{count:,} workloads: created, bound, started, told to be running",
+        count / seconds,
+        "/s",
+        note="looked at once a second",
+    )
 
 
 def _runs(workload: Object) -> bool:
-    return workload.get("status", {}).get("actualState") == "Running" and workload["status"].get("ready") is True
+    return (
+        workload.get("status", {}).get("actualState") == "Running" and workload["status"].get("ready") is True
+    )
 
 
 def calm(site: Site) -> None:
@@ -72,12 +79,18 @@ def _measure_rest(report: Report, size: Size, site: Site, crowd: Crowd) -> None:
     revision, server, agents, began = site.revision(), site.cpu(), crowd.cpu(), time.perf_counter()
     time.sleep(size.rest)
     seconds = time.perf_counter() - began
-    used, theirs, writes = (site.cpu() - server) / seconds, (crowd.cpu() - agents) / seconds, site.revision() - revision
+    used, theirs, writes = (
+        (site.cpu() - server) / seconds,
+        (crowd.cpu() - agents) / seconds,
+        site.revision() - revision,
+    )
     share = 3 if crowd.count <= SMALL else 15
     what = f"{crowd.count:,} agents, {crowd.count * size.workloads_each:,} workloads"
     note = f"heartbeats every {HEARTBEAT:g} s, {seconds:.0f} s"
     report.add(f"server's CPU, {what}", 100 * used, "% of a core", at_most=share, note=note)
-    report.add("agents' CPU, all together", 100 * theirs, "% of a core", note=f"{len(crowd.processes)} processes")
+    report.add(
+        "agents' CPU, all together", 100 * theirs, "% of a core", note=f"{len(crowd.processes)} processes"
+    )
     report.add("revisions of the store besides leases", writes, at_most=0, note=f"in {seconds:.0f} s")
     report.add("server's memory", site.resident_mib(), "MiB", at_most=300)
     report.add("agents' memory, all together", crowd.resident_mib(), "MiB")
@@ -91,30 +104,51 @@ def _reconnect(report: Report, site: Site, crowd: Crowd) -> None:
     stopped = time.perf_counter()
     site.start()
     served = time.perf_counter()
-    first = until(lambda: crowd.connected() and time.perf_counter(), "the first agent is back", PATIENCE, 0.05)
+    first = until(
+        lambda: crowd.connected() and time.perf_counter(), "the first agent is back", PATIENCE, 0.05
+    )
     until(lambda: crowd.connected() == crowd.count, "all agents are back", PATIENCE, 0.1)
     back = time.perf_counter()
     server = site.cpu()
     calm(site)
     report.add("server restarted: until it serves", served - stopped, "s")
-    spread = f"all within {back - first:.1f} s of the first; {server:.1f} s of the server's CPU since its start"
-    report.add(f"then until all {crowd.count:,} agents are back", back - served, "s", at_most=BACK_WITHIN, note=spread)
+    spread = (
+        f"all within {back - first:.1f} s of the first; {server:.1f} s of the server's CPU since its start"
+    )
+    report.add(
+        f"then until all {crowd.count:,} agents are back",
+        back - served,
+        "s",
+        at_most=BACK_WITHIN,
+        note=spread,
+    )
     lost = _no_node_lost(site, crowd.count)
     changed = sum(_since(each) != before[each["metadata"]["name"]] for each in site.everything(NODES))
     report.add("nodes told to be lost, though they were not", lost + changed, at_most=0)
     assert all(map(_runs, site.everything(WORKLOADS))), "a workload does not run after the restart"
     report.add("server's memory then", site.resident_mib(), "MiB", at_most=300)
-    report.add("TCP connections at the agents' port then", crowd.streams(), at_most=crowd.count, note="one each, none left over")
+    report.add(
+        "TCP connections at the agents' port then",
+        crowd.streams(),
+        at_most=crowd.count,
+        note="one each, none left over",
+    )
 
 
 def _since(node: Object) -> str:
     """When its readiness last changed."""
-    return next(str(each["lastTransitionTime"]) for each in node["status"]["conditions"] if each["type"] == "Ready")
+    return next(
+        str(each["lastTransitionTime"]) for each in node["status"]["conditions"] if each["type"] == "Ready"
+    )
 
 
 def _no_node_lost(site: Site, nodes: int) -> int:
     """Events that say so; and all of them are ready now."""
     found = site.everything(NODES)
-    ready = sum(each["type"] == "Ready" and each["status"] == "True" for node in found for each in node["status"]["conditions"])
+    ready = sum(
+        each["type"] == "Ready" and each["status"] == "True"
+        for node in found
+        for each in node["status"]["conditions"]
+    )
     assert ready == nodes, f"{ready} of {nodes} nodes are ready"
     return sum(each.get("reason") in LOST for each in site.everything(EVENTS))

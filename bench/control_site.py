@@ -63,11 +63,22 @@ class Site:
 
     def start(self) -> None:
         store = ("--store", self.etcd.url("bench")) if self.etcd else ()
-        command = [*LATTICE, "server", "--data-dir", str(self.data_dir), "--port", str(self.ports[0]), "--agents-port", str(self.ports[1])]
+        command = [
+            *LATTICE,
+            "server",
+            "--data-dir",
+            str(self.data_dir),
+            "--port",
+            str(self.ports[0]),
+            "--agents-port",
+            str(self.ports[1]),
+        ]
         log = self.folder / "server.log"
         seen = log.stat().st_size if log.exists() else 0
         with log.open("ab") as file:
-            self.process = subprocess.Popen([*command, *store, *self.flags], stdout=file, stderr=file, stdin=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                [*command, *store, *self.flags], stdout=file, stderr=file, stdin=subprocess.DEVNULL
+            )
         until(lambda: self._serves(log, seen), "the server serves", 60, 0.02)
 
     def _serves(self, log: Path, seen: int) -> bool:
@@ -131,7 +142,9 @@ class Site:
         """The sum over all labels."""
         with self.line() as line:
             text = line.ask("/metrics", "text/plain").decode()
-        return sum(float(value) for value in re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE))
+        return sum(
+            float(value) for value in re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE)
+        )
 
     @property
     def pids(self) -> list[int]:

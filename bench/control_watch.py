@@ -50,7 +50,9 @@ class Bindings:
     _enough: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __aenter__(self) -> "Bindings":
-        reader, self._writer = await asyncio.open_connection(self.at.host, self.at.port, ssl=self.at.tls, server_hostname="localhost")
+        reader, self._writer = await asyncio.open_connection(
+            self.at.host, self.at.port, ssl=self.at.tls, server_hostname="localhost"
+        )
         self._writer.write(request("GET", f"{WORKLOADS}?watch=1&resourceVersion={self.revision}"))
         head = await reader.readuntil(b"\r\n\r\n")
         assert b" 200 " in head.split(b"\r\n")[0], head

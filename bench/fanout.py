@@ -29,7 +29,11 @@ def measure(report: Report, scale: Scale, folder: Path) -> None:
     delivered = sum(found["received"])
     what = f"{scale.watchers} watchers x {scale.changes} changes: events delivered, none missing"
     report.add(what, delivered / (found["last"] - began), "/s", note=f"{delivered:,} events")
-    report.add("from the answer to the last write to the last delivery (0: before it)", max(0.0, found["last"] - ended) * 1000, "ms")
+    report.add(
+        "from the answer to the last write to the last delivery (0: before it)",
+        max(0.0, found["last"] - ended) * 1000,
+        "ms",
+    )
     report.add("writes meanwhile", written.rate, "/s", note=f"p99 {written.quantile(0.99):.0f} ms")
 
 
@@ -37,7 +41,15 @@ def _watchers(server: Server, scale: Scale) -> "subprocess.Popen[str]":
     line = Line(target(server.kubeconfig))
     revision = json.loads(line.ask(objects.SERVICES))["metadata"]["resourceVersion"]
     line.close()
-    command = [sys.executable, "-m", "bench.watchers", str(server.kubeconfig), revision, str(scale.watchers), str(scale.changes)]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.watchers",
+        str(server.kubeconfig),
+        revision,
+        str(scale.watchers),
+        str(scale.changes),
+    ]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline().strip() == "ready"

@@ -13,7 +13,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from bench import machine
-from bench.fleet_world import DATA, has_data, hungry_service, large_service, large_world, q3_world, tight_world
+from bench.fleet_world import (
+    DATA,
+    has_data,
+    hungry_service,
+    large_service,
+    large_world,
+    q3_world,
+    tight_world,
+)
 from bench.instances import Instance, load
 from bench.optimum import check_small
 from bench.optimum import solve as least_cost
@@ -43,7 +51,10 @@ def cost(report: Report, quick: bool) -> None:
     if not has_data():
         report.add("all of it", None, note=f"no data at {DATA}; set LATTICE_BENCH_DATA")
         return
-    print(f"  the independent model agrees with enumeration on {check_small(10 if quick else 60)} cut-down instances", flush=True)
+    print(
+        f"  the independent model agrees with enumeration on {check_small(10 if quick else 60)} cut-down instances",
+        flush=True,
+    )
     ratios: dict[str, list[float]] = {name: [] for name in AIMS}
     gaps: list[float] = []
     slowest = 0.0
@@ -81,7 +92,9 @@ def add_costs(report: Report, ratios: Mapping[str, Sequence[float]]) -> None:
         values = [above(each) for each in ratios[name]]
         mean = statistics.mean(values)
         note = f"{mean:+.4f} % of at most {most:+g} %; worst {max(values):+.4f} %"
-        report.add(f"{name} above the optimum, mean of {len(values)} seeds", mean, "%", at_most=most, note=note)
+        report.add(
+            f"{name} above the optimum, mean of {len(values)} seeds", mean, "%", at_most=most, note=note
+        )
 
 
 def above(ratio: float) -> float:
@@ -115,12 +128,20 @@ def speed(report: Report, quick: bool) -> None:
     more = [large_service(f"new-{number:04}", rng) for number in range(100 if quick else 1000)]
     fresh = World.of(large_world(pools, 0))
     settle_down()
-    report.add(f"plan of {len(more):,} services on {pools:,} pools", milliseconds(lambda: plan(fresh, more)) / 1000, "s", at_most=2)
+    report.add(
+        f"plan of {len(more):,} services on {pools:,} pools",
+        milliseconds(lambda: plan(fresh, more)) / 1000,
+        "s",
+        at_most=2,
+    )
     _fits(report, settled, pools)
     _tight_fits(report, pools)
     settle_down()
     report.add(
-        f"what if each of {pools:,} pools were lost, {services:,} services", milliseconds(lambda: losses(settled)) / 1000, "s", at_most=60
+        f"what if each of {pools:,} pools were lost, {services:,} services",
+        milliseconds(lambda: losses(settled)) / 1000,
+        "s",
+        at_most=60,
     )
 
 
@@ -150,8 +171,19 @@ def _fits(report: Report, settled: Settled, pools: int) -> None:
     for number in range(10):
         service = large_service(f"misfit-{number}", rng)
         assert isinstance(service, LatticeService)
-        taken.append(milliseconds(lambda service=service: fit(applied.having([_impossible(service)]), f"default/{service.metadata.name}")))
-    report.add(f"fit of a service that fits nowhere, {pools:,} pools, slowest of 10", max(taken) / 1000, "s", at_most=1)
+        taken.append(
+            milliseconds(
+                lambda service=service: fit(
+                    applied.having([_impossible(service)]), f"default/{service.metadata.name}"
+                )
+            )
+        )
+    report.add(
+        f"fit of a service that fits nowhere, {pools:,} pools, slowest of 10",
+        max(taken) / 1000,
+        "s",
+        at_most=1,
+    )
 
 
 def _tight_fits(report: Report, pools: int) -> None:
@@ -160,8 +192,18 @@ def _tight_fits(report: Report, pools: int) -> None:
     for words, world, replicas in (("machines", full, pools * 11 // 10), ("money", poor, 3)):
         applied, service = settle(World.of(world)).applied(), hungry_service("misfit", replicas)
         settle_down()
-        took = milliseconds(lambda applied=applied, service=service: fit(applied.having([service]), "default/misfit")) / 1000
-        report.add(f"fit of a service that lacks {words}, {replicas:,} replicas, {pools:,} pools", took, "s", at_most=1)
+        took = (
+            milliseconds(
+                lambda applied=applied, service=service: fit(applied.having([service]), "default/misfit")
+            )
+            / 1000
+        )
+        report.add(
+            f"fit of a service that lacks {words}, {replicas:,} replicas, {pools:,} pools",
+            took,
+            "s",
+            at_most=1,
+        )
 
 
 def _impossible(service: LatticeService) -> LatticeService:
@@ -176,8 +218,12 @@ CASES: dict[str, Callable[[Report, bool], None]] = {"cost": cost, "speed": speed
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.fleet", description=__doc__)
-    parser.add_argument("cases", nargs="*", metavar="case", help=f"some of {', '.join(CASES)}; all if none is named")
-    parser.add_argument("--quick", action="store_true", help="everything small, to see that it runs; nothing is kept")
+    parser.add_argument(
+        "cases", nargs="*", metavar="case", help=f"some of {', '.join(CASES)}; all if none is named"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="everything small, to see that it runs; nothing is kept"
+    )
     asked = parser.parse_args()
     if unknown := [name for name in asked.cases if name not in CASES]:
         parser.error(f"no such case: {unknown[0]}; there are {', '.join(CASES)}")

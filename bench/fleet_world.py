@@ -11,9 +11,22 @@ from bench.instances import DATA, Instance
 from bench.instances import Service as Arriving
 from lattice.kinds.meta.base import Kind, Metadata
 from lattice.kinds.container import Container
-from lattice.kinds.infrastructure import CloudInfrastructure, CloudRegion, CloudSpec, Location, StaticCapacity, StaticInfrastructure, StaticSpec
+from lattice.kinds.infrastructure import (
+    CloudInfrastructure,
+    CloudRegion,
+    CloudSpec,
+    Location,
+    StaticCapacity,
+    StaticInfrastructure,
+    StaticSpec,
+)
 from lattice.kinds.node_class import ClassOnProvider, ClassResources, LatticeNodeClass, NodeClassSpec
-from lattice.kinds.policy import ClusterPolicy, LatticePlacementPolicy, PlacementPolicySpec, PolicyRequirements
+from lattice.kinds.policy import (
+    ClusterPolicy,
+    LatticePlacementPolicy,
+    PlacementPolicySpec,
+    PolicyRequirements,
+)
 from lattice.kinds.pool import LatticePool, PoolBudget, PoolCapacity, PoolProvider, PoolSpec
 from lattice.kinds.meta.selector import LabelSelector, Requirement
 from lattice.kinds.service import LatticeService, Placement, PlacementResources, Replicas, ServiceSpec
@@ -34,13 +47,26 @@ def made(kind: type[Kind], name: str, spec: object, labels: dict[str, str] | Non
 def q3_world(instance: Instance) -> World:
     """Real machine types with listed prices; one machine a replica outside, cores and memory by the unit inside."""
     listed = (DATA / "aws_on_demand.csv").read_text()
-    objects: list[Kind] = [*_rented_classes(listed), *(_owned_class(each.name, each.cores, each.memory) for each in instance.data_centers)]
+    objects: list[Kind] = [
+        *_rented_classes(listed),
+        *(_owned_class(each.name, each.cores, each.memory) for each in instance.data_centers),
+    ]
     regions = sorted({region for service in instance.services for region in service.cost})
-    objects.append(made(CloudInfrastructure, "aws", CloudSpec(provider="aws", regions={region: CloudRegion() for region in regions})))
+    objects.append(
+        made(
+            CloudInfrastructure,
+            "aws",
+            CloudSpec(provider="aws", regions={region: CloudRegion() for region in regions}),
+        )
+    )
     for each in instance.data_centers:
         location = Location(name=each.name, region=each.region)
         objects.append(
-            made(StaticInfrastructure, each.name, StaticSpec(location=location, capacity=StaticCapacity(nodes=1), provider=each.name))
+            made(
+                StaticInfrastructure,
+                each.name,
+                StaticSpec(location=location, capacity=StaticCapacity(nodes=1), provider=each.name),
+            )
         )
     objects += [
         made(
@@ -59,7 +85,9 @@ def q3_world(instance: Instance) -> World:
 
 
 def _rented_classes(listed: str) -> list[Kind]:
-    sizes = {row["instance_type"]: (row["vcpus"], row["memory_gib"]) for row in csv.DictReader(listed.splitlines())}
+    sizes = {
+        row["instance_type"]: (row["vcpus"], row["memory_gib"]) for row in csv.DictReader(listed.splitlines())
+    }
     return [
         made(
             LatticeNodeClass,
@@ -75,16 +103,22 @@ def _rented_classes(listed: str) -> list[Kind]:
 
 def _owned_class(name: str, cores: int, memory: int) -> Kind:
     size = ClassResources(cores=Decimal(cores), memory_gi=Decimal(memory), extended={SLOT: 1_000_000})
-    return made(LatticeNodeClass, f"{name}-all", NodeClassSpec(providers={name: ClassOnProvider()}, resources=size))
+    return made(
+        LatticeNodeClass, f"{name}-all", NodeClassSpec(providers={name: ClassOnProvider()}, resources=size)
+    )
 
 
 def _q3_service(each: Arriving) -> Kind:
     where = Requirement(key="region", operator="In", values=tuple(sorted([*each.cost, *each.inside])))
     placement = Placement(
         pools=LabelSelector(match_expressions=(where,)),
-        resources=PlacementResources(cores=Decimal(each.cpu), memory_gi=Decimal(each.memory), extended={SLOT: 1}),
+        resources=PlacementResources(
+            cores=Decimal(each.cpu), memory_gi=Decimal(each.memory), extended={SLOT: 1}
+        ),
     )
-    spec = ServiceSpec(containers={"main": Container(image="app")}, placement=placement, replicas=Replicas(min=each.replicas))
+    spec = ServiceSpec(
+        containers={"main": Container(image="app")}, placement=placement, replicas=Replicas(min=each.replicas)
+    )
     return made(LatticeService, each.name, spec, {"regions": str(each.min_regions)})
 
 
@@ -92,7 +126,9 @@ def large_world(pools: int, services: int, seed: int = 1) -> list[Kind]:
     """Pools in forty regions with certificates and budgets; services of many shapes."""
     rng = random.Random(seed)
     objects: list[Kind] = []
-    for number, (cores, memory, price) in enumerate(((2, 4, "0.05"), (4, 16, "0.19"), (8, 32, "0.38"), (16, 64, "0.75"))):
+    for number, (cores, memory, price) in enumerate(
+        ((2, 4, "0.05"), (4, 16, "0.19"), (8, 32, "0.38"), (16, 64, "0.75"))
+    ):
         spec = NodeClassSpec(
             providers={"aws": ClassOnProvider(instance_type=f"type-{number}")},
             resources=ClassResources(cores=Decimal(cores), memory_gi=Decimal(memory)),
@@ -113,10 +149,15 @@ def large_world(pools: int, services: int, seed: int = 1) -> list[Kind]:
 
 def large_service(name: str, rng: random.Random) -> Kind:
     resources = PlacementResources(
-        cores=Decimal(rng.choice(["0.25", "0.5", "1", "2", "4"])), memory_gi=Decimal(rng.choice(["0.5", "1", "2", "4", "8", "16"]))
+        cores=Decimal(rng.choice(["0.25", "0.5", "1", "2", "4"])),
+        memory_gi=Decimal(rng.choice(["0.5", "1", "2", "4", "8", "16"])),
     )
     placement = Placement(resources=resources, compliance=(rng.choice(CERTIFICATES),))
-    spec = ServiceSpec(containers={"main": Container(image="app")}, placement=placement, replicas=Replicas(min=rng.randint(1, 4)))
+    spec = ServiceSpec(
+        containers={"main": Container(image="app")},
+        placement=placement,
+        replicas=Replicas(min=rng.randint(1, 4)),
+    )
     return made(LatticeService, name, spec)
 
 
@@ -126,15 +167,21 @@ def tight_world(pools: int, nodes: int = 200, dollars: int = 20_000) -> list[Kin
     for each in large_world(pools, 0):
         if isinstance(each, LatticePool):
             capacity, budget = PoolCapacity(max_nodes=nodes), PoolBudget(max_monthly_cost=Decimal(dollars))
-            each = msgspec.structs.replace(each, spec=msgspec.structs.replace(each.spec, capacity=capacity, budget=budget))
+            each = msgspec.structs.replace(
+                each, spec=msgspec.structs.replace(each.spec, capacity=capacity, budget=budget)
+            )
         found.append(each)
     return found
 
 
 def hungry_service(name: str, replicas: int) -> Kind:
     """Half a large machine for each replica."""
-    placement = Placement(resources=PlacementResources(cores=Decimal(8), memory_gi=Decimal(16)), compliance=("soc2",))
-    spec = ServiceSpec(containers={"main": Container(image="app")}, placement=placement, replicas=Replicas(min=replicas))
+    placement = Placement(
+        resources=PlacementResources(cores=Decimal(8), memory_gi=Decimal(16)), compliance=("soc2",)
+    )
+    spec = ServiceSpec(
+        containers={"main": Container(image="app")}, placement=placement, replicas=Replicas(min=replicas)
+    )
     return made(LatticeService, name, spec)
 
 

@@ -8,7 +8,10 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-DATA = Path(os.environ.get("LATTICE_BENCH_DATA", Path(__file__).parent.parent.parent / "shared" / "data")) / "fleet"
+DATA = (
+    Path(os.environ.get("LATTICE_BENCH_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))
+    / "fleet"
+)
 MICRO = 1_000_000
 
 
@@ -40,7 +43,13 @@ class Instance:
 
 def load(seed: int) -> Instance:
     """The instance of a seed. A data center is a region of its own, not the cloud region that it is near."""
-    made = subprocess.run([sys.executable, str(DATA / "instances.py"), str(seed)], capture_output=True, text=True, check=True, timeout=60)
+    made = subprocess.run(
+        [sys.executable, str(DATA / "instances.py"), str(seed)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     return read(json.loads(made.stdout))
 
 
@@ -68,6 +77,12 @@ def cut_down(instance: Instance, rng: random.Random) -> Instance:
         regions = rng.sample(sorted(service.cost), min(4, len(service.cost)))
         replicas = min(service.replicas, 3)
         minimum = min(service.min_regions, replicas, len(regions))
-        services.append(replace(service, replicas=replicas, min_regions=minimum, cost={r: service.cost[r] for r in regions}))
-    centers = tuple(replace(dc, cores=rng.randint(0, 24), memory=rng.randint(0, 96)) for dc in instance.data_centers)
+        services.append(
+            replace(
+                service, replicas=replicas, min_regions=minimum, cost={r: service.cost[r] for r in regions}
+            )
+        )
+    centers = tuple(
+        replace(dc, cores=rng.randint(0, 24), memory=rng.randint(0, 96)) for dc in instance.data_centers
+    )
     return replace(instance, data_centers=centers, services=tuple(services))

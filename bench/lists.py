@@ -32,7 +32,12 @@ def measure(report: Report, scale: Scale, folder: Path) -> None:
         assert result.count == scale.objects, result.refused
         with probing(server.kubeconfig, SMALL) as quiet:
             time.sleep(1)
-        report.add("longest wait of a small get, nothing else going on", quiet.longest, "ms", note=f"median {quiet.median:.1f} ms")
+        report.add(
+            "longest wait of a small get, nothing else going on",
+            quiet.longest,
+            "ms",
+            note=f"median {quiet.median:.1f} ms",
+        )
         _whole(report, scale, server)
         _paged(report, scale, server)
         for name, path, accept in OTHER_FORMS:
@@ -48,7 +53,13 @@ def _whole(report: Report, scale: Scale, server: Server) -> None:
 
     seconds, size, longest = _under_probe(server, scale.lists, read)
     assert len(json.loads(line.ask(objects.SERVICES))["items"]) == scale.objects
-    report.add(f"list of {scale.objects:,} objects, slowest of {scale.lists}", max(seconds), "s", at_most=0.6, note=f"{size:,} bytes")
+    report.add(
+        f"list of {scale.objects:,} objects, slowest of {scale.lists}",
+        max(seconds),
+        "s",
+        at_most=0.6,
+        note=f"{size:,} bytes",
+    )
     report.add("longest wait of a small get meanwhile", longest, "ms", at_most=LONGEST_WAIT)
 
 
@@ -58,15 +69,26 @@ def _paged(report: Report, scale: Scale, server: Server) -> None:
     def read() -> int:
         size, rows, token = 0, 0, ""
         while True:
-            body = line.ask(f"{objects.SERVICES}?limit={PAGE}" + (f"&continue={token}" if token else ""), TABLE)
+            body = line.ask(
+                f"{objects.SERVICES}?limit={PAGE}" + (f"&continue={token}" if token else ""), TABLE
+            )
             page = json.loads(body)
-            size, rows, token = size + len(body), rows + len(page["rows"]), page["metadata"].get("continue", "")
+            size, rows, token = (
+                size + len(body),
+                rows + len(page["rows"]),
+                page["metadata"].get("continue", ""),
+            )
             if not token:
                 assert rows == scale.objects
                 return size
 
     seconds, size, longest = _under_probe(server, scale.lists, read)
-    report.add(f"the same as a Table in pages of {PAGE}, slowest of {scale.lists}", max(seconds), "s", note=f"{size:,} bytes")
+    report.add(
+        f"the same as a Table in pages of {PAGE}, slowest of {scale.lists}",
+        max(seconds),
+        "s",
+        note=f"{size:,} bytes",
+    )
     report.add("longest wait of a small get meanwhile", longest, "ms", at_most=LONGEST_WAIT)
 
 

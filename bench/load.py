@@ -25,9 +25,13 @@ def target(kubeconfig: Path) -> Target:
     content = yaml.safe_load(kubeconfig.read_text())
     cluster, user = content["clusters"][0]["cluster"], content["users"][0]["user"]
     url = urlsplit(cluster["server"])
-    context = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    context = ssl.create_default_context(
+        cadata=base64.b64decode(cluster["certificate-authority-data"]).decode()
+    )
     with tempfile.NamedTemporaryFile() as pair:
-        pair.write(base64.b64decode(user["client-certificate-data"]) + base64.b64decode(user["client-key-data"]))
+        pair.write(
+            base64.b64decode(user["client-certificate-data"]) + base64.b64decode(user["client-key-data"])
+        )
         pair.flush()
         context.load_cert_chain(pair.name)
     return Target(url.hostname or "", url.port or 443, context)
@@ -104,9 +108,16 @@ async def drive(at: Target, requests: Iterator[bytes], connections: int = 16) ->
     result = Result()
     loop = asyncio.get_running_loop()
     finished = [loop.create_future() for _ in range(connections)]
-    make: list[Callable[[], asyncio.Protocol]] = [partial(_Connection, requests, result, done) for done in finished]
+    make: list[Callable[[], asyncio.Protocol]] = [
+        partial(_Connection, requests, result, done) for done in finished
+    ]
     began = time.perf_counter()
-    await asyncio.gather(*(loop.create_connection(each, at.host, at.port, ssl=at.tls, server_hostname="localhost") for each in make))
+    await asyncio.gather(
+        *(
+            loop.create_connection(each, at.host, at.port, ssl=at.tls, server_hostname="localhost")
+            for each in make
+        )
+    )
     await asyncio.gather(*finished)
     result.seconds = time.perf_counter() - began
     return result

@@ -42,7 +42,9 @@ def measured(asked: argparse.Namespace) -> dict[str, float]:
             table.assume(ask, row)
         if number % (asked.jobs // 10) == 0:
             marks.append(time.process_time())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # before verifying, which needs memory of its own
+    peak = (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )  # before verifying, which needs memory of its own
     placed: list[Placed] = [(each.ask, table.names[each.row]) for each in table.placements.values()]
     assert verify(nodes, placed) == asked.jobs * asked.tasks
     tenths = [after - before for before, after in pairwise(marks)]

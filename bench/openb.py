@@ -24,9 +24,14 @@ from lattice.scheduling.table.node_info import NodeFacts
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.cycle.profile import compile_preset
 
-DATA = Path(os.environ.get("LATTICE_BENCH_DATA", Path(__file__).parent.parent.parent / "shared" / "data")) / "openb"
+DATA = (
+    Path(os.environ.get("LATTICE_BENCH_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))
+    / "openb"
+)
 PEERS = {"resource-efficiency": "05-BestFit", "gpu": "06-FGD"}
-MARGINS = {"resource-efficiency": 0.1}  # points that a workload may stay below its peer; with any other profile none
+MARGINS = {
+    "resource-efficiency": 0.1
+}  # points that a workload may stay below its peer; with any other profile none
 SLOWEST = 6.0  # seconds a run
 ARRIVED = 1.3  # stop when this share of the GPUs has been asked for
 MEBI = 1 << 20
@@ -131,7 +136,9 @@ def replay(workload: str, profile_name: str, seed: int) -> Run:
             steps[percent].append(allocated)
     seconds = time.process_time() - begun
     verify(nodes, order, table)
-    at_100, at_130 = (100 * sum(values) / len(values) / capacity if values else float("nan") for values in steps.values())
+    at_100, at_130 = (
+        100 * sum(values) / len(values) / capacity if values else float("nan") for values in steps.values()
+    )
     return Run(workload, profile_name, seed, at_100, at_130, seconds)
 
 
@@ -145,12 +152,20 @@ def verify(nodes: Sequence[NodeFacts], order: Sequence[Pod], table: NodeTable) -
         pod, node = order[int(name)], table.names[placement.row]
         cpu[node] -= pod.cpu
         memory[node] -= pod.memory
-        _check(len(placement.gpus) == len(set(placement.gpus)) == (pod.gpu.count if pod.gpu else 0), f"{pod} has GPUs {placement.gpus}")
+        _check(
+            len(placement.gpus) == len(set(placement.gpus)) == (pod.gpu.count if pod.gpu else 0),
+            f"{pod} has GPUs {placement.gpus}",
+        )
         for number in placement.gpus:
             gpus[node][number] -= pod.gpu.milli if pod.gpu else 0
-        _check(not pod.gpu or not pod.gpu.models or model[node] in pod.gpu.models, f"{pod} is on {node}, whose model is {model[node]}")
+        _check(
+            not pod.gpu or not pod.gpu.models or model[node] in pod.gpu.models,
+            f"{pod} is on {node}, whose model is {model[node]}",
+        )
     for node in cpu:
-        _check(cpu[node] >= 0 and memory[node] >= 0 and min(gpus[node]) >= 0, f"{node} is given more than it has")
+        _check(
+            cpu[node] >= 0 and memory[node] >= 0 and min(gpus[node]) >= 0, f"{node} is given more than it has"
+        )
 
 
 def _check(holds: bool, otherwise: str) -> None:
@@ -160,7 +175,9 @@ def _check(holds: bool, otherwise: str) -> None:
 
 def published() -> dict[tuple[str, str], tuple[float, float]]:
     rows = rows_of(DATA / "published_summary.csv")
-    return {(row["workload"], row["policy"]): (float(row["mean_100"]), float(row["mean_130"])) for row in rows}
+    return {
+        (row["workload"], row["policy"]): (float(row["mean_100"]), float(row["mean_130"])) for row in rows
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +201,15 @@ class Line:
         """The bars that it does not reach."""
         found = []
         if not self.slowest <= SLOWEST:
-            found.append(f"{self.profile}, {self.workload}: a run takes {self.slowest:.1f} s of CPU, {SLOWEST:g} are allowed")
+            found.append(
+                f"{self.profile}, {self.workload}: a run takes {self.slowest:.1f} s of CPU, {SLOWEST:g} are allowed"
+            )
         least = 0.0 - MARGINS.get(self.profile, 0.0)
         for percent, ahead in zip((100, 130), self.ahead if self.peer else (), strict=False):
             if not ahead >= least:
-                found.append(f"{self.profile}, {self.workload}: {ahead:+.2f} points at {percent} %, {least:+.2f} or more is required")
+                found.append(
+                    f"{self.profile}, {self.workload}: {ahead:+.2f} points at {percent} %, {least:+.2f} or more is required"
+                )
         return found
 
     @property
@@ -200,7 +221,9 @@ class Line:
         ahead = f"{self.ahead[0]:+.2f} / {self.ahead[1]:+.2f}" if self.peer else ""
         verdict = "yes" if self.reached else "NO"
         ours = f"{self.ours[0]:.2f} / {self.ours[1]:.2f}"
-        return f"| {self.workload} | {peer} | {ours} | {ahead} | {self.slowest:.1f} | {self.seeds} | {verdict} |"
+        return (
+            f"| {self.workload} | {peer} | {ours} | {ahead} | {self.slowest:.1f} | {self.seeds} | {verdict} |"
+        )
 
 
 def line(runs: Sequence[Run], peers: dict[tuple[str, str], tuple[float, float]]) -> Line:
@@ -210,9 +233,7 @@ def line(runs: Sequence[Run], peers: dict[tuple[str, str], tuple[float, float]])
     return Line(first.workload, first.profile, peer, mean, max(run.seconds for run in runs), len(runs))
 
 
-HEADING = (
-    "| workload | peer at 100 / 130 % | Lattice | ahead, points | slowest run, CPU s | seeds | reached |\n|---|---|---|---|---|---|---|"
-)
+HEADING = "| workload | peer at 100 / 130 % | Lattice | ahead, points | slowest run, CPU s | seeds | reached |\n|---|---|---|---|---|---|---|"
 
 
 def markdown(lines: Sequence[Line]) -> str:
@@ -222,7 +243,11 @@ def markdown(lines: Sequence[Line]) -> str:
     ]
     for profile in dict.fromkeys(each.profile for each in lines):
         ours = [each for each in lines if each.profile == profile]
-        parts += [f"## {profile} beside {PEERS.get(profile, 'nobody')[3:]}\n", HEADING, *(each.markdown() for each in ours)]
+        parts += [
+            f"## {profile} beside {PEERS.get(profile, 'nobody')[3:]}\n",
+            HEADING,
+            *(each.markdown() for each in ours),
+        ]
         if means := mean_ahead(ours):
             parts.append(f"\nMean over the workloads: {means[0]:+.2f} / {means[1]:+.2f} points.\n")
     return "\n".join(parts) + "\n"
@@ -239,7 +264,11 @@ def missed(lines: Sequence[Line]) -> list[str]:
     found = [miss for each in lines for miss in each.misses]
     for profile in dict.fromkeys(each.profile for each in lines):
         means = mean_ahead([each for each in lines if each.profile == profile])
-        found += [f"{profile}: {mean:+.2f} points on the whole, above 0 is required" for mean in means if not mean > 0]
+        found += [
+            f"{profile}: {mean:+.2f} points on the whole, above 0 is required"
+            for mean in means
+            if not mean > 0
+        ]
     return found
 
 
@@ -250,7 +279,11 @@ def _numbers(text: str) -> list[int]:
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench.openb", description=__doc__)
-    parser.add_argument("--workload", action="append", help="such as default; several may be joined by +; all published ones if not given")
+    parser.add_argument(
+        "--workload",
+        action="append",
+        help="such as default; several may be joined by +; all published ones if not given",
+    )
     parser.add_argument("--seeds", type=_numbers, default=_numbers("42-51"), help="first-last (42-51)")
     parser.add_argument("--profile", action="append", choices=list(PEERS), help="both if not given")
     parser.add_argument("--processes", type=int, default=2)
@@ -261,7 +294,9 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
 def main(given: Sequence[str] | None = None) -> int:
     options = _arguments(given)
     if not DATA.is_dir():
-        print(f"not measured: no openb data in {DATA}; set LATTICE_BENCH_DATA to the folder that holds openb/")
+        print(
+            f"not measured: no openb data in {DATA}; set LATTICE_BENCH_DATA to the folder that holds openb/"
+        )
         return 0
     peers = published()
     workloads = options.workload or list(dict.fromkeys(workload for workload, _ in peers))
@@ -272,7 +307,9 @@ def main(given: Sequence[str] | None = None) -> int:
     with Pool(options.processes) as pool:
         for profile in options.profile or list(PEERS):
             for workload in workloads:
-                runs = pool.starmap(replay, [(workload, profile, seed) for seed in options.seeds], chunksize=1)
+                runs = pool.starmap(
+                    replay, [(workload, profile, seed) for seed in options.seeds], chunksize=1
+                )
                 lines.append(line(runs, peers))
                 print(f"{profile:20} {lines[-1].markdown()}", flush=True)
     text = markdown(lines)

@@ -26,7 +26,9 @@ KEPT = Path(__file__).parent / "results" / "q3_optimum.json"
 DOUBT = 1e-7  # of the solver's bound
 PROVEN = 1e-6  # of the cost: ten times that
 ENOUGH = 1e-6  # of the cost: where the search for the optimum stops
-PRICE_STEP = 1 << 20  # capacity prices are rounded to this fraction of a micro-dollar, so that the bound is exact arithmetic
+PRICE_STEP = (
+    1 << 20
+)  # capacity prices are rounded to this fraction of a micro-dollar, so that the bound is exact arithmetic
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +120,13 @@ class Question:
 def question(instance: Instance) -> Question:
     alike: dict[tuple[object, ...], list[Service]] = {}
     for service in instance.services:
-        assert service.min_regions <= 2, f"{service.name} wants {service.min_regions} regions; this model knows two"
+        assert service.min_regions <= 2, (
+            f"{service.name} wants {service.min_regions} regions; this model knows two"
+        )
         own = service.name if service.min_regions == 2 else ""
-        alike.setdefault((own, service.cpu, service.memory, service.inside, min(service.cost.values())), []).append(service)
+        alike.setdefault(
+            (own, service.cpu, service.memory, service.inside, min(service.cost.values())), []
+        ).append(service)
     kinds = []
     for group in alike.values():
         inside = tuple(d for d, dc in enumerate(instance.data_centers) if dc.name in group[0].inside)
@@ -137,7 +143,9 @@ def solve(instance: Instance, gap: float = 0.0, limit: float = 60.0) -> Optimum:
     if model.getInfo().primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         raise SystemExit(f"seed {instance.seed}: nothing found within {limit:g} s ({model.getModelStatus()})")
     cost = _checked_cost(asked, [round(value) for value in model.getSolution().col_value])
-    return Optimum(cost, math.ceil(model.getInfo().mip_dual_bound * (1 - DOUBT)), priced_bound(instance, _prices(asked)))
+    return Optimum(
+        cost, math.ceil(model.getInfo().mip_dual_bound * (1 - DOUBT)), priced_bound(instance, _prices(asked))
+    )
 
 
 def _columns(asked: Question) -> list[tuple[int, int, dict[int, int]]]:
@@ -150,7 +158,9 @@ def _columns(asked: Question) -> list[tuple[int, int, dict[int, int]]]:
     for row, kind in enumerate(asked.kinds, 2 * len(asked.instance.data_centers)):
         need, some = (kind.first.cpu, kind.first.memory), {spread: 1} if kind.is_spread else {}
         most = kind.replicas - len(some)
-        columns += [(-kind.saving, most, {2 * d: need[0], 2 * d + 1: need[1], row: 1} | some) for d in kind.inside]
+        columns += [
+            (-kind.saving, most, {2 * d: need[0], 2 * d + 1: need[1], row: 1} | some) for d in kind.inside
+        ]
         if kind.is_spread:
             columns.append((kind.second, 1, some))
             spread += 1
@@ -187,7 +197,9 @@ def _checked_cost(asked: Question, values: list[int]) -> int:
         used.update({row: value * amount for row, amount in coefficients.items()})
     limits = asked.limits
     assert all(used[row] <= limit for row, limit in enumerate(limits)), "more than there is"
-    assert all(used[row] >= 1 for row in range(len(limits), len(limits) + len(asked.spread))), "too few regions"
+    assert all(used[row] >= 1 for row in range(len(limits), len(limits) + len(asked.spread))), (
+        "too few regions"
+    )
     return total
 
 
@@ -203,11 +215,19 @@ def priced_bound(instance: Instance, prices: list[Fraction]) -> int:
     """Weak duality: charge for the capacity, let each service choose alone, give the charge for all the capacity back."""
     total = Fraction(0)
     for service in instance.services:
-        per_replica = [prices[2 * d] * service.cpu + prices[2 * d + 1] * service.memory for d in range(len(instance.data_centers))]
-        total += min(p.cost + sum(n * price for n, price in zip(p.inside, per_replica, strict=True)) for p in patterns(service, instance))
+        per_replica = [
+            prices[2 * d] * service.cpu + prices[2 * d + 1] * service.memory
+            for d in range(len(instance.data_centers))
+        ]
+        total += min(
+            p.cost + sum(n * price for n, price in zip(p.inside, per_replica, strict=True))
+            for p in patterns(service, instance)
+        )
     for d, dc in enumerate(instance.data_centers):
         total -= prices[2 * d] * dc.cores + prices[2 * d + 1] * dc.memory
-    return max(0, -(-total.numerator // total.denominator))  # costs are whole micro-dollars, so the bound rounds up
+    return max(
+        0, -(-total.numerator // total.denominator)
+    )  # costs are whole micro-dollars, so the bound rounds up
 
 
 def enumerate_all(instance: Instance) -> int:
@@ -241,7 +261,9 @@ def check_small(cases: int) -> int:
         small = cut_down(rng.choice(whole), rng)
         ours, truth = solve(small), enumerate_all(small)
         assert ours.cost == truth, f"case {case}: the model says {ours.cost}, enumeration {truth}"
-        assert max(ours.bound, ours.priced) <= truth, f"case {case}: bounds {ours.bound} and {ours.priced} above {truth}"
+        assert max(ours.bound, ours.priced) <= truth, (
+            f"case {case}: bounds {ours.bound} and {ours.priced} above {truth}"
+        )
     return cases
 
 
@@ -264,7 +286,11 @@ def main() -> int:
         print(f"seed {seed:2}: {best.cost:>9} micro-dollars/h, {rest}, {took:.1f} s", flush=True)
     if asked.keep:
         KEPT.write_text(
-            json.dumps({"unit": "micro-dollars/h", "command": "python -m bench.optimum --keep", "seeds": kept}, indent=1) + "\n"
+            json.dumps(
+                {"unit": "micro-dollars/h", "command": "python -m bench.optimum --keep", "seeds": kept},
+                indent=1,
+            )
+            + "\n"
         )
     return 0
 

@@ -33,8 +33,14 @@ SETTLED = 1500
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small fleet, to see that it runs; nothing is kept")
-    parser.add_argument("--once", action="store_true", help="one visit and one round of each, to see where it stands; nothing is kept")
+    parser.add_argument(
+        "--quick", action="store_true", help="a small fleet, to see that it runs; nothing is kept"
+    )
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="one visit and one round of each, to see where it stands; nothing is kept",
+    )
     given = parser.parse_args(words)
     report = Report(machine.facts())
     if not CHROMIUM:
@@ -46,7 +52,12 @@ def main(words: Sequence[str] | None = None) -> int:
         write(large, size)  # before the browser is there, whose event loop leaves no room for another
         browser = stack.enter_context(a_browser())
         report.begin("files")
-        report.add("all files of the page, compressed", sum(len(each.gzipped) for each in assets().values()) / 1024, "KiB", at_most=150)
+        report.add(
+            "all files of the page, compressed",
+            sum(len(each.gzipped) for each in assets().values()) / 1024,
+            "KiB",
+            at_most=150,
+        )
         _quickstart(report, browser, Path(folder) / "small", visits)
         report.begin(f"{size.workloads:,} workloads on {size.nodes:,} nodes, {size.events:,} events")
         with _served(large) as shop:
@@ -66,16 +77,30 @@ def _served(folder: Path, *flags: str) -> Iterator[Shop]:
 
 def _quickstart(report: Report, browser: Browser, folder: Path, visits: int) -> None:
     report.begin("quickstart")
-    flags = ("--controllers", "*", "--providers", "local,docker=local", "--seed", str(EXAMPLES / "quickstart"))
+    flags = (
+        "--controllers",
+        "*",
+        "--providers",
+        "local,docker=local",
+        "--seed",
+        str(EXAMPLES / "quickstart"),
+    )
     with _served(folder, *flags) as shop:
         until(shop.is_ready, "every service of the quickstart runs")
-        report.add("fleet, from nothing until it answers", _soon(browser, shop, VIEWS["fleet"], visits), "ms", at_most=1000)
+        report.add(
+            "fleet, from nothing until it answers",
+            _soon(browser, shop, VIEWS["fleet"], visits),
+            "ms",
+            at_most=1000,
+        )
 
 
 def _opening(report: Report, browser: Browser, shop: Shop, times: tuple[int, int]) -> None:
     visits, rounds = times
     for name, view in VIEWS.items():
-        report.add(f"{name}, from nothing until it answers", _soon(browser, shop, view, visits), "ms", at_most=2000)
+        report.add(
+            f"{name}, from nothing until it answers", _soon(browser, shop, view, visits), "ms", at_most=2000
+        )
     for name, view in VIEWS.items():
         found = [_while_opening(browser, shop, view) for _ in range(rounds)]
         _add_blocked(report, f"{name}: longest block while it opens and lists", found)
@@ -111,7 +136,12 @@ def _changing(report: Report, browser: Browser, shop: Shop, times: tuple[Size, i
                     took.append(change(shop, _changes(next(turns), size)))
                     page.wait_for_timeout(SETTLED)
                     found.append(blocked())
-        _add_blocked(report, f"{name}: longest block while {whole} objects change", found, f"; {many} in {max(took):.1f} s")
+        _add_blocked(
+            report,
+            f"{name}: longest block while {whole} objects change",
+            found,
+            f"; {many} in {max(took):.1f} s",
+        )
     shown = [_seen(browser, shop) for _ in range(rounds)]
     report.add("a change of a node is shown after", statistics.median(shown), "ms", at_most=2000)
 
@@ -125,11 +155,25 @@ def _changes(turn: int, size: Size) -> list[Change]:
         found.append(("PATCH", f"namespaces/default/latticeworkloads/{name}/status", {"status": to}))
     held, labelled = {"spec": {"unschedulable": turn % 2 == 0}}, {"metadata": {"labels": {"turn": str(turn)}}}
     found += [("PATCH", f"latticenodes/node-{number:04}", held) for number in range(NODES)]
-    found += [("PATCH", f"namespaces/default/latticeservices/service-{number:04}", labelled) for number in range(SERVICES)]
+    found += [
+        ("PATCH", f"namespaces/default/latticeservices/service-{number:04}", labelled)
+        for number in range(SERVICES)
+    ]
     for number in range(EVENTS):
         about = {"kind": "LatticeNode", "apiVersion": "lattice.dev/v1alpha1", "name": f"node-{number:04}"}
-        body = {"metadata": {"name": f"came-{turn}-{number}"}, "involvedObject": about, "reason": "NodeReady", "message": "it came"}
-        found.append(("POST", "/api/v1/namespaces/default/events", {"apiVersion": "v1", "kind": "Event", **body, "type": "Normal"}))
+        body = {
+            "metadata": {"name": f"came-{turn}-{number}"},
+            "involvedObject": about,
+            "reason": "NodeReady",
+            "message": "it came",
+        }
+        found.append(
+            (
+                "POST",
+                "/api/v1/namespaces/default/events",
+                {"apiVersion": "v1", "kind": "Event", **body, "type": "Normal"},
+            )
+        )
     return sorted(found, key=lambda each: hash(each[1]) % 97)  # all kinds among one another
 
 
@@ -147,7 +191,9 @@ def _seen(browser: Browser, shop: Shop) -> float:
 def _add_blocked(report: Report, what: str, found: Sequence[Blocked], more: str = "") -> None:
     worst = max(found, key=lambda each: each.by_clock)
     busy = max(each.busy for each in found)
-    report.add(what, worst.by_clock, "ms", at_most=100, note=f"by the clock; {busy:.0f} ms on the processor{more}")
+    report.add(
+        what, worst.by_clock, "ms", at_most=100, note=f"by the clock; {busy:.0f} ms on the processor{more}"
+    )
 
 
 if __name__ == "__main__":

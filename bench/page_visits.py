@@ -57,7 +57,12 @@ TYPE = "(found) => { found.value = 'kind'; found.dispatchEvent(new InputEvent('i
 ROW = "tbody tr[data-path]"
 LAST = "[role=radiogroup]:last-of-type [role=radio]:last-child"
 VIEWS = {
-    "fleet": View("#/fleet", ".map .box", "() => document.querySelectorAll('[role=radio]')[3].click()", ".map[aria-label$='by memory']"),
+    "fleet": View(
+        "#/fleet",
+        ".map .box",
+        "() => document.querySelectorAll('[role=radio]')[3].click()",
+        ".map[aria-label$='by memory']",
+    ),
     "services": View("#/services", ROW, DOWN, f"{ROW}.active"),
     "one service": View("#/services/default/service-0001", ROW, DOWN, f"{ROW}.active"),
     "money": View(
@@ -78,7 +83,9 @@ def newcomer(browser: Browser, shop: Shop, view: View | None = None) -> Iterator
     """Somebody whose browser has never been here: nothing is cached, and no connection is open. Signed in, and about to open the view."""
     context = browser.new_context(ignore_https_errors=True, viewport={"width": WIDE[0], "height": WIDE[1]})
     try:
-        signed_in = context.request.post(f"{shop.url}/ui/session", headers={"X-Lattice-Page": "1"}, data={"token": shop.token()})
+        signed_in = context.request.post(
+            f"{shop.url}/ui/session", headers={"X-Lattice-Page": "1"}, data={"token": shop.token()}
+        )
         if not signed_in.ok:
             raise RuntimeError(f"signing in was answered with {signed_in.status}")
         if view is not None:
@@ -111,7 +118,9 @@ def watched(browser: Browser, page: Page) -> Iterator[Callable[[], Blocked]]:
     def blocked() -> Blocked:
         if not found:
             tasks = _tasks(json.loads(browser.stop_tracing()))
-            found.append(Blocked(max(each["dur"] for each in tasks) / 1000, max(each["tdur"] for each in tasks) / 1000))
+            found.append(
+                Blocked(max(each["dur"] for each in tasks) / 1000, max(each["tdur"] for each in tasks) / 1000)
+            )
         return found[0]
 
     try:
@@ -123,8 +132,16 @@ def watched(browser: Browser, page: Page) -> Iterator[Callable[[], Blocked]]:
 def _tasks(trace: dict[str, Any]) -> list[dict[str, Any]]:
     """What ran on the threads that draw pages and listen to people; microseconds."""
     events = trace["traceEvents"]
-    mains = {(each["pid"], each["tid"]) for each in events if each["name"] == "thread_name" and each["args"]["name"] == "CrRendererMain"}
-    return [each for each in events if each["name"].endswith("RunTask") and "tdur" in each and (each["pid"], each["tid"]) in mains]
+    mains = {
+        (each["pid"], each["tid"])
+        for each in events
+        if each["name"] == "thread_name" and each["args"]["name"] == "CrRendererMain"
+    }
+    return [
+        each
+        for each in events
+        if each["name"].endswith("RunTask") and "tdur" in each and (each["pid"], each["tid"]) in mains
+    ]
 
 
 Change = tuple[str, str, dict[str, Any]]  # method, path below the API's, body
@@ -147,7 +164,9 @@ def _send(shop: Shop, changes: Sequence[Change]) -> None:
         for method, path, body in changes:
             kind = MERGE if method == "PATCH" else "application/json"
             headers = {"Authorization": f"Bearer {shop.token(WRITERS)}", "Content-Type": kind}
-            connection.request(method, path if path.startswith("/") else f"{API}/{path}", json.dumps(body), headers)
+            connection.request(
+                method, path if path.startswith("/") else f"{API}/{path}", json.dumps(body), headers
+            )
             answer = connection.getresponse()
             said = answer.read()
             if answer.status >= 300:

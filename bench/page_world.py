@@ -71,12 +71,19 @@ def _objects(size: Size) -> Iterator[Put]:
         yield made(Event, f"event-{number:05}", _event(number, size, moment), "default")
     for region in REGIONS:
         for pool in _pools(region):
-            yield put(LatticePool, pool, {"provider": {"type": "paper", "region": region}}, {"phase": "Ready"})
+            yield put(
+                LatticePool, pool, {"provider": {"type": "paper", "region": region}}, {"phase": "Ready"}
+            )
             yield put(LatticeLedger, *_ledger(pool, size, now))
     for number in range(0, size.nodes, size.in_cluster):
         name, pool, region = _cluster(number, size)
         status = {"phase": "Ready", "readyNodes": size.in_cluster, "cost": {"hourly": 12.5}}
-        yield put(LatticeCluster, name, {"pool": pool, "region": region, "nodes": {"large": size.in_cluster}}, status)
+        yield put(
+            LatticeCluster,
+            name,
+            {"pool": pool, "region": region, "nodes": {"large": size.in_cluster}},
+            status,
+        )
     for number in range(size.nodes):
         yield put(LatticeNode, *_node(number, size, now))
     for number in range(0, size.workloads, size.replicas):
@@ -89,23 +96,43 @@ def _event(number: int, size: Size, now: datetime) -> Object:
     """The last one is of now, the first one a week old."""
     seen = stamp(now - timedelta(days=7) * (size.events - 1 - number) / size.events)
     service = number % (size.workloads // size.replicas)
-    about = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService", "namespace": "default", "name": f"service-{service:04}"}
+    about = {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticeService",
+        "namespace": "default",
+        "name": f"service-{service:04}",
+    }
     said = {
         "reason": "Placed",
         "message": f"10 in eu-west-a-{number % 40:03} on large",
         "type": "Warning" if number % 10 == 0 else "Normal",
     }
-    return {"involvedObject": about, **said, "firstTimestamp": seen, "lastTimestamp": seen, "count": 1 + number % 3}
+    return {
+        "involvedObject": about,
+        **said,
+        "firstTimestamp": seen,
+        "lastTimestamp": seen,
+        "count": 1 + number % 3,
+    }
 
 
 def _ledger(pool: str, size: Size, now: str) -> tuple[str, Object, Object]:
     account = {"kind": "LatticePool", "name": pool}
-    lots = {_cluster(node, size)[0]: _cluster(node, size)[1] for node in range(0, size.nodes, size.in_cluster)}
+    lots = {
+        _cluster(node, size)[0]: _cluster(node, size)[1] for node in range(0, size.nodes, size.in_cluster)
+    }
     machines = {
-        name: [{"nodeClass": "large", "count": size.in_cluster, "micros": 500_000}] for name, owner in lots.items() if owner == pool
+        name: [{"nodeClass": "large", "count": size.in_cluster, "micros": 500_000}]
+        for name, owner in lots.items()
+        if owner == pool
     }
     committed = len(machines) * size.in_cluster * 500_000
-    spent = {"committedMicros": committed, "spentMicros": 200 * committed, "month": now[:7], "asOf": f"{now[:-1]}.000000Z"}
+    spent = {
+        "committedMicros": committed,
+        "spentMicros": 200 * committed,
+        "month": now[:7],
+        "asOf": f"{now[:-1]}.000000Z",
+    }
     spec = {"budget": account, "limitMicros": 1000 * committed, "hard": True, "alertMillionths": 800_000}
     return Account(kind="LatticePool", name=pool).ledger, spec, {**spent, "machines": machines}
 
@@ -124,9 +151,24 @@ def _cluster(node: int, size: Size) -> tuple[str, str, str]:
 
 def _node(number: int, size: Size, now: str) -> tuple[str, Object, Object]:
     cluster, pool, region = _cluster(number, size)
-    ready = {"type": "Ready", "status": "False" if number % 97 == 0 else "True", "reason": "Heard", "lastTransitionTime": now}
-    spec = {"cluster": cluster, "pool": pool, "region": region, "nodeClass": "large", "unschedulable": number % 61 == 0}
-    return f"node-{number:04}", spec, {"phase": "Ready", "capacity": ROOM, "allocatable": ROOM, "conditions": [ready]}
+    ready = {
+        "type": "Ready",
+        "status": "False" if number % 97 == 0 else "True",
+        "reason": "Heard",
+        "lastTransitionTime": now,
+    }
+    spec = {
+        "cluster": cluster,
+        "pool": pool,
+        "region": region,
+        "nodeClass": "large",
+        "unschedulable": number % 61 == 0,
+    }
+    return (
+        f"node-{number:04}",
+        spec,
+        {"phase": "Ready", "capacity": ROOM, "allocatable": ROOM, "conditions": [ready]},
+    )
 
 
 def _containers(service: int) -> Object:
@@ -145,12 +187,29 @@ def _service(number: int, size: Size) -> tuple[str, Object, Object]:
         "totalCost": {"hourly": 0.25},
         "schedulerDecision": {"verdict": "Placed", "reason": f"Placed in {pool}"},
     }
-    return f"service-{service:04}", {"containers": _containers(service), "replicas": {"min": size.replicas}}, status
+    return (
+        f"service-{service:04}",
+        {"containers": _containers(service), "replicas": {"min": size.replicas}},
+        status,
+    )
 
 
 def _workload(number: int, size: Size, now: str) -> tuple[str, Object, Object]:
     service = number // size.replicas
     node = (number * 7 + service * 3) % size.nodes
-    spec = {"containers": _containers(service), "service": f"service-{service:04}", "slot": number % size.replicas}
-    status = {"actualState": "Running", "ready": True, "stateSince": now, "binding": {"node": f"node-{node:04}"}}
-    return f"service-{service:04}-{number % size.replicas}", {**spec, "cluster": _cluster(node, size)[0]}, status
+    spec = {
+        "containers": _containers(service),
+        "service": f"service-{service:04}",
+        "slot": number % size.replicas,
+    }
+    status = {
+        "actualState": "Running",
+        "ready": True,
+        "stateSince": now,
+        "binding": {"node": f"node-{node:04}"},
+    }
+    return (
+        f"service-{service:04}-{number % size.replicas}",
+        {**spec, "cluster": _cluster(node, size)[0]},
+        status,
+    )

@@ -100,7 +100,11 @@ def replay(instance: Instance, rule: Rule) -> dict[str, Spots]:
             state.seen.append(min(service.cost.values()) / (service.cpu + 0.114 * service.memory))
         inside: Spots = {}
         for left in range(service.replicas, 0, -1):
-            able = [dc for dc in service.inside if state.has_room(service, dc) and not _is_last_chance(service, left, inside, dc)]
+            able = [
+                dc
+                for dc in service.inside
+                if state.has_room(service, dc) and not _is_last_chance(service, left, inside, dc)
+            ]
             ranked = sorted((rank, dc) for dc in able if (rank := rule(state, service, dc)) is not None)
             if not ranked:
                 break
@@ -120,7 +124,9 @@ def outside(service: Service, inside: Spots) -> Spots:
     rest = service.replicas - sum(inside.values())
     cheapest = sorted(service.cost, key=lambda region: (service.cost[region], region))
     spots: Spots = {}
-    for region in cheapest[: min(rest, service.min_regions - len(inside))] if service.min_regions > len(inside) else ():
+    for region in (
+        cheapest[: min(rest, service.min_regions - len(inside))] if service.min_regions > len(inside) else ()
+    ):
         spots[region] = 1
     if rest > len(spots):
         spots[cheapest[0]] = spots.get(cheapest[0], 0) + rest - len(spots)
@@ -128,15 +134,28 @@ def outside(service: Service, inside: Spots) -> Spots:
 
 
 def cost(instance: Instance, placed: dict[str, Spots]) -> int:
-    return sum(service.cost.get(spot, 0) * count for service in instance.services for spot, count in placed[service.name].items())
+    return sum(
+        service.cost.get(spot, 0) * count
+        for service in instance.services
+        for spot, count in placed[service.name].items()
+    )
 
 
 def as_program(instance: Instance, now: dict[str, Spots] | None = None, move_cost: int = 0) -> Program:
     """For the product: a data center is one owned machine; a cloud machine has one slot, and each replica takes one."""
-    price = {(region, s.cpu, s.memory): dollars for s in instance.services for region, dollars in s.cost.items()}
-    sources = [Source(dc.name, dc.region, (Model("all", (dc.cores, dc.memory, SLOTS), 0),), 1) for dc in instance.data_centers]
+    price = {
+        (region, s.cpu, s.memory): dollars for s in instance.services for region, dollars in s.cost.items()
+    }
+    sources = [
+        Source(dc.name, dc.region, (Model("all", (dc.cores, dc.memory, SLOTS), 0),), 1)
+        for dc in instance.data_centers
+    ]
     for region in sorted({region for region, _, _ in price}):
-        models = (Model(f"{cpu}x{memory}", (cpu, memory, 1), dollars) for (where, cpu, memory), dollars in price.items() if where == region)
+        models = (
+            Model(f"{cpu}x{memory}", (cpu, memory, 1), dollars)
+            for (where, cpu, memory), dollars in price.items()
+            if where == region
+        )
         sources.append(Source(region, region, tuple(models)))
     names = {source.name: tuple(model.name for model in source.models) for source in sources}
     loads = tuple(
@@ -156,7 +175,10 @@ def as_program(instance: Instance, now: dict[str, Spots] | None = None, move_cos
 
 def _models(instance: Instance, service: Service, spots: Spots) -> dict[tuple[str, str], int]:
     owned = {dc.name for dc in instance.data_centers}
-    return {(spot, "all" if spot in owned else f"{service.cpu}x{service.memory}"): count for spot, count in spots.items()}
+    return {
+        (spot, "all" if spot in owned else f"{service.cpu}x{service.memory}"): count
+        for spot, count in spots.items()
+    }
 
 
 @dataclass
@@ -193,7 +215,9 @@ def measure(instance: Instance, least: int, possible: int, table: dict[str, Figu
 
 def _bought(outcome: Outcome, possible: int) -> tuple[int, int]:
     assert not outcome.left_out, f"left out: {outcome.left_out}"
-    assert outcome.moves or outcome.bound <= possible, f"says that nothing is below {outcome.bound}, but {possible} is possible"
+    assert outcome.moves or outcome.bound <= possible, (
+        f"says that nothing is below {outcome.bound}, but {possible} is possible"
+    )
     return outcome.cost, outcome.moves
 
 

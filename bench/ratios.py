@@ -29,7 +29,11 @@ class Ratios:
     def ratio(figure: Figure, peer: Peer | None) -> str:
         if peer is None or figure.value is None:
             return ""
-        return f"{figure.value / peer.figure:,.1f} ×" if figure.value < 10 * peer.figure else f"{figure.value / peer.figure:,.0f} ×"
+        return (
+            f"{figure.value / peer.figure:,.1f} ×"
+            if figure.value < 10 * peer.figure
+            else f"{figure.value / peer.figure:,.0f} ×"
+        )
 
     @property
     def missed(self) -> list[Figure]:
@@ -37,7 +41,10 @@ class Ratios:
 
     def save(self, name: str, included: str) -> None:
         RESULTS.mkdir(exist_ok=True)
-        kept = [{**asdict(figure), "reached": figure.reached, "peer": asdict(peer) if peer else None} for figure, peer in self.rows]
+        kept = [
+            {**asdict(figure), "reached": figure.reached, "peer": asdict(peer) if peer else None}
+            for figure, peer in self.rows
+        ]
         document = {"machine": self.machine, "included": included.split("\n"), "figures": kept}
         (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
         (RESULTS / f"{name}.md").write_text(self.markdown(included))
@@ -45,9 +52,14 @@ class Ratios:
     def markdown(self, included: str) -> str:
         facts = "; ".join(f"{fact} {value}" for fact, value in self.machine.items())
         lines = ["# Scheduling, measured", "", facts + ".", "", *included.split("\n"), ""]
-        lines += ["| case | what | measured | aim | reached | beside a peer | note |", "|---|---|--:|--:|---|---|---|"]
+        lines += [
+            "| case | what | measured | aim | reached | beside a peer | note |",
+            "|---|---|--:|--:|---|---|---|",
+        ]
         for figure, peer in self.rows:
             what, measured, aim, verdict, note = figure.cells
             beside = f"{self.ratio(figure, peer)} {_shown(peer.figure)} ({peer.what})" if peer else ""
-            lines.append(f"| {figure.subject} | {what} | {measured} | {aim} | {verdict} | {beside} | {note} |")
+            lines.append(
+                f"| {figure.subject} | {what} | {measured} | {aim} | {verdict} | {beside} | {note} |"
+            )
         return "\n".join(lines) + "\n"

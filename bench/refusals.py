@@ -13,21 +13,39 @@ from tests.servers import running_server
 POOLS = "/apis/lattice.dev/v1alpha1/latticepools"
 POOL = b'{"apiVersion":"lattice.dev/v1alpha1","kind":"LatticePool","metadata":{"name":"%b"},"spec":{"provider":{"type":"aws"}%b}}'
 APPLY = "application/apply-patch+yaml"
-BOMB = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(b"%c: &%c [%b]\n" % (98 + i, 98 + i, b",".join([b"*%c" % (97 + i)] * 9)) for i in range(8))
+BOMB = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
+    b"%c: &%c [%b]\n" % (98 + i, 98 + i, b",".join([b"*%c" % (97 + i)] * 9)) for i in range(8)
+)
 AT_MOST = 100.0  # milliseconds
 
 CASES = {
-    "an unknown field": (POOLS + "?fieldValidation=Strict", POOL % (b"x", b',"colour":"red"'), "application/json"),
+    "an unknown field": (
+        POOLS + "?fieldValidation=Strict",
+        POOL % (b"x", b',"colour":"red"'),
+        "application/json",
+    ),
     "a wrong type": (POOLS, POOL % (b"x", b',"capacity":{"maxNodes":"many"}'), "application/json"),
-    "several errors at once": (POOLS, POOL % (b"X_", b',"capacity":{"maxNodes":-1,"maxCores":"a"},"nodeClasses":5'), "application/json"),
-    "a duplicate key": (POOLS + "?fieldValidation=Strict", POOL % (b"x", b',"capacity":{},"capacity":{}'), "application/json"),
+    "several errors at once": (
+        POOLS,
+        POOL % (b"X_", b',"capacity":{"maxNodes":-1,"maxCores":"a"},"nodeClasses":5'),
+        "application/json",
+    ),
+    "a duplicate key": (
+        POOLS + "?fieldValidation=Strict",
+        POOL % (b"x", b',"capacity":{},"capacity":{}'),
+        "application/json",
+    ),
     "a number that is none": (POOLS, POOL % (b"x", b',"capacity":{"maxNodes":NaN}'), "application/json"),
     "a number without end": (POOLS, POOL % (b"x", b',"budget":{"maxMonthlyCost":1e999}'), "application/json"),
     "nesting 100,000 deep": (POOLS, b"[" * 100_000, "application/json"),
     "a body over 1 MiB": (POOLS, b'{"a":"' + b"x" * (1 << 20) + b'"}', "application/json"),
     "a bad name": (POOLS, POOL % (b"Not_A_Name", b""), "application/json"),
     "another kind": (POOLS, b'{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"}}', "application/json"),
-    "a missing namespace": (objects.SERVICES.replace("/default/", "/nowhere/"), objects.service("x"), "application/json"),
+    "a missing namespace": (
+        objects.SERVICES.replace("/default/", "/nowhere/"),
+        objects.service("x"),
+        "application/json",
+    ),
     "an alias bomb": (f"{POOLS}/x?fieldManager=bench", BOMB, APPLY),
 }
 

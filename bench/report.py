@@ -21,11 +21,19 @@ class Figure:
     def reached(self) -> bool | None:
         if self.value is None or (self.at_least is None and self.at_most is None):
             return None
-        return (self.at_least is None or self.value >= self.at_least) and (self.at_most is None or self.value <= self.at_most)
+        return (self.at_least is None or self.value >= self.at_least) and (
+            self.at_most is None or self.value <= self.at_most
+        )
 
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
-        aim = f"≥ {_shown(self.at_least)}" if self.at_least is not None else f"≤ {_shown(self.at_most)}" if self.at_most is not None else ""
+        aim = (
+            f"≥ {_shown(self.at_least)}"
+            if self.at_least is not None
+            else f"≤ {_shown(self.at_most)}"
+            if self.at_most is not None
+            else ""
+        )
         verdict = {True: "yes", False: "NO", None: ""}[self.reached]
         measured = "not measured" if self.value is None else f"{_shown(self.value)} {self.unit}".strip()
         return self.what, measured, aim, verdict, self.note
@@ -42,7 +50,14 @@ class Report:
         print(f"\n{subject}", flush=True)
 
     def add(
-        self, what: str, value: float | None, unit: str = "", *, at_least: float | None = None, at_most: float | None = None, note: str = ""
+        self,
+        what: str,
+        value: float | None,
+        unit: str = "",
+        *,
+        at_least: float | None = None,
+        at_most: float | None = None,
+        note: str = "",
     ) -> None:
         figure = Figure(self.subject, what, value, unit, at_least, at_most, note)
         self.figures.append(figure)
@@ -60,12 +75,21 @@ class Report:
     def save(self, name: str) -> None:
         RESULTS.mkdir(exist_ok=True)
         figures = [{**asdict(figure), "reached": figure.reached} for figure in self.figures]
-        (RESULTS / f"{name}.json").write_text(json.dumps({"machine": self.machine, "figures": figures}, indent=1) + "\n")
+        (RESULTS / f"{name}.json").write_text(
+            json.dumps({"machine": self.machine, "figures": figures}, indent=1) + "\n"
+        )
         (RESULTS / f"{name}.md").write_text(self.markdown())
 
     def markdown(self) -> str:
         facts = "; ".join(f"{fact} {value}" for fact, value in self.machine.items())
-        lines = ["# Measured", "", facts + ".", "", "| subject | what | measured | aim | reached | note |", "|---|---|--:|--:|---|---|"]
+        lines = [
+            "# Measured",
+            "",
+            facts + ".",
+            "",
+            "| subject | what | measured | aim | reached | note |",
+            "|---|---|--:|--:|---|---|",
+        ]
         lines += [f"| {figure.subject} | {' | '.join(figure.cells)} |" for figure in self.figures]
         return "\n".join(lines) + "\n"
 

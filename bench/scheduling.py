@@ -105,7 +105,9 @@ def place_all(asks: Iterable[WorkloadAsk], table: NodeTable, profile: Profile, p
     return spent
 
 
-def place_equal(asks: list[WorkloadAsk], batch: int, table: NodeTable, profile: Profile, placed: list[Placed]) -> Spent:
+def place_equal(
+    asks: list[WorkloadAsk], batch: int, table: NodeTable, profile: Profile, placed: list[Placed]
+) -> Spent:
     """Equal ones together, a batch at a time."""
     spent = Spent()
     clock = time.process_time
@@ -136,7 +138,14 @@ def basic(bench: Bench) -> None:
     table, placed = bench.warm_table()
     spent = place_all(cases.plain(table, bench.scale.workloads), table, bench.profile, placed)
     check(table, placed, bench.scale.warm + bench.scale.workloads)
-    figure = Figure("S1", "one at a time", spent.rate, "/CPU-s", at_least=18_000, note=f"{spent.with_placing:,.0f} with placing")
+    figure = Figure(
+        "S1",
+        "one at a time",
+        spent.rate,
+        "/CPU-s",
+        at_least=18_000,
+        note=f"{spent.with_placing:,.0f} with placing",
+    )
     bench.add(figure, Peer(438, CYCLE))
 
 
@@ -147,7 +156,15 @@ def equal(bench: Bench) -> None:
         check(table, placed, bench.scale.warm + bench.scale.workloads)
         note = f"{spent.with_placing:,.0f} with placing"
         bench.add(
-            Figure("S1", f"equal ones together, {batch:,} at a time", spent.rate, "/CPU-s", at_least=aim, note=note), Peer(438, CYCLE)
+            Figure(
+                "S1",
+                f"equal ones together, {batch:,} at a time",
+                spent.rate,
+                "/CPU-s",
+                at_least=aim,
+                note=note,
+            ),
+            Peer(438, CYCLE),
         )
 
 
@@ -171,7 +188,10 @@ def services(bench: Bench) -> None:
     """Replicas of services are spread softly over nodes and zones; the aims are for workloads of none."""
     makes: tuple[tuple[str, Callable[[NodeTable, int], list[WorkloadAsk]]], ...] = (
         ("one at a time, replicas of 1 service", lambda table, count: cases.of_services(table, count, 1)),
-        ("one at a time, replicas of 100 services", lambda table, count: cases.of_services(table, count, 100)),
+        (
+            "one at a time, replicas of 100 services",
+            lambda table, count: cases.of_services(table, count, 100),
+        ),
         (f"{bench.scale.workloads:,} different shapes of a service", cases.different_of_a_service),
     )
     for what, make in makes:
@@ -182,9 +202,14 @@ def services(bench: Bench) -> None:
         bench.add(Figure("S1", what, spent.rate, "/CPU-s", note=note), Peer(438, CYCLE))
     for batch in (1000, 100):
         table, placed = bench.warm_table()
-        spent = place_equal(cases.of_services(table, bench.scale.workloads, 1), batch, table, bench.profile, placed)
+        spent = place_equal(
+            cases.of_services(table, bench.scale.workloads, 1), batch, table, bench.profile, placed
+        )
         check(table, placed, bench.scale.warm + bench.scale.workloads)
-        what, note = f"replicas of a service together, {batch:,} at a time", f"{spent.with_placing:,.0f} with placing"
+        what, note = (
+            f"replicas of a service together, {batch:,} at a time",
+            f"{spent.with_placing:,.0f} with placing",
+        )
         bench.add(Figure("S1", what, spent.rate, "/CPU-s", note=note), Peer(438, CYCLE))
 
 
@@ -207,7 +232,10 @@ def restless(bench: Bench) -> None:
         table.put(replace(facts, cordoned=False))  # the verifier knows nodes as they are in the end
     check(table, placed, bench.scale.warm + bench.scale.workloads)
     what = "a node changes before each decision"
-    bench.add(Figure("S1", what, len(asks) / spent, "/CPU-s", at_least=10_000, note="the change included"), Peer(438, CYCLE))
+    bench.add(
+        Figure("S1", what, len(asks) / spent, "/CPU-s", at_least=10_000, note="the change included"),
+        Peer(438, CYCLE),
+    )
 
 
 def constrained(bench: Bench) -> None:
@@ -221,7 +249,17 @@ def constrained(bench: Bench) -> None:
         count = min(bench.scale.workloads, bench.scale.nodes * cases.GROUPS)
         spent = place_all(list(make(table, count)), table, bench.profile, placed)
         check(table, placed, bench.scale.warm + count)
-        bench.add(Figure("S2", what, spent.rate, "/CPU-s", at_least=8000, note=f"ten groups; {spent.with_placing:,.0f} with placing"), peer)
+        bench.add(
+            Figure(
+                "S2",
+                what,
+                spent.rate,
+                "/CPU-s",
+                at_least=8000,
+                note=f"ten groups; {spent.with_placing:,.0f} with placing",
+            ),
+            peer,
+        )
 
 
 def mixed(bench: Bench) -> None:
@@ -229,7 +267,12 @@ def mixed(bench: Bench) -> None:
     spent = place_all(list(cases.mixed(table, bench.scale.workloads)), table, bench.profile, placed)
     check(table, placed, bench.scale.warm + bench.scale.workloads)
     note = f"{spent.refused:,} of {spent.decisions:,} refused"
-    bench.add(Figure("S2", "mixed with unschedulable important ones", spent.rate, "/CPU-s", at_least=8000, note=note), Peer(600, FLOOR))
+    bench.add(
+        Figure(
+            "S2", "mixed with unschedulable important ones", spent.rate, "/CPU-s", at_least=8000, note=note
+        ),
+        Peer(600, FLOOR),
+    )
 
 
 def preemption(bench: Bench) -> None:
@@ -258,9 +301,15 @@ def preemption(bench: Bench) -> None:
         table.assume(ask, found.row)
         gone += len(found.victims)
     assert gone == 3 * count, f"{gone:,} victims for {count:,}, three each are enough"
-    check(table, [(each.ask, table.names[each.row]) for each in table.placements.values()], 4 * table.count - gone + count)
+    check(
+        table,
+        [(each.ask, table.names[each.row]) for each in table.placements.values()],
+        4 * table.count - gone + count,
+    )
     peer = Peer(17, "Kubernetes, like hardware, 1,000 nodes, writes included")
-    bench.add(Figure("S2", "preemption", count / spent, "/CPU-s", at_least=500, note="three victims each"), peer)
+    bench.add(
+        Figure("S2", "preemption", count / spent, "/CPU-s", at_least=500, note="three victims each"), peer
+    )
 
 
 def million(bench: Bench) -> None:
@@ -292,7 +341,16 @@ def growth(bench: Bench) -> None:
             p50, p99 = took[len(took) // 2], took[int(len(took) * 0.99)]
             medians.setdefault(kind, []).append(p50)
             aim = 10.0 if nodes == 100_000 else None
-            bench.add(Figure("S4", f"{nodes:,} nodes, {kind}, p99", 1000 * p99, "ms", at_most=aim, note=f"p50 {1000 * p50:.3f} ms"))
+            bench.add(
+                Figure(
+                    "S4",
+                    f"{nodes:,} nodes, {kind}, p99",
+                    1000 * p99,
+                    "ms",
+                    at_most=aim,
+                    note=f"p50 {1000 * p50:.3f} ms",
+                )
+            )
     times = bench.scale.growth[-1] / bench.scale.growth[0]
     for kind, found in medians.items():
         what = f"p50 grew by this ÷ {times:.0f} × the nodes, {kind}"
@@ -339,9 +397,14 @@ def explaining(bench: Bench) -> None:
 def _explain(bench: Bench, why: str, decision: Decision) -> None:
     assert sentence(decision).startswith(f"0 of {decision.table.count:,} nodes: "), sentence(decision)
     assert len(dict(refusals(decision))) == decision.table.count
-    told, listed = _median(lambda: (sentence(decision), as_json(decision))), _median(lambda: as_json(decision, everything=True))
+    told, listed = (
+        _median(lambda: (sentence(decision), as_json(decision))),
+        _median(lambda: as_json(decision, everything=True)),
+    )
     bench.add(Figure("explain", f"{why}: sentence and JSON with counts", 1000 * told, "ms", at_most=5))
-    bench.add(Figure("explain", f"{why}: every node with need, have, missing", 1000 * listed, "ms", at_most=5))
+    bench.add(
+        Figure("explain", f"{why}: every node with need, have, missing", 1000 * listed, "ms", at_most=5)
+    )
 
 
 def _median(make: Callable[[], object], times: int = 21) -> float:
@@ -370,13 +433,21 @@ CASES: dict[str, Callable[[Bench], None]] = {
 
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.scheduling", description=__doc__)
-    parser.add_argument("cases", nargs="*", metavar="case", help=f"some of {', '.join(CASES)}; all if none is named")
-    parser.add_argument("--quick", action="store_true", help="everything small, to see that it runs; nothing is kept")
+    parser.add_argument(
+        "cases", nargs="*", metavar="case", help=f"some of {', '.join(CASES)}; all if none is named"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="everything small, to see that it runs; nothing is kept"
+    )
     asked = parser.parse_args(given)
     if unknown := [name for name in asked.cases if name not in CASES]:
         parser.error(f"no such case: {unknown[0]}; there are {', '.join(CASES)}")
-    bench = Bench(Ratios(machine.facts()), QUICK if asked.quick else Scale(), compile_profile(PRESETS["balanced"]))
-    print("; ".join(f"{fact} {value}" for fact, value in bench.ratios.machine.items()), INCLUDED, "", sep="\n")
+    bench = Bench(
+        Ratios(machine.facts()), QUICK if asked.quick else Scale(), compile_profile(PRESETS["balanced"])
+    )
+    print(
+        "; ".join(f"{fact} {value}" for fact, value in bench.ratios.machine.items()), INCLUDED, "", sep="\n"
+    )
     for name in asked.cases or CASES:
         gc.collect()
         CASES[name](bench)

@@ -51,7 +51,11 @@ async def _etcd(report: Report, scale: Scale, url: str) -> None:
 
 
 async def _memory(report: Report, scale: Scale) -> None:
-    report.add("memory, 64 committers", await _rate(MemoryStore(SystemClock()), scale.memory_puts, COMMITTERS), "puts/s")
+    report.add(
+        "memory, 64 committers",
+        await _rate(MemoryStore(SystemClock()), scale.memory_puts, COMMITTERS),
+        "puts/s",
+    )
 
 
 async def _rate(store: Store, puts: int, committers: int, per_commit: int = 1) -> float:

@@ -33,7 +33,9 @@ def _check_room(ask: WorkloadAsk, node: NodeFacts, used: dict[str, int]) -> None
     for resource, amount in (*ask.demands.requests, ("workloads", 1)):
         used[resource] += amount
         if used[resource] > node.totals.get(resource, 0):
-            raise Violation(f"{ask.name} on {node.name}: {resource} {used[resource]} of {node.totals.get(resource, 0)}")
+            raise Violation(
+                f"{ask.name} on {node.name}: {resource} {used[resource]} of {node.totals.get(resource, 0)}"
+            )
 
 
 class _Colors:

@@ -40,7 +40,9 @@ class Watcher:
     last: float = 0.0
 
     async def begin(self) -> None:
-        self._reader, writer = await asyncio.open_connection(self.at.host, self.at.port, ssl=self.at.tls, server_hostname="localhost")
+        self._reader, writer = await asyncio.open_connection(
+            self.at.host, self.at.port, ssl=self.at.tls, server_hostname="localhost"
+        )
         self._writer = writer
         writer.write(request("GET", f"{SERVICES}?watch=1&resourceVersion={self.revision}"))
         head = await self._reader.readuntil(b"\r\n\r\n")
@@ -65,7 +67,14 @@ async def watch(kubeconfig: Path, revision: str, count: int, wanted: int) -> Non
         await asyncio.gather(*(watcher.begin() for watcher in watchers[start : start + 20]))
     print("ready", flush=True)
     await asyncio.gather(*(watcher.follow() for watcher in watchers))
-    print(json.dumps({"received": [watcher.received for watcher in watchers], "last": max(watcher.last for watcher in watchers)}))
+    print(
+        json.dumps(
+            {
+                "received": [watcher.received for watcher in watchers],
+                "last": max(watcher.last for watcher in watchers),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

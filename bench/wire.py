@@ -39,7 +39,9 @@ class Line:
         return head.status
 
     def begin(self, path: str, accept: str = "application/json") -> Head:
-        self._socket.sendall(request("GET", path).replace(b"Accept: application/json", b"Accept: " + accept.encode()))
+        self._socket.sendall(
+            request("GET", path).replace(b"Accept: application/json", b"Accept: " + accept.encode())
+        )
         return self._head()
 
     def _head(self) -> Head:

@@ -3,4 +3,6 @@
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "e2e"))  # servers are spoken with as the tests there do: wire.py
+sys.path.append(
+    str(Path(__file__).parents[1] / "tests" / "e2e")
+)  # servers are spoken with as the tests there do: wire.py

@@ -18,7 +18,8 @@ NEEDS = ("ip", "iptables", "strace", "setpriv", "etcd", "mount")
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m chaos", description="Chaos with real processes, by a seed, judged by the simulator's checker."
+        prog="python -m chaos",
+        description="Chaos with real processes, by a seed, judged by the simulator's checker.",
     )
     parser.add_argument(
         "--seconds",
@@ -27,11 +28,25 @@ def main() -> int:
         help=f"how long it takes in all, once everything is up; the last {CALM:g} of them, or the last half of less than {2 * CALM:g},"
         " are without a fault (%(default)g)",
     )
-    parser.add_argument("--seed", type=int, default=int(os.environ.get("CHAOS_SEED") or 1), help="which faults, in which order")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=int(os.environ.get("CHAOS_SEED") or 1),
+        help="which faults, in which order",
+    )
     parser.add_argument("--agents", type=int, default=30)
-    parser.add_argument("--only", default="", metavar="WORDS", help="only faults with these words, such as 'etcd' or 'kill -9, leader'")
-    parser.add_argument("--keep", action="store_true", help="keep the folder with logs and notes whatever comes of the run")
-    parser.add_argument("--clean", action="store_true", help="only remove what runs that were killed have left behind")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="WORDS",
+        help="only faults with these words, such as 'etcd' or 'kill -9, leader'",
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the folder with logs and notes whatever comes of the run"
+    )
+    parser.add_argument(
+        "--clean", action="store_true", help="only remove what runs that were killed have left behind"
+    )
     asked = parser.parse_args()
     if not chosen(asked.only):
         known = "; ".join(kind.title for kind in KINDS)
@@ -53,13 +68,28 @@ def main() -> int:
 def _run(asked: argparse.Namespace) -> int:
     run = os.getpid()
     folder = make_folder(run)
-    words = [sys.executable, "-m", "chaos.trial", "--run", str(run), "--seed", str(asked.seed), "--seconds", str(asked.seconds)]
+    words = [
+        sys.executable,
+        "-m",
+        "chaos.trial",
+        "--run",
+        str(run),
+        "--seed",
+        str(asked.seed),
+        "--seconds",
+        str(asked.seconds),
+    ]
     keep = asked.keep
     try:
         build(run)
-        print(f"seed {asked.seed}, {asked.seconds:g} s, {asked.agents} agents; logs and notes in {folder}", flush=True)
+        print(
+            f"seed {asked.seed}, {asked.seconds:g} s, {asked.agents} agents; logs and notes in {folder}",
+            flush=True,
+        )
         command = ["setpriv", "--pdeathsig", "TERM", "ip", "netns", "exec", namespace(run, HUB), *words]
-        trial = subprocess.Popen([*command, "--agents", str(asked.agents), "--folder", str(folder), "--only", asked.only], cwd=ROOT)
+        trial = subprocess.Popen(
+            [*command, "--agents", str(asked.agents), "--folder", str(folder), "--only", asked.only], cwd=ROOT
+        )
         try:
             code = trial.wait()
             keep = keep or code != 0

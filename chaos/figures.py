@@ -41,7 +41,11 @@ def figures(evidence: Evidence) -> list[Figure]:
     faults = evidence.faults
 
     def measured(names: Sequence[str], target: str, ask: Callable[[Fault], float | None]) -> list[float]:
-        alike = [each for each in faults if each.strike.kind.name in names and each.strike.kind.target == target and each.lane != "nodes"]
+        alike = [
+            each
+            for each in faults
+            if each.strike.kind.name in names and each.strike.kind.target == target and each.lane != "nodes"
+        ]
         found = [ask(fault) for fault in alike if is_alone(fault, faults, ALONE)]
         return [each for each in found if each is not None]
 
@@ -53,7 +57,9 @@ def figures(evidence: Evidence) -> list[Figure]:
 
     def longest_gap(fault: Fault) -> float:
         last = max((each.told_at for each in evidence.crowd.told if each.method == "PATCH"), default=fault.at)
-        ends = max(fault.at, min(fault.healed + ALONE, last))  # silence up to the end counts, until people go home
+        ends = max(
+            fault.at, min(fault.healed + ALONE, last)
+        )  # silence up to the end counts, until people go home
         times = evidence.crowd.acknowledged(fault.at, ends)
         return max(later - earlier for earlier, later in itertools.pairwise([fault.at, *times, ends]))
 
@@ -66,7 +72,8 @@ def figures(evidence: Evidence) -> list[Figure]:
         waits = [
             each.told_at - each.asked_at
             for each in evidence.crowd.told
-            if each.client.startswith("probe") and fault.at + 0.1 < each.asked_at < fault.healed - REFUSED_WITHIN
+            if each.client.startswith("probe")
+            and fault.at + 0.1 < each.asked_at < fault.healed - REFUSED_WITHIN
         ]
         return max(waits) if waits else None
 
@@ -75,31 +82,63 @@ def figures(evidence: Evidence) -> list[Figure]:
         after = [at for at, _ in evidence.history.terms if fault.at < at < fault.healed]
         if fault.leader not in fault.victims or not after:
             return None
-        written = [each for each in evidence.history.records() if after[0] < each.at < fault.healed + AFTER and each.term]
+        written = [
+            each
+            for each in evidence.history.records()
+            if after[0] < each.at < fault.healed + AFTER and each.term
+        ]
         return float(sum(each.term.number != each.led for each in written if each.term))
 
     def started_meanwhile(fault: Fault) -> float:
         """What was under way when they went is let finish."""
         return float(sum(fault.at + SETTLING < at < fault.healed for at in starts))
 
-    starts = [happening.at for agent in evidence.agents for happening in machine(agent)[0].ground.history if happening.what == "start"]
+    starts = [
+        happening.at
+        for agent in evidence.agents
+        for happening in machine(agent)[0].ground.history
+        if happening.what == "start"
+    ]
     return [
         Figure("leader killed: another leads", LEASE + 2, measured(["kill -9"], "leader", next_term)),
         Figure("leader paused: another leads", LEASE + 2, measured(["pause"], "leader", next_term)),
         Figure("leader told to end: another leads", 1, measured(["SIGTERM"], "leader", next_term)),
-        Figure("leader cut from etcd: another leads", LEASE + 2, measured(["cut from etcd", "deaf", "dumb"], "leader", next_term)),
+        Figure(
+            "leader cut from etcd: another leads",
+            LEASE + 2,
+            measured(["cut from etcd", "deaf", "dumb"], "leader", next_term),
+        ),
         Figure(
             "etcd's leader lost: longest time without a write",
             5,
             measured(["kill -9", "pause", "cut from peers", "deaf"], "etcd leader", longest_gap),
         ),
-        Figure("most of etcd lost: a write is refused", REFUSED_WITHIN, measured(["kill -9"], "most of etcd", refused_after)),
+        Figure(
+            "most of etcd lost: a write is refused",
+            REFUSED_WITHIN,
+            measured(["kill -9"], "most of etcd", refused_after),
+        ),
         Figure("most of etcd back: first write", 10, measured(["kill -9"], "most of etcd", first_answer)),
         Figure("all servers back: first write", 10, measured(["kill -9"], "all servers", first_answer)),
-        Figure("leader paused: writes of its term accepted once it goes on", 0, measured(["pause"], "leader", accepted_late), "writes"),
-        Figure("all servers down: copies started meanwhile", 0, measured(["kill -9"], "all servers", started_meanwhile), "starts"),
+        Figure(
+            "leader paused: writes of its term accepted once it goes on",
+            0,
+            measured(["pause"], "leader", accepted_late),
+            "writes",
+        ),
+        Figure(
+            "all servers down: copies started meanwhile",
+            0,
+            measured(["kill -9"], "all servers", started_meanwhile),
+            "starts",
+        ),
         Figure("group of nodes cut off: the last of them is not ready", NOT_READY, _not_ready(evidence)),
-        Figure("half of the nodes cut off: given up each second", TIMES.nodes.evictions_per_second, _given_up(evidence), "nodes"),
+        Figure(
+            "half of the nodes cut off: given up each second",
+            TIMES.nodes.evictions_per_second,
+            _given_up(evidence),
+            "nodes",
+        ),
     ]
 
 
@@ -112,10 +151,14 @@ def left_out(evidence: Evidence, seconds: float, only: str, found: Sequence[Figu
         else "no fault struck: nothing was put to the test"
     ]
     if (calm := seconds - disturbed(seconds)) < CALM:
-        lines.append(f"too short for the whole calm: {calm:g} s were planned for it, not {CALM:g}; --seconds {2 * CALM:g} is enough")
+        lines.append(
+            f"too short for the whole calm: {calm:g} s were planned for it, not {CALM:g}; --seconds {2 * CALM:g} is enough"
+        )
     struck = {fault.name for fault in evidence.faults}
     if missing := [kind.title for kind in chosen(only) if kind.title not in struck]:
-        lines.append(f"{len(missing)} of {len(chosen(only))} sorts of fault did not strike: {'; '.join(missing)}")
+        lines.append(
+            f"{len(missing)} of {len(chosen(only))} sorts of fault did not strike: {'; '.join(missing)}"
+        )
     if unseen := [figure.what for figure in found if not figure.seen]:
         lines.append(f"{len(unseen)} of {len(found)} recoveries were not seen: {'; '.join(unseen)}")
     return lines
@@ -126,11 +169,16 @@ def _not_ready(evidence: Evidence) -> list[float]:
     found = []
     lost = _losses(evidence)
     for fault in evidence.faults:
-        if (fault.strike.kind.name, fault.strike.kind.target) != ("cut", "group") or not is_alone(fault, evidence.faults, 0):
+        if (fault.strike.kind.name, fault.strike.kind.target) != ("cut", "group") or not is_alone(
+            fault, evidence.faults, 0
+        ):
             continue
         names = [agent.name for agent in evidence.agents if agent.part in fault.victims]
         lasted = fault.healed - fault.at
-        after = [min((at - fault.at for at in lost.get(name, []) if fault.at < at < fault.healed), default=lasted) for name in names]
+        after = [
+            min((at - fault.at for at in lost.get(name, []) if fault.at < at < fault.healed), default=lasted)
+            for name in names
+        ]
         if after and lasted > NOT_READY:
             found.append(max(after))
     return found
@@ -143,7 +191,9 @@ def _given_up(evidence: Evidence) -> list[float]:
     for fault in evidence.faults:
         if (fault.strike.kind.name, fault.strike.kind.target) == ("cut", "half of the groups"):
             firsts = sorted(
-                min(times) for times in ([at for at in each if fault.at < at < fault.healed] for each in taken.values()) if times
+                min(times)
+                for times in ([at for at in each if fault.at < at < fault.healed] for each in taken.values())
+                if times
             )
             found.append((len(firsts) - 1) / (firsts[-1] - firsts[0]) if len(firsts) > 1 else 0.0)
     return found
@@ -156,7 +206,12 @@ def _takings(evidence: Evidence) -> dict[str, list[float]]:
     for record in evidence.history.records():
         moves = snap.moves(record)
         for move in moves:
-            if not isinstance(move.old, LatticeWorkload) or not node_of(move.old) or move.new is None or node_of(move.new):
+            if (
+                not isinstance(move.old, LatticeWorkload)
+                or not node_of(move.old)
+                or move.new is None
+                or node_of(move.new)
+            ):
                 continue
             node = snap.nodes.get(f"/{node_of(move.old)}")
             if node is not None and not _is_ready(node):
@@ -172,7 +227,12 @@ def _losses(evidence: Evidence) -> dict[str, list[float]]:
     for record in evidence.history.records():
         moves = snap.moves(record)
         for move in moves:
-            if isinstance(move.old, LatticeNode) and isinstance(move.new, LatticeNode) and _is_ready(move.old) and not _is_ready(move.new):
+            if (
+                isinstance(move.old, LatticeNode)
+                and isinstance(move.new, LatticeNode)
+                and _is_ready(move.old)
+                and not _is_ready(move.new)
+            ):
                 found.setdefault(move.key.name, []).append(record.at)
         snap.apply(moves, record.at)
     return found

@@ -22,7 +22,9 @@ AROUND = 6  # revisions on either side that are shown
 QUIET = 60.0  # seconds at the end in which nothing may be written
 FLAP = 8.0  # seconds after a wall clock was set in which nobody may be deposed by it
 STEADY = {"leases.coordination.k8s.io", "events"}  # written while nothing happens
-LATE = Counter({str(SPENT): 1})  # what was spent before the rest began is written down up to a minute later, once
+LATE = Counter(
+    {str(SPENT): 1}
+)  # what was spent before the rest began is written down up to a minute later, once
 
 
 class RealChecker(Checker):
@@ -36,11 +38,18 @@ class RealChecker(Checker):
     def elections(self) -> Found:
         """I-10: a wall clock that was set wrong deposes nobody."""
         for fault in self.faults:
-            if fault.strike.kind.name != "clock" or fault.lane != "servers" or not is_alone(fault, self.faults, FLAP):
+            if (
+                fault.strike.kind.name != "clock"
+                or fault.lane != "servers"
+                or not is_alone(fault, self.faults, FLAP)
+            ):
                 continue
             when = [at for at, _ in self.terms if fault.at < at < fault.healed + FLAP]
             if when:
-                yield "I-10", f"a new term began {when[0] - fault.at:.1f} s after the wall clock of {', '.join(fault.victims)} was set"
+                yield (
+                    "I-10",
+                    f"a new term began {when[0] - fault.at:.1f} s after the wall clock of {', '.join(fault.victims)} was set",
+                )
 
     def copies(self) -> Found:
         return iter(())
@@ -83,7 +92,9 @@ def judge(evidence: Evidence) -> tuple[list[Violation], list[Record]]:
     return found + list(unquiet(records, evidence.ended)), records
 
 
-def run_of(evidence: Evidence, machines: dict[str, Any], heard: list[tuple[float, str]], records: list[Record]) -> SimpleNamespace:
+def run_of(
+    evidence: Evidence, machines: dict[str, Any], heard: list[tuple[float, str]], records: list[Record]
+) -> SimpleNamespace:
     """What was recorded, in the form that the simulator's checker reads."""
     world = SimpleNamespace(
         store=SimpleNamespace(history=records, elections=[]),
@@ -94,9 +105,13 @@ def run_of(evidence: Evidence, machines: dict[str, Any], heard: list[tuple[float
         machines=machines,
         gone=[],
         loop=SimpleNamespace(time=lambda: evidence.ended, errors=[]),
-        cloud=SimpleNamespace(standing=lambda at: [], was_lost=lambda node, at: False),  # machines are there all the time
+        cloud=SimpleNamespace(
+            standing=lambda at: [], was_lost=lambda node, at: False
+        ),  # machines are there all the time
     )
-    return SimpleNamespace(world=world, trouble="", swarm=SimpleNamespace(kinds=(), shape=SimpleNamespace(binding="optimistic")))
+    return SimpleNamespace(
+        world=world, trouble="", swarm=SimpleNamespace(kinds=(), shape=SimpleNamespace(binding="optimistic"))
+    )
 
 
 def written_lately(records: Sequence[Record], ended: float) -> Counter[str]:
@@ -116,20 +131,37 @@ def _told(around: Sequence[Record], records: Sequence[Record]) -> Iterator[tuple
     wanted, now = {record.revision for record in around}, dict[Key, bytes | None]()
     for record in records:
         if record.revision in wanted:
-            yield record, ", ".join(f"{each.key} ({differing(now.get(each.key), each.value)})" for each in record.changes)
+            yield (
+                record,
+                ", ".join(
+                    f"{each.key} ({differing(now.get(each.key), each.value)})" for each in record.changes
+                ),
+            )
         now |= {each.key: each.value for each in record.changes}
 
 
-def stretch(violation: Violation, records: Sequence[Record], faults: Sequence[Fault], began: float) -> list[str]:
+def stretch(
+    violation: Violation, records: Sequence[Record], faults: Sequence[Fault], began: float
+) -> list[str]:
     """The shortest telling part of the history: what was written around it, or to whom it names, and what was broken then."""
     if violation.revision:
         around = [record for record in records if abs(record.revision - violation.revision) <= AROUND]
     else:
         named = set(re.findall(r"[\w.-]+(?:/[\w.-]+)+", violation.words))
-        around = [record for record in records if named & {name for each in record.changes for name in (each.key.path, str(each.key))}]
+        around = [
+            record
+            for record in records
+            if named & {name for each in record.changes for name in (each.key.path, str(each.key))}
+        ]
     around = around[-2 * AROUND - 1 :]
-    lines = [f"  {each.at - began:8.2f} s  revision {each.revision}: {words}" for each, words in _told(around, records)]
+    lines = [
+        f"  {each.at - began:8.2f} s  revision {each.revision}: {words}"
+        for each, words in _told(around, records)
+    ]
     first, last = (around[0].at, around[-1].at) if around else (violation.at, violation.at)
     broken = [fault for fault in faults if fault.at < last and (not fault.healed or fault.healed > first)]
-    words = [f"  {each.at - began:8.2f} s  {each.name}: {', '.join(each.victims)}, until {each.healed - began:.2f} s" for each in broken]
+    words = [
+        f"  {each.at - began:8.2f} s  {each.name}: {', '.join(each.victims)}, until {each.healed - began:.2f} s"
+        for each in broken
+    ]
     return lines + words[-2 * AROUND :]

@@ -41,7 +41,13 @@ def _folders() -> dict[int, list[Path]]:
     found: dict[int, list[Path]] = {}
     for path in sorted(Path(tempfile.gettempdir()).glob(f"{MARK}-*")):
         run = re.match(rf"{MARK}-(\d+)-", path.name)
-        if run and path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.geteuid() and not (path / KEPT).exists():
+        if (
+            run
+            and path.is_dir()
+            and not path.is_symlink()
+            and path.stat().st_uid == os.geteuid()
+            and not (path / KEPT).exists()
+        ):
             found.setdefault(int(run[1]), []).append(path)
     return found
 

@@ -62,7 +62,9 @@ class Nemesis:
         """Until the last fault has healed."""
         began = time.monotonic()
         number = itertools.count()
-        agenda: list[tuple[float, int, Strike | Fault]] = [(began + strike.at, next(number), strike) for strike in self.strikes]
+        agenda: list[tuple[float, int, Strike | Fault]] = [
+            (began + strike.at, next(number), strike) for strike in self.strikes
+        ]
         heapq.heapify(agenda)
         while agenda:
             due, _, what = agenda[0]
@@ -98,7 +100,12 @@ class Nemesis:
     def look(self) -> None:
         """Whoever is dead without our doing is told of and started again."""
         for program in self.fleet.programs:
-            if program.is_alive or program.expected or program.process is None or self._deaths[program.name] > DEATHS:
+            if (
+                program.is_alive
+                or program.expected
+                or program.process is None
+                or self._deaths[program.name] > DEATHS
+            ):
                 continue
             words = f"{program.name} ended by itself with code {program.process.returncode}: {program.last_words[-600:]}"
             if not (program.small and self._is_full(program)):
@@ -127,7 +134,9 @@ class Nemesis:
             return rng.sample(free, len(GROUPS) // 2) if len(free) >= len(GROUPS) // 2 else []
         if target.startswith("agent"):
             groups = (SMALL_GROUP,) if target == "agent on a small disk" else GROUPS
-            free = [name for name, agent in self.fleet.agents.items() if agent.part in groups and name not in busy]
+            free = [
+                name for name, agent in self.fleet.agents.items() if agent.part in groups and name not in busy
+            ]
         elif target != "group":
             free = [name for name in self._of_the_control_plane(target) if name not in busy]
         return [rng.choice(free)] if free else []
@@ -177,7 +186,9 @@ class Nemesis:
             fault.undo.append(partial(self.fleet.set_clock, program.name, 0))
 
     def cut(self, fault: Fault, rng: random.Random) -> None:
-        self._rules(fault, [rule for part in fault.victims for rule in _CUTS[fault.strike.kind.name](part, rng)])
+        self._rules(
+            fault, [rule for part in fault.victims for rule in _CUTS[fault.strike.kind.name](part, rng)]
+        )
 
     def _rules(self, fault: Fault, rules: list[Rule]) -> None:
         for rule in rules:
@@ -210,7 +221,9 @@ class Nemesis:
                 "-e",
                 inject,
             ]
-            tracer = subprocess.Popen([*words, "-p", str(program.process.pid)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            tracer = subprocess.Popen(
+                [*words, "-p", str(program.process.pid)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
             fault.undo.append(partial(_detach, tracer))
 
 

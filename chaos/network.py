@@ -54,7 +54,9 @@ def build(run: int) -> None:
 def remove(run: int) -> None:
     """Ends whatever still runs in the namespaces of that run, and then them."""
     for name in _namespaces(run):
-        found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout.split()
+        found = subprocess.run(
+            ["ip", "netns", "pids", name], capture_output=True, text=True, check=False
+        ).stdout.split()
         for pid in map(int, found):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -56,10 +56,19 @@ class Client:
     def apply(self, kind: str, name: str, body: Body) -> bool:
         words = {
             "apiVersion": "v1" if kind == "configmaps" else "lattice.dev/v1alpha1",
-            "kind": "ConfigMap" if kind == "configmaps" else catalog().by_id(f"{kind}.lattice.dev").resource.kind,
+            "kind": "ConfigMap"
+            if kind == "configmaps"
+            else catalog().by_id(f"{kind}.lattice.dev").resource.kind,
         }
         query = {"fieldManager": "lattice", "force": "true"}
-        return self._ask("PATCH", kind, name, {**words, **body, "metadata": {"name": name, **body.get("metadata", {})}}, APPLY, query=query)
+        return self._ask(
+            "PATCH",
+            kind,
+            name,
+            {**words, **body, "metadata": {"name": name, **body.get("metadata", {})}},
+            APPLY,
+            query=query,
+        )
 
     def patch(self, kind: str, name: str, body: Body, part: str = "") -> bool:
         return self._ask("PATCH", kind, name, body, MERGE, part)
@@ -73,7 +82,16 @@ class Client:
     def retry(self, name: str) -> bool:
         return self._ask("POST", "latticeworkloads", name, part="retry")
 
-    def _ask(self, method: str, kind: str, name: str, body: Body | None = None, form: str = "", part: str = "", query: Any = None) -> bool:
+    def _ask(
+        self,
+        method: str,
+        kind: str,
+        name: str,
+        body: Body | None = None,
+        form: str = "",
+        part: str = "",
+        query: Any = None,
+    ) -> bool:
         self._count += 1
         operation = f"{self.name}.{self._count}"
         if body is not None and not part:
@@ -81,11 +99,31 @@ class Client:
             body = {**body, "metadata": marked}
         server, wire = self.rng.choice(self.wires)
         asked = time.monotonic()
-        outcome, revision, why = _answered(wire, method, with_query(path_of(kind, name, part), query or {}), body, form)
+        outcome, revision, why = _answered(
+            wire, method, with_query(path_of(kind, name, part), query or {}), body, form
+        )
         noted = "RETRY" if part == "retry" else method
-        told = Told(self.name, operation, noted, key_of(kind, name), asked, time.monotonic(), outcome, revision, why, server)
+        told = Told(
+            self.name,
+            operation,
+            noted,
+            key_of(kind, name),
+            asked,
+            time.monotonic(),
+            outcome,
+            revision,
+            why,
+            server,
+        )
         replicas = (body or {}).get("spec", {}).get("replicas") if part == "scale" else None
-        self.log.append(replace(told, is_named=body is not None and not part, is_missing=why.startswith("404"), replicas=replicas))
+        self.log.append(
+            replace(
+                told,
+                is_named=body is not None and not part,
+                is_missing=why.startswith("404"),
+                replicas=replicas,
+            )
+        )
         return outcome == OK
 
 
@@ -127,7 +165,11 @@ class Person(threading.Thread):
         name = self.rng.choice(SERVICES)
         options: Body = {"disconnect": self._strict()} if name in SERVICES[:3] else {}
         body = churn.service(
-            self.rng.randint(1, 5), self.rng.choice((0.25, 0.5)), self._version(name, 0.5), port=name == SERVICES[4], **options
+            self.rng.randint(1, 5),
+            self.rng.choice((0.25, 0.5)),
+            self._version(name, 0.5),
+            port=name == SERVICES[4],
+            **options,
         )
         self.client.apply("latticeservices", name, {**body, "metadata": LABELS})
 
@@ -135,7 +177,12 @@ class Person(threading.Thread):
         return {"policy": "stop", "stopAfter": f"{self.rng.randint(8, 26)}s"}
 
     def _scale(self) -> None:
-        self.client.patch("latticeservices", self.rng.choice(SERVICES), {"spec": {"replicas": self.rng.randint(0, 6)}}, "scale")
+        self.client.patch(
+            "latticeservices",
+            self.rng.choice(SERVICES),
+            {"spec": {"replicas": self.rng.randint(0, 6)}},
+            "scale",
+        )
 
     def _delete_service(self) -> None:
         self.client.delete("latticeservices", self.rng.choice(SERVICES))
@@ -159,10 +206,14 @@ class Person(threading.Thread):
                 self.client.apply("latticeworkloads", name, body)
 
     def _cordon(self) -> None:
-        self.client.patch("latticenodes", self.rng.choice(self.nodes), {"spec": {"unschedulable": self.rng.random() < 0.4}})
+        self.client.patch(
+            "latticenodes", self.rng.choice(self.nodes), {"spec": {"unschedulable": self.rng.random() < 0.4}}
+        )
 
     def _budget(self) -> None:
-        self.client.patch("latticepools", POOL, {"spec": {"budget": {"maxMonthlyCost": self.rng.choice(LIMITS)}}})
+        self.client.patch(
+            "latticepools", POOL, {"spec": {"budget": {"maxMonthlyCost": self.rng.choice(LIMITS)}}}
+        )
 
     def _look(self) -> None:
         self.client.get("latticeservices", self.rng.choice(SERVICES))
@@ -185,14 +236,21 @@ class Prober(threading.Thread):
 
 def supply(nodes: int) -> list[tuple[str, str, Body]]:
     """A pool of machines that are there already, kept whatever comes and goes, and a service that holds them."""
-    machine = {"providers": {"hand": {}}, "resources": {"cores": 4, "memoryGi": 4, "storageGi": 4}, "costPerHour": {"hand": 0.01}}
+    machine = {
+        "providers": {"hand": {}},
+        "resources": {"cores": 4, "memoryGi": 4, "storageGi": 4},
+        "costPerHour": {"hand": 0.01},
+    }
     pool = {
         "provider": {"type": "hand", "region": "here"},
         "capacity": {"maxNodes": nodes},
         "budget": {"maxMonthlyCost": LIMITS[-1]},
         "nodeClasses": [CLASS],
     }
-    policy = {"selector": {"matchLabels": {"app": KEEPER}}, "clusterPolicy": {"minNodes": nodes, "maxNodes": nodes}}
+    policy = {
+        "selector": {"matchLabels": {"app": KEEPER}},
+        "clusterPolicy": {"minNodes": nodes, "maxNodes": nodes},
+    }
     keeper = churn.service(3, 0.25)
     return [
         ("latticenodeclasses", CLASS, {"spec": machine}),
@@ -232,7 +290,10 @@ class Crowd:
         return sorted(
             each.told_at
             for each in list(self.told)
-            if each.outcome == OK and each.method == "PATCH" and since <= each.told_at <= until and each.server != but
+            if each.outcome == OK
+            and each.method == "PATCH"
+            and since <= each.told_at <= until
+            and each.server != but
         )
 
     def write_down(self, path: Path) -> None:

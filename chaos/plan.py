@@ -92,7 +92,10 @@ def plan(seed: int, seconds: float, only: str = "") -> list[Strike]:
     """In the order of their times; all have ended after so many seconds. `only`: those with that in `NAME, TARGET`."""
     rng = random.Random(seed)
     kinds = chosen(only)
-    control, nodes = [kind for kind in kinds if kind.lane != "nodes"], [kind for kind in kinds if kind.lane == "nodes"]
+    control, nodes = (
+        [kind for kind in kinds if kind.lane != "nodes"],
+        [kind for kind in kinds if kind.lane == "nodes"],
+    )
     strikes = _one_after_the_other(rng, control, seconds) + _many_at_once(rng, nodes, seconds)
     return sorted(strikes, key=lambda strike: strike.at)
 
@@ -103,7 +106,12 @@ def _one_after_the_other(rng: random.Random, kinds: list[Kind], seconds: float) 
     at, is_beside = 0.0, False
     for kind in _endless(rng, kinds):
         before = found[-1] if found else None
-        is_beside = before is not None and not is_beside and _may_overlap(before.kind, kind) and rng.random() < OVERLAP
+        is_beside = (
+            before is not None
+            and not is_beside
+            and _may_overlap(before.kind, kind)
+            and rng.random() < OVERLAP
+        )
         start = before.at + before.lasts * rng.uniform(0.2, 0.8) if before is not None and is_beside else at
         strike = Strike(start, kind, rng.uniform(*kind.lasts), rng.random())
         if strike.ends > seconds:

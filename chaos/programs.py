@@ -59,10 +59,21 @@ class Program:
     def start(self) -> None:
         """It ends when we do. Only ever called by the main thread: it is the one whose end that is."""
         self.expected = False
-        words = ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", namespace(self.run, self.part), *self.command]
+        words = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "ip",
+            "netns",
+            "exec",
+            namespace(self.run, self.part),
+            *self.command,
+        ]
         with self.log.open("ab") as file:
             environment = {**os.environ, **self.environment}
-            self.process = subprocess.Popen(words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+            self.process = subprocess.Popen(
+                words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+            )
 
     @property
     def is_alive(self) -> bool:
@@ -127,8 +138,25 @@ class Fleet:
         for name in ETCDS:
             folder = self.folder / name
             client, peer = (f"http://{ADDRESSES[name]}:{port}" for port in (CLIENTS, PEERS))
-            command = ["etcd", "--data-dir", str(folder / "data"), "--name", name, "--logger", "zap", "--log-level", "warn"]
-            command += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer]
+            command = [
+                "etcd",
+                "--data-dir",
+                str(folder / "data"),
+                "--name",
+                name,
+                "--logger",
+                "zap",
+                "--log-level",
+                "warn",
+            ]
+            command += [
+                "--listen-client-urls",
+                client,
+                "--advertise-client-urls",
+                client,
+                "--listen-peer-urls",
+                peer,
+            ]
             command += ["--initial-advertise-peer-urls", peer, "--initial-cluster", cluster]
             small = name == SMALL_ETCD
             _prepare(folder, "320m" if small else "")
@@ -144,8 +172,29 @@ class Fleet:
         if machines:
             self.machines_of(name).parent.mkdir()
             self.machines_of(name).write_bytes(machines)
-        command = [sys.executable, "-m", "lattice.cli.main", "server", "--data-dir", str(folder), "--store", store, "--instance-id", name]
-        command += ["--listen", "0.0.0.0", "--advertise", ADDRESSES[name], "--port", str(API), "--agents-port", str(LINK), *flags]  # noqa: S104
+        command = [
+            sys.executable,
+            "-m",
+            "lattice.cli.main",
+            "server",
+            "--data-dir",
+            str(folder),
+            "--store",
+            store,
+            "--instance-id",
+            name,
+        ]
+        command += [
+            "--listen",
+            "0.0.0.0",
+            "--advertise",
+            ADDRESSES[name],
+            "--port",
+            str(API),
+            "--agents-port",
+            str(LINK),
+            *flags,
+        ]  # noqa: S104
         self.servers[name] = Program(self.run, name, name, command, folder, environment=self._clock(name))
         self.servers[name].start()
 
@@ -158,10 +207,33 @@ class Fleet:
         _prepare(folder, "2m" if small else "")
         urls = [f"https://{ADDRESSES[each]}:{API}" for each in SERVERS]
         first = len(self.agents) % len(urls)  # they begin at different servers
-        command = [sys.executable, "-m", "chaos.agent", str(notes), "agent", "--server", ",".join(urls[first:] + urls[:first])]
-        command += ["--join", token, "--data-dir", str(folder), "--name", name, "--runtime", "fake", "--cpu", CPU, "--memory", "4Gi"]
+        command = [
+            sys.executable,
+            "-m",
+            "chaos.agent",
+            str(notes),
+            "agent",
+            "--server",
+            ",".join(urls[first:] + urls[:first]),
+        ]
+        command += [
+            "--join",
+            token,
+            "--data-dir",
+            str(folder),
+            "--name",
+            name,
+            "--runtime",
+            "fake",
+            "--cpu",
+            CPU,
+            "--memory",
+            "4Gi",
+        ]
         command += ["--disk", "4Gi", "--ports", "20000-20199", "--address", ADDRESSES[group]]
-        self.agents[name] = Agent(self.run, name, group, command, folder, small, self._clock(name), notes=notes)
+        self.agents[name] = Agent(
+            self.run, name, group, command, folder, small, self._clock(name), notes=notes
+        )
         self.agents[name].start()
 
     def _clock(self, name: str) -> dict[str, str]:
@@ -199,4 +271,8 @@ class Fleet:
 def _prepare(folder: Path, size: str = "") -> None:
     folder.mkdir()
     if size:  # in the harness's own mount namespace: it goes with it
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True, capture_output=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
+            check=True,
+            capture_output=True,
+        )

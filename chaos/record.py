@@ -73,7 +73,9 @@ class History:
     def objects(self, kind: type[Any]) -> list[Any]:
         start = self.keys.resource(kind.resource.id)
         with self._lock:
-            found = [value for key, value in self.now.items() if key.startswith(start) and len(key) > len(start)]
+            found = [
+                value for key, value in self.now.items() if key.startswith(start) and len(key) > len(start)
+            ]
         return [msgspec.json.decode(value, type=kind) for value in found]
 
     def records(self) -> list[Record]:
@@ -137,7 +139,9 @@ class Follower(threading.Thread):
     def _follow(self, channel: grpc.Channel) -> None:
         begin, end = self._history.keys.everything()
         create = pb.WatchCreateRequest(key=begin, range_end=end, start_revision=self._seen + 1)
-        self._call = rpc.WatchStub(channel).Watch(self._ask(pb.WatchRequest(create_request=create)), metadata=(("hasleader", "true"),))
+        self._call = rpc.WatchStub(channel).Watch(
+            self._ask(pb.WatchRequest(create_request=create)), metadata=(("hasleader", "true"),)
+        )
         for answer in self._call:
             if answer.compact_revision:
                 self._history.troubles.append(f"{self._member} had compacted revision {self._seen + 1}")

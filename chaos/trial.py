@@ -71,7 +71,9 @@ class Trial:
 
     def begin(self) -> None:
         self.fleet.add_etcds()
-        self.followers = [Follower(name, endpoint, self.history) for name, endpoint in self.fleet.endpoints.items()]
+        self.followers = [
+            Follower(name, endpoint, self.history) for name, endpoint in self.fleet.endpoints.items()
+        ]
         for follower in self.followers:
             follower.start()
         first, *others = SERVERS
@@ -81,12 +83,18 @@ class Trial:
         for kind, name, body in supply(racked):
             self._need(partial(client.apply, kind, name, body), f"{kind}/{name}")
         made = self.fleet.machines_of(first)
-        self._need(lambda: made.exists() and made.read_bytes().count(b'"Running"') == racked, "the machines of the cluster")
+        self._need(
+            lambda: made.exists() and made.read_bytes().count(b'"Running"') == racked,
+            "the machines of the cluster",
+        )
         for server in others:
             self._add_server(server, made.read_bytes())
         cluster = f"{POOL}-001-{CLASS}-"
         self._add_agents(
-            [*(f"{cluster}{number + 1}" for number in range(racked)), *(f"free-{number}" for number in range(self.count - racked))]
+            [
+                *(f"{cluster}{number + 1}" for number in range(racked)),
+                *(f"free-{number}" for number in range(self.count - racked)),
+            ]
         )
         self._need(self._all_ready, "all nodes are ready")
         self.fleet.age()
@@ -115,13 +123,19 @@ class Trial:
 
     def _all_ready(self) -> bool:
         nodes = self.history.objects(LatticeNode)
-        ready = [node for node in nodes if any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)]
+        ready = [
+            node
+            for node in nodes
+            if any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
+        ]
         return len(ready) == self.count
 
     # --- faults, and the peace after them ---
 
     def disturb(self) -> Nemesis:
-        nemesis = Nemesis(self.fleet, self.history, plan(self.seed, disturbed(self.seconds), self.only), self.say)
+        nemesis = Nemesis(
+            self.fleet, self.history, plan(self.seed, disturbed(self.seconds), self.only), self.say
+        )
         if not FAKETIME:
             self.say("wall clocks are left alone: libfaketime is not there (apt-get install faketime)")
         self.crowd.begin(sorted(self.fleet.agents), PEOPLE)
@@ -134,33 +148,51 @@ class Trial:
         healed = time.monotonic()
         self.crowd.end()
         client = self.crowd.client("host")
-        self._need(lambda: client.patch("latticepools", POOL, {"spec": {"budget": {"maxMonthlyCost": 9000}}}), "the budget is raised")
+        self._need(
+            lambda: client.patch("latticepools", POOL, {"spec": {"budget": {"maxMonthlyCost": 9000}}}),
+            "the budget is raised",
+        )
         for name in self.fleet.agents:
-            self._need(partial(client.patch, "latticenodes", name, {"spec": {"unschedulable": False}}), f"{name} is uncordoned")
+            self._need(
+                partial(client.patch, "latticenodes", name, {"spec": {"unschedulable": False}}),
+                f"{name} is uncordoned",
+            )
         self.until(self.is_at_rest, 20)
         for workload in self.history.objects(LatticeWorkload):
             if workload.status.actual_state == "Failed":
                 client.retry(workload.metadata.name)
         if self.until(self.is_at_rest, CONVERGE):
-            self.say(f"everything wanted runs {time.monotonic() - healed:.1f} s after the last fault was healed")
+            self.say(
+                f"everything wanted runs {time.monotonic() - healed:.1f} s after the last fault was healed"
+            )
         self.until(lambda: not written_lately(self.history.records(), time.monotonic()), SETTLE)
 
     def is_at_rest(self) -> bool:
         """By the word of the store; the judge asks the machines too."""
         workloads = self.history.objects(LatticeWorkload)
-        counts = Counter(each.spec.service for each in workloads if each.status.ready and not each.metadata.deletion_timestamp)
+        counts = Counter(
+            each.spec.service
+            for each in workloads
+            if each.status.ready and not each.metadata.deletion_timestamp
+        )
         services = self.history.objects(LatticeService)
         return (
             self._all_ready()
             and not any(each.metadata.deletion_timestamp for each in (*workloads, *services))
             and all(counts[each.metadata.name] == each.spec.wanted() for each in services)
-            and all(each.status.ready for each in workloads if each.spec.group is None and each.spec.desired_state == "Running")
+            and all(
+                each.status.ready
+                for each in workloads
+                if each.spec.group is None and each.spec.desired_state == "Running"
+            )
         )
 
     # --- the verdict ---
 
     def report(self, nemesis: Nemesis) -> int:
-        evidence = Evidence(self.history, self.crowd, list(self.fleet.agents.values()), nemesis.done, time.monotonic())
+        evidence = Evidence(
+            self.history, self.crowd, list(self.fleet.agents.values()), nemesis.done, time.monotonic()
+        )
         violations, records = judge(evidence)
         violations += [Violation("I-00", words, evidence.ended) for words in nemesis.surprises]
         self._tell_faults(nemesis)
@@ -172,13 +204,17 @@ class Trial:
         print("\n".join(left_out(evidence, self.seconds, self.only, found)))
         print(f"\n{len(violations)} violations")
         for violation in violations[:40]:
-            print(f"{violation.number} at {violation.at - self.began:.2f} s, revision {violation.revision}: {violation.words}")
+            print(
+                f"{violation.number} at {violation.at - self.began:.2f} s, revision {violation.revision}: {violation.words}"
+            )
             print("\n".join(stretch(violation, records, nemesis.done, self.began)))
         return 1 if violations else 0
 
     def _tell_faults(self, nemesis: Nemesis) -> None:
         print("\n| fault | to whom | times |\n|---|---|---|")
-        for (name, target), count in sorted(Counter((each.strike.kind.name, each.strike.kind.target) for each in nemesis.done).items()):
+        for (name, target), count in sorted(
+            Counter((each.strike.kind.name, each.strike.kind.target) for each in nemesis.done).items()
+        ):
             print(f"| {name} | {target} | {count} |")
         print(f"| all | | {len(nemesis.done)} |")
         if nemesis.skipped:
@@ -186,7 +222,11 @@ class Trial:
 
     def _tell_counts(self, evidence: Evidence, revisions: int) -> None:
         told = Counter(each.outcome for each in self.crowd.told)
-        starts = sum(line.startswith(b'{"at"') and b'"start"' in line for agent in evidence.agents for line in _lines(agent.notes))
+        starts = sum(
+            line.startswith(b'{"at"') and b'"start"' in line
+            for agent in evidence.agents
+            for line in _lines(agent.notes)
+        )
         print(
             f"\n{revisions} revisions, {len(self.history.terms)} terms; operations of people: {told['ok']} done, {told['refused']} refused,"
             f" {told['unknown']} without an answer; {starts} starts on {len(evidence.agents)} machines"
@@ -205,7 +245,13 @@ def _lines(path: Path) -> list[bytes]:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    for flag, kind in (("--run", int), ("--seed", int), ("--seconds", float), ("--agents", int), ("--folder", Path)):
+    for flag, kind in (
+        ("--run", int),
+        ("--seed", int),
+        ("--seconds", float),
+        ("--agents", int),
+        ("--folder", Path),
+    ):
         parser.add_argument(flag, type=kind, required=True)
     parser.add_argument("--only", default="")
     asked = parser.parse_args()

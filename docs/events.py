@@ -12,7 +12,12 @@ class Told(NamedTuple):
 
 
 EVENTS = (
-    Told("Placed", "LatticeService", "Normal", "It has places: how many replicas in which cluster, on which class of machine."),
+    Told(
+        "Placed",
+        "LatticeService",
+        "Normal",
+        "It has places: how many replicas in which cluster, on which class of machine.",
+    ),
     Told(
         "NotPlaced",
         "LatticeService",
@@ -34,10 +39,20 @@ EVENTS = (
         "Its cluster has room on paper, but no single node takes the replica. A machine more is made for it, or it is placed elsewhere.",
     ),
     Told("ClusterCreated", "LatticeService", "Normal", "A cluster was begun for it, and paid for."),
-    Told("ClusterGrown", "LatticeService", "Normal", "A cluster was given more machines for it, and they were paid for."),
+    Told(
+        "ClusterGrown",
+        "LatticeService",
+        "Normal",
+        "A cluster was given more machines for it, and they were paid for.",
+    ),
     Told("ScaledUp", "LatticeService", "Normal", "It has more replicas than before."),
     Told("ScaledDown", "LatticeService", "Normal", "It has fewer replicas than before."),
-    Told("RolloutStarted", "LatticeService", "Normal", "Its replicas are being replaced by another revision, one by one."),
+    Told(
+        "RolloutStarted",
+        "LatticeService",
+        "Normal",
+        "Its replicas are being replaced by another revision, one by one.",
+    ),
     Told("RolloutDone", "LatticeService", "Normal", "All of its replicas have the new revision."),
     Told(
         "RolloutPaused",
@@ -46,10 +61,19 @@ EVENTS = (
         "The new revision does not come up, or there is no room for one replica more; nothing else is replaced.",
         "see [when an update does not go on](../guides/operate.md#when-an-update-does-not-go-on)",
     ),
-    Told("ClusterPending", "LatticeCluster", "Normal", "Its provider cannot be reached, and it has no machine yet."),
-    Told("ClusterProvisioning", "LatticeCluster", "Normal", "Machines are being made, or have not joined yet."),
+    Told(
+        "ClusterPending",
+        "LatticeCluster",
+        "Normal",
+        "Its provider cannot be reached, and it has no machine yet.",
+    ),
+    Told(
+        "ClusterProvisioning", "LatticeCluster", "Normal", "Machines are being made, or have not joined yet."
+    ),
     Told("ClusterReady", "LatticeCluster", "Normal", "All machines that it should have are ready."),
-    Told("ClusterDegraded", "LatticeCluster", "Warning", "It was ready, and now some of its machines are not."),
+    Told(
+        "ClusterDegraded", "LatticeCluster", "Warning", "It was ready, and now some of its machines are not."
+    ),
     Told(
         "ClusterFailed",
         "LatticeCluster",
@@ -58,7 +82,12 @@ EVENTS = (
         "the condition `ProviderReady` has the provider's words",
     ),
     Told("ClusterDeleting", "LatticeCluster", "Normal", "It is being removed, machine by machine."),
-    Told("ClusterShrunk", "LatticeCluster", "Normal", "It is to have fewer machines, for nobody is on them and nobody needs them."),
+    Told(
+        "ClusterShrunk",
+        "LatticeCluster",
+        "Normal",
+        "It is to have fewer machines, for nobody is on them and nobody needs them.",
+    ),
     Told("ClusterRemoved", "LatticeCluster", "Normal", "No service needs it; it is gone."),
     Told("NodeCreating", "LatticeCluster", "Normal", "A machine is being made for it."),
     Told(
@@ -117,9 +146,21 @@ EVENTS = (
     Told("WorkloadDeleting", "LatticeWorkload", "Normal", "Its node was told to remove it."),
     Told("WorkloadDeleted", "LatticeWorkload", "Normal", "Its node has removed it; it is gone."),
     Told("WorkloadReleased", "LatticeWorkload", "Normal", "It has left its node, and waits for another."),
-    Told("Rescheduled", "LatticeWorkload", "Normal", "Its node was given up, or it had to leave; it is started elsewhere."),
-    Told("RetryTriggered", "LatticeWorkload", "Normal", "It is started again, by the retry rules or by hand."),
-    Told("WorkloadBackOff", "LatticeWorkload", "Warning", "It failed, and is tried again after a while that doubles each time."),
+    Told(
+        "Rescheduled",
+        "LatticeWorkload",
+        "Normal",
+        "Its node was given up, or it had to leave; it is started elsewhere.",
+    ),
+    Told(
+        "RetryTriggered", "LatticeWorkload", "Normal", "It is started again, by the retry rules or by hand."
+    ),
+    Told(
+        "WorkloadBackOff",
+        "LatticeWorkload",
+        "Warning",
+        "It failed, and is tried again after a while that doubles each time.",
+    ),
     Told(
         "WorkloadFailed",
         "LatticeWorkload",
@@ -127,7 +168,12 @@ EVENTS = (
         "It failed for good: too often, or in a way that trying again cannot mend.",
         "`lattice logs`, mend it, then `lattice retry`",
     ),
-    Told("WorkloadSteady", "LatticeWorkload", "Normal", "It has run well for a while; its earlier failures are forgotten."),
+    Told(
+        "WorkloadSteady",
+        "LatticeWorkload",
+        "Normal",
+        "It has run well for a while; its earlier failures are forgotten.",
+    ),
     Told(
         "DriftDetected",
         "LatticeWorkload, or LatticeNode",
@@ -135,5 +181,10 @@ EVENTS = (
         "A node runs what it should not, or does not run what it should, for longer than an order takes. It is put right by itself.",
     ),
     Told("RuleFired", "AutomationRule", "Normal", "The rule's mark was crossed by the object that is named."),
-    Told("WebhookFailed", "AutomationRule", "Warning", "An address was called three times and did not take the message."),
+    Told(
+        "WebhookFailed",
+        "AutomationRule",
+        "Warning",
+        "An address was called three times and did not take the message.",
+    ),
 )

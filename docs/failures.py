@@ -31,7 +31,10 @@ FAILURES = (
     Failed("NOT_APPLIED", "Its node did not get the order to start it."),
     Failed("PORT_BIND_CONFLICT", "Somebody else has the port that it asks for by number."),
     Failed("PORT_TAKEN", "Somebody else has a port that was chosen for it; others are chosen."),
-    Failed("RUNTIME_ERROR", "It ended with an error: `failureMessage` has the exit code or the signal. Or the runtime failed."),
+    Failed(
+        "RUNTIME_ERROR",
+        "It ended with an error: `failureMessage` has the exit code or the signal. Or the runtime failed.",
+    ),
     Failed("RUNTIME_UNAVAILABLE", "Its node cannot run it; another may."),
     Failed("START_TIMEOUT", "It did not come up in time."),
     Failed("STORAGE_ERROR", "The disk is full, or cannot be written."),

@@ -47,7 +47,9 @@ def _inside(schema: Schema, path: str) -> Iterator[Field]:
 
 def type_of(schema: Schema) -> str:
     limits = [
-        "not empty" if (name, schema[name]) == ("minLength", 1) else LIMITS[name].format(schema[name]) for name in LIMITS if name in schema
+        "not empty" if (name, schema[name]) == ("minLength", 1) else LIMITS[name].format(schema[name])
+        for name in LIMITS
+        if name in schema
     ]
     return ", ".join([_plain_type(schema), *limits])
 
@@ -62,7 +64,9 @@ def _plain_type(schema: Schema) -> str:
         return f"map of {type_of(values)}"
     match schema.get("type"):
         case "array":
-            return f"{LISTS.get(schema.get('x-kubernetes-list-type', ''), 'list')} of {type_of(schema['items'])}"
+            return (
+                f"{LISTS.get(schema.get('x-kubernetes-list-type', ''), 'list')} of {type_of(schema['items'])}"
+            )
         case "object" if schema.get("x-kubernetes-preserve-unknown-fields"):
             return "object of any shape"
         case str(name):

@@ -11,7 +11,11 @@ FIGURE = re.compile(r'\[([^\]\[]+)\]\(((?:\.\./)*bench/results/(\w+)\.md) "([^"]
 
 def measured(name: str) -> dict[str, str]:
     """Row to figure, of one table; of rows of the same name the first counts, or the one that "subject: row" names."""
-    rows = (line.strip("| \n").split(" | ") for line in (RESULTS / f"{name}.md").read_text().splitlines() if line.startswith("| "))
+    rows = (
+        line.strip("| \n").split(" | ")
+        for line in (RESULTS / f"{name}.md").read_text().splitlines()
+        if line.startswith("| ")
+    )
     found: dict[str, str] = {}
     for row in rows:
         if len(row) > 2:

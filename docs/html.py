@@ -102,7 +102,12 @@ class _Blocks:
     def _row(self, tag: str, cells: list[str], right: list[bool]) -> str:
         marks = [' class="right"' if is_right else "" for is_right in right]
         return (
-            "<tr>" + "".join(f"<{tag}{mark}>{inline(cell, self._link)}</{tag}>" for cell, mark in zip(cells, marks, strict=True)) + "</tr>"
+            "<tr>"
+            + "".join(
+                f"<{tag}{mark}>{inline(cell, self._link)}</{tag}>"
+                for cell, mark in zip(cells, marks, strict=True)
+            )
+            + "</tr>"
         )
 
     def _list(self) -> str:

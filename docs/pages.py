@@ -62,7 +62,10 @@ def _kind(kind: type[Kind]) -> Iterator[str]:
     yield schema.get("description", "")
     yield "\n".join(_facts(resource))
     if resource.columns:
-        rows = ((c.name, f"`{c.path}`", "`-o wide`" if c.priority else "always", c.description) for c in resource.columns)
+        rows = (
+            (c.name, f"`{c.path}`", "`-o wide`" if c.priority else "always", c.description)
+            for c in resource.columns
+        )
         yield f"### Columns of {resource.kind}"
         yield table(("column", "from", "shown", ""), rows)
     yield f"### Fields of {resource.kind}"
@@ -73,7 +76,11 @@ def _kind(kind: type[Kind]) -> Iterator[str]:
 
 def _facts(resource: Resource) -> Iterator[str]:
     names = [resource.plural, resource.singular, *resource.short]
-    said = [word for word, meant in NAMES.words.items() if meant == resource and "." not in word and word not in names]
+    said = [
+        word
+        for word, meant in NAMES.words.items()
+        if meant == resource and "." not in word and word not in names
+    ]
     yield f"- Manifest: `apiVersion: {resource.api_version}`, `kind: {resource.kind}`"
     yield f"- Names: {', '.join(f'`{name}`' for name in names)}"
     if said:
@@ -89,14 +96,21 @@ def _facts(resource: Resource) -> Iterator[str]:
 def commands() -> Iterator[str]:
     yield "# Commands"
     yield "What `--help` says."
-    root = click.Context(cli, info_name="lattice", terminal_width=WIDTH, max_content_width=WIDTH, **cli.context_settings)
+    root = click.Context(
+        cli, info_name="lattice", terminal_width=WIDTH, max_content_width=WIDTH, **cli.context_settings
+    )
     yield "## lattice"
     yield fenced(cli.get_help(root))
     for section in SECTIONS.values():
         for name in section:
             command = cli.get_command(root, name)
             assert command is not None  # noqa: S101 - listed in the table that it is looked up in
-            yield from _helped(command, click.Context(command, info_name=name, parent=root, terminal_width=WIDTH, max_content_width=WIDTH))
+            yield from _helped(
+                command,
+                click.Context(
+                    command, info_name=name, parent=root, terminal_width=WIDTH, max_content_width=WIDTH
+                ),
+            )
 
 
 def _helped(command: click.Command, context: click.Context) -> Iterator[str]:
@@ -104,7 +118,12 @@ def _helped(command: click.Command, context: click.Context) -> Iterator[str]:
     yield fenced(command.get_help(context))
     if isinstance(command, click.Group):
         for name, inner in sorted(command.commands.items()):
-            yield from _helped(inner, click.Context(inner, info_name=name, parent=context, terminal_width=WIDTH, max_content_width=WIDTH))
+            yield from _helped(
+                inner,
+                click.Context(
+                    inner, info_name=name, parent=context, terminal_width=WIDTH, max_content_width=WIDTH
+                ),
+            )
 
 
 def settings_page() -> Iterator[str]:
@@ -118,7 +137,10 @@ def settings_page() -> Iterator[str]:
         "`lattice agent` has one too, by the names of its own flags: `--config` or `LATTICE_AGENT_CONFIG`. "
         "Relative paths are taken from where the command is started."
     )
-    yield fenced("store: etcd://10.0.0.1:2379,10.0.0.2:2379\nlisten: 0.0.0.0\nadvertise: lattice.example\nheartbeat: 5", "yaml")
+    yield fenced(
+        "store: etcd://10.0.0.1:2379,10.0.0.2:2379\nlisten: 0.0.0.0\nadvertise: lattice.example\nheartbeat: 5",
+        "yaml",
+    )
     yield (
         "`ETCD_HOST` and `ETCD_PORT` (2379) name the store of `lattice server` where neither `--store` nor `LATTICE_STORE` does. "
         "`CONTROL_PLANE_API_URL` is the server of `lattice agent` where neither `--server` nor `LATTICE_SERVER` names it, "
@@ -177,7 +199,12 @@ def errors() -> Iterator[str]:
 
 
 def _error_row(error: type[LatticeError]) -> tuple[str, ...]:
-    return f"[{error.__name__}](#{error.__name__.lower()})", str(error.status), f"`{error.reason}`", str(error.exit_code)
+    return (
+        f"[{error.__name__}](#{error.__name__.lower()})",
+        str(error.status),
+        f"`{error.reason}`",
+        str(error.exit_code),
+    )
 
 
 def error_tree(error: type[LatticeError]) -> Iterator[type[LatticeError]]:
@@ -206,7 +233,10 @@ def events() -> Iterator[str]:
         "They are kept for a week ([`--event-ttl`](settings.md#event-ttl)). "
         "An [AutomationRule](kinds.md#automationrule) writes events with reasons of its own besides."
     )
-    yield table(("reason", "about", "type"), ((f"[{each.reason}](#{each.reason.lower()})", each.about, each.type) for each in EVENTS))
+    yield table(
+        ("reason", "about", "type"),
+        ((f"[{each.reason}](#{each.reason.lower()})", each.about, each.type) for each in EVENTS),
+    )
     for each in EVENTS:
         yield f"## {each.reason}"
         yield "\n".join(_event_facts(each))
@@ -221,11 +251,15 @@ def _event_facts(event: Told) -> Iterator[str]:
 
 
 def spec003() -> Iterator[str]:
-    yield from _specification(SPEC003, "of the specification, the gaps that it lists and the advice that it gives")
+    yield from _specification(
+        SPEC003, "of the specification, the gaps that it lists and the advice that it gives"
+    )
 
 
 def spec004() -> Iterator[str]:
-    yield from _specification(SPEC004, "of the checklist, what it calls partial, missing or a known gap included")
+    yield from _specification(
+        SPEC004, "of the checklist, what it calls partial, missing or a known gap included"
+    )
 
 
 def _specification(spec: Specification, what: str) -> Iterator[str]:
@@ -240,7 +274,10 @@ def _specification(spec: Specification, what: str) -> Iterator[str]:
     for section in spec.sections:
         yield f"## {section.title}"
         if section.rows:
-            yield table(("demand", "met by", "proven by", "a slip that the test notices"), (_demand(row) for row in section.rows))
+            yield table(
+                ("demand", "met by", "proven by", "a slip that the test notices"),
+                (_demand(row) for row in section.rows),
+            )
         if section.later:
             yield table(("later", "until then"), (_later(each) for each in section.later))
 

@@ -33,11 +33,17 @@ PICTURES = (
 def printed(command: str) -> list[str]:
     words = [sys.executable, "-m", "lattice.cli.main", *command.split()[1:]]
     environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "140"}
-    return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False).stdout.rstrip().splitlines()
+    return (
+        subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        .stdout.rstrip()
+        .splitlines()
+    )
 
 
 def drawn(picture: Picture) -> str:
-    said = "\n".join(line for line in printed(picture.command) if not line.startswith(picture.left_out or "\n"))
+    said = "\n".join(
+        line for line in printed(picture.command) if not line.startswith(picture.left_out or "\n")
+    )
     lines = [f"$ {picture.command}", *said.rstrip().splitlines()]
     width = int(max(map(len, lines)) * CHARACTER + 2 * MARGIN)
     height = BAR + len(lines) * LINE + MARGIN

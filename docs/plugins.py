@@ -53,7 +53,8 @@ def plugins() -> Iterator[str]:
         yield from _plugin(node_score, "score")
     yield "## Weights in the presets"
     yield table(
-        ("score", *nodes.PRESETS), ([f"`{name}`", *(_weight(each, name) for each in nodes.PRESETS.values())] for name in nodes.SCORES)
+        ("score", *nodes.PRESETS),
+        ([f"`{name}`", *(_weight(each, name) for each in nodes.PRESETS.values())] for name in nodes.SCORES),
     )
 
 
@@ -73,7 +74,11 @@ def _plugin(plugin: Any, role: str, *facts: str) -> Iterator[str]:
     yield f"### {_title(plugin, role)}"
     yield _sentence(said.partition(": ")[2].replace("\n", " "))
     counted = inspect.getdoc(plugin.score) if role == "score" else ""
-    lines: Iterable[str] = (f"- Counts: {counted.replace(chr(10), ' ')}" if counted else "", f"- Looks at: {SCOPES[plugin.scope]}", *facts)
+    lines: Iterable[str] = (
+        f"- Counts: {counted.replace(chr(10), ' ')}" if counted else "",
+        f"- Looks at: {SCOPES[plugin.scope]}",
+        *facts,
+    )
     yield "\n".join(line for line in lines if line)
 
 

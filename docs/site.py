@@ -87,7 +87,11 @@ class Site:
         return "".join(parts)
 
     def _below(self, entry: str) -> list[str]:
-        return [entry] if entry.endswith(".md") else [page for page in self._pages if posixpath.dirname(page) == entry]
+        return (
+            [entry]
+            if entry.endswith(".md")
+            else [page for page in self._pages if posixpath.dirname(page) == entry]
+        )
 
     def _entry(self, page: str, here: str, up: str) -> str:
         mark = ' aria-current="page"' if address(page) == here else ""
@@ -101,7 +105,13 @@ class Site:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(page), file))
         if target not in self._titles:
             self._files.add(target)
-        made = address(target) if target in self._titles else f"{target}/index.html" if (ROOT / target).is_dir() else target
+        made = (
+            address(target)
+            if target in self._titles
+            else f"{target}/index.html"
+            if (ROOT / target).is_dir()
+            else target
+        )
         return posixpath.relpath(made, posixpath.dirname(address(page)) or ".") + mark + part
 
     def _copy(self, file: str) -> None:
@@ -115,9 +125,12 @@ class Site:
             if f"{file}/{name}" not in self._titles:
                 self._copy(f"{file}/{name}")
         links = "".join(
-            f'<li><a href="{name.removesuffix(".md") + ".html" if name.endswith(".md") else name}">{name}</a></li>' for name in names
+            f'<li><a href="{name.removesuffix(".md") + ".html" if name.endswith(".md") else name}">{name}</a></li>'
+            for name in names
         )
-        self._put(f"{file}/index.html", self._framed(f"{file}/index.html", file, f"<h1>{file}</h1><ul>{links}</ul>"))
+        self._put(
+            f"{file}/index.html", self._framed(f"{file}/index.html", file, f"<h1>{file}</h1><ul>{links}</ul>")
+        )
 
     def _put(self, where: str, text: str) -> None:
         path = self.folder / where

@@ -3,7 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lattice.kinds.constraint import NodeTerm, PreferredNodes, PreferredWorkloads, Spread, Taint, Toleration, WorkloadTerm
+from lattice.kinds.constraint import (
+    NodeTerm,
+    PreferredNodes,
+    PreferredWorkloads,
+    Spread,
+    Taint,
+    Toleration,
+    WorkloadTerm,
+)
 from lattice.kinds.container import amounts
 from lattice.kinds.meta.selector import LabelSelector, Requirement
 from lattice.scheduling.table.ask import WHOLE_GPU, Demands, GpuNeed, WorkloadAsk
@@ -21,7 +29,9 @@ def a_node(name: str = "n1", room: Mapping[str, Any] | None = None, **facts: Any
             labels[key] = facts.pop(key)
     gpus = facts.pop("gpus", ())
     gpus = tuple((each, WHOLE_GPU) if isinstance(each, str) else each for each in gpus)
-    return NodeFacts(name, amounts(dict(ROOM if room is None else room)), {**labels, "node": name}, gpus=gpus, **facts)
+    return NodeFacts(
+        name, amounts(dict(ROOM if room is None else room)), {**labels, "node": name}, gpus=gpus, **facts
+    )
 
 
 def nodes(*facts: NodeFacts, seed: int = 0, load: bool = True) -> NodeTable:
@@ -45,10 +55,14 @@ def a_workload(requests: Mapping[str, Any] | None = None, **demands: Any) -> Dem
         models = tuple(demands.pop("models", ()))
         whole = milli >= WHOLE_GPU
         demands["gpu"] = GpuNeed(milli // WHOLE_GPU if whole else 1, WHOLE_GPU if whole else milli, models)
-    return Demands(requests=tuple(sorted((name, amount) for name, amount in wanted.items() if amount)), **demands)
+    return Demands(
+        requests=tuple(sorted((name, amount) for name, amount in wanted.items() if amount)), **demands
+    )
 
 
-def ask(table: NodeTable, demands: Demands | None = None, name: str = "default/w", priority: int = 0) -> WorkloadAsk:
+def ask(
+    table: NodeTable, demands: Demands | None = None, name: str = "default/w", priority: int = 0
+) -> WorkloadAsk:
     return table.asked(name, a_workload() if demands is None else demands, priority)
 
 
@@ -99,7 +113,9 @@ def likes_workloads(weight: int, topology_key: str, **labels: str) -> PreferredW
     return PreferredWorkloads(weight=weight, term=near(topology_key, **labels))
 
 
-def a_spread(topology_key: str, max_skew: int = 1, *, soft: bool = False, labels: Mapping[str, str] | None = None) -> Spread:
+def a_spread(
+    topology_key: str, max_skew: int = 1, *, soft: bool = False, labels: Mapping[str, str] | None = None
+) -> Spread:
     selector = None if labels is None else LabelSelector(match_labels=dict(labels))
     when = "ScheduleAnyway" if soft else "DoNotSchedule"
     return Spread(topology_key=topology_key, max_skew=max_skew, when_unsatisfiable=when, selector=selector)

@@ -11,13 +11,21 @@ CLIENTS = ("kopf", "kubernetes", "kubernetes-asyncio", "kr8s", "lightkube")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    nodes = [report.nodeid for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, ())]
+    nodes = [
+        report.nodeid
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.stats.get(outcome, ())
+    ]
     found = (re.search(r"test_kubectl\[(\d+\.\d+\.\d+)", node) for node in nodes)
     kubectls = sorted({tuple(map(int, each[1].split("."))) for each in found if each})
     if kubectls:
-        terminalreporter.write_line("kubectl versions run: " + ", ".join(".".join(map(str, each)) for each in kubectls))
+        terminalreporter.write_line(
+            "kubectl versions run: " + ", ".join(".".join(map(str, each)) for each in kubectls)
+        )
     if any("test_clients" in node or "test_kopf" in node for node in nodes):
-        terminalreporter.write_line("clients run: " + ", ".join(f"{name} {version(name)}" for name in CLIENTS))
+        terminalreporter.write_line(
+            "clients run: " + ", ".join(f"{name} {version(name)}" for name in CLIENTS)
+        )
     if any("etcd" in node for node in nodes) and (program := shutil.which("etcd")):
         told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
         terminalreporter.write_line("etcd run: " + told.partition("\n")[0].removeprefix("etcd Version: "))

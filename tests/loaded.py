@@ -11,8 +11,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-PACKAGES = ("lattice.kinds", "lattice.engine", "lattice.placement", "lattice.placement.plugins", "lattice.scheduling", "lattice.cli")
-NOT_HERE = ("agent", "lead", "serve", "server", "sim", "up")  # of cli: what stays and serves has threads, with which nobody should fork
+PACKAGES = (
+    "lattice.kinds",
+    "lattice.engine",
+    "lattice.placement",
+    "lattice.placement.plugins",
+    "lattice.scheduling",
+    "lattice.cli",
+)
+NOT_HERE = (
+    "agent",
+    "lead",
+    "serve",
+    "server",
+    "sim",
+    "up",
+)  # of cli: what stays and serves has threads, with which nobody should fork
 
 
 class Command(NamedTuple):

@@ -15,7 +15,15 @@ def told(decision: Decision) -> tuple[Any, ...]:
     masks = {reason.summary(): mask.tolist() for reason, mask in decision.reasons.items() if mask.any()}
     parts = {part.plugin: pytest.approx(part.score, abs=1e-3) for part in best.parts}
     scores = {each.name: pytest.approx(each.score, abs=1e-3) for each in (best, *others)}
-    return decision.chosen, decision.runner_up, decision.totals.tolist(), masks, told_counts(counts(decision)), scores, parts
+    return (
+        decision.chosen,
+        decision.runner_up,
+        decision.totals.tolist(),
+        masks,
+        told_counts(counts(decision)),
+        scores,
+        parts,
+    )
 
 
 def told_together(picks: Picks) -> list[tuple[Any, ...]]:
@@ -26,8 +34,13 @@ def told_together(picks: Picks) -> list[tuple[Any, ...]]:
         masks = {reason.summary(): mask.tolist() for reason, mask in decision.reasons.items() if mask.any()}
         assert decision.totals[pick.row] == pick.total
         assert pick.runner_up < 0 or decision.totals[pick.runner_up] == pick.second
-        scores, parts = {each.name: each.score for each in best}, {part.plugin: part.score for part in best[0].parts}
-        found.append((pick.row, pick.runner_up, decision.totals.tolist(), masks, told_counts(count), scores, parts))
+        scores, parts = (
+            {each.name: each.score for each in best},
+            {part.plugin: part.score for part in best[0].parts},
+        )
+        found.append(
+            (pick.row, pick.runner_up, decision.totals.tolist(), masks, told_counts(count), scores, parts)
+        )
     return found
 
 

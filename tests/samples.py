@@ -88,4 +88,6 @@ def difference(lines: list[str], output: str) -> str:
         return ""
     matched = re.match(pattern, said)
     assert matched is not None
-    return f"prints a line that the page leaves out without `…`: {said[matched.end() :].partition(chr(10))[0]}"
+    return (
+        f"prints a line that the page leaves out without `…`: {said[matched.end() :].partition(chr(10))[0]}"
+    )

@@ -31,20 +31,33 @@ READY = Condition(type="Ready", status="True")
 
 def a_node(name: str, cpu: int = 4000, **more: Any) -> LatticeNode:
     """Ready, with so many milli-cores; `ports` is a range."""
-    status: dict[str, Any] = {"allocatable": {"cpu": cpu, "memory": 1 << 36}, "conditions": [{"type": "Ready", "status": "True"}]}
+    status: dict[str, Any] = {
+        "allocatable": {"cpu": cpu, "memory": 1 << 36},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
     if ports := more.pop("ports", None):
         status["portRange"] = {"first": ports[0], "last": ports[1]}
     status |= more.pop("status", {})
     spec = more.pop("spec", {})
-    return msgspec.convert({**HEAD, "kind": "LatticeNode", "metadata": {"name": name, **more}, "spec": spec, "status": status}, LatticeNode)
+    return msgspec.convert(
+        {**HEAD, "kind": "LatticeNode", "metadata": {"name": name, **more}, "spec": spec, "status": status},
+        LatticeNode,
+    )
 
 
 def a_workload(name: str, cpu: int = 1000, *, ports: tuple[Any, ...] = (), **spec: Any) -> LatticeWorkload:
     """`ports`: names of ports to be chosen, or (name, number)."""
-    listed = [{"name": each} if isinstance(each, str) else {"name": each[0], "port": each[1]} for each in ports]
+    listed = [
+        {"name": each} if isinstance(each, str) else {"name": each[0], "port": each[1]} for each in ports
+    ]
     container = {"command": ["sleep", "1"], "ports": listed, "resources": {"requests": {"cpu": f"{cpu}m"}}}
     metadata = {"name": name, "namespace": "default"}
-    made = {**HEAD, "kind": "LatticeWorkload", "metadata": metadata, "spec": {"containers": {"main": container}, **spec}}
+    made = {
+        **HEAD,
+        "kind": "LatticeWorkload",
+        "metadata": metadata,
+        "spec": {"containers": {"main": container}, **spec},
+    }
     return msgspec.convert(made, LatticeWorkload)
 
 
@@ -135,7 +148,11 @@ def an_office(store: Store, clock: Clock, term: Term) -> Office:
 
 @asynccontextmanager
 async def acting(
-    store: Store, clock: Clock, profile: ProfileSpec = PRESETS[DEFAULT], role: str = "leader", plain: ProfileSpec | None = None
+    store: Store,
+    clock: Clock,
+    profile: ProfileSpec = PRESETS[DEFAULT],
+    role: str = "leader",
+    plain: ProfileSpec | None = None,
 ) -> AsyncIterator[Acting]:
     """A controller of a new term; rivals have other roles, so that neither fences the other."""
     term = await store.campaign(role, f"server-{role}", 15.0)
@@ -147,7 +164,10 @@ async def acting(
     for copy in copies:
         await copy.wait_for()
     loop = made.controller.loop()
-    made.deaf = [source.cache.on_change(lambda change, source=source: [*source.keys(change)] and None) for source in loop.sources]
+    made.deaf = [
+        source.cache.on_change(lambda change, source=source: [*source.keys(change)] and None)
+        for source in loop.sources
+    ]
     loop.everything()
     try:
         yield made

@@ -31,7 +31,15 @@ class Server:
 
     def lattice(self, *words: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
         environment = {**os.environ, "LATTICE_KUBECONFIG": str(self.kubeconfig), "NO_COLOR": "1"}
-        return subprocess.run([*LATTICE, *words], env=environment, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            [*LATTICE, *words],
+            env=environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -39,7 +47,10 @@ class Server:
 
 
 QUIET = ("--controllers", "garbage")  # nobody writes but the test; nothing runs
-CLOUDS = ("--providers", "local,docker=local,aws=fake,gcp=fake,azure=fake,proxmox=fake,vsphere=fake,hetzner=fake")
+CLOUDS = (
+    "--providers",
+    "local,docker=local,aws=fake,gcp=fake,azure=fake,proxmox=fake,vsphere=fake,hetzner=fake",
+)
 
 
 def start(data_dir: Path, *flags: str) -> Server:

@@ -26,7 +26,9 @@ def assert_possible(row: Row) -> None:
         found = getattr(found, name)
     assert row.slip.old != row.slip.new
     assert "\n" not in row.slip.old + row.slip.new
-    assert (SOURCE / row.slip.file).read_text().count(row.slip.old) == 1, f"{row.slip.old} must stand once in {row.slip.file}"
+    assert (SOURCE / row.slip.file).read_text().count(row.slip.old) == 1, (
+        f"{row.slip.old} must stand once in {row.slip.file}"
+    )
 
 
 class Copy:
@@ -39,9 +41,15 @@ class Copy:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         ours = ("PYTEST_", "PYTHON", "HYPOTHESIS_")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        environment |= {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1", "HYPOTHESIS_STORAGE_DIRECTORY": str(self.folder)}
+        environment |= {
+            "PYTHONPATH": str(self.folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(self.folder),
+        }
         command = [sys.executable, *arguments]
-        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
+        return subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
+        )
 
     def test(self, *ids: str) -> subprocess.CompletedProcess[str]:
         return self.run("-m", "pytest", "-x", "--tb=line", "--timeout", "90", "-p", "no:cacheprovider", *ids)
@@ -59,7 +67,9 @@ class Copy:
         done = self.test_with_slip(row)
         if done.returncode == 0 and _count(done, "skipped"):
             pytest.skip(f"{row.test_id} is skipped here")
-        assert done.returncode == TESTS_FAILED, f"{row.test_id} says nothing about {row.slip}:\n{done.stdout}{done.stderr}"
+        assert done.returncode == TESTS_FAILED, (
+            f"{row.test_id} says nothing about {row.slip}:\n{done.stdout}{done.stderr}"
+        )
 
     def assert_all_there(self, specification: Specification) -> None:
         """They run with all others."""
@@ -82,6 +92,8 @@ def _count(done: subprocess.CompletedProcess[str], outcome: str) -> int:
 @contextmanager
 def a_copy(folder: Path) -> Iterator[Copy]:
     made = Copy(folder)
-    assert made.run("-c", "import lattice; print(lattice.__file__)").stdout.startswith(str(folder)), "another package is tested"
+    assert made.run("-c", "import lattice; print(lattice.__file__)").stdout.startswith(str(folder)), (
+        "another package is tested"
+    )
     yield made
     shutil.rmtree(folder)

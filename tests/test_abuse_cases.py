@@ -109,8 +109,12 @@ def test_no_case_is_left_out() -> None:
 @pytest.mark.parametrize(("case", "test"), [(case, test) for case, tests in CASES.items() for test in tests])
 def test_the_proof_is_there(case: str, test: str) -> None:
     path, _, name = test.partition("::")
-    functions = {node.name for node in ast.parse((TESTS / path).read_text()).body if isinstance(node, ast.FunctionDef)}
-    assert name in functions, f"case {case} was proved by {test}, which is gone: name the test that proves it now"
+    functions = {
+        node.name for node in ast.parse((TESTS / path).read_text()).body if isinstance(node, ast.FunctionDef)
+    }
+    assert name in functions, (
+        f"case {case} was proved by {test}, which is gone: name the test that proves it now"
+    )
 
 
 SHELLS = {"system", "popen", "create_subprocess_shell", "getoutput", "getstatusoutput"}
@@ -126,7 +130,13 @@ def test_no_program_is_started_by_a_shell_and_no_text_is_run(path: Path) -> None
         if not isinstance(node, ast.Call):
             continue
         assert not any(each.arg == "shell" for each in node.keywords), f"{path}:{node.lineno}: shell="
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
+        called = (
+            node.func.attr
+            if isinstance(node.func, ast.Attribute)
+            else node.func.id
+            if isinstance(node.func, ast.Name)
+            else ""
+        )
         assert called not in SHELLS, f"{path}:{node.lineno}: {called}"
         assert not (isinstance(node.func, ast.Name) and called in RUNNERS), f"{path}:{node.lineno}: {called}"
 
@@ -145,7 +155,9 @@ def test_a_name_that_would_leave_its_folder_is_no_name(name: str) -> None:
     assert name_problem(LatticeNode.resource, name)
 
 
-@pytest.mark.parametrize("text", ['a\n{"event": "forged"}', "a\r\nb", "a\u2028b", "\x1b[2J", "a\0b", "\ud800"])
+@pytest.mark.parametrize(
+    "text", ['a\n{"event": "forged"}', "a\r\nb", "a\u2028b", "\x1b[2J", "a\0b", "\ud800"]
+)
 def test_whatever_is_logged_is_one_line(text: str) -> None:
     configure_logging(verbose=False)
     out = io.StringIO()
@@ -157,4 +169,8 @@ def test_whatever_is_logged_is_one_line(text: str) -> None:
     [line, rest] = out.getvalue().split("\n")
     assert rest == ""
     assert line.isascii()
-    assert {name: json.loads(line)[name] for name in ("event", "path", "user")} == {"event": "refused", "path": text, "user": text}
+    assert {name: json.loads(line)[name] for name in ("event", "path", "user")} == {
+        "event": "refused",
+        "path": text,
+        "user": text,
+    }

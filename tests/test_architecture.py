@@ -71,13 +71,19 @@ def test_imports_follow_the_map(path: Path) -> None:
     for name in imports(path):
         there = name.split(".")[1] if name.startswith("lattice.") else ""
         ours = there in MAY_IMPORT
-        assert not ours or there == here or allowed == ["*"] or there in allowed, f"{here} may not import {there} ({name})"
+        assert not ours or there == here or allowed == ["*"] or there in allowed, (
+            f"{here} may not import {there} ({name})"
+        )
         if here in PURE:
             assert name.split(".")[0] not in IMPURE, f"{here} is pure and may not import {name}"
 
 
 def test_only_its_command_knows_the_simulation() -> None:
-    who = [str(path.relative_to(SOURCE)) for path in FILES if any(name.startswith("lattice.sim") for name in imports(path))]
+    who = [
+        str(path.relative_to(SOURCE))
+        for path in FILES
+        if any(name.startswith("lattice.sim") for name in imports(path))
+    ]
     assert [name for name in who if not name.startswith("sim/")] == ["cli/sim.py"]
 
 
@@ -102,14 +108,21 @@ def test_files_and_functions_stay_small(path: Path) -> None:
             where = f"{name}:{node.name}"
             length = (node.end_lineno or 0) - node.lineno + 1
             assert length <= MAX_FUNCTION or where in LONGER_FUNCTIONS, f"{where} has {length} lines"
-            count = len([a for a in (*node.args.posonlyargs, *node.args.args) if a.arg not in {"self", "cls"}]) + len(node.args.kwonlyargs)
+            count = len(
+                [a for a in (*node.args.posonlyargs, *node.args.args) if a.arg not in {"self", "cls"}]
+            ) + len(node.args.kwonlyargs)
             if not node.decorator_list or not _is_command(node):
-                assert count <= MAX_PARAMETERS or where in MORE_PARAMETERS, f"{where} takes {count} parameters"
+                assert count <= MAX_PARAMETERS or where in MORE_PARAMETERS, (
+                    f"{where} takes {count} parameters"
+                )
 
 
 def _is_command(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """A command's parameters are its flags."""
-    return any("command" in ast.unparse(decorator) or "connected" in ast.unparse(decorator) for decorator in node.decorator_list)
+    return any(
+        "command" in ast.unparse(decorator) or "connected" in ast.unparse(decorator)
+        for decorator in node.decorator_list
+    )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))

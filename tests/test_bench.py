@@ -16,9 +16,17 @@ from bench.report import Figure, Report
     ],
 )
 def test_scheduling(
-    measured: float, exit_code: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    measured: float,
+    exit_code: int,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setitem(scheduling.CASES, "thing", lambda bench: bench.add(Figure("S1", "a thing", measured, "/s", at_least=10.0)))
+    monkeypatch.setitem(
+        scheduling.CASES,
+        "thing",
+        lambda bench: bench.add(Figure("S1", "a thing", measured, "/s", at_least=10.0)),
+    )
     assert scheduling.main(["--quick", "thing"]) == exit_code
     assert words in capsys.readouterr().out
 
@@ -38,11 +46,24 @@ def test_an_unknown_trace_is_refused_with_those_that_there_are(
 @pytest.mark.parametrize(
     ("name", "ratio", "told"),
     [
-        pytest.param("online", 1.0702, "7.02 % | ≤ 8 | yes | +7.0200 % of at most +8 %; worst +7.0200 %", id="a margin is seen"),
         pytest.param(
-            "optimised", 1.0007, "0.07 % | ≤ 0.1 | yes | +0.0700 % of at most +0.1 %; worst +0.0700 %", id="the smallest aim is legible"
+            "online",
+            1.0702,
+            "7.02 % | ≤ 8 | yes | +7.0200 % of at most +8 %; worst +7.0200 %",
+            id="a margin is seen",
         ),
-        pytest.param("optimised", 1.0011, "0.11 % | ≤ 0.1 | NO | +0.1100 % of at most +0.1 %; worst +0.1100 %", id="and so is missing it"),
+        pytest.param(
+            "optimised",
+            1.0007,
+            "0.07 % | ≤ 0.1 | yes | +0.0700 % of at most +0.1 %; worst +0.0700 %",
+            id="the smallest aim is legible",
+        ),
+        pytest.param(
+            "optimised",
+            1.0011,
+            "0.11 % | ≤ 0.1 | NO | +0.1100 % of at most +0.1 %; worst +0.1100 %",
+            id="and so is missing it",
+        ),
     ],
 )
 def test_costs_of_fleet_plans_are_told_in_digits_that_matter(name: str, ratio: float, told: str) -> None:

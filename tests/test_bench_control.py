@@ -43,13 +43,40 @@ PAIR = [a_workload("w1", "n1", 1), a_workload("w2", "n1", 2)]
     ("nodes", "workloads", "complaint"),
     [
         pytest.param([a_node("n1", 2)], PAIR, "", id="all is well"),
-        pytest.param([a_node("n1", 1)], PAIR[:1], "1 were acknowledged and are not there: ['w2']", id="an acknowledged one is lost"),
-        pytest.param([a_node("n1", 1)], [PAIR[0], a_workload("w2", "", 2)], "w2 is not bound", id="one is not bound"),
-        pytest.param([a_node("n1", 1)], [PAIR[0], a_workload("w2", "n2", 2)], "which is not there", id="its node is not there"),
+        pytest.param(
+            [a_node("n1", 1)],
+            PAIR[:1],
+            "1 were acknowledged and are not there: ['w2']",
+            id="an acknowledged one is lost",
+        ),
+        pytest.param(
+            [a_node("n1", 1)], [PAIR[0], a_workload("w2", "", 2)], "w2 is not bound", id="one is not bound"
+        ),
+        pytest.param(
+            [a_node("n1", 1)],
+            [PAIR[0], a_workload("w2", "n2", 2)],
+            "which is not there",
+            id="its node is not there",
+        ),
         pytest.param([a_node("n1", 1)], PAIR, "n1 says 1 and has 2", id="the node counts otherwise"),
-        pytest.param([a_node("n1", 2)], [PAIR[0], a_workload("w2", "n1", 1)], "given twice: [1]", id="a port is given twice"),
-        pytest.param([a_node("n1", 4)], [*PAIR, *(a_workload(f"w{n}", "n1", n) for n in (3, 4))], "4 workloads on n1", id="too many"),
-        pytest.param([a_node("n1", 2)], [a_workload("w1", "n1", 1), a_workload("w2", "n1", 2)], "", id="the same again is no other"),
+        pytest.param(
+            [a_node("n1", 2)],
+            [PAIR[0], a_workload("w2", "n1", 1)],
+            "given twice: [1]",
+            id="a port is given twice",
+        ),
+        pytest.param(
+            [a_node("n1", 4)],
+            [*PAIR, *(a_workload(f"w{n}", "n1", n) for n in (3, 4))],
+            "4 workloads on n1",
+            id="too many",
+        ),
+        pytest.param(
+            [a_node("n1", 2)],
+            [a_workload("w1", "n1", 1), a_workload("w2", "n1", 2)],
+            "",
+            id="the same again is no other",
+        ),
     ],
 )
 def test_what_was_placed_is_added_up(nodes: list[Object], workloads: list[Object], complaint: str) -> None:
@@ -89,7 +116,12 @@ def test_whoever_is_bound_twice_is_noticed(lines: list[bytes], moved: list[str])
     ],
 )
 def test_an_aim_that_is_missed_fails_the_run(
-    measured: float | None, exit_code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    measured: float | None,
+    exit_code: int,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def part(report: Report, agents: control_rest.Size, _: object, folder: Path) -> None:
         report.begin(f"{agents.agents} agents")
@@ -103,7 +135,9 @@ def test_an_aim_that_is_missed_fails_the_run(
     assert "7 agents" in said
 
 
-def test_a_run_in_which_something_was_not_measured_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_in_which_something_was_not_measured_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept: list[str] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Report, "save", lambda report, name: kept.append(name))
@@ -129,7 +163,9 @@ def test_requests_are_sent_at_their_time_though_those_before_are_not_answered() 
                     seen += 1
                     if seen == count:
                         all_seen.set()
-                    await all_seen.wait()  # whoever waits for an answer before it sends the next waits for ever
+                    await (
+                        all_seen.wait()
+                    )  # whoever waits for an answer before it sends the next waits for ever
                     writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
             writer.close()
 
@@ -139,8 +175,12 @@ def test_requests_are_sent_at_their_time_though_those_before_are_not_answered() 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(asyncio, "open_connection", lambda host, port, **_: opened(host, port))
                 site: Any = SimpleNamespace(at=at)
-                due, result = await asyncio.wait_for(control_place._steadily(site, [f"w{n}" for n in range(count)], 1000.0), 20)
+                due, result = await asyncio.wait_for(
+                    control_place._steadily(site, [f"w{n}" for n in range(count)], 1000.0), 20
+                )
         assert len(result.latencies) == count
-        assert [round(1000 * (when - due["w0"])) for when in due.values()] == list(range(count)), "as planned, not as it went"
+        assert [round(1000 * (when - due["w0"])) for when in due.values()] == list(range(count)), (
+            "as planned, not as it went"
+        )
 
     asyncio.run(run())

@@ -66,7 +66,10 @@ def test_the_harness_is_cut_off_from_nobody() -> None:
 
 def a_spec(name: str = "w", stop_after: float | None = None) -> RunSpec:
     return RunSpec(
-        id=InstanceId(name, "r", "main"), workload=f"default/{name}", container=Container(command=("run",)), stop_after=stop_after
+        id=InstanceId(name, "r", "main"),
+        workload=f"default/{name}",
+        container=Container(command=("run",)),
+        stop_after=stop_after,
     )
 
 
@@ -157,8 +160,14 @@ def told(history: History) -> list[str]:
     ("revisions", "words"),
     [
         pytest.param([[(TERM, b"2")], [(WORKLOAD, a_bound("n", 1))]], "I-09", id="a former leader binds"),
-        pytest.param([[(TERM, b"1")], [(WORKLOAD, a_bound("n", 1))], [(WORKLOAD, a_bound("m", 1))]], "I-11", id="bound to two nodes"),
-        pytest.param([[(TERM, b"1")], [(WORKLOAD, a_bound("n", 1))]], "I-14", id="bound to a node that is not there"),
+        pytest.param(
+            [[(TERM, b"1")], [(WORKLOAD, a_bound("n", 1))], [(WORKLOAD, a_bound("m", 1))]],
+            "I-11",
+            id="bound to two nodes",
+        ),
+        pytest.param(
+            [[(TERM, b"1")], [(WORKLOAD, a_bound("n", 1))]], "I-14", id="bound to a node that is not there"
+        ),
     ],
 )
 def test_the_judge_notices_that(revisions: list[list[tuple[bytes, bytes | None]]], words: str) -> None:
@@ -179,7 +188,9 @@ def a_fault(lane: str, at: float, healed: float, name: str = "clock") -> Fault:
         pytest.param([a_fault("etcd", 11, 14, "kill -9")], False, id="etcd was disturbed too"),
     ],
 )
-def test_a_leader_deposed_while_its_wall_clock_was_wrong_is_told_of(others: list[Fault], is_told: bool) -> None:
+def test_a_leader_deposed_while_its_wall_clock_was_wrong_is_told_of(
+    others: list[Fault], is_told: bool
+) -> None:
     history = a_history([(TERM, b"1")])
     history.terms.append((12.0, 2))
     faults = [a_fault("servers", 10, 15), *others]
@@ -196,7 +207,12 @@ def test_who_writes_in_the_end_is_told_of() -> None:
 def test_a_violation_comes_with_what_was_written_to_whom_it_names_and_what_was_broken() -> None:
     records = a_history([(TERM, b"1")], [(WORKLOAD, a_bound("n", 1))]).records()
     at = records[-1].at
-    lines = stretch(Violation("I-13", "default/w ran twice", at + 50), records, [a_fault("nodes", at - 5, at + 5, "cut")], at - 10)
+    lines = stretch(
+        Violation("I-13", "default/w ran twice", at + 50),
+        records,
+        [a_fault("nodes", at - 5, at + 5, "cut")],
+        at - 10,
+    )
     assert [line.split("  ")[-1] for line in lines] == [
         "revision 2: latticeworkloads.lattice.dev/default/w (made)",
         "cut, leader: server1, until 15.00 s",
@@ -206,13 +222,21 @@ def test_a_violation_comes_with_what_was_written_to_whom_it_names_and_what_was_b
 @pytest.mark.parametrize(
     ("name", "lane", "target", "figure"),
     [
-        pytest.param("kill -9", "servers", "leader", "leader killed: another leads", id="nobody ever led again"),
         pytest.param(
-            "kill -9", "etcd", "etcd leader", "etcd's leader lost: longest time without a write", id="nothing was ever written again"
+            "kill -9", "servers", "leader", "leader killed: another leads", id="nobody ever led again"
+        ),
+        pytest.param(
+            "kill -9",
+            "etcd",
+            "etcd leader",
+            "etcd's leader lost: longest time without a write",
+            id="nothing was ever written again",
         ),
     ],
 )
-def test_a_recovery_that_never_came_is_a_figure_that_was_missed(name: str, lane: str, target: str, figure: str) -> None:
+def test_a_recovery_that_never_came_is_a_figure_that_was_missed(
+    name: str, lane: str, target: str, figure: str
+) -> None:
     kind = Kind(name, lane, target, (1, 2))  # type: ignore[arg-type]
     fault = Fault(Strike(10, kind, 20, 0.5), 10, ["server1"], "server1", 30)
     crowd = Crowd({}, CHANCE)
@@ -233,7 +257,12 @@ def a_node(name: str, is_ready: bool) -> bytes:
         "reason": "Heartbeat",
         "lastTransitionTime": "2026-03-10T09:00:00Z",
     }
-    body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNode", "metadata": {"name": name}, "status": {"conditions": [ready]}}
+    body = {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticeNode",
+        "metadata": {"name": name},
+        "status": {"conditions": [ready]},
+    }
     return msgspec.json.encode(body)
 
 
@@ -253,9 +282,14 @@ def the_row(evidence: Evidence, what: str) -> str:
 
 
 def test_a_group_is_not_ready_when_the_last_of_it_is(tmp_path: Path) -> None:
-    agents = [Agent(number, f"n{number}", "racks1", [], tmp_path, notes=tmp_path / "none") for number in (1, 2)]
+    agents = [
+        Agent(number, f"n{number}", "racks1", [], tmp_path, notes=tmp_path / "none") for number in (1, 2)
+    ]
     nodes = [(node_key(name.decode()), name.decode()) for name in (b"n1", b"n2")]
-    events = [[(key, a_node(name, True)) for key, name in nodes], *([(key, a_node(name, False))] for key, name in nodes)]
+    events = [
+        [(key, a_node(name, True)) for key, name in nodes],
+        *([(key, a_node(name, False))] for key, name in nodes),
+    ]
     history = at([1.0, 20.0, 24.0], a_history(*events))
     assert "| 14.00 | 14.00 | 14.00 | met |" in the_row(
         Evidence(history, Crowd({}, CHANCE), agents, [_cut("group", 30)], 100.0), "group of nodes"
@@ -264,15 +298,27 @@ def test_a_group_is_not_ready_when_the_last_of_it_is(tmp_path: Path) -> None:
 
 def test_nodes_that_are_given_up_too_fast_are_a_figure_that_was_missed() -> None:
     keys = [
-        (node_key(name.decode()), b"/p/objects/latticeworkloads.lattice.dev/default/w%s" % name, name.decode()) for name in (b"n1", b"n2")
+        (
+            node_key(name.decode()),
+            b"/p/objects/latticeworkloads.lattice.dev/default/w%s" % name,
+            name.decode(),
+        )
+        for name in (b"n1", b"n2")
     ]
-    there = [(key, value) for node, workload, name in keys for key, value in ((node, a_node(name, False)), (workload, a_bound(name, 1)))]
+    there = [
+        (key, value)
+        for node, workload, name in keys
+        for key, value in ((node, a_node(name, False)), (workload, a_bound(name, 1)))
+    ]
     loose = msgspec.json.decode(a_bound("n", 1))
     del loose["status"]
     taken = [[(workload, msgspec.json.encode(loose))] for _, workload, _ in keys]
     for pause, verdict in ((1.0, "missed 1 times"), (5.0, "met")):
         history = at([1.0, 20.0, 20.0 + pause], a_history(there, *taken))
-        row = the_row(Evidence(history, Crowd({}, CHANCE), [], [_cut("half of the groups", 30)], 100.0), "half of the nodes")
+        row = the_row(
+            Evidence(history, Crowd({}, CHANCE), [], [_cut("half of the groups", 30)], 100.0),
+            "half of the nodes",
+        )
         assert verdict in row, row
 
 
@@ -281,15 +327,28 @@ def test_what_starts_while_all_servers_are_down_is_a_figure_that_was_missed(tmp_
     a_machine(path).begin(a_spec())
     now = time.monotonic()
     agent = Agent(1, "n", "racks1", [], tmp_path, notes=path)
-    fault = Fault(Strike(10, Kind("kill -9", "servers", "all servers", (1, 2)), 20, 0.5), now - 10, ["server1"], "server1", now + 10)
+    fault = Fault(
+        Strike(10, Kind("kill -9", "servers", "all servers", (1, 2)), 20, 0.5),
+        now - 10,
+        ["server1"],
+        "server1",
+        now + 10,
+    )
     for faults, verdict in (([fault], "missed 1 times"), ([replace(fault, at=now + 1)], "met")):
-        assert verdict in the_row(Evidence(a_history(), Crowd({}, CHANCE), [agent], faults, now + 100), "all servers down")
+        assert verdict in the_row(
+            Evidence(a_history(), Crowd({}, CHANCE), [agent], faults, now + 100), "all servers down"
+        )
 
 
 def test_a_node_removed_with_work_on_it_is_told_of() -> None:
     node = node_key("n")
     made = msgspec.json.decode(a_node("n", True)) | {"spec": {"cluster": "rack-001"}}
-    revisions = [[(TERM, b"1")], [(node, msgspec.json.encode(made))], [(WORKLOAD, a_bound("n", 1))], [(node, None)]]
+    revisions = [
+        [(TERM, b"1")],
+        [(node, msgspec.json.encode(made))],
+        [(WORKLOAD, a_bound("n", 1))],
+        [(node, None)],
+    ]
     assert any(each.startswith("I-27") for each in told(a_history(*revisions)))
 
 
@@ -328,7 +387,9 @@ def test_a_run_says_what_it_was_too_short_to_show() -> None:
     evidence = Evidence(a_history(), Crowd({}, CHANCE), [], [a_fault("servers", 10, 15)], 95.0)
     said = left_out(evidence, 120, "clock", figures(evidence))
     assert said[0] == "the last 80 s were without a fault"
-    assert said[1] == "too short for the whole calm: 60 s were planned for it, not 150; --seconds 300 is enough"
+    assert (
+        said[1] == "too short for the whole calm: 60 s were planned for it, not 150; --seconds 300 is enough"
+    )
     assert said[2] == "2 of 3 sorts of fault did not strike: clock, all servers; clock, group"
     assert said[3].startswith("12 of 12 recoveries were not seen: leader killed: another leads; ")
     nothing = left_out(replace(evidence, faults=[]), 1200, "", [])
@@ -337,13 +398,20 @@ def test_a_run_says_what_it_was_too_short_to_show() -> None:
 
 
 def test_a_word_that_no_fault_has_is_refused_with_those_that_exist_before_anything_is_done() -> None:
-    done = subprocess.run([sys.executable, "-m", "chaos", "--only", "nosuchfault"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "chaos", "--only", "nosuchfault"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "no fault has 'nosuchfault' in its name; use a part of one of these: kill -9, leader; SIGTERM, leader;" in done.stderr
+    assert (
+        "no fault has 'nosuchfault' in its name; use a part of one of these: kill -9, leader; SIGTERM, leader;"
+        in done.stderr
+    )
 
 
-def test_a_folder_goes_once_its_run_is_gone_unless_somebody_is_to_look_at_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_goes_once_its_run_is_gone_unless_somebody_is_to_look_at_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(network, "NAMED", tmp_path / "none")
     command = [sys.executable, "-c", "input(print('up', flush=True))", "chaos"]

@@ -33,7 +33,11 @@ def test_settings_in_the_examples_exist(program: str) -> None:
 
 
 def test_settings_in_the_reference_exist() -> None:
-    shown = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "docs" / "reference" / "settings.md").read_text(), re.MULTILINE | re.DOTALL)
+    shown = re.findall(
+        r"^```yaml\n(.*?)^```$",
+        (ROOT / "docs" / "reference" / "settings.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
     assert [set(yaml.safe_load(text)) <= FLAGS["server"] for text in shown] == [True]
 
 
@@ -53,7 +57,9 @@ def test_units_start_programs_with_flags_that_exist(path: Path) -> None:
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_what_units_name_as_documentation_is_put_there_by_the_steps_that_install_them(path: Path) -> None:
     file = Path(unit(path)["Unit"]["Documentation"].removeprefix("file://"))
-    steps = next(part for part in (DEPLOY / "README.md").read_text().split("```") if f"{path.name} /etc" in part)
+    steps = next(
+        part for part in (DEPLOY / "README.md").read_text().split("```") if f"{path.name} /etc" in part
+    )
     put = re.search(rf"^install -D -m 644 -t {file.parent} (\S+)", steps, re.MULTILINE)
     assert put is not None
     assert (Path(put[1]).name, (ROOT / put[1]).is_file()) == (file.name, True)
@@ -71,9 +77,19 @@ def test_whatever_tests_install_on_the_system_is_told_and_in_the_readme(tmp_path
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci" / "tools", tmp_path / ".ci")
     done = subprocess.run(
-        [programs / "bash", tmp_path / ".ci" / "tools"], env={"PATH": str(programs)}, capture_output=True, text=True, check=True
+        [programs / "bash", tmp_path / ".ci" / "tools"],
+        env={"PATH": str(programs)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    wanted = {word for line in asked.read_text().splitlines() if line.startswith("install") for word in line.split()[1:] if word[0] != "-"}
+    wanted = {
+        word
+        for line in asked.read_text().splitlines()
+        if line.startswith("install")
+        for word in line.split()[1:]
+        if word[0] != "-"
+    }
     assert wanted == {"podman", "runc", "busybox-static", "chromium"}
     readme = (ROOT / "README.md").read_text()
     for package in wanted:
@@ -87,13 +103,22 @@ def test_units_are_valid(path: Path, tmp_path: Path) -> None:
     assert shutil.which("systemd-analyze"), "install systemd: its own program says whether units are valid"
     text = path.read_text().replace("/opt/lattice/bin/lattice", sys.executable)
     (tmp_path / path.name).write_text(text)
-    checked = subprocess.run(["systemd-analyze", "verify", "--man=no", tmp_path / path.name], capture_output=True, text=True, check=False)
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", tmp_path / path.name],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
 def test_workloads_outlive_their_agent_and_a_deleted_node_is_not_started_again() -> None:
     service = unit(DEPLOY / "systemd" / "lattice-agent.service")["Service"]
-    assert (service["KillMode"], service["Delegate"], service["RestartPreventExitStatus"]) == ("process", "yes", "4")
+    assert (service["KillMode"], service["Delegate"], service["RestartPreventExitStatus"]) == (
+        "process",
+        "yes",
+        "4",
+    )
 
 
 def test_the_image_uses_the_pinned_uv() -> None:
@@ -129,11 +154,16 @@ def test_of_three_servers_another_leads_when_one_is_killed(tmp_path: Path) -> No
     log, path = tmp_path / "try.log", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with log.open("w") as said:
         script = subprocess.Popen(
-            [DEPLOY / "etcd" / "try.sh", tmp_path / "three"], env={**os.environ, "PATH": path}, stdout=said, stderr=said
+            [DEPLOY / "etcd" / "try.sh", tmp_path / "three"],
+            env={**os.environ, "PATH": path},
+            stdout=said,
+            stderr=said,
         )
     try:
         first = wait_for_leader(11443, 12443, 13443)
-        shown = re.search(r"^\$ curl .*/health\n(.+)$", (DEPLOY / "etcd" / "README.md").read_text(), re.MULTILINE)
+        shown = re.search(
+            r"^\$ curl .*/health\n(.+)$", (DEPLOY / "etcd" / "README.md").read_text(), re.MULTILINE
+        )
         assert shown is not None
         assert health(first).keys() == json.loads(shown[1]).keys()
         process = re.search(rf"127\.0\.0\.1:{first}  process (\d+)", log.read_text())

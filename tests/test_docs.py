@@ -53,16 +53,22 @@ def prose(path: Path) -> str:
     return FENCE.sub("", path.read_text())
 
 
-@pytest.mark.parametrize(("page", "heading"), [(page, heading) for page, headings in EXPECTED.items() for heading in headings])
+@pytest.mark.parametrize(
+    ("page", "heading"), [(page, heading) for page, headings in EXPECTED.items() for heading in headings]
+)
 def test_everything_has_a_heading(page: str, heading: str) -> None:
-    assert heading in HEADING.findall(prose(build.REFERENCE / f"{page}.md")), f"{heading} is missing: run `make docs`"
+    assert heading in HEADING.findall(prose(build.REFERENCE / f"{page}.md")), (
+        f"{heading} is missing: run `make docs`"
+    )
 
 
 def test_the_reference_is_what_the_code_says() -> None:
     assert [shown(path) for path in build.outdated()] == [], "run `make docs`"
 
 
-def test_a_reference_that_differs_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reference_that_differs_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "docs" / "reference"
     folder.mkdir(parents=True)
     monkeypatch.setattr(build, "REFERENCE", folder)
@@ -72,7 +78,10 @@ def test_a_reference_that_differs_is_noticed(tmp_path: Path, monkeypatch: pytest
     (folder / "kinds.md").write_text("old")
     (folder / "gone.md").write_text("nothing makes this")
     assert build.main(["--check"]) == 1
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["docs/reference/gone.md", "docs/reference/kinds.md"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "docs/reference/gone.md",
+        "docs/reference/kinds.md",
+    ]
     assert build.main([]) == 0
     assert not (folder / "gone.md").exists()
 
@@ -97,21 +106,26 @@ def told_in(path: Path) -> Iterator[ast.expr]:
 
 
 def words_in(path: Path, pattern: str) -> set[str]:
-    constants = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
+    constants = (
+        node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)
+    )
     return {word for word in constants if isinstance(word, str) and re.fullmatch(pattern, word)}
 
 
 def test_every_event_is_listed_and_nothing_else() -> None:
     """Reasons are written out where events are made; the few that are computed are named here with where they come from."""
     source = ROOT / "src" / "lattice"
-    found = [(path.name, word) for path in sorted((source / "controllers").glob("*.py")) for word in told_in(path)]
+    found = [
+        (path.name, word) for path in sorted((source / "controllers").glob("*.py")) for word in told_in(path)
+    ]
     written = {word.value for _, word in found if isinstance(word, ast.Constant)}
     computed = {
         "workloads.py": set(lifecycle.EVENTS.values()),
         "nodes.py": words_in(source / "scheduling" / "noderules.py", r"Node(Lost|Ready|Quarantined)"),
         "clusters.py": {
             f"Cluster{phase}"
-            for phase in words_in(source / "placement" / "clusterstatus.py", r"[A-Z][a-z]+") - {"Answers", "True", "False"}
+            for phase in words_in(source / "placement" / "clusterstatus.py", r"[A-Z][a-z]+")
+            - {"Answers", "True", "False"}
         },
         "placing.py": {"ClusterCreated", "ClusterGrown"},
         "automation.py": set[str](),  # the user's own words
@@ -123,7 +137,9 @@ def test_every_event_is_listed_and_nothing_else() -> None:
 
 def test_every_word_for_a_failure_is_listed_and_nothing_else() -> None:
     """What agents say, and what the lifecycle finds by itself."""
-    found = words_in(ROOT / "src" / "lattice" / "scheduling" / "lifecycle.py", r"MISSING|NOT_APPLIED|EXITED|START_TIMEOUT")
+    found = words_in(
+        ROOT / "src" / "lattice" / "scheduling" / "lifecycle.py", r"MISSING|NOT_APPLIED|EXITED|START_TIMEOUT"
+    )
     assert [each.word for each in FAILURES] == sorted({*get_args(Reason), *found})
 
 
@@ -153,7 +169,9 @@ def test_links_lead_somewhere(path: Path) -> None:
 @pytest.mark.parametrize("path", PAGES, ids=shown)
 def test_pages_begin_with_a_title(path: Path) -> None:
     if path.parent.name != "changes":
-        assert next(line for line in path.read_text().splitlines() if line and not line.startswith("<!--")).startswith("# ")
+        assert next(
+            line for line in path.read_text().splitlines() if line and not line.startswith("<!--")
+        ).startswith("# ")
 
 
 def test_decisions_are_numbered_and_listed() -> None:
@@ -168,5 +186,7 @@ def test_decisions_are_numbered_and_listed() -> None:
 
 
 def test_the_table_of_exit_codes_is_whole() -> None:
-    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)}
+    listed = {
+        int(code) for code in re.findall(r"^\| (\d+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    }
     assert {error.exit_code for error in error_tree(LatticeError)} | {0, 2, 130} == listed

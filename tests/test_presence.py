@@ -75,12 +75,16 @@ def test_a_later_connection_silences_the_earlier() -> None:
 
 BEATS = [
     pytest.param(Beat(), None, id="a mere beat tells nothing"),
-    pytest.param(Beat(usage=Usage(5, 6, 7), workload_usage={WEB: Usage(1, 2, 3)}), None, id="usage is kept, not told"),
+    pytest.param(
+        Beat(usage=Usage(5, 6, 7), workload_usage={WEB: Usage(1, 2, 3)}), None, id="usage is kept, not told"
+    ),
     pytest.param(Beat(workloads={WEB: runs()}), None, id="the same state again tells nothing"),
     pytest.param(Beat(workloads={WEB: runs("Failed")}), (WEB,), id="another state is told"),
     pytest.param(Beat(workloads={WEB: None}), (WEB,), id="one that is gone is told"),
     pytest.param(Beat(workloads={"shop/none": None}), None, id="one that never was is not"),
-    pytest.param(Beat(workloads={DB: runs()}, is_whole=True), (WEB,), id="one left out of a whole list is gone"),
+    pytest.param(
+        Beat(workloads={DB: runs()}, is_whole=True), (WEB,), id="one left out of a whole list is gone"
+    ),
     pytest.param(Beat(order=3), (), id="having carried out an order is told"),
 ]
 
@@ -190,7 +194,9 @@ def test_a_server_that_was_paused_begins_to_listen_anew(pause: float, silence: f
 
 beats = st.builds(
     Beat,
-    workloads=st.dictionaries(st.sampled_from([WEB, DB, "a/b"]), st.none() | st.sampled_from([runs(), runs("Failed"), runs(run=2)])),
+    workloads=st.dictionaries(
+        st.sampled_from([WEB, DB, "a/b"]), st.none() | st.sampled_from([runs(), runs("Failed"), runs(run=2)])
+    ),
     is_whole=st.booleans(),
 )
 

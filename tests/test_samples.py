@@ -27,7 +27,9 @@ from tests.servers import Server, running_server
 from tests.test_docs import FENCE, PAGES, ROOT, shown
 
 BIN = Path(sys.executable).parent
-ASKS_NO_SERVER = re.compile(r"(export|printf|sed|cp|rm|lattice (simulate|crds|sim|completion))\b|lattice \w+ .*--world ")
+ASKS_NO_SERVER = re.compile(
+    r"(export|printf|sed|cp|rm|lattice (simulate|crds|sim|completion))\b|lattice \w+ .*--world "
+)
 ONLY_LOOKS = re.compile(
     r"(lattice|kubectl .*) ?\b(get|events|logs|top|cost|describe)\b"
 )  # what is under way when it is asked for may be asked again
@@ -41,31 +43,67 @@ GUIDES = ROOT / "docs" / "guides"
 # Page and how the sample, or the command in a console, begins -> the test that runs it instead.
 RUN_BY = {
     ("README.md", "make up"): "tests/test_samples.py::test_the_first_start_prints_what_the_readme_shows",
-    ("README.md", "Lattice is up at"): "tests/test_samples.py::test_the_first_start_prints_what_the_readme_shows",
-    ("README.md", "lattice server --store"): "tests/test_shapes.py::test_servers_and_agents_start_as_the_pages_say",
-    ("docs/guides/ha.md", "lattice server --store"): "tests/test_shapes.py::test_servers_and_agents_start_as_the_pages_say",
+    (
+        "README.md",
+        "Lattice is up at",
+    ): "tests/test_samples.py::test_the_first_start_prints_what_the_readme_shows",
+    (
+        "README.md",
+        "lattice server --store",
+    ): "tests/test_shapes.py::test_servers_and_agents_start_as_the_pages_say",
+    (
+        "docs/guides/ha.md",
+        "lattice server --store",
+    ): "tests/test_shapes.py::test_servers_and_agents_start_as_the_pages_say",
     (
         "docs/guides/nodes.md",
         "lattice agent --server https://lattice",
     ): "tests/test_shapes.py::test_servers_and_agents_start_as_the_pages_say",
     ("README.md", "src/lattice/\n"): "tests/test_samples.py::test_the_map_of_the_code_names_what_is_there",
-    ("docs/guides/latency.md", "spec:"): "tests/test_samples.py::test_manifests_that_are_not_saved_are_parts_of_the_examples",
-    ("docs/guides/onprem.md", "apiVersion:"): "tests/test_samples.py::test_manifests_that_are_not_saved_are_parts_of_the_examples",
+    (
+        "docs/guides/latency.md",
+        "spec:",
+    ): "tests/test_samples.py::test_manifests_that_are_not_saved_are_parts_of_the_examples",
+    (
+        "docs/guides/onprem.md",
+        "apiVersion:",
+    ): "tests/test_samples.py::test_manifests_that_are_not_saved_are_parts_of_the_examples",
     ("docs/reference/commands.md", "Usage: "): "tests/test_docs.py::test_the_reference_is_what_the_code_says",
-    ("docs/reference/scenarios.md", "# What ends by itself"): "tests/sim/test_scenarios.py::test_a_scenario_says_what_it_said_before",
+    (
+        "docs/reference/scenarios.md",
+        "# What ends by itself",
+    ): "tests/sim/test_scenarios.py::test_a_scenario_says_what_it_said_before",
     ("docs/reference/settings.md", "store: "): "tests/test_deploy.py::test_settings_in_the_reference_exist",
     ("docs/guides/backup.md", "cp backup.db"): "tests/test_samples.py::test_a_copy_is_restored_as_shown",
-    ("docs/tutorial.md", "$ pip install"): "tests/test_wheel.py::test_lattice_up_runs_the_quickstart_from_the_wheel",
-    ("deploy/etcd/README.md", "deploy/etcd/try.sh"): "tests/test_deploy.py::test_of_three_servers_another_leads_when_one_is_killed",
-    ("deploy/etcd/README.md", "$ curl -sk"): "tests/test_deploy.py::test_of_three_servers_another_leads_when_one_is_killed",
+    (
+        "docs/tutorial.md",
+        "$ pip install",
+    ): "tests/test_wheel.py::test_lattice_up_runs_the_quickstart_from_the_wheel",
+    (
+        "deploy/etcd/README.md",
+        "deploy/etcd/try.sh",
+    ): "tests/test_deploy.py::test_of_three_servers_another_leads_when_one_is_killed",
+    (
+        "deploy/etcd/README.md",
+        "$ curl -sk",
+    ): "tests/test_deploy.py::test_of_three_servers_another_leads_when_one_is_killed",
 }
 # The same -> why no test runs it.
 NOT_RUN = {
     ("README.md", "make test"): "it runs these tests",
     ("docs/guides/backup.md", "etcdctl"): "a program of etcd's that neither Lattice nor its tests need",
-    ("docs/guides/traces.md", "pip install"): "fetches OpenTelemetry's launcher; tests/test_traces.py has its SDK in the process instead",
-    ("deploy/README.md", "useradd"): "needs a machine that systemd runs; tests/test_deploy.py judges the units",
-    ("deploy/README.md", "install -D"): "needs a machine that systemd runs; tests/test_deploy.py judges the units",
+    (
+        "docs/guides/traces.md",
+        "pip install",
+    ): "fetches OpenTelemetry's launcher; tests/test_traces.py has its SDK in the process instead",
+    (
+        "deploy/README.md",
+        "useradd",
+    ): "needs a machine that systemd runs; tests/test_deploy.py judges the units",
+    (
+        "deploy/README.md",
+        "install -D",
+    ): "needs a machine that systemd runs; tests/test_deploy.py judges the units",
     ("deploy/README.md", "docker build"): "needs docker, and fetches an image",
 }
 LISTED = {**RUN_BY, **NOT_RUN}
@@ -99,14 +137,21 @@ class Reader:
     def environment(self) -> dict[str, str]:
         ours = ("LATTICE_", "KUBECONFIG")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        return {**kept, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "HOME": str(self.folder), "NO_COLOR": "1"}
+        return {
+            **kept,
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(self.folder),
+            "NO_COLOR": "1",
+        }
 
     def run(self, command: str) -> "subprocess.CompletedProcess[str]":
         if plain := PLAIN.fullmatch(command):
             return self._run_loaded(shlex.split(self.here(plain[1])), plain[2])
         words = ["bash", "-c", self.here(command)]
         both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.run(words, cwd=self.folder, env=self.environment, text=True, timeout=60, check=False, **both)
+        return subprocess.run(
+            words, cwd=self.folder, env=self.environment, text=True, timeout=60, check=False, **both
+        )
 
     def _run_loaded(self, words: list[str], file: str | None) -> "subprocess.CompletedProcess[str]":
         """Without a shell, whose work is done here: standard output may go to a file."""
@@ -121,7 +166,9 @@ class Reader:
         """Something that goes on until the page ends."""
         with (self.folder / "agent.log").open("wb") as log:
             words = ["bash", "-c", f"exec {self.here(command)}"]
-            self.agents.append(subprocess.Popen(words, cwd=self.folder, env=self.environment, stdout=log, stderr=log))
+            self.agents.append(
+                subprocess.Popen(words, cwd=self.folder, env=self.environment, stdout=log, stderr=log)
+            )
 
     def end(self) -> None:
         while self.agents:
@@ -151,7 +198,9 @@ class Reader:
                 break
             time.sleep(pause)
             pause = min(pause * 2, 3.0)
-        assert step.may_end_with(done.returncode), f"$ {step.command}\nended with {done.returncode}:\n{done.stdout}"
+        assert step.may_end_with(done.returncode), (
+            f"$ {step.command}\nended with {done.returncode}:\n{done.stdout}"
+        )
         assert not wrong, f"$ {step.command}\n{wrong}\nbut:\n{done.stdout}"
         return None
 
@@ -179,10 +228,27 @@ def recipe() -> str:
 def up(reader: Reader) -> Started:
     """What `make up` starts, from the reader's folder, on ports that are free."""
     agents, log = free_port(), reader.folder / "up.log"
-    path = os.pathsep.join(folder for folder in os.environ["PATH"].split(os.pathsep) if not Path(folder, "lattice").exists())
-    words = [*shlex.split(recipe()), "--port", "0", "--agents-port", str(agents), "--providers", "local,docker=local,metal=fake"]
+    path = os.pathsep.join(
+        folder for folder in os.environ["PATH"].split(os.pathsep) if not Path(folder, "lattice").exists()
+    )
+    words = [
+        *shlex.split(recipe()),
+        "--port",
+        "0",
+        "--agents-port",
+        str(agents),
+        "--providers",
+        "local,docker=local,metal=fake",
+    ]
     with log.open("w") as file:
-        process = subprocess.Popen(words, cwd=reader.folder, env={**reader.environment, "PATH": path}, stdout=file, stderr=file, text=True)
+        process = subprocess.Popen(
+            words,
+            cwd=reader.folder,
+            env={**reader.environment, "PATH": path},
+            stdout=file,
+            stderr=file,
+            text=True,
+        )
     until = time.monotonic() + 60
     while "Ctrl-C stops it." not in log.read_text():
         assert process.poll() is None, log.read_text()
@@ -190,8 +256,13 @@ def up(reader: Reader) -> Started:
         time.sleep(0.1)
     said = log.read_text()
     url = said.partition(" up at ")[2].split()[0]
-    reader.addresses |= {"127.0.0.1:7443": url.removeprefix("https://"), "127.0.0.1:7444": f"127.0.0.1:{agents}"}
-    return Started(Server(process, url, reader.folder / ".lattice" / "kubeconfig", reader.folder / ".lattice"), said)
+    reader.addresses |= {
+        "127.0.0.1:7443": url.removeprefix("https://"),
+        "127.0.0.1:7444": f"127.0.0.1:{agents}",
+    }
+    return Started(
+        Server(process, url, reader.folder / ".lattice" / "kubeconfig", reader.folder / ".lattice"), said
+    )
 
 
 def wait_until_all_run(wire: Wire) -> None:
@@ -227,7 +298,9 @@ def started(reader: Reader) -> Iterator[Started]:
 
 
 WITH_SAMPLES = [path for path in PAGES if followed(path)]
-OFFLINE = [path for path in WITH_SAMPLES if all(ASKS_NO_SERVER.match(step.command) for step in followed(path))]
+OFFLINE = [
+    path for path in WITH_SAMPLES if all(ASKS_NO_SERVER.match(step.command) for step in followed(path))
+]
 ASKING = sorted(set(WITH_SAMPLES) - set(OFFLINE), key=lambda path: (shown(path) in LEAVES_THINGS, path))
 
 
@@ -239,7 +312,9 @@ def test_samples_that_ask_no_server_run_as_shown(path: Path, reader: Reader) -> 
 
 @pytest.mark.xdist_group("docs")
 def test_the_first_start_prints_what_the_readme_shows(started: Started) -> None:
-    shows = next(sample.text for sample in samples(ROOT / "README.md") if sample.text.startswith("Lattice is up at"))
+    shows = next(
+        sample.text for sample in samples(ROOT / "README.md") if sample.text.startswith("Lattice is up at")
+    )
     said = started.said.replace(started.server.url, "https://127.0.0.1:7443").replace(f"{BIN}/", ".venv/bin/")
     assert difference([line for line in shows.splitlines() if line.strip()], said) == "", said
 
@@ -257,7 +332,9 @@ def test_samples_run_as_shown(path: Path, reader: Reader, started: Started) -> N
 def declared(wire: Wire) -> list[str]:
     kinds = ("pools", "nodeclasses", "placementpolicies", "services")
     others = ("cloudinfrastructures", "staticinfrastructures", "automationrules")
-    paths = [f"/apis/lattice.dev/v1alpha1/{kind}" for kind in (*(f"lattice{each}" for each in kinds), *others)]
+    paths = [
+        f"/apis/lattice.dev/v1alpha1/{kind}" for kind in (*(f"lattice{each}" for each in kinds), *others)
+    ]
     return [f"{path}: {wire.get(path).names}" for path in ("/api/v1/namespaces", *paths)]
 
 
@@ -273,7 +350,9 @@ def test_a_copy_is_restored_as_shown(reader: Reader, started: Started) -> None:
     assert wire.delete(f"{SERVICES}/lab-notes").status == 200
     assert wire.post(CONFIGMAPS, configmap("since", {})).status == 201
     assert started.server.stop() == 0
-    restore, start = next(sample.text for sample in samples(page) if sample.text.startswith("cp backup.db")).splitlines()
+    restore, start = next(
+        sample.text for sample in samples(page) if sample.text.startswith("cp backup.db")
+    ).splitlines()
     assert reader.run(restore).returncode == 0
     assert start.startswith("lattice up ")
     with running_server(reader.folder / ".lattice") as again:
@@ -286,7 +365,9 @@ def test_a_copy_is_restored_as_shown(reader: Reader, started: Started) -> None:
 def test_every_sample_is_run_or_listed_with_who_runs_it_or_why_not(path: Path) -> None:
     """Nothing escapes by the name of its fence: whatever is not typed here, and is no file that the page's commands use, is listed."""
     marks = re.findall(r"^\s*(?:```|~~~)", path.read_text(), re.MULTILINE)
-    assert len(marks) == 2 * len(FENCE.findall(path.read_text())), "a sample that is indented, or fenced in another way, is not seen"
+    assert len(marks) == 2 * len(FENCE.findall(path.read_text())), (
+        "a sample that is indented, or fenced in another way, is not seen"
+    )
     commands = " ".join(step.command for step in followed(path))
     for sample in samples(path):
         if sample.language == "console":
@@ -294,14 +375,20 @@ def test_every_sample_is_run_or_listed_with_who_runs_it_or_why_not(path: Path) -
         elif sample.file:
             assert sample.file in commands, f"{shown(path)}: no command uses {sample.file}"
         else:
-            assert entry(shown(path), sample.text), f"{shown(path)}: nothing runs this; run it, or list it with the reason: {sample.text}"
+            assert entry(shown(path), sample.text), (
+                f"{shown(path)}: nothing runs this; run it, or list it with the reason: {sample.text}"
+            )
 
 
 def listed_samples() -> Iterator[tuple[tuple[str, str], str]]:
     """What is listed, as the pages have it."""
     for path in PAGES:
         for sample in samples(path):
-            texts = [sample.text] if sample.language != "console" else [step.command for step in typed(sample.text)]
+            texts = (
+                [sample.text]
+                if sample.language != "console"
+                else [step.command for step in typed(sample.text)]
+            )
             for text in texts:
                 if key := entry(shown(path), text):
                     yield key, text
@@ -334,21 +421,39 @@ def test_commands_that_are_not_typed_here_have_flags_that_exist() -> None:
 
 
 def test_the_map_of_the_code_names_what_is_there() -> None:
-    text = next(sample.text for sample in samples(ROOT / "README.md") if sample.text.startswith("src/lattice/\n"))
-    named = [(len(indent), words) for indent, words in re.findall(r"^( *)(\S+(?: \S+)*)(?:  |$)", text, re.MULTILINE)]
-    found = [ROOT / ("src/lattice" if indent else "") / name for indent, words in named for name in words.split()]
+    text = next(
+        sample.text for sample in samples(ROOT / "README.md") if sample.text.startswith("src/lattice/\n")
+    )
+    named = [
+        (len(indent), words)
+        for indent, words in re.findall(r"^( *)(\S+(?: \S+)*)(?:  |$)", text, re.MULTILINE)
+    ]
+    found = [
+        ROOT / ("src/lattice" if indent else "") / name for indent, words in named for name in words.split()
+    ]
     assert len(found) > 20
     assert [path for path in found if not path.exists()] == []
-    ours = {path.name for path in (ROOT / "src" / "lattice").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    ours = {
+        path.name
+        for path in (ROOT / "src" / "lattice").iterdir()
+        if path.is_dir() and path.name != "__pycache__"
+    }
     assert ours <= {path.name for path in found}, "and leaves nothing out"
 
 
 def test_manifests_that_are_not_saved_are_parts_of_the_examples() -> None:
     shown_parts = [
-        sample for name in ("latency.md", "onprem.md") for sample in samples(GUIDES / name) if sample.language == "yaml" and not sample.file
+        sample
+        for name in ("latency.md", "onprem.md")
+        for sample in samples(GUIDES / name)
+        if sample.language == "yaml" and not sample.file
     ]
     assert len(shown_parts) == 2
-    examples = [each for path in (ROOT / "examples" / "worlds").rglob("*.yaml") for each in yaml.safe_load_all(path.read_text())]
+    examples = [
+        each
+        for path in (ROOT / "examples" / "worlds").rglob("*.yaml")
+        for each in yaml.safe_load_all(path.read_text())
+    ]
     for sample in shown_parts:
         assert any(is_part(yaml.safe_load(sample.text), example) for example in examples), sample
 
@@ -361,7 +466,10 @@ def is_part(part: object, whole: object) -> bool:
 
 SAID = "NAME AGE\nlab x 1s\n\nnorth 17 % 9m\nrest\ntotal $0.00\n"
 NOTICED = {
-    "as shown, with lines left out where the page says so": (["NAME   AGE", "…", "north  …  3s", "…", "total  $0.00"], ""),
+    "as shown, with lines left out where the page says so": (
+        ["NAME   AGE", "…", "north  …  3s", "…", "total  $0.00"],
+        "",
+    ),
     "another line": (["NAME AGE", "…", "total $0.01"], "does not print (here): total $0.01"),
     "in another order": (["…", "north … 9m", "…", "NAME AGE", "…"], "does not print (here): NAME AGE"),
     "a line left out in between": (["NAME AGE", "north … 9m", "…"], "does not print (here): north … 9m"),

@@ -38,7 +38,9 @@ def shown_line(page: str, begins: str) -> str:
 def running(command: str, folder: Path, **more: str) -> Iterator[None]:
     environment = {**os.environ, **more, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
     with (folder / "log").open("ab") as log:
-        process = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=folder, env=environment, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"], cwd=folder, env=environment, stdout=log, stderr=log
+        )
     try:
         yield
     finally:
@@ -51,7 +53,15 @@ def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
     files = issue(tmp_path)
     for file, name in NAMES.items():
         shutil.copy(files[file], tmp_path / name)
-    options = ["--cert-file", files["cert"], "--key-file", files["key"], "--trusted-ca-file", files["ca"], "--client-cert-auth"]
+    options = [
+        "--cert-file",
+        files["cert"],
+        "--key-file",
+        files["key"],
+        "--trusted-ca-file",
+        files["ca"],
+        "--client-cert-auth",
+    ]
     server = EtcdServer(tmp_path, *options, scheme="https")
     server.start()
     yield server
@@ -59,15 +69,21 @@ def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize(("server", "agent"), [("README.md", "README.md"), ("docs/guides/ha.md", "docs/guides/nodes.md")])
-def test_servers_and_agents_start_as_the_pages_say(server: str, agent: str, etcd: EtcdServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("server", "agent"), [("README.md", "README.md"), ("docs/guides/ha.md", "docs/guides/nodes.md")]
+)
+def test_servers_and_agents_start_as_the_pages_say(
+    server: str, agent: str, etcd: EtcdServer, tmp_path: Path
+) -> None:
     """But for addresses: etcd and the server are here, on ports that are free."""
     port = free_port()
     start = shown_line(server, "lattice server --store")
     for addresses in EXAMPLES:
         start = start.replace(addresses, etcd.endpoint)
     start = start.replace("lattice.example", "localhost")
-    join = shown_line(agent, "lattice agent --server https://lattice").replace("lattice.example:7443", f"localhost:{port}")
+    join = shown_line(agent, "lattice agent --server https://lattice").replace(
+        "lattice.example:7443", f"localhost:{port}"
+    )
     kubeconfig = tmp_path / ".lattice" / "kubeconfig"
     with running(f"{start} --port {port} --lease-ttl 5", tmp_path):
         until(kubeconfig.exists, tmp_path)

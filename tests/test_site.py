@@ -10,7 +10,10 @@ from docs import figures, pictures, site
 from docs.html import converted
 
 CASES = {
-    "a heading has the anchor that GitHub gives it": ("## What `why` says", '<h2 id="what-why-says">What <code>why</code> says</h2>'),
+    "a heading has the anchor that GitHub gives it": (
+        "## What `why` says",
+        '<h2 id="what-why-says">What <code>why</code> says</h2>',
+    ),
     "the second of two equal headings is numbered": ("# A\n# A", '<h1 id="a">A</h1>\n<h1 id="a-1">A</h1>'),
     "lines of a paragraph are joined": ("one\ntwo", "<p>one two</p>"),
     "code is not read as anything else": ("`a*b*<c>`", "<p><code>a*b*&lt;c&gt;</code></p>"),
@@ -19,7 +22,10 @@ CASES = {
     "an image": ("![what](a.svg)", '<p><img src="a.svg" alt="what"></p>'),
     "a list whose items go on below": ("- a\n  b\n- c", "<ul><li>a b</li><li>c</li></ul>"),
     "a list in a list": ("1. a\n   - b\n2. c", "<ol><li>a<ul><li>b</li></ul></li><li>c</li></ol>"),
-    "fenced text stays as it is": ("```sh\n# a | <b>\n\n```", '<pre class="sh"><code># a | &lt;b&gt;\n</code></pre>'),
+    "fenced text stays as it is": (
+        "```sh\n# a | <b>\n\n```",
+        '<pre class="sh"><code># a | &lt;b&gt;\n</code></pre>',
+    ),
     "comments are left out": ("<!-- a\nb -->\nc", "<p>c</p>"),
 }
 TABLE = "| a | b |\n|---|--:|\n| x \\| y | 1 |"
@@ -76,14 +82,16 @@ def test_every_link_of_the_site_leads_somewhere(built: Path) -> None:
             file, _, anchor = unquote(link).partition("#")
             target = (path.parent / file).resolve() if file else path
             assert target.is_file(), f"{path.relative_to(built)} links to {link}"
-            assert not anchor or anchor in pages[target].anchors, f"{path.relative_to(built)} links to {link}: no such heading"
+            assert not anchor or anchor in pages[target].anchors, (
+                f"{path.relative_to(built)} links to {link}: no such heading"
+            )
 
 
 def test_every_page_is_on_the_site_with_its_title(built: Path) -> None:
     for page in site.pages():
-        assert f"<title>{site.title(page)}"[:20] in (built / site.address(page)).read_text().replace("&lt;", "<").replace("&#x27;", "'"), (
-            page
-        )
+        assert f"<title>{site.title(page)}"[:20] in (built / site.address(page)).read_text().replace(
+            "&lt;", "<"
+        ).replace("&#x27;", "'"), page
 
 
 def test_pictures_show_what_the_commands_print() -> None:
@@ -93,7 +101,9 @@ def test_pictures_show_what_the_commands_print() -> None:
 def test_figures_are_those_that_were_measured_last() -> None:
     found = {path: path.read_text() for path in figures.pages()}
     assert {"README.md", "operations.md", "comparison.md"} <= {path.name for path in found}
-    assert [path.name for path, text in found.items() if figures.refreshed(text) != text] == [], "run `make docs`"
+    assert [path.name for path, text in found.items() if figures.refreshed(text) != text] == [], (
+        "run `make docs`"
+    )
 
 
 def test_a_figure_that_is_old_or_gone_is_noticed() -> None:

@@ -46,7 +46,9 @@ def said(heard: InMemorySpanExporter, name: str = "") -> list[dict[str, Any]]:
     """Attributes of the spans of that name, without their prefix."""
     found: tuple[ReadableSpan, ...] = heard.get_finished_spans()
     return [
-        {key.removeprefix("lattice."): value for key, value in (each.attributes or {}).items()} for each in found if name in ("", each.name)
+        {key.removeprefix("lattice."): value for key, value in (each.attributes or {}).items()}
+        for each in found
+        if name in ("", each.name)
     ]
 
 
@@ -92,7 +94,9 @@ def test_a_look_tells_controller_key_and_result(heard: InMemorySpanExporter) -> 
     assert looks["b"]["result"] == "failed"
 
 
-def test_a_cycle_of_the_scheduler_tells_whom_it_is_about_and_its_commit_belongs_to_it(heard: InMemorySpanExporter) -> None:
+def test_a_cycle_of_the_scheduler_tells_whom_it_is_about_and_its_commit_belongs_to_it(
+    heard: InMemorySpanExporter,
+) -> None:
     async def main() -> None:
         async with a_world() as (world, clock):
             await world.add(a_node("n1"), a_workload("w"))
@@ -104,13 +108,19 @@ def test_a_cycle_of_the_scheduler_tells_whom_it_is_about_and_its_commit_belongs_
     assert said(heard, "bind")[0] == {"term": 1, "workloads": ("default/w",)}
     spans = heard.get_finished_spans()
     bind = next(each for each in spans if each.name == "bind")
-    inside = [each for each in spans if each.name == "commit" and each.parent is not None and each.parent.span_id == bind.context.span_id]
+    inside = [
+        each
+        for each in spans
+        if each.name == "commit" and each.parent is not None and each.parent.span_id == bind.context.span_id
+    ]
     assert len(inside) == 1
     assert inside[0].attributes is not None
     assert (inside[0].attributes["lattice.term"], inside[0].attributes["lattice.writes"]) == (1, 3)
 
 
-def test_an_order_and_the_start_that_follows_name_the_same_workload_and_term(heard: InMemorySpanExporter) -> None:
+def test_an_order_and_the_start_that_follows_name_the_same_workload_and_term(
+    heard: InMemorySpanExporter,
+) -> None:
     async def main() -> None:
         clock = VirtualClock()
         async with links.a_leader(clock, 10.0, "n1") as leader:

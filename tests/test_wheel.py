@@ -37,7 +37,9 @@ def test_the_quickstart_is_found_wherever_one_is(tmp_path: Path, monkeypatch: py
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
-    subprocess.run([UV, "build", "-q", "--wheel", "--python", sys.executable, "--out-dir", folder], cwd=ROOT, check=True)
+    subprocess.run(
+        [UV, "build", "-q", "--wheel", "--python", sys.executable, "--out-dir", folder], cwd=ROOT, check=True
+    )
     return next(folder.glob("*.whl"))
 
 
@@ -45,14 +47,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("clean")
     subprocess.run([UV, "venv", "-q", "--python", sys.executable, home / "venv"], check=True, env=clean())
-    subprocess.run([UV, "pip", "install", "-q", "--python", home / "venv" / "bin" / "python", wheel], check=True, env=clean(), cwd=home)
+    subprocess.run(
+        [UV, "pip", "install", "-q", "--python", home / "venv" / "bin" / "python", wheel],
+        check=True,
+        env=clean(),
+        cwd=home,
+    )
     return home / "venv" / "bin" / "lattice"
 
 
 def clean() -> dict[str, str]:
     """Nothing of this checkout or of the environment that the tests run in."""
     ours = ("LATTICE_", "PYTHON", "VIRTUAL_ENV", "KUBECONFIG", "UV_PROJECT")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | {"NO_COLOR": "1"}
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | {
+        "NO_COLOR": "1"
+    }
 
 
 @contextlib.contextmanager
@@ -86,11 +95,19 @@ def test_lattice_up_runs_the_quickstart_from_the_wheel(program: Path, tmp_path: 
         assert "\n11 created\n" in said, said
         ask = [program, "get", "services", "-o", "jsonpath={.items[*].status.phase}"]
         until = time.monotonic() + 60
-        while subprocess.run(ask, cwd=tmp_path, env=clean(), capture_output=True, text=True, check=True).stdout.split() != ["Running"] * 4:
+        while (
+            subprocess.run(
+                ask, cwd=tmp_path, env=clean(), capture_output=True, text=True, check=True
+            ).stdout.split()
+            != ["Running"] * 4
+        ):
             assert time.monotonic() < until
             time.sleep(0.5)
         url = said.partition(" up at ")[2].split()[0]
         context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # its own authority; what is asked is whether the page is there
+        context.check_hostname, context.verify_mode = (
+            False,
+            ssl.CERT_NONE,
+        )  # its own authority; what is asked is whether the page is there
         with urllib.request.urlopen(f"{url}/ui/", context=context) as page:  # noqa: S310 - our own server
             assert b"<title>" in page.read()

@@ -11,25 +11,41 @@ BIND = (
         "container",
         "scheduling.bind:BindRequest",
         f"{SUCCESS}[optimistic]",
-        ("scheduling/bind.py", REQUEST, "BindRequest(held.id, held.node, held.id, held.needs, held.expires_at)"),
+        (
+            "scheduling/bind.py",
+            REQUEST,
+            "BindRequest(held.id, held.node, held.id, held.needs, held.expires_at)",
+        ),
     ),
     Row(
         "target_node",
         "scheduling.bind:BindRequest",
         f"{SUCCESS}[optimistic]",
-        ("scheduling/bind.py", REQUEST, "BindRequest(held.workload, held.workload, held.id, held.needs, held.expires_at)"),
+        (
+            "scheduling/bind.py",
+            REQUEST,
+            "BindRequest(held.workload, held.workload, held.id, held.needs, held.expires_at)",
+        ),
     ),
     Row(
         "reservation_id",
         "scheduling.bind:BindRequest",
         f"{SUCCESS}[optimistic]",
-        ("scheduling/bind.py", REQUEST, "BindRequest(held.workload, held.node, held.workload, held.needs, held.expires_at)"),
+        (
+            "scheduling/bind.py",
+            REQUEST,
+            "BindRequest(held.workload, held.node, held.workload, held.needs, held.expires_at)",
+        ),
     ),
     Row(
         "binding_mode: optimistic",
         "scheduling.bind:BindingMode.OPTIMISTIC",
         f"{BINDS}::test_a_changed_node_is_a_conflict[optimistic]",
-        ("scheduling/bind.py", "return self.seen[request.node]", "return (await self._state(request)).revision"),
+        (
+            "scheduling/bind.py",
+            "return self.seen[request.node]",
+            "return (await self._state(request)).revision",
+        ),
     ),
     Row(
         "binding_mode: pessimistic",
@@ -41,13 +57,21 @@ BIND = (
         "binding_mode: two_phase",
         "scheduling.bind:BindingMode.TWO_PHASE",
         f"{BINDS}::test_a_step_that_prepares_and_then_breaks_is_one_failure_and_leaves_no_trace[prepare, gang False]",
-        ("scheduling/bind.py", "await self.ledger.prepare(request, expected)", "await self.ledger.try_commit(request, expected)"),
+        (
+            "scheduling/bind.py",
+            "await self.ledger.prepare(request, expected)",
+            "await self.ledger.try_commit(request, expected)",
+        ),
     ),
     Row(
         "resource_updates",
         "scheduling.bind:ResourceUpdate",
         f"{SUCCESS}[optimistic]",
-        ("scheduling/bind.py", "ResourceUpdate(name, total - free - amount,", "ResourceUpdate(name, total - free,"),
+        (
+            "scheduling/bind.py",
+            "ResourceUpdate(name, total - free - amount,",
+            "ResourceUpdate(name, total - free,",
+        ),
     ),
     Row(
         "bind result (success/failure)",
@@ -65,7 +89,11 @@ BIND = (
         "event_emission: bind_success_event",
         "scheduling.bind:Binder.bind",
         f"{SUCCESS}[pessimistic]",
-        ("scheduling/bind.py", "return self._tell(self._bound(request, self.mode))", "return self._bound(request, self.mode)"),
+        (
+            "scheduling/bind.py",
+            "return self._tell(self._bound(request, self.mode))",
+            "return self._bound(request, self.mode)",
+        ),
     ),
     Row(
         "event_emission: bind_failure_event",
@@ -87,6 +115,10 @@ BIND = (
         "state_transition tracking",
         "scheduling.nodes:NodeTable.commit",
         f"{SUCCESS}[two-phase]",
-        ("scheduling/nodes.py", 'placement = replace(placement, state="bound")', 'placement = replace(placement, state="assumed")'),
+        (
+            "scheduling/nodes.py",
+            'placement = replace(placement, state="bound")',
+            'placement = replace(placement, state="assumed")',
+        ),
     ),
 )

@@ -15,7 +15,11 @@ FEASIBILITY = (
         "node_status requires ready",
         "scheduling.plugins.ready:Ready",
         "scheduling/test_spec003_resources.py::test_only_nodes_that_are_well_take_workloads",
-        ("scheduling/facts.py", 'conditions.get("Ready", unsaid) == "True"', 'conditions.get("Ready", unsaid) != "False"'),
+        (
+            "scheduling/facts.py",
+            'conditions.get("Ready", unsaid) == "True"',
+            'conditions.get("Ready", unsaid) != "False"',
+        ),
     ),
     Row(
         "resource_requests bounded_by_limits",
@@ -31,13 +35,21 @@ FEASIBILITY = (
         "anti_affinity enforcement",
         "scheduling.nodes:NodeTable.repulsed_by",
         f"{FILTERS}::test_workload_anti_affinity[what is there keeps it away]",
-        ("scheduling/census.py", "carriers.add(self._table, row, change)", "carriers.add(self._table, row, 0)"),
+        (
+            "scheduling/census.py",
+            "carriers.add(self._table, row, change)",
+            "carriers.add(self._table, row, 0)",
+        ),
     ),
     Row(
         "pod_spreading topology_constraint",
         "scheduling.domains:counts_itself",
         f"{FILTERS}::test_topology_spread",
-        ("scheduling/plugins/topology_spread.py", "spread.max_skew - counts_itself(tally, ask)", "spread.max_skew"),
+        (
+            "scheduling/plugins/topology_spread.py",
+            "spread.max_skew - counts_itself(tally, ask)",
+            "spread.max_skew",
+        ),
     ),
     Row(
         "taints/tolerations",
@@ -67,6 +79,10 @@ FEASIBILITY = (
         "binding_conflict reschedule",
         "scheduling.queue:Queue.failed",
         "scheduling/test_schedule.py::test_after_a_conflict_the_next_cycle_selects_anew",
-        ("scheduling/bind.py", 'changed since it was chosen", again=True)', 'changed since it was chosen", again=False)'),
+        (
+            "scheduling/bind.py",
+            'changed since it was chosen", again=True)',
+            'changed since it was chosen", again=False)',
+        ),
     ),
 )

@@ -21,7 +21,11 @@ FILTER = (
         "eligible_nodes",
         "engine.explain:sentence",
         f"{FILTERS}::test_those_that_fit_and_those_that_do_not_are_counted",
-        ("engine/explain.py", "np.count_nonzero(decision.totals > RULED_OUT)", "np.count_nonzero(decision.totals >= RULED_OUT)"),
+        (
+            "engine/explain.py",
+            "np.count_nonzero(decision.totals > RULED_OUT)",
+            "np.count_nonzero(decision.totals >= RULED_OUT)",
+        ),
     ),
     Row(
         "filtered_count",
@@ -39,7 +43,11 @@ FILTER = (
         "node_affinity",
         "scheduling.plugins.node_affinity:NodeAffinity",
         f"{FILTERS}::test_node_affinity",
-        ("kinds/selector.py", "_above(bound, value) for value in found", "_above(value, bound) for value in found"),
+        (
+            "kinds/selector.py",
+            "_above(bound, value) for value in found",
+            "_above(value, bound) for value in found",
+        ),
     ),
     Row(
         "tolerations",
@@ -51,7 +59,11 @@ FILTER = (
         "resource_feasibility_check",
         "scheduling.plugins.fit:Fit",
         f"{FILTERS}::test_room",
-        ("scheduling/plugins/fit.py", "np.less(rows.free(resource), amount)", "np.less_equal(rows.free(resource), amount)"),
+        (
+            "scheduling/plugins/fit.py",
+            "np.less(rows.free(resource), amount)",
+            "np.less_equal(rows.free(resource), amount)",
+        ),
     ),
     Row(
         "rejection_reasons",

@@ -52,7 +52,11 @@ MISSING = (
         "6. Volume zone affinity",
         "scheduling.plugins.volume_zone:VolumeZone",
         f"{FILTERS}::test_volume_zone",
-        ("scheduling/plugins/volume_zone.py", 'in (("zone", volume.zone), ("region", volume.region)):', 'in (("zone", volume.zone),):'),
+        (
+            "scheduling/plugins/volume_zone.py",
+            'in (("zone", volume.zone), ("region", volume.region)):',
+            'in (("zone", volume.zone),):',
+        ),
     ),
     Row(
         "7. Event emission system",
@@ -84,7 +88,11 @@ PARTIAL = (
         "1. Integrate filter/score/select/bind modules into a production Scheduler",
         "scheduling.schedule:compose",
         f"{CYCLES}::test_a_profile_composes_its_scheduler",
-        ("scheduling/schedule.py", "book = Reservations(table, holder, spec.reservation_timeout)", "book = Reservations(table, holder)"),
+        (
+            "scheduling/schedule.py",
+            "book = Reservations(table, holder, spec.reservation_timeout)",
+            "book = Reservations(table, holder)",
+        ),
     ),
     Row(
         "2. Additional tiebreaker strategies (weighted_random, affinity_based)",
@@ -96,7 +104,11 @@ PARTIAL = (
         "3. Anti-affinity and topology scoring functions",
         "scheduling.domains:evenness",
         f"{SCORES}::test_a_soft_spread_prefers_domains_that_are_not_ahead",
-        ("scheduling/domains.py", "np.maximum(counts - fewest(table, ask, key, counts), 0)", "np.maximum(counts, 0)"),
+        (
+            "scheduling/domains.py",
+            "np.maximum(counts - fewest(table, ask, key, counts), 0)",
+            "np.maximum(counts, 0)",
+        ),
     ),
     Row(
         "4. Node health status checking",
@@ -142,7 +154,11 @@ SOON = (
         "4. Add rollback handlers for binding failures",
         "scheduling.bind:Ledger.abort_all",
         f"{BINDS}::test_a_step_that_prepares_and_then_breaks_is_one_failure_and_leaves_no_trace",
-        ("scheduling/bind.py", "bound = await self.ledger.abort_all([_request(each) for each in reservations])", "bound = ()"),
+        (
+            "scheduling/bind.py",
+            "bound = await self.ledger.abort_all([_request(each) for each in reservations])",
+            "bound = ()",
+        ),
     ),
 )
 LONG_TERM = (
@@ -150,13 +166,21 @@ LONG_TERM = (
         "1. Extended resource support",
         "scheduling.resources:is_extended",
         f"{RESOURCES}::test_qos",
-        ("scheduling/resources.py", "for name in (*requests, *limits) if is_extended(name)}", "for name in ()}"),
+        (
+            "scheduling/resources.py",
+            "for name in (*requests, *limits) if is_extended(name)}",
+            "for name in ()}",
+        ),
     ),
     Row(
         "2. State concurrency primitives",
         "scheduling.reserve:Reservations.keep",
         f"{BINDS}::test_what_is_written_is_bound_whatever_became_of_its_reservation_meanwhile[dropped-False-optimistic]",
-        ("scheduling/reserve.py", "or placement is None or not self._has_room(placement)", "or placement is None"),
+        (
+            "scheduling/reserve.py",
+            "or placement is None or not self._has_room(placement)",
+            "or placement is None",
+        ),
     ),
     Row(
         "3. Atomic scheduling decisions",

@@ -22,19 +22,31 @@ RESOURCES = (
         "node.disk_capacity",
         "kinds.container:BYTES",
         f"{HAS}[disk in bytes]",
-        ("kinds/container.py", '"storage", "disk", "ephemeral-storage"})', '"storage", "ephemeral-storage"})'),
+        (
+            "kinds/container.py",
+            '"storage", "disk", "ephemeral-storage"})',
+            '"storage", "ephemeral-storage"})',
+        ),
     ),
     Row(
         "node.gpu_capacity",
         "scheduling.gpus:Gpus",
         "scheduling/test_spec003_resources.py::test_gpus_are_counted_one_by_one",
-        ("scheduling/facts.py", "gpus=tuple((gpu.model, gpu.milli_free) for gpu in status.gpus),", "gpus=(),"),
+        (
+            "scheduling/facts.py",
+            "gpus=tuple((gpu.model, gpu.milli_free) for gpu in status.gpus),",
+            "gpus=(),",
+        ),
     ),
     Row(
         "container.cpu_request/limit",
         "kinds.container:ContainerResources",
         f"{STATES}[cpu]",
-        ("kinds/workload.py", 'total_amounts(self.containers, "limits")', 'total_amounts(self.containers, "requests")'),
+        (
+            "kinds/workload.py",
+            'total_amounts(self.containers, "limits")',
+            'total_amounts(self.containers, "requests")',
+        ),
     ),
     Row(
         "container.memory_request/limit",
@@ -80,7 +92,11 @@ RESOURCES = (
         "hugepages_capacity",
         "kinds.container:show_amount",
         f"{HAS}[hugepages of any size in bytes]",
-        ("kinds/container.py", 'if resource in BYTES or resource.startswith("hugepages-"):', "if resource in BYTES:"),
+        (
+            "kinds/container.py",
+            'if resource in BYTES or resource.startswith("hugepages-"):',
+            "if resource in BYTES:",
+        ),
     ),
     Row(
         "Extended resources",
@@ -92,7 +108,11 @@ RESOURCES = (
         "Pod-level aggregation",
         "kinds.container:total_amounts",
         "scheduling/test_spec003_resources.py::test_a_workload_asks_for_what_its_containers_ask_for_together",
-        ("kinds/container.py", "sum(found.get(name, 0) for found in each)", "max(found.get(name, 0) for found in each)"),
+        (
+            "kinds/container.py",
+            "sum(found.get(name, 0) for found in each)",
+            "max(found.get(name, 0) for found in each)",
+        ),
     ),
     Row(
         "Resource compressibility markers",

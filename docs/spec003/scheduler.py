@@ -28,7 +28,11 @@ SCHEDULER = (
         "ScheduleDecision",
         "scheduling.schedule:Cycle",
         f"{COMPOSED}::test_without_nodes_everybody_is_told_that_there_are_none",
-        ("scheduling/schedule.py", "cycle.unplaced.append(Unplaced(ask, answer.why, answer.wakes_on, answer.kinds))", "pass"),
+        (
+            "scheduling/schedule.py",
+            "cycle.unplaced.append(Unplaced(ask, answer.why, answer.wakes_on, answer.kinds))",
+            "pass",
+        ),
     ),
     Row(
         "SimpleScheduler",
@@ -62,7 +66,11 @@ SCHEDULER = (
         "Bind phase",
         "scheduling.schedule:CompositeScheduler.bind",
         f"{COMPOSED}::test_what_is_placed_is_bound",
-        ("scheduling/schedule.py", "for each in ready if not each.ask.group]", "for each in ready if each.ask.group]"),
+        (
+            "scheduling/schedule.py",
+            "for each in ready if not each.ask.group]",
+            "for each in ready if each.ask.group]",
+        ),
     ),
     Row(
         "state.concurrency",

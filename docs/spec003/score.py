@@ -27,7 +27,11 @@ SCORE = (
         "final_score",
         "engine.explain:Ranked",
         f"{SCORES}::test_the_best_come_first_with_what_their_score_is_made_of",
-        ("engine/explain.py", "sum(part.score * part.weight for part in parts)", "sum(part.score for part in parts)"),
+        (
+            "engine/explain.py",
+            "sum(part.score * part.weight for part in parts)",
+            "sum(part.score for part in parts)",
+        ),
     ),
     Row(
         "resource_balance",
@@ -49,7 +53,11 @@ SCORE = (
         "binpacking",
         "scheduling.plugins.bin_packing:BinPacking",
         f"{SCORES}::test_packing_looks_at_what_is_asked_for",
-        ("scheduling/plugins/bin_packing.py", "return mean_after(ask, rows)", "return 1 - mean_after(ask, rows)"),
+        (
+            "scheduling/plugins/bin_packing.py",
+            "return mean_after(ask, rows)",
+            "return 1 - mean_after(ask, rows)",
+        ),
     ),
     Row(
         "preferred_affinity",
@@ -83,7 +91,11 @@ SCORE = (
         "anti_affinity scoring",
         "scheduling.plugins.anti_preferred:AntiPreferred",
         f"{SCORES}::test_neighbours_are_liked_or_not[disliked neighbours repel it]",
-        ("scheduling/plugins/anti_preferred.py", "np.divide(np.float32(each.weight), near", "np.multiply(np.float32(each.weight), near"),
+        (
+            "scheduling/plugins/anti_preferred.py",
+            "np.divide(np.float32(each.weight), near",
+            "np.multiply(np.float32(each.weight), near",
+        ),
     ),
     Row(
         "topology_spread scoring",

@@ -10,19 +10,31 @@ SELECT = (
         "winner",
         "scheduling.select:Selection",
         f"{SELECTS}::test_a_score_is_shown_from_0_to_100",
-        ("scheduling/select.py", "row = int(rows[0]) if len(rows) == 1", "row = decision.runner_up if len(rows) == 1"),
+        (
+            "scheduling/select.py",
+            "row = int(rows[0]) if len(rows) == 1",
+            "row = decision.runner_up if len(rows) == 1",
+        ),
     ),
     Row(
         "candidates",
         "scheduling.select:Selection",
         f"{SELECTS}::test_only_the_best_are_drawn_from",
-        ("scheduling/select.py", "return Selection(row, score_of(decision, row), rows)", "return Selection(row, score_of(decision, row))"),
+        (
+            "scheduling/select.py",
+            "return Selection(row, score_of(decision, row), rows)",
+            "return Selection(row, score_of(decision, row))",
+        ),
     ),
     Row(
         "tiebreaker",
         "scheduling.select:TieBreaker",
         f"{SELECTS}::test_the_fixed_order_is_the_engine_s_own",
-        ("scheduling/select.py", "                return decision.chosen", "                return decision.runner_up"),
+        (
+            "scheduling/select.py",
+            "                return decision.chosen",
+            "                return decision.runner_up",
+        ),
     ),
     Row(
         "reservation",
@@ -70,7 +82,11 @@ SELECT = (
         "Selector trait",
         "scheduling.select:Selector",
         "scheduling/test_spec003_scheduler.py::test_the_selector_can_be_exchanged",
-        ("scheduling/schedule.py", "selection = self.selector.select(decision)", "selection = Selector().select(decision)"),
+        (
+            "scheduling/schedule.py",
+            "selection = self.selector.select(decision)",
+            "selection = Selector().select(decision)",
+        ),
     ),
     Row(
         "weighted_random strategy",

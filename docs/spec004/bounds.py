@@ -10,7 +10,11 @@ OUT_OF_SCOPE = (
         "no images are built: one is named, and a node that has no use for it says so",
         "agent.runtimes.combined:CombinedRuntime",
         "agent/test_podman.py::test_a_node_without_containers_refuses_images_and_runs_the_rest",
-        ("agent/runtimes/combined.py", 'return "container" if container.image else "process"', 'return "process"'),
+        (
+            "agent/runtimes/combined.py",
+            'return "container" if container.image else "process"',
+            'return "process"',
+        ),
     ),
     Row(
         "no runtime is driven by the server: it sends what is wanted, and its nodes do it",
@@ -36,7 +40,11 @@ KNOWN_GAPS = (
         "events are streamed",
         "server.control:Control.WatchEvents",
         "server/test_control_grpc.py::test_events_are_told_as_they_come",
-        ("server/control.py", 'demands = {"involvedObject.kind": request.kind, "involvedObject.name": request.name}', "demands = {}"),
+        (
+            "server/control.py",
+            'demands = {"involvedObject.kind": request.kind, "involvedObject.name": request.name}',
+            "demands = {}",
+        ),
     ),
     Row(
         "placement knows the topology",
@@ -53,7 +61,10 @@ KNOWN_GAPS = (
 )
 KNOWN_GAPS_LATER = (
     Later("federation", "one installation is one fleet; several do not know of each other"),
-    Later("quotas and rate limits of tenants", "budgets limit what may be spent, by pool and by cloud; join tokens are limited by address"),
+    Later(
+        "quotas and rate limits of tenants",
+        "budgets limit what may be spent, by pool and by cloud; join tokens are limited by address",
+    ),
 )
 ACCEPTANCE = (
     Row(
@@ -76,7 +87,11 @@ ACCEPTANCE = (
         "no hot loop: a system at rest writes nothing",
         "controllers.workloads:Workloads",
         f"{WORKLOADS}::test_a_system_at_rest_writes_nothing",
-        ("controllers/workloads.py", "        if status == workload.status and metadata is None:", "        if False:"),
+        (
+            "controllers/workloads.py",
+            "        if status == workload.status and metadata is None:",
+            "        if False:",
+        ),
     ),
     Row(
         "retries survive a restart",

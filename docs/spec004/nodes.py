@@ -41,7 +41,11 @@ NODE_MANAGER = (
         "what a lost node ran starts elsewhere",
         "controllers.nodes:Nodes.footing",
         f"{NODES}::test_a_new_leader_counts_the_two_minutes_anew",
-        ("controllers/nodes.py", 'Footing("Abandoned" if found.may_go else "Silent", True,', 'Footing("Silent", True,'),
+        (
+            "controllers/nodes.py",
+            'Footing("Abandoned" if found.may_go else "Silent", True,',
+            'Footing("Silent", True,',
+        ),
     ),
     Row(
         "disk is counted",
@@ -61,7 +65,11 @@ PLACEMENT = (
         "filter: CPU",
         "scheduling.plugins.fit:Fit",
         f"{BINDING}::test_without_room_it_sleeps_until_a_node_is_added",
-        ("scheduling/plugins/fit.py", "np.less(rows.free(resource), amount)", "np.less(rows.free(resource), 0)"),
+        (
+            "scheduling/plugins/fit.py",
+            "np.less(rows.free(resource), amount)",
+            "np.less(rows.free(resource), 0)",
+        ),
     ),
     Row(
         "filter: memory",
@@ -85,7 +93,11 @@ PLACEMENT = (
         "filter: disk",
         "scheduling.ask:demands_of",
         f"{LOOPS}::test_disk_is_asked_for_counted_and_given_back",
-        ("scheduling/ask.py", "if name != GPU and amount > 0", 'if name not in (GPU, "storage") and amount > 0'),
+        (
+            "scheduling/ask.py",
+            "if name != GPU and amount > 0",
+            'if name not in (GPU, "storage") and amount > 0',
+        ),
     ),
     Row(
         "the least used node first, by default for workloads of their own",

@@ -15,7 +15,11 @@ SECURITY = (
         "mTLS: and only while it has the key that joined",
         "server.joining:refuse_stranger",
         "server/test_hellos.py::test_a_certificate_counts_only_for_the_node_that_joined_with_its_key[a key that did not join as it]",
-        ("server/joining.py", '    if node["metadata"].get("annotations", {}).get(JOINED_KEY) != peer.key:', "    if False:"),
+        (
+            "server/joining.py",
+            '    if node["metadata"].get("annotations", {}).get(JOINED_KEY) != peer.key:',
+            "    if False:",
+        ),
     ),
     Row(
         "certificates are issued",
@@ -39,19 +43,32 @@ SECURITY = (
         "RBAC: nodes have no rights in the API",
         "server.authority:judge",
         f"{JOINING}::test_nodes_have_no_rights_in_the_api",
-        ("server/authority.py", 'return Verdict(False, f"the user is in none', 'return Verdict(True, f"the user is in none'),
+        (
+            "server/authority.py",
+            'return Verdict(False, f"the user is in none',
+            'return Verdict(True, f"the user is in none',
+        ),
     ),
 )
 SECURITY_LATER = (
-    Later("certificates from an external authority", "each installation has its own, made with its first start"),
-    Later("RBAC beyond administrators, viewers and nodes", "what a user may is decided by three groups; who is in none may nothing"),
+    Later(
+        "certificates from an external authority", "each installation has its own, made with its first start"
+    ),
+    Later(
+        "RBAC beyond administrators, viewers and nodes",
+        "what a user may is decided by three groups; who is in none may nothing",
+    ),
 )
 SEEN = (
     Row(
         "/metrics",
         "metrics:exposition",
         "e2e/test_protocol_access.py::test_health_is_for_everybody_and_metrics_are_not",
-        ("server/app.py", '            authorize(user, Deed("get", "", "metrics"), None)', "            raise unknown_path(path)"),
+        (
+            "server/app.py",
+            '            authorize(user, Deed("get", "", "metrics"), None)',
+            "            raise unknown_path(path)",
+        ),
     ),
     Row(
         "/health",
@@ -63,19 +80,31 @@ SEEN = (
         "scheduling_attempts_total",
         "metrics:SCHEDULING_ATTEMPTS",
         "controllers/test_spec004_loops.py::test_attempts_to_find_a_node_are_counted_and_so_are_those_that_fail",
-        ("controllers/scheduling.py", "metrics.SCHEDULING_ATTEMPTS.inc(len(run))", "metrics.SCHEDULING_ATTEMPTS.inc()"),
+        (
+            "controllers/scheduling.py",
+            "metrics.SCHEDULING_ATTEMPTS.inc(len(run))",
+            "metrics.SCHEDULING_ATTEMPTS.inc()",
+        ),
     ),
     Row(
         "reconciliation_actions_total",
         "metrics:RECONCILIATION_ACTIONS",
         "controllers/test_workloads.py::test_each_action_is_counted_once",
-        ("controllers/workloads.py", "    metrics.RECONCILIATION_ACTIONS.labels(decision.action).inc()", "    pass"),
+        (
+            "controllers/workloads.py",
+            "    metrics.RECONCILIATION_ACTIONS.labels(decision.action).inc()",
+            "    pass",
+        ),
     ),
     Row(
         "retry_total",
         "metrics:RETRIES",
         "controllers/test_workloads.py::test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth",
-        ("controllers/workloads.py", "RETRIES = frozenset({Action.RECREATE, Action.RETRY})", "RETRIES = frozenset({Action.RETRY})"),
+        (
+            "controllers/workloads.py",
+            "RETRIES = frozenset({Action.RECREATE, Action.RETRY})",
+            "RETRIES = frozenset({Action.RETRY})",
+        ),
     ),
     Row(
         "node_unhealthy_total",
@@ -95,6 +124,10 @@ SCALE = (
         "hundreds of nodes",
         "agent.loop:Agent",
         "agent/test_agent_loop.py::test_a_storm_of_a_hundred_agents_is_over_within_half_a_minute",
-        ("agent/loop.py", "FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0", "FIRST_PAUSE, LONGEST_PAUSE = 40.0, 60.0"),
+        (
+            "agent/loop.py",
+            "FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0",
+            "FIRST_PAUSE, LONGEST_PAUSE = 40.0, 60.0",
+        ),
     ),
 )

@@ -32,7 +32,11 @@ PURPOSE = (
         "control plane: node management",
         "controllers.nodes:Nodes",
         f"{NODES}::test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds",
-        ("controllers/nodes.py", "and is_draining(node) else verdict.state", 'and is_draining(node) else "Ready"'),
+        (
+            "controllers/nodes.py",
+            "and is_draining(node) else verdict.state",
+            'and is_draining(node) else "Ready"',
+        ),
     ),
     Row(
         "workloads are run by agents, never by the control plane",
@@ -52,7 +56,11 @@ PRINCIPLES = (
         "declarative: Running, Stopped or Deleted, and the loop converges",
         "scheduling.lifecycle:decide",
         f"{WORKLOADS}::test_stopping_and_running_again_is_another_run_of_the_same_revision",
-        ("scheduling/lifecycle.py", "            return _stopped(found, graces)", "            return _running(found, graces)"),
+        (
+            "scheduling/lifecycle.py",
+            "            return _stopped(found, graces)",
+            "            return _running(found, graces)",
+        ),
     ),
     Row(
         "idempotent by workload and revision, on the agent too",
@@ -64,13 +72,21 @@ PRINCIPLES = (
         "the control plane alone decides what is started again",
         "agent.runtimes.protocol:Instance.settles",
         "agent/test_plan.py::test_plan[what failed waits for the control plane]",
-        ("agent/runtimes/protocol.py", "return self.live or (self.attempt >= attempt and not self.asked)", "return self.live"),
+        (
+            "agent/runtimes/protocol.py",
+            "return self.live or (self.attempt >= attempt and not self.asked)",
+            "return self.live",
+        ),
     ),
     Row(
         "decisions are persisted with their grounds",
         "controllers.deeds:Deeds.bound",
         f"{BINDING}::test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why",
-        ("controllers/deeds.py", "decision={**(draft.grounds or _without(workload, PREPARED)), RESERVATION:", "decision={RESERVATION:"),
+        (
+            "controllers/deeds.py",
+            "decision={**(draft.grounds or _without(workload, PREPARED)), RESERVATION:",
+            "decision={RESERVATION:",
+        ),
     ),
 )
 ARCHITECTURE = (
@@ -78,13 +94,21 @@ ARCHITECTURE = (
         "control service over gRPC",
         "server.control:Control",
         "server/test_control_grpc.py::test_a_workload_from_apply_to_delete",
-        ("server/agents.py", "            control_rpc.add_ControlServicer_to_server(self.control, server)", "            pass"),
+        (
+            "server/agents.py",
+            "            control_rpc.add_ControlServicer_to_server(self.control, server)",
+            "            pass",
+        ),
     ),
     Row(
         "agents are reached over gRPC",
         "agent.link:GrpcLink",
         f"{AGENTS}::test_a_machine_joins_and_runs_what_it_is_told",
-        ("server/agents.py", "await self.links.serve(peer, _GrpcEnd(context))", "await self.links.serve(peer, context)"),
+        (
+            "server/agents.py",
+            "await self.links.serve(peer, _GrpcEnd(context))",
+            "await self.links.serve(peer, context)",
+        ),
     ),
     Row(
         "mTLS, without a mode that is insecure",

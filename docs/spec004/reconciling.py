@@ -43,19 +43,31 @@ RECONCILIATION = (
         "Stopped, Running: ApplyStopped",
         "scheduling.lifecycle:Action.APPLY_STOPPED",
         f"{TABLE}::test_what_is_to_be_stopped[Stopped, Running: ApplyStopped]",
-        (LIFECYCLE, 'return _once(found, Action.APPLY_STOPPED, "it is to be stopped", graces.stop)', "return STOPPED"),
+        (
+            LIFECYCLE,
+            'return _once(found, Action.APPLY_STOPPED, "it is to be stopped", graces.stop)',
+            "return STOPPED",
+        ),
     ),
     Row(
         "Deleted, anything: Delete",
         "scheduling.lifecycle:Action.DELETE",
         f"{TABLE}::test_what_is_to_be_deleted",
-        (LIFECYCLE, 'return _once(found, Action.DELETE, "it is to be deleted", graces.stop)', "return STOPPED"),
+        (
+            LIFECYCLE,
+            'return _once(found, Action.DELETE, "it is to be deleted", graces.stop)',
+            "return STOPPED",
+        ),
     ),
     Row(
         "grace for what is not there yet",
         "scheduling.lifecycle:Graces",
         f"{TABLE}::test_what_is_to_run[Missing, just applied: grace]",
-        (LIFECYCLE, 'return _within(grace - age, "its node has been told to start it") or _failure(', "return _failure("),
+        (
+            LIFECYCLE,
+            'return _within(grace - age, "its node has been told to start it") or _failure(',
+            "return _failure(",
+        ),
     ),
     Row(
         "grace for a node that is not heard",
@@ -67,7 +79,11 @@ RECONCILIATION = (
         "each action is persisted",
         "scheduling.lifecycle:Decision.is_stored",
         "controllers/test_workloads.py::test_a_deleted_one_leaves_its_node_then_the_store",
-        (LIFECYCLE, "return self.retry is not None or self.action not in WAITS", "return self.retry is not None"),
+        (
+            LIFECYCLE,
+            "return self.retry is not None or self.action not in WAITS",
+            "return self.retry is not None",
+        ),
     ),
 )
 RETRY = (
@@ -75,7 +91,11 @@ RETRY = (
         "failures are counted, and the count is persisted",
         "scheduling.retry:failed",
         f"{TABLE}::test_what_is_to_run[Running, Failed: counted, and wait]",
-        ("scheduling/retry.py", "    attempts = (before.attempts or 0) + 1", "    attempts = before.attempts or 0"),
+        (
+            "scheduling/retry.py",
+            "    attempts = (before.attempts or 0) + 1",
+            "    attempts = before.attempts or 0",
+        ),
     ),
     Row(
         "waits double from 5 s",

@@ -49,13 +49,21 @@ API = (
         "read: GetWorkload",
         "server.control_messages:workload",
         f"{CONTROL}::test_a_workload_from_apply_to_delete",
-        ("server/control_messages.py", 'desired_state=spec.get("desiredState", "Running"),', 'desired_state="Running",'),
+        (
+            "server/control_messages.py",
+            'desired_state=spec.get("desiredState", "Running"),',
+            'desired_state="Running",',
+        ),
     ),
     Row(
         "read: GetClusterSummary",
         "server.overview:summary",
         f"{CONTROL}::test_a_cluster_in_figures",
-        ("server/control.py", "summary, nodes, workloads, request.cluster))", 'summary, nodes, workloads, ""))'),
+        (
+            "server/control.py",
+            "summary, nodes, workloads, request.cluster))",
+            'summary, nodes, workloads, ""))',
+        ),
     ),
     Row(
         "REST for the same",
@@ -91,7 +99,11 @@ STORE = (
         "/reconciliation: what was last done about it, and when",
         "scheduling.observed:after",
         "scheduling/test_observed.py::test_what_was_decided_is_stored_with_its_time",
-        ("scheduling/observed.py", "last_action=str(decision.action), last_action_at=written(now))", "last_action=str(decision.action))"),
+        (
+            "scheduling/observed.py",
+            "last_action=str(decision.action), last_action_at=written(now))",
+            "last_action=str(decision.action))",
+        ),
     ),
     Row(
         "/events",
@@ -109,6 +121,10 @@ STORE = (
         "canonical record: what was declared apart from what became of it",
         "kinds.workload:WorkloadStatus",
         "controllers/test_spec004_loops.py::test_the_record_is_what_was_declared_and_what_became_of_it",
-        ("scheduling/observed.py", "status = replace(status, applied_revision=sight.report.revision, strict=strict)", "pass"),
+        (
+            "scheduling/observed.py",
+            "status = replace(status, applied_revision=sight.report.revision, strict=strict)",
+            "pass",
+        ),
     ),
 )

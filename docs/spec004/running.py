@@ -10,7 +10,11 @@ LIFE = (
         "create: persisted, bound, applied",
         "scheduling.orders:wanted",
         f"{WORKLOADS}::test_it_is_bound_applied_and_runs",
-        ("scheduling/orders.py", 'return Wanted("Running", revision, run)', 'return Wanted("Stopped", revision, run)'),
+        (
+            "scheduling/orders.py",
+            'return Wanted("Running", revision, run)',
+            'return Wanted("Stopped", revision, run)',
+        ),
     ),
     Row(
         "update: another revision takes the place of the one that runs",
@@ -40,13 +44,21 @@ FAILURES = (
         "retries with a persisted reason, and an end",
         "scheduling.observed:after",
         f"{WORKLOADS}::test_what_trying_again_cannot_help_fails_at_once_and_a_person_may_ask_again",
-        ("scheduling/observed.py", "replace(status, failure_reason=decision.failure, last_log=", "replace(status, last_log="),
+        (
+            "scheduling/observed.py",
+            "replace(status, failure_reason=decision.failure, last_log=",
+            "replace(status, last_log=",
+        ),
     ),
     Row(
         "a heartbeat that is late is noticed, and its workloads are moved",
         "presence:Presence.silence",
         "controllers/test_nodes.py::test_a_new_leader_counts_the_two_minutes_anew",
-        ("presence.py", "return self._clock.monotonic() - max(self._since, heard.at if heard else self._since)", "return 0.0"),
+        (
+            "presence.py",
+            "return self._clock.monotonic() - max(self._since, heard.at if heard else self._since)",
+            "return 0.0",
+        ),
     ),
 )
 CONCURRENCY = (
@@ -54,19 +66,31 @@ CONCURRENCY = (
         "a pool of workers",
         "controllers.loop:Loop",
         f"{LOOP}::test_never_two_on_one_key_never_too_many_and_no_wake_up_is_lost",
-        ("controllers/loop.py", "while len(self._work) < self.pace.workers and (key", "while len(self._work) < 100 and (key"),
+        (
+            "controllers/loop.py",
+            "while len(self._work) < self.pace.workers and (key",
+            "while len(self._work) < 100 and (key",
+        ),
     ),
     Row(
         "long loops can be cancelled, and leave nothing behind",
         "controllers.loop:Loop.run",
         f"{LOOP}::test_killing_it_leaves_nobody_at_work_and_nobody_listening",
-        ("controllers/loop.py", "left = [filling, *(work.task for work in self._work.values())]", "left = [filling]"),
+        (
+            "controllers/loop.py",
+            "left = [filling, *(work.task for work in self._work.values())]",
+            "left = [filling]",
+        ),
     ),
     Row(
         "optimistic: what is written holds for what was read, or is not written",
         "controllers.batches:Batches",
         "controllers/test_scheduling.py::test_what_was_decided_before_a_rival_came_is_not_written_after_even_if_the_copy_knows_the_rival",
-        ("controllers/batches.py", "if entry is not None and entry.revision == wanted:", "if entry is not None:"),
+        (
+            "controllers/batches.py",
+            "if entry is not None and entry.revision == wanted:",
+            "if entry is not None:",
+        ),
     ),
     Row(
         "no global lock, and how many work at once is a setting",
@@ -80,7 +104,11 @@ SERVERS = (
         "leader election",
         "store.leader:Election",
         "store/test_leader.py::test_a_dead_leader_is_followed_within_its_lease_and_two_seconds",
-        ("store/leader.py", "await self.clock.sleep(min(ASK_AGAIN, self.ttl / 3) *", "await self.clock.sleep(self.ttl *"),
+        (
+            "store/leader.py",
+            "await self.clock.sleep(min(ASK_AGAIN, self.ttl / 3) *",
+            "await self.clock.sleep(self.ttl *",
+        ),
     ),
     Row(
         "one acts: whoever leads no more has every write refused",

@@ -11,7 +11,11 @@ EVENTS = (
         "append-only: each has a name of its own",
         "controllers.events:Teller.event",
         f"{WORKLOADS}::test_what_trying_again_cannot_help_fails_at_once_and_a_person_may_ask_again",
-        ("controllers/events.py", """f"{metadata.name}.{uid.replace('-', '')[:16]}\"""", 'f"{metadata.name}.event"'),
+        (
+            "controllers/events.py",
+            """f"{metadata.name}.{uid.replace('-', '')[:16]}\"""",
+            'f"{metadata.name}.event"',
+        ),
     ),
     Row(
         "immutable: nobody changes what was told",
@@ -23,7 +27,11 @@ EVENTS = (
         "WorkloadScheduled",
         "controllers.deeds:Deeds.bound",
         "controllers/test_scheduling.py::test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why",
-        ("controllers/deeds.py", 'return [put, self._event(workload, "WorkloadScheduled", f"bound to node {to.node}")]', "return [put]"),
+        (
+            "controllers/deeds.py",
+            'return [put, self._event(workload, "WorkloadScheduled", f"bound to node {to.node}")]',
+            "return [put]",
+        ),
     ),
     Row(
         "WorkloadFailed",
@@ -55,7 +63,11 @@ AUTOMATION = (
         "rules are deterministic: once per crossing, whoever leads",
         "scheduling.automation:judge",
         f"{ACTING}::test_another_server_does_not_act_on_the_same_crossing_and_nothing_is_written_at_rest",
-        ("scheduling/automation.py", "if (known := rule.status.crossed.get(each.object)) is not None:", "if (known := None) is not None:"),
+        (
+            "scheduling/automation.py",
+            "if (known := rule.status.crossed.get(each.object)) is not None:",
+            "if (known := None) is not None:",
+        ),
     ),
     Row(
         "a node's CPU above a threshold for a time",
@@ -67,12 +79,20 @@ AUTOMATION = (
         "alert after repeated failures",
         "controllers.automation:Automation",
         f"{ACTING}::test_a_workload_that_fails_again_and_again_raises_one_alert",
-        ("scheduling/automation.py", "return when.workload_failures.count, 0.0", "return when.workload_failures.count + 1, 0.0"),
+        (
+            "scheduling/automation.py",
+            "return when.workload_failures.count, 0.0",
+            "return when.workload_failures.count + 1, 0.0",
+        ),
     ),
     Row(
         "webhooks: https only, public addresses only",
         "controllers.webhooks:Webhooks",
         "controllers/test_webhooks.py::test_the_inside_is_not_called",
-        ("controllers/webhooks.py", "if wrong := address_problem(address, self._allowed):", 'if wrong := "":'),
+        (
+            "controllers/webhooks.py",
+            "if wrong := address_problem(address, self._allowed):",
+            'if wrong := "":',
+        ),
     ),
 )

@@ -6,7 +6,9 @@ from typing import NoReturn
 
 
 def run() -> NoReturn:
-    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else somebody wants it ignored, or handles it
+    ours = (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )  # else somebody wants it ignored, or handles it
     if ours:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
     from lattice.cli.main import run as run_command

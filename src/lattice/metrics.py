@@ -6,7 +6,10 @@ from prometheus_client.exposition import generate_latest
 REGISTRY = CollectorRegistry()
 
 REQUESTS = Counter(
-    "lattice_api_requests_total", "Requests answered, by verb, resource and status code.", ["verb", "resource", "code"], registry=REGISTRY
+    "lattice_api_requests_total",
+    "Requests answered, by verb, resource and status code.",
+    ["verb", "resource", "code"],
+    registry=REGISTRY,
 )
 REQUEST_SECONDS = Histogram(
     "lattice_api_request_duration_seconds",
@@ -16,7 +19,9 @@ REQUEST_SECONDS = Histogram(
     registry=REGISTRY,
 )
 WATCHES = Gauge("lattice_api_watches", "Watches open now.", registry=REGISTRY)
-REVISION = Gauge("lattice_store_revision", "Newest revision of the store that this server knows.", registry=REGISTRY)
+REVISION = Gauge(
+    "lattice_store_revision", "Newest revision of the store that this server knows.", registry=REGISTRY
+)
 LEADER = Gauge("lattice_leader", "1 on the server that acts, 0 on those that stand by.", registry=REGISTRY)
 COLLECTED = Counter(
     "lattice_garbage_collected_total",
@@ -50,14 +55,21 @@ RECONCILE_SECONDS = Histogram(
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
     registry=REGISTRY,
 )
-CONTROLLER_DEPTH = Gauge("lattice_controller_queue_depth", "Keys that are ready and wait for a worker.", ["controller"], registry=REGISTRY)
+CONTROLLER_DEPTH = Gauge(
+    "lattice_controller_queue_depth",
+    "Keys that are ready and wait for a worker.",
+    ["controller"],
+    registry=REGISTRY,
+)
 CONTROLLER_RETRIES = Counter(
     "lattice_controller_retries_total",
     "Looks that are taken again because one failed or met a conflict.",
     ["controller"],
     registry=REGISTRY,
 )
-SCHEDULING_ATTEMPTS = Counter("scheduling_attempts_total", "Attempts to find a node for a workload.", registry=REGISTRY)
+SCHEDULING_ATTEMPTS = Counter(
+    "scheduling_attempts_total", "Attempts to find a node for a workload.", registry=REGISTRY
+)
 ATTEMPTS = Counter(
     "lattice_scheduling_attempts_total",
     "Decisions about one service or workload: placed or refused, with the service's verdict; and bound, unplaced or lost, of a workload.",
@@ -66,7 +78,9 @@ ATTEMPTS = Counter(
 )
 ATTEMPT_BOUND, ATTEMPT_UNPLACED = ATTEMPTS.labels("bound", "Bound"), ATTEMPTS.labels("unplaced", "NoNodeFits")
 ATTEMPT_LOST = ATTEMPTS.labels("lost", "Conflict")
-SCHEDULING_FAILURES = Counter("scheduling_failures_total", "Attempts that found no node, or lost it to another.", registry=REGISTRY)
+SCHEDULING_FAILURES = Counter(
+    "scheduling_failures_total", "Attempts that found no node, or lost it to another.", registry=REGISTRY
+)
 SCHEDULING_SECONDS = Histogram(
     "lattice_scheduling_duration_seconds",
     "Time of one scheduling cycle, by phase: decide finds nodes for a batch of workloads, bind writes it down.",
@@ -75,18 +89,34 @@ SCHEDULING_SECONDS = Histogram(
     registry=REGISTRY,
 )
 RECONCILIATION_ACTIONS = Counter(
-    "reconciliation_actions_total", "What was done to bring workloads to their desired state, by action.", ["action"], registry=REGISTRY
+    "reconciliation_actions_total",
+    "What was done to bring workloads to their desired state, by action.",
+    ["action"],
+    registry=REGISTRY,
 )
-RETRIES = Counter("retry_total", "Workloads that were tried again, by the retry rules or by hand.", registry=REGISTRY)
+RETRIES = Counter(
+    "retry_total", "Workloads that were tried again, by the retry rules or by hand.", registry=REGISTRY
+)
 DRIFT = Counter(
-    "lattice_drift_total", "Differences found between what a node holds and what it was told, by type.", ["type"], registry=REGISTRY
+    "lattice_drift_total",
+    "Differences found between what a node holds and what it was told, by type.",
+    ["type"],
+    registry=REGISTRY,
 )
 NODES_UNHEALTHY = Counter("node_unhealthy_total", "Times that a node stopped being ready.", registry=REGISTRY)
 AGENTS = Gauge("lattice_agents_connected", "Agents whose connection this server holds.", registry=REGISTRY)
 AGENTS_REFUSED = Counter(
-    "lattice_agent_connections_refused_total", "Connections of agents that were refused or ended, by reason.", ["reason"], registry=REGISTRY
+    "lattice_agent_connections_refused_total",
+    "Connections of agents that were refused or ended, by reason.",
+    ["reason"],
+    registry=REGISTRY,
 )
-JOINS = Counter("lattice_joins_total", "Machines that asked to become a node, by outcome: joined, refused.", ["outcome"], registry=REGISTRY)
+JOINS = Counter(
+    "lattice_joins_total",
+    "Machines that asked to become a node, by outcome: joined, refused.",
+    ["outcome"],
+    registry=REGISTRY,
+)
 PENDING_SERVICES = Gauge(
     "lattice_pending_services",
     "Services that are not all placed, by verdict: Never, NotNow, OverBudget, NoPrice, NotHere, or Undecided; and by the reason of their "
@@ -95,7 +125,12 @@ PENDING_SERVICES = Gauge(
     registry=REGISTRY,
 )
 OF_BUDGET = ["ledger", "pool"]  # the pool is empty where the budget is not a pool's
-BUDGET_LIMIT = Gauge("lattice_budget_limit_dollars", "What may be spent in a month, by ledger and pool.", OF_BUDGET, registry=REGISTRY)
+BUDGET_LIMIT = Gauge(
+    "lattice_budget_limit_dollars",
+    "What may be spent in a month, by ledger and pool.",
+    OF_BUDGET,
+    registry=REGISTRY,
+)
 BUDGET_COMMITTED = Gauge(
     "lattice_budget_committed_dollars_per_hour",
     "Cost of all machines of a budget, by ledger and pool.",
@@ -103,7 +138,10 @@ BUDGET_COMMITTED = Gauge(
     registry=REGISTRY,
 )
 BUDGET_SPENT = Gauge(
-    "lattice_budget_spent_dollars", "Spent in this calendar month so far, by ledger and pool.", OF_BUDGET, registry=REGISTRY
+    "lattice_budget_spent_dollars",
+    "Spent in this calendar month so far, by ledger and pool.",
+    OF_BUDGET,
+    registry=REGISTRY,
 )
 BUDGET_PROJECTED = Gauge(
     "lattice_budget_projected_dollars",

@@ -50,7 +50,9 @@ class Beat:
 
     usage: Usage | None = None
     workload_usage: Mapping[str, Usage] | None = None  # by path
-    workloads: Mapping[str, Spoken | None] = field(default_factory=dict)  # by path; None: it is not there any more
+    workloads: Mapping[str, Spoken | None] = field(
+        default_factory=dict
+    )  # by path; None: it is not there any more
     is_whole: bool = False  # whatever `workloads` does not list is not there
     order: int = 0  # number of the last order that the agent had carried out when it said this
 
@@ -121,7 +123,9 @@ class Presence:
         fresh = Heard(self._sessions, now, since=now)
         # what it has carried out is counted per connection, since orders are sent anew on each
         if known is not None:
-            fresh = replace(known, session=self._sessions, at=now, since=now, order=0, is_connected=True, has_spoken=False)
+            fresh = replace(
+                known, session=self._sessions, at=now, since=now, order=0, is_connected=True, has_spoken=False
+            )
         self._heard[node] = fresh
         self._orders[node] = _Orders()
         self._tell(Told(node, ()))

@@ -13,7 +13,9 @@ class Setting:
 
 
 SETTINGS = (
-    Setting("data-dir", ("LATTICE_DATA_DIR",), "./.lattice", "Folder for the store, the log and the kubeconfig."),
+    Setting(
+        "data-dir", ("LATTICE_DATA_DIR",), "./.lattice", "Folder for the store, the log and the kubeconfig."
+    ),
     Setting(
         "store",
         ("LATTICE_STORE",),
@@ -22,12 +24,23 @@ SETTINGS = (
     ),
     Setting("listen", ("LATTICE_LISTEN",), "127.0.0.1", "Address to listen on."),
     Setting("port", ("LATTICE_PORT",), 7443, "Port to listen on; 0 picks a free one."),
-    Setting("agents-port", ("LATTICE_AGENTS_PORT",), 0, "Port at which agents connect; 0 is the one after --port, or a free one."),
     Setting(
-        "advertise", ("LATTICE_ADVERTISE",), "", "Host name or address that clients use; it goes into the certificate and the kubeconfig."
+        "agents-port",
+        ("LATTICE_AGENTS_PORT",),
+        0,
+        "Port at which agents connect; 0 is the one after --port, or a free one.",
     ),
     Setting(
-        "instance-id", ("SCHEDULER_INSTANCE_ID",), "", "Name of this server among others; made from host name and process id if empty."
+        "advertise",
+        ("LATTICE_ADVERTISE",),
+        "",
+        "Host name or address that clients use; it goes into the certificate and the kubeconfig.",
+    ),
+    Setting(
+        "instance-id",
+        ("SCHEDULER_INSTANCE_ID",),
+        "",
+        "Name of this server among others; made from host name and process id if empty.",
     ),
     Setting("lease-ttl", ("LEADER_LEASE_TTL",), 15.0, "Seconds after which a silent leader is replaced."),
     Setting("history", ("LATTICE_HISTORY",), 600.0, "Seconds of history that watches can resume from."),
@@ -38,7 +51,12 @@ SETTINGS = (
         "",
         "CSV files of prices that go before the built-in ones, separated by commas; read again when they change.",
     ),
-    Setting("latency", ("LATTICE_LATENCY",), "", "CSV file of measured round trips (from,to,ms); read again when it changes."),
+    Setting(
+        "latency",
+        ("LATTICE_LATENCY",),
+        "",
+        "CSV file of measured round trips (from,to,ms); read again when it changes.",
+    ),
     Setting(
         "fleet-time-limit",
         ("LATTICE_FLEET_TIME_LIMIT",),
@@ -46,23 +64,67 @@ SETTINGS = (
         "Seconds that a question about the fleet may wait for its turn, and then take; what an optimise searches comes on top.",
     ),
     Setting("heartbeat", ("LATTICE_HEARTBEAT",), 10.0, "Seconds between two heartbeats of an agent."),
-    Setting("node-lost-after", ("LATTICE_NODE_LOST_AFTER",), 40.0, "Seconds of silence after which a node is not ready."),
-    Setting("replace-after", ("LATTICE_REPLACE_AFTER",), 120.0, "Seconds of silence after which what a node ran is started elsewhere."),
-    Setting("evictions-per-second", ("LATTICE_EVICTIONS_PER_SECOND",), 0.1, "Silent nodes of one zone that are given up per second."),
     Setting(
-        "reconcile-interval", ("RECONCILE_INTERVAL",), 5.0, "Seconds at most between two looks at a workload that is not as it should be."
+        "node-lost-after",
+        ("LATTICE_NODE_LOST_AFTER",),
+        40.0,
+        "Seconds of silence after which a node is not ready.",
+    ),
+    Setting(
+        "replace-after",
+        ("LATTICE_REPLACE_AFTER",),
+        120.0,
+        "Seconds of silence after which what a node ran is started elsewhere.",
+    ),
+    Setting(
+        "evictions-per-second",
+        ("LATTICE_EVICTIONS_PER_SECOND",),
+        0.1,
+        "Silent nodes of one zone that are given up per second.",
+    ),
+    Setting(
+        "reconcile-interval",
+        ("RECONCILE_INTERVAL",),
+        5.0,
+        "Seconds at most between two looks at a workload that is not as it should be.",
     ),
     Setting("reconcile-workers", ("RECONCILE_WORKERS",), 8, "Workloads that are worked on at once."),
     Setting(
-        "retry-first", ("LATTICE_RETRY_FIRST",), 5.0, "Seconds from a workload's first failure until it is tried again; doubles with each."
+        "retry-first",
+        ("LATTICE_RETRY_FIRST",),
+        5.0,
+        "Seconds from a workload's first failure until it is tried again; doubles with each.",
     ),
-    Setting("retry-longest", ("LATTICE_RETRY_LONGEST",), 120.0, "Seconds that a workload which failed waits at most."),
-    Setting("retry-attempts", ("LATTICE_RETRY_ATTEMPTS",), 5, "So many failures end a workload."),
-    Setting("missing-grace", ("LATTICE_MISSING_GRACE",), 15.0, "Seconds that a node has to show a workload that it was told to start."),
-    Setting("start-grace", ("LATTICE_START_GRACE",), 300.0, "Seconds that a workload may take to start, fetching its image included."),
-    Setting("stop-grace", ("LATTICE_STOP_GRACE",), 60.0, "Seconds that a workload may take to stop before it is told once more."),
     Setting(
-        "room-grace", ("LATTICE_ROOM_GRACE",), 10.0, "Seconds that a replica which no node takes waits for room before its cluster grows."
+        "retry-longest",
+        ("LATTICE_RETRY_LONGEST",),
+        120.0,
+        "Seconds that a workload which failed waits at most.",
+    ),
+    Setting("retry-attempts", ("LATTICE_RETRY_ATTEMPTS",), 5, "So many failures end a workload."),
+    Setting(
+        "missing-grace",
+        ("LATTICE_MISSING_GRACE",),
+        15.0,
+        "Seconds that a node has to show a workload that it was told to start.",
+    ),
+    Setting(
+        "start-grace",
+        ("LATTICE_START_GRACE",),
+        300.0,
+        "Seconds that a workload may take to start, fetching its image included.",
+    ),
+    Setting(
+        "stop-grace",
+        ("LATTICE_STOP_GRACE",),
+        60.0,
+        "Seconds that a workload may take to stop before it is told once more.",
+    ),
+    Setting(
+        "room-grace",
+        ("LATTICE_ROOM_GRACE",),
+        10.0,
+        "Seconds that a replica which no node takes waits for room before its cluster grows.",
     ),
     Setting(
         "providers",
@@ -89,7 +151,12 @@ SETTINGS = (
         "",
         "Networks that webhooks may call though they are not public, such as 10.1.0.0/16, separated by commas.",
     ),
-    Setting("webhook-ca", ("LATTICE_WEBHOOK_CA",), "", "PEM file of certificate authorities that webhooks trust besides the system's."),
+    Setting(
+        "webhook-ca",
+        ("LATTICE_WEBHOOK_CA",),
+        "",
+        "PEM file of certificate authorities that webhooks trust besides the system's.",
+    ),
     Setting(
         "profile",
         ("LATTICE_PROFILE",),

@@ -45,7 +45,9 @@ class _Kept:
     is_kept = True
 
     def __init__(self, tracer: "Tracer", name: str, attributes: dict[str, Value]) -> None:
-        self._entered = tracer.start_as_current_span(name, attributes={f"lattice.{key}": value for key, value in attributes.items()})
+        self._entered = tracer.start_as_current_span(
+            name, attributes={f"lattice.{key}": value for key, value in attributes.items()}
+        )
 
     def tell(self, **attributes: Value) -> None:
         for key, value in attributes.items():

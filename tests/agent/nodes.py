@@ -41,7 +41,9 @@ class Node:
 
     async def ended(self, one: InstanceId, within: float = 60.0) -> Instance:
         async def look() -> Instance | None:
-            return next((each for each in await self.runtime.list() if each.id == one and not each.live), None)
+            return next(
+                (each for each in await self.runtime.list() if each.id == one and not each.live), None
+            )
 
         found: Instance = await until(look, within)
         return found
@@ -60,7 +62,9 @@ async def a_node(folder: Path, options: Options | None = None) -> AsyncIterator[
         node.state.close()
 
 
-def on_node(folder: Path, case: Callable[[Node], Coroutine[Any, Any, None]], options: Options | None = None) -> None:
+def on_node(
+    folder: Path, case: Callable[[Node], Coroutine[Any, Any, None]], options: Options | None = None
+) -> None:
     async def whole() -> None:
         async with a_node(folder, options) as node:
             await case(node)
@@ -69,11 +73,16 @@ def on_node(folder: Path, case: Callable[[Node], Coroutine[Any, Any, None]], opt
 
 
 @contextmanager
-def an_agent(folder: Path, *specs: RunSpec, contact_every: float = 0) -> Iterator[tuple[subprocess.Popen[str], list[Instance]]]:
+def an_agent(
+    folder: Path, *specs: RunSpec, contact_every: float = 0
+) -> Iterator[tuple[subprocess.Popen[str], list[Instance]]]:
     """An agent process that has started what it was given; killed at the end, if it lives still."""
     words = [msgspec.json.encode(spec).decode() for spec in specs]
     process = subprocess.Popen(
-        [sys.executable, SMALL_AGENT, str(folder), str(contact_every), *words], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, SMALL_AGENT, str(folder), str(contact_every), *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         assert process.stdout

@@ -32,4 +32,10 @@ async def main(folder: Path, contact_every: float, specs: list[RunSpec]) -> None
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), float(sys.argv[2]), [msgspec.json.decode(word, type=RunSpec) for word in sys.argv[3:]]))
+    asyncio.run(
+        main(
+            Path(sys.argv[1]),
+            float(sys.argv[2]),
+            [msgspec.json.decode(word, type=RunSpec) for word in sys.argv[3:]],
+        )
+    )

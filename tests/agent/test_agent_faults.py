@@ -39,7 +39,9 @@ class World:
             await leader.add(a_workload(name))
         for name in NODES:
             self.nodes[name] = a_machine(self.clock, self.servers, name)
-            self.nodes[name].machine.behaviours[""] = Behaviour(start_takes=self.rng.random() * 3, stop_takes=self.rng.random() * 10)
+            self.nodes[name].machine.behaviours[""] = Behaviour(
+                start_takes=self.rng.random() * 3, stop_takes=self.rng.random() * 10
+            )
             self.nodes[name].start()
 
     async def elect(self) -> None:
@@ -64,7 +66,9 @@ class World:
             return
         self.homes[name] = self.rng.choice(NODES)
         self.runs[name] += 1
-        await self.servers[self.leading].bind(name, applied(self.homes[name], run=self.runs[name], revision=REVISION))
+        await self.servers[self.leading].bind(
+            name, applied(self.homes[name], run=self.runs[name], revision=REVISION)
+        )
 
     async def fault(self) -> None:
         node = self.nodes[self.rng.choice(NODES)]
@@ -86,7 +90,9 @@ class World:
     async def restart(self, node: Node) -> None:
         name = node.net.peer.node
         await node.kill()
-        self.nodes[name] = a_machine(self.clock, self.servers, name, former=node, addresses=self.rng.sample(SERVERS, 2))
+        self.nodes[name] = a_machine(
+            self.clock, self.servers, name, former=node, addresses=self.rng.sample(SERVERS, 2)
+        )
         self.nodes[name].net.is_cut = node.net.is_cut
         self.nodes[name].start()
 

@@ -118,7 +118,9 @@ def test_after_a_restart_nothing_is_done_before_the_control_plane_was_heard() ->
         async with running(first):
             await order(leader, clock)
             await order(leader, clock, "api")
-        forgetful = msgspec.structs.replace(first.memory.state, wanted=())  # it could not write down what it was told last
+        forgetful = msgspec.structs.replace(
+            first.memory.state, wanted=()
+        )  # it could not write down what it was told last
         first.memory.state = forgetful
         second = a_machine(clock, {HOME: leader}, former=first)
         second.net.is_cut = True
@@ -268,7 +270,9 @@ def test_a_node_that_is_cut_off_keeps_or_stops_as_it_was_told(disconnect: Discon
                 assert stop - last >= 49.0, "not before a heartbeat's worth of its time"
             node.net.is_cut = False
             await clock.advance(30)
-            assert state(leader) == (("Running", 1, True, "") if survives else ("Failed", 1, False, "DISCONNECTED"))
+            assert state(leader) == (
+                ("Running", 1, True, "") if survives else ("Failed", 1, False, "DISCONNECTED")
+            )
 
     play(story)
 
@@ -277,7 +281,10 @@ def test_probes_say_when_it_is_ready_and_when_it_is_lost() -> None:
     probe = Probe(exec=ExecProbe(command=("check",)), period_seconds=1, failure_threshold=2)
     container = Container(
         command=("serve",),
-        probes=Probes(readiness=probe, liveness=Probe(exec=probe.exec, period_seconds=5, failure_threshold=2, initial_delay_seconds=10)),
+        probes=Probes(
+            readiness=probe,
+            liveness=Probe(exec=probe.exec, period_seconds=5, failure_threshold=2, initial_delay_seconds=10),
+        ),
     )
 
     async def story(leader: Leader, clock: VirtualClock) -> None:
@@ -343,7 +350,9 @@ def test_a_container_that_fails_takes_its_workload_with_it_and_both_start_again(
         async with running(node):
             await order(leader, clock, containers=two)
             assert len(node.machine.live()) == 2
-            node.machine.end(next(each for each in node.machine.live() if each.container == "side"), killed=True)
+            node.machine.end(
+                next(each for each in node.machine.live() if each.container == "side"), killed=True
+            )
             copy = next(copy for which, copy in node.machine.copies.items() if which.container == "side")
             copy.end = (137, "SIGKILL", Failure("INSUFFICIENT_RESOURCES", "killed at its memory limit"))
             await clock.advance(15)

@@ -75,7 +75,9 @@ def by_script(story: Callable[[Script, Node, VirtualClock], Coroutine[Any, Any, 
     asyncio.run(asyncio.wait_for(whole(), 60))
 
 
-def orders(term: int, number: int, *names: str, whole: bool = False, state: str = "Running") -> dict[str, pb.Orders]:
+def orders(
+    term: int, number: int, *names: str, whole: bool = False, state: str = "Running"
+) -> dict[str, pb.Orders]:
     assignments = [
         pb.Assignment(workload=f"default/{name}", uid=name, state=state, revision=REVISION, run=1, containers=b'{"main":{"command":["x"]}}', disconnect="keep", stop_after_ms=90000)
         for name in names
@@ -220,7 +222,9 @@ def test_a_server_that_does_not_answer_is_left() -> None:
 
 def test_a_beat_that_would_be_too_large_goes_without_logs() -> None:
     async def story(script: Script, node: Node, clock: VirtualClock) -> None:
-        node.machine.behaviours[""] = Behaviour(start_fails=Failure("RUNTIME_ERROR", "broken"), prints="x" * 1999 + "\n")
+        node.machine.behaviours[""] = Behaviour(
+            start_fails=Failure("RUNTIME_ERROR", "broken"), prints="x" * 1999 + "\n"
+        )
         await script.welcome()
         await script.say(**orders(5, 1, *(f"w{number}" for number in range(400)), whole=True))
         await clock.advance(3)

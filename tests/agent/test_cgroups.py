@@ -17,7 +17,11 @@ V2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate 0 0\n"
     ("limits", "version", "controllers", "expected"),
     [
         pytest.param(
-            Limits(cpu=1500, memory=1024), 2, BOTH, {"cpu.max": "150000 100000", "memory.max": "1024", "memory.swap.max": "0"}, id="v2"
+            Limits(cpu=1500, memory=1024),
+            2,
+            BOTH,
+            {"cpu.max": "150000 100000", "memory.max": "1024", "memory.swap.max": "0"},
+            id="v2",
         ),
         pytest.param(
             Limits(cpu=250, memory=1024),
@@ -26,12 +30,20 @@ V2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate 0 0\n"
             {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "25000", "memory.limit_in_bytes": "1024"},
             id="v1",
         ),
-        pytest.param(Limits(cpu=1), 2, BOTH, {"cpu.max": "1000 100000"}, id="the kernel takes no quota below a millisecond"),
+        pytest.param(
+            Limits(cpu=1),
+            2,
+            BOTH,
+            {"cpu.max": "1000 100000"},
+            id="the kernel takes no quota below a millisecond",
+        ),
         pytest.param(Limits(), 2, BOTH, {}, id="no limit, nothing to write"),
         pytest.param(Limits(cpu=1000), 2, frozenset(), {}, id="a hierarchy that cannot limit"),
     ],
 )
-def test_what_is_written(limits: Limits, version: Literal[1, 2], controllers: frozenset[str], expected: dict[str, str]) -> None:
+def test_what_is_written(
+    limits: Limits, version: Literal[1, 2], controllers: frozenset[str], expected: dict[str, str]
+) -> None:
     assert settings(limits, version, controllers) == expected
 
 
@@ -39,9 +51,14 @@ def test_what_is_written(limits: Limits, version: Literal[1, 2], controllers: fr
     ("mounts", "own", "expected"),
     [
         pytest.param(
-            V1, "4:memory:/job/7\n1:cpu,cpuacct:/\n", ["/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/memory/job/7"], id="v1: below our own"
+            V1,
+            "4:memory:/job/7\n1:cpu,cpuacct:/\n",
+            ["/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/memory/job/7"],
+            id="v1: below our own",
         ),
-        pytest.param(V2, "0::/system.slice/lattice.service\n", ["/sys/fs/cgroup/system.slice"], id="v2: beside our own"),
+        pytest.param(
+            V2, "0::/system.slice/lattice.service\n", ["/sys/fs/cgroup/system.slice"], id="v2: beside our own"
+        ),
         pytest.param(V2, "0::/\n", ["/sys/fs/cgroup"], id="v2: below the root, if we are there"),
     ],
 )

@@ -65,7 +65,12 @@ def test_starts_fail_as_often_as_told() -> None:
     async def case() -> None:
         machine, _ = a_machine(Behaviour(start_fails=BROKEN, failing_starts=2))
         runtime = FakeRuntime(machine, Pages())
-        assert [(await runtime.start(a_spec("x", attempt=n))).failure for n in range(4)] == [BROKEN, BROKEN, None, None]
+        assert [(await runtime.start(a_spec("x", attempt=n))).failure for n in range(4)] == [
+            BROKEN,
+            BROKEN,
+            None,
+            None,
+        ]
 
     asyncio.run(case())
 
@@ -141,4 +146,8 @@ def test_it_starts_no_process_and_reads_no_file(tmp_path: Path) -> None:
     import lattice.agent.runtimes.fake as module
 
     text = Path(module.__file__).read_text()
-    assert not [word for word in ("subprocess", "os.", "open(", "asyncio", "time.") if word in text.replace("Protocol", "")]
+    assert not [
+        word
+        for word in ("subprocess", "os.", "open(", "asyncio", "time.")
+        if word in text.replace("Protocol", "")
+    ]

@@ -20,7 +20,9 @@ HOME, OTHER = "leader:7444", "other:7444"
 
 
 @asynccontextmanager
-async def an_api(folder: Path, agents: str, authority: Authority = AUTHORITY) -> AsyncIterator[tuple[str, list[str]]]:
+async def an_api(
+    folder: Path, agents: str, authority: Authority = AUTHORITY
+) -> AsyncIterator[tuple[str, list[str]]]:
     """One that only says where agents connect, and which servers it knows."""
     named: list[str] = []
 
@@ -57,8 +59,12 @@ def test_those_that_it_was_given_are_asked_and_then_those_that_they_name(tmp_pat
                 return await asyncio.to_thread(look_up, identity, servers)
 
             assert await found(a) == ["a:7444", "b:7444", "c:7444"]
-            assert await found(f"{c}, {b}") == ["c:7444", "b:7444"], "the first of them names more than are asked"
-            assert await found(f"https://127.0.0.1:1,{b}") == ["b:7444", "c:7444", "a:7444"], "the first that it was given is down"
+            assert await found(f"{c}, {b}") == ["c:7444", "b:7444"], (
+                "the first of them names more than are asked"
+            )
+            assert await found(f"https://127.0.0.1:1,{b}") == ["b:7444", "c:7444", "a:7444"], (
+                "the first that it was given is down"
+            )
             assert await found(foreign) == [], "nobody vouches for that one"
 
     asyncio.run(asyncio.wait_for(story(), 60))

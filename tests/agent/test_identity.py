@@ -18,7 +18,9 @@ from lattice.server.access.node_certificates import read_request, sign
 
 def joined(folder: Path, now: datetime) -> Identity:
     identity = Identity.load(folder)
-    identity.joined(_signed(identity.signing_request(), now), AUTHORITY.pem, Place("n1", "https://s:7443", ("s:7444",)))
+    identity.joined(
+        _signed(identity.signing_request(), now), AUTHORITY.pem, Place("n1", "https://s:7443", ("s:7444",))
+    )
     return identity
 
 
@@ -76,7 +78,9 @@ def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left(tmp_path: Pat
     asyncio.run(story())
 
 
-def test_a_machine_that_slept_asks_by_its_key_when_its_certificate_opens_nothing_any_more(tmp_path: Path) -> None:
+def test_a_machine_that_slept_asks_by_its_key_when_its_certificate_opens_nothing_any_more(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         clock = VirtualClock()
         identity = joined(tmp_path, clock.now() - timedelta(hours=72))

@@ -12,7 +12,9 @@ from lattice.presence import Usage as Heard
 
 
 @pytest.mark.parametrize(
-    ("is_part", "used"), [(False, Heard(1900, 5 << 30, 7)), (True, Heard(250, 1 << 20, 3))], ids=["the whole", "a part"]
+    ("is_part", "used"),
+    [(False, Heard(1900, 5 << 30, 7)), (True, Heard(250, 1 << 20, 3))],
+    ids=["the whole", "a part"],
 )
 def test_what_a_node_says_that_it_uses(is_part: bool, used: Heard) -> None:
     async def story() -> None:

@@ -34,19 +34,62 @@ def told(actions: Iterable[Action]) -> list[str]:
         pytest.param([an_order()], [], ["start u1.a1.main #0"], id="what is missing is started"),
         pytest.param([an_order()], [an_instance()], [], id="what runs is left alone"),
         pytest.param([an_order(attempt=3)], [an_instance()], [], id="a retry of what runs is nothing to do"),
-        pytest.param([], [an_instance()], ["stop u1.a1.main: not wanted here"], id="what nobody ordered is stopped"),
-        pytest.param([], [an_instance(state="Exited")], ["remove u1.a1.main"], id="what nobody ordered and has ended is removed"),
-        pytest.param([an_order(desired="Stopped")], [an_instance()], ["stop u1.a1.main: to be stopped"], id="Stopped stops"),
-        pytest.param([an_order(desired="Stopped")], [an_instance(state="Exited", asked=True)], [], id="a stopped one keeps its logs"),
-        pytest.param([an_order()], [an_instance(state="Exited", asked=True)], ["start u1.a1.main #0"], id="a stopped one may run again"),
-        pytest.param([an_order(desired="Deleted")], [an_instance()], ["stop u1.a1.main: to be deleted"], id="Deleted stops"),
-        pytest.param([an_order(desired="Deleted")], [an_instance(state="Exited")], ["remove u1.a1.main"], id="then Deleted removes"),
-        pytest.param([an_order()], [an_instance(state="Exited", failure=FAILED)], [], id="what failed waits for the control plane"),
         pytest.param(
-            [an_order(attempt=1)], [an_instance(state="Exited", failure=FAILED)], ["start u1.a1.main #1"], id="a retry starts it again"
+            [], [an_instance()], ["stop u1.a1.main: not wanted here"], id="what nobody ordered is stopped"
         ),
         pytest.param(
-            [an_order(revision="b2")], [an_instance()], ["stop u1.a1.main: other revision"], id="an update first stops the old one"
+            [],
+            [an_instance(state="Exited")],
+            ["remove u1.a1.main"],
+            id="what nobody ordered and has ended is removed",
+        ),
+        pytest.param(
+            [an_order(desired="Stopped")],
+            [an_instance()],
+            ["stop u1.a1.main: to be stopped"],
+            id="Stopped stops",
+        ),
+        pytest.param(
+            [an_order(desired="Stopped")],
+            [an_instance(state="Exited", asked=True)],
+            [],
+            id="a stopped one keeps its logs",
+        ),
+        pytest.param(
+            [an_order()],
+            [an_instance(state="Exited", asked=True)],
+            ["start u1.a1.main #0"],
+            id="a stopped one may run again",
+        ),
+        pytest.param(
+            [an_order(desired="Deleted")],
+            [an_instance()],
+            ["stop u1.a1.main: to be deleted"],
+            id="Deleted stops",
+        ),
+        pytest.param(
+            [an_order(desired="Deleted")],
+            [an_instance(state="Exited")],
+            ["remove u1.a1.main"],
+            id="then Deleted removes",
+        ),
+        pytest.param(
+            [an_order()],
+            [an_instance(state="Exited", failure=FAILED)],
+            [],
+            id="what failed waits for the control plane",
+        ),
+        pytest.param(
+            [an_order(attempt=1)],
+            [an_instance(state="Exited", failure=FAILED)],
+            ["start u1.a1.main #1"],
+            id="a retry starts it again",
+        ),
+        pytest.param(
+            [an_order(revision="b2")],
+            [an_instance()],
+            ["stop u1.a1.main: other revision"],
+            id="an update first stops the old one",
         ),
         pytest.param(
             [an_order(revision="b2")],
@@ -55,7 +98,10 @@ def told(actions: Iterable[Action]) -> list[str]:
             id="and starts the new one when the old one is dead",
         ),
         pytest.param(
-            [an_order(uid="u2")], [an_instance()], ["stop u1.a1.main: not wanted here"], id="a namesake waits for its predecessor's end"
+            [an_order(uid="u2")],
+            [an_instance()],
+            ["stop u1.a1.main: not wanted here"],
+            id="a namesake waits for its predecessor's end",
         ),
         pytest.param(
             [an_order(containers={"new": Container(command=("a",))})],
@@ -91,22 +137,40 @@ def test_plan(wanted: list[Assignment], running: list[Instance], expected: list[
     ("order", "field", "expected"),
     [
         pytest.param(
-            an_order(limits=Limits(500, 64)), "limits", Limits(500, 64), id="limits of the workload hold when containers state none"
+            an_order(limits=Limits(500, 64)),
+            "limits",
+            Limits(500, 64),
+            id="limits of the workload hold when containers state none",
         ),
         pytest.param(
             an_order(
-                limits=Limits(500, 64), containers={"main": Container(command=("a",), resources=ContainerResources(limits={"cpu": "250m"}))}
+                limits=Limits(500, 64),
+                containers={
+                    "main": Container(command=("a",), resources=ContainerResources(limits={"cpu": "250m"}))
+                },
             ),
             "limits",
             Limits(cpu=250),
             id="a container's own limits go first",
         ),
-        pytest.param(an_order(disconnect=Disconnect(policy="stop", stop_after="45s")), "stop_after", 45.0, id="stop gives a deadline"),
-        pytest.param(an_order(disconnect=Disconnect(policy="keep")), "stop_after", None, id="keep gives none"),
+        pytest.param(
+            an_order(disconnect=Disconnect(policy="stop", stop_after="45s")),
+            "stop_after",
+            45.0,
+            id="stop gives a deadline",
+        ),
+        pytest.param(
+            an_order(disconnect=Disconnect(policy="keep")), "stop_after", None, id="keep gives none"
+        ),
         pytest.param(
             an_order(
                 ports={"http": 31000, "other": 1},
-                containers={"main": Container(command=("a",), ports=(Port(name="http"), Port(name="fixed", port=80), Port(name="free")))},
+                containers={
+                    "main": Container(
+                        command=("a",),
+                        ports=(Port(name="http"), Port(name="fixed", port=80), Port(name="free")),
+                    )
+                },
             ),
             "ports",
             {"http": 31000, "fixed": 80},
@@ -120,7 +184,10 @@ def test_what_a_container_is_started_with(order: Assignment, field: str, expecte
 
 def test_a_workload_becomes_an_order() -> None:
     spec = WorkloadSpec(
-        containers={"main": Container(command=("a",))}, revision="a" * 24, limits={"cpu": "1", "memory": "1Ki"}, desired_state="Stopped"
+        containers={"main": Container(command=("a",))},
+        revision="a" * 24,
+        limits={"cpu": "1", "memory": "1Ki"},
+        desired_state="Stopped",
     )
     order = assignment("default/web", "u1", spec)
     assert (order.revision, order.desired, order.limits) == ("a" * 24, "Stopped", Limits(1000, 1024))
@@ -143,7 +210,10 @@ instances = st.builds(
     an_instance,
     workload=NAMES,
     id=st.builds(
-        which, uid=st.sampled_from(["u1", "u2", "u3"]), revision=st.sampled_from(["a1", "b2"]), container=st.sampled_from(["main", "side"])
+        which,
+        uid=st.sampled_from(["u1", "u2", "u3"]),
+        revision=st.sampled_from(["a1", "b2"]),
+        container=st.sampled_from(["main", "side"]),
     ),
     state=st.sampled_from(["Starting", "Running", "Exited"]),
     attempt=st.integers(0, 2),
@@ -160,7 +230,10 @@ def one_each(found: list[Instance]) -> list[Instance]:
     for each in found:
         if each.id in kept or owner.setdefault(each.id.uid, each.workload) != each.workload:
             continue
-        if each.live and live.setdefault(each.workload, (each.id.uid, each.id.revision)) != (each.id.uid, each.id.revision):
+        if each.live and live.setdefault(each.workload, (each.id.uid, each.id.revision)) != (
+            each.id.uid,
+            each.id.revision,
+        ):
             continue
         kept[each.id] = each
     return list(kept.values())
@@ -178,7 +251,9 @@ class Slow:
             del self.there[action.id]
         elif isinstance(action, Stop):
             assert self.there[action.id].live
-            self.there[action.id] = msgspec.structs.replace(self.there[action.id], state="Exited", asked=True, failure=None)
+            self.there[action.id] = msgspec.structs.replace(
+                self.there[action.id], state="Exited", asked=True, failure=None
+            )
         else:
             spec = action.spec
             assert spec.id not in self.there or not self.there[spec.id].live
@@ -187,7 +262,11 @@ class Slow:
 
     def check(self) -> None:
         for name in {each.workload for each in self.there.values()}:
-            copies = {(each.id.uid, each.id.revision) for each in self.there.values() if each.live and each.workload == name}
+            copies = {
+                (each.id.uid, each.id.revision)
+                for each in self.there.values()
+                if each.live and each.workload == name
+            }
             assert len(copies) <= 1, f"two copies of {name}: {copies}"
 
 
@@ -197,7 +276,10 @@ def should_live(wanted: list[Assignment], there: list[Instance]) -> set[Any]:
     for order in wanted:
         rank = (order.term, order.desired == "Running", order.uid, order.revision, order.attempt)
         other = best.get(order.workload)
-        if other is None or (other.term, other.desired == "Running", other.uid, other.revision, other.attempt) <= rank:
+        if (
+            other is None
+            or (other.term, other.desired == "Running", other.uid, other.revision, other.attempt) <= rank
+        ):
             best[order.workload] = order
     spent = {
         each.id
@@ -206,7 +288,12 @@ def should_live(wanted: list[Assignment], there: list[Instance]) -> set[Any]:
         for order in [best.get(each.workload)]
         if order and each.attempt >= order.attempt
     }
-    alive = {which(o.uid, o.revision, name) for o in best.values() if o.desired == "Running" for name in o.containers}
+    alive = {
+        which(o.uid, o.revision, name)
+        for o in best.values()
+        if o.desired == "Running"
+        for name in o.containers
+    }
     return alive - spent
 
 
@@ -233,14 +320,21 @@ def test_doing_what_is_planned_never_makes_two_copies_and_comes_to_rest(
         for action in plan(wanted, machine.there.values()):
             machine.do(action)
     assert plan(wanted, machine.there.values()) == []
-    ranks = [(order.workload, order.term, order.desired == "Running", order.uid, order.revision, order.attempt) for order in wanted]
+    ranks = [
+        (order.workload, order.term, order.desired == "Running", order.uid, order.revision, order.attempt)
+        for order in wanted
+    ]
     if len(set(ranks)) == len(ranks):  # two orders that differ in containers only: either will do
-        assert {each.id for each in machine.there.values() if each.live} == should_live(wanted, list(machine.there.values()))
+        assert {each.id for each in machine.there.values() if each.live} == should_live(
+            wanted, list(machine.there.values())
+        )
 
 
 @given(wanted=st.lists(orders, max_size=4), found=st.lists(instances, max_size=6), seed=st.randoms())
 @settings(max_examples=200, deadline=None)
-def test_the_order_in_which_things_are_told_does_not_matter(wanted: list[Assignment], found: list[Instance], seed: Any) -> None:
+def test_the_order_in_which_things_are_told_does_not_matter(
+    wanted: list[Assignment], found: list[Instance], seed: Any
+) -> None:
     there = one_each(found)
     first = plan(wanted, there)
     seed.shuffle(wanted)

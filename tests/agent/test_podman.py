@@ -43,7 +43,10 @@ IMAGE = f"localhost/lattice-podman-test:{os.getpid()}"
             id="registry does not answer",
         ),
         pytest.param(
-            "Error: initializing source docker://x:1: reading manifest 1 in x: manifest unknown", "IMAGE_NOT_FOUND", True, id="no such tag"
+            "Error: initializing source docker://x:1: reading manifest 1 in x: manifest unknown",
+            "IMAGE_NOT_FOUND",
+            True,
+            id="no such tag",
         ),
         pytest.param(
             'Error: runc: exec: "/x": stat /x: no such file or directory: OCI runtime attempted to invoke a command that was not found',
@@ -91,7 +94,10 @@ def test_a_node_without_containers_refuses_images_and_runs_the_rest(tmp_path: Pa
         runtime = CombinedRuntime({"process": fake}, {"container": "podman is not installed"})
         refused = await runtime.start(a_spec(container=Container(image="nginx")))
         assert refused.failure
-        assert refused.failure.message == "runtime not available: this node has no container runtime: podman is not installed"
+        assert (
+            refused.failure.message
+            == "runtime not available: this node has no container runtime: podman is not installed"
+        )
         other = which(uid="u2")
         assert (await runtime.start(a_spec("x", id=other, workload="default/api"))).live
         assert [(each.id.uid, each.live) for each in await runtime.list()] == [("u1", False), ("u2", True)]
@@ -123,12 +129,18 @@ def real() -> Iterator[podman.Podman]:
         with tarfile.open(root / "image.tar", "w") as archive:
             archive.add(root / "bin", "bin")
             archive.add(root / "www", "www")
-        subprocess.run([*found.words, "import", "--quiet", str(root / "image.tar"), IMAGE], check=True, capture_output=True)
+        subprocess.run(
+            [*found.words, "import", "--quiet", str(root / "image.tar"), IMAGE],
+            check=True,
+            capture_output=True,
+        )
     yield found
     subprocess.run([*found.words, "rmi", "--force", IMAGE], check=False, capture_output=True)
 
 
-def on_containers(folder: Path, real: podman.Podman, case: Callable[[ContainerRuntime], Coroutine[Any, Any, None]]) -> None:
+def on_containers(
+    folder: Path, real: podman.Podman, case: Callable[[ContainerRuntime], Coroutine[Any, Any, None]]
+) -> None:
     async def whole() -> None:
         state = StateFile(folder)
         runtime = ContainerRuntime(folder, state, clock, Guard(folder, clock), real)
@@ -156,11 +168,16 @@ def test_a_port_of_a_container_is_reached_from_outside(tmp_path: Path, real: pod
         free.bind(("127.0.0.1", 0))
         number = free.getsockname()[1]
     container = Container(
-        image=IMAGE, command=("/bin/sh", "-c", "exec httpd -f -p $PORT -h /www"), ports=(Port(name="http"),), env={"A": "b c\nd"}
+        image=IMAGE,
+        command=("/bin/sh", "-c", "exec httpd -f -p $PORT -h /www"),
+        ports=(Port(name="http"),),
+        env={"A": "b c\nd"},
     )
 
     async def case(runtime: ContainerRuntime) -> None:
-        begun = await runtime.start(a_spec(container=container, ports={"http": number}, limits=Limits(200, 32 << 20)))
+        begun = await runtime.start(
+            a_spec(container=container, ports={"http": number}, limits=Limits(200, 32 << 20))
+        )
         assert begun.live, begun.failure
         assert begun.enforced == {"cpu": "container", "memory": "container"}
 
@@ -168,7 +185,9 @@ def test_a_port_of_a_container_is_reached_from_outside(tmp_path: Path, real: pod
             return (await runtime.ask(which(), Probe(http=HttpProbe(port="http", path="/index.html")))).ok
 
         await until(answers)
-        second = await runtime.start(a_spec(container=container, ports={"http": number}, id=which(uid="u2"), workload="default/other"))
+        second = await runtime.start(
+            a_spec(container=container, ports={"http": number}, id=which(uid="u2"), workload="default/other")
+        )
         assert second.failure
         assert second.failure.reason == "PORT_TAKEN"
 
@@ -179,12 +198,26 @@ def test_a_port_of_a_container_is_reached_from_outside(tmp_path: Path, real: pod
     ("container", "reason"),
     [
         pytest.param(Container(image="no image:::"), "INVALID_IMAGE", id="no name of an image"),
-        pytest.param(Container(image=IMAGE, command=("/bin/foreign",)), "INVALID_IMAGE", id="a program for another machine"),
-        pytest.param(Container(image=IMAGE, command=("/bin/nothing",)), "COMMAND_NOT_FOUND", id="a command that is not in the image"),
-        pytest.param(Container(image=IMAGE, command=("/bin/sh", "-c", "exit 4")), "RUNTIME_ERROR", id="a command that fails"),
+        pytest.param(
+            Container(image=IMAGE, command=("/bin/foreign",)),
+            "INVALID_IMAGE",
+            id="a program for another machine",
+        ),
+        pytest.param(
+            Container(image=IMAGE, command=("/bin/nothing",)),
+            "COMMAND_NOT_FOUND",
+            id="a command that is not in the image",
+        ),
+        pytest.param(
+            Container(image=IMAGE, command=("/bin/sh", "-c", "exit 4")),
+            "RUNTIME_ERROR",
+            id="a command that fails",
+        ),
     ],
 )
-def test_why_a_container_does_not_run(tmp_path: Path, real: podman.Podman, container: Container, reason: str) -> None:
+def test_why_a_container_does_not_run(
+    tmp_path: Path, real: podman.Podman, container: Container, reason: str
+) -> None:
     async def case(runtime: ContainerRuntime) -> None:
         await runtime.start(a_spec(container=container))
         end = await end_of(runtime)
@@ -198,7 +231,12 @@ def test_a_container_at_its_memory_limit_is_told_as_such(tmp_path: Path, real: p
     greedy = "sleep 0.5; x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done"
 
     async def case(runtime: ContainerRuntime) -> None:
-        await runtime.start(a_spec(container=Container(image=IMAGE, command=("/bin/sh", "-c", greedy)), limits=Limits(memory=16 << 20)))
+        await runtime.start(
+            a_spec(
+                container=Container(image=IMAGE, command=("/bin/sh", "-c", greedy)),
+                limits=Limits(memory=16 << 20),
+            )
+        )
         end = await end_of(runtime)
         assert end.failure
         assert end.signal == "SIGKILL"
@@ -210,7 +248,10 @@ def test_a_container_at_its_memory_limit_is_told_as_such(tmp_path: Path, real: p
 def test_a_container_is_ended_in_time_without_podmans_help(tmp_path: Path, real: podman.Podman) -> None:
     async def case(runtime: ContainerRuntime) -> None:
         await runtime.contact(clock.monotonic())
-        spec = a_spec(container=Container(image=IMAGE, command=("/bin/sh", "-c", "while :; do sleep 1; done")), stop_after=2.0)
+        spec = a_spec(
+            container=Container(image=IMAGE, command=("/bin/sh", "-c", "while :; do sleep 1; done")),
+            stop_after=2.0,
+        )
         assert (await runtime.start(spec)).live
         (post,) = runtime.guard._posts.values()
         assert post.command == ()

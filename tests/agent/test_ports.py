@@ -33,7 +33,9 @@ def a_block(folder: Path) -> Iterator[tuple[int, int]]:
 
 def killed_agent(folder: Path) -> tuple[int, int]:
     """The block of an agent that was killed a moment ago."""
-    with subprocess.Popen([sys.executable, "-c", AGENT, str(folder)], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", AGENT, str(folder)], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout
         first, last = map(int, process.stdout.readline().split())
         process.kill()
@@ -65,7 +67,9 @@ def test_agents_of_one_machine_have_different_ports_and_keep_theirs(folders: Pat
         pytest.param(socket.SOCK_DGRAM, "127.0.0.1", id="udp"),
     ],
 )
-def test_a_block_where_something_of_a_killed_agent_still_listens_is_given_to_nobody_else(folders: Path, kind: int, host: str) -> None:
+def test_a_block_where_something_of_a_killed_agent_still_listens_is_given_to_nobody_else(
+    folders: Path, kind: int, host: str
+) -> None:
     first, last = killed_agent(folders / "a")
     with ExitStack() as stack:
         try:
@@ -87,7 +91,9 @@ def test_a_block_of_a_killed_agent_where_nothing_is_left_can_be_had_again(folder
             assert again != other, "somebody else has it by now"
 
 
-def test_where_something_listens_in_every_block_one_that_no_agent_has_is_taken_all_the_same(folders: Path) -> None:
+def test_where_something_listens_in_every_block_one_that_no_agent_has_is_taken_all_the_same(
+    folders: Path,
+) -> None:
     heard = [frozenset(STARTS)]
     block = PortBlock(folders / "a", lambda: heard[0])
     other = PortBlock(folders / "b", lambda: heard[0])
@@ -100,7 +106,10 @@ def test_where_something_listens_in_every_block_one_that_no_agent_has_is_taken_a
 
 
 def test_what_listens_on_this_machine_is_found() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as caller:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as caller,
+    ):
         found = heard_ports()
         assert server.getsockname()[1] in found
         assert caller.getsockname()[1] not in found, "who only calls somebody does not listen"

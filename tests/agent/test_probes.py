@@ -24,8 +24,20 @@ def a_probe(**rest: Any) -> Probe:
     ("well", "probe", "answers", "expected"),
     [
         pytest.param(False, a_probe(), [YES], True, id="one success makes it well"),
-        pytest.param(False, a_probe(success_threshold=3), [YES, YES, NO, YES, YES], False, id="successes count in a row"),
-        pytest.param(False, a_probe(success_threshold=3), [YES, YES, YES], True, id="three in a row where three are asked"),
+        pytest.param(
+            False,
+            a_probe(success_threshold=3),
+            [YES, YES, NO, YES, YES],
+            False,
+            id="successes count in a row",
+        ),
+        pytest.param(
+            False,
+            a_probe(success_threshold=3),
+            [YES, YES, YES],
+            True,
+            id="three in a row where three are asked",
+        ),
         pytest.param(True, a_probe(), [NO, NO], True, id="two failures are forgiven"),
         pytest.param(True, a_probe(), [NO, NO, NO], False, id="three are not"),
         pytest.param(True, a_probe(), [NO, NO, YES, NO, NO], True, id="failures count in a row"),
@@ -50,9 +62,18 @@ def health_after(probes: Probes | None, *heard: tuple[Any, Answer]) -> Health:
     ("probes", "heard", "expected"),
     [
         pytest.param(None, [], Health(True, True, True), id="without probes what runs is ready"),
-        pytest.param(Probes(readiness=a_probe()), [], Health(True, False, True), id="not ready before it said so"),
-        pytest.param(Probes(readiness=a_probe()), [("readiness", YES)], Health(True, True, True), id="ready when it says so"),
-        pytest.param(Probes(liveness=a_probe()), [], Health(True, True, True), id="alive until shown otherwise"),
+        pytest.param(
+            Probes(readiness=a_probe()), [], Health(True, False, True), id="not ready before it said so"
+        ),
+        pytest.param(
+            Probes(readiness=a_probe()),
+            [("readiness", YES)],
+            Health(True, True, True),
+            id="ready when it says so",
+        ),
+        pytest.param(
+            Probes(liveness=a_probe()), [], Health(True, True, True), id="alive until shown otherwise"
+        ),
         pytest.param(
             Probes(liveness=a_probe(failure_threshold=1)),
             [("liveness", NO)],
@@ -78,7 +99,9 @@ def test_health(probes: Probes | None, heard: list[tuple[Any, Answer]], expected
 
 
 def test_the_others_wait_for_startup() -> None:
-    checkup = Checkup.begin(Probes(startup=a_probe(initial_delay_seconds=5), liveness=a_probe(), readiness=a_probe()), 100)
+    checkup = Checkup.begin(
+        Probes(startup=a_probe(initial_delay_seconds=5), liveness=a_probe(), readiness=a_probe()), 100
+    )
     assert checkup.due() == (105, "startup")
     checkup = checkup.heard("startup", NO, 105)
     assert checkup.due() == (115, "startup")
@@ -97,7 +120,9 @@ def test_it_is_asked_at_its_times_until_it_is_dead() -> None:
             asked.append(clock.monotonic())
             return next(answers)
 
-        probes = Probes(liveness=Probe(tcp=TCP, initial_delay_seconds=3, period_seconds=7, failure_threshold=2))
+        probes = Probes(
+            liveness=Probe(tcp=TCP, initial_delay_seconds=3, period_seconds=7, failure_threshold=2)
+        )
         task = asyncio.create_task(attend(Checkup.begin(probes, 0), clock, asking, told.append))
         await clock.advance(100)
         assert task.done()
@@ -142,8 +167,15 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 @pytest.mark.parametrize(
     ("serve", "make", "expected"),
     [
-        pytest.param(silent, lambda port: Probe(tcp=TcpProbe(port=port)), Answer(True), id="an open port is enough for tcp"),
-        pytest.param(silent, lambda port: Probe(tcp=TcpProbe(port="http")), Answer(True), id="a port by its name"),
+        pytest.param(
+            silent,
+            lambda port: Probe(tcp=TcpProbe(port=port)),
+            Answer(True),
+            id="an open port is enough for tcp",
+        ),
+        pytest.param(
+            silent, lambda port: Probe(tcp=TcpProbe(port="http")), Answer(True), id="a port by its name"
+        ),
         pytest.param(
             silent,
             lambda port: Probe(tcp=TcpProbe(port="grpc")),
@@ -151,9 +183,17 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             id="a name that is nobody's",
         ),
         pytest.param(
-            saying(b"HTTP/1.1 204 No Content\r\n\r\n"), lambda port: Probe(http=HttpProbe(port=port)), Answer(True), id="2xx is well"
+            saying(b"HTTP/1.1 204 No Content\r\n\r\n"),
+            lambda port: Probe(http=HttpProbe(port=port)),
+            Answer(True),
+            id="2xx is well",
         ),
-        pytest.param(saying(b"HTTP/1.1 302 Found\r\n\r\n"), lambda port: Probe(http=HttpProbe(port=port)), Answer(True), id="3xx is well"),
+        pytest.param(
+            saying(b"HTTP/1.1 302 Found\r\n\r\n"),
+            lambda port: Probe(http=HttpProbe(port=port)),
+            Answer(True),
+            id="3xx is well",
+        ),
         pytest.param(
             saying(b"HTTP/1.1 503 Busy\r\n\r\n"),
             lambda port: Probe(http=HttpProbe(port=port)),
@@ -167,7 +207,10 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             id="something else answers",
         ),
         pytest.param(
-            silent, lambda port: Probe(http=HttpProbe(port=port)), Answer(False, "no answer within 1 s"), id="silence is a failure"
+            silent,
+            lambda port: Probe(http=HttpProbe(port=port)),
+            Answer(False, "no answer within 1 s"),
+            id="silence is a failure",
         ),
     ],
 )

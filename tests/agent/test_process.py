@@ -26,20 +26,30 @@ cgroups.prune(cgroups.detect())
 needs_cgroups = pytest.mark.skipif(not HAS_CGROUPS, reason="no cgroup is writable here")
 DETACHED = "import os, time; os.fork() and os._exit(0); os.setsid(); open('child', 'w').write(str(os.getpid())); time.sleep(60)"
 
-OF_THE_C_LIBRARY = 0b11 << 31  # signals 32 and 33: it keeps them for itself, and what `make` starts has one of them ignored
+OF_THE_C_LIBRARY = (
+    0b11 << 31
+)  # signals 32 and 33: it keeps them for itself, and what `make` starts has one of them ignored
 
 
-def test_it_gets_its_ports_its_folder_and_only_its_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_gets_its_ports_its_folder_and_only_its_own_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SECRET_OF_THE_AGENT", "x")
     ports = (Port(name="http"), Port(name="admin-api", port=9001))
-    container = Container(command=("sh", "-c"), args=("env; pwd",), env={"COLOUR": "red", "PEER": "mine"}, ports=ports)
+    container = Container(
+        command=("sh", "-c"), args=("env; pwd",), env={"COLOUR": "red", "PEER": "mine"}, ports=ports
+    )
 
     async def case(node: Node) -> None:
         numbers = {"http": 31001, "admin-api": 31002}
-        await node.runtime.start(a_spec(container=container, ports=numbers, env={"PEER": "10.0.0.1:80", "REGION": "eu"}))
+        await node.runtime.start(
+            a_spec(container=container, ports=numbers, env={"PEER": "10.0.0.1:80", "REGION": "eu"})
+        )
         await node.ended(which())
         lines = (await node.runtime.logs(which(), 100)).splitlines()
-        assert {"PORT=31001", "PORT_HTTP=31001", "PORT_ADMIN_API=31002", "COLOUR=red", "REGION=eu"} <= set(lines)
+        assert {"PORT=31001", "PORT_HTTP=31001", "PORT_ADMIN_API=31002", "COLOUR=red", "REGION=eu"} <= set(
+            lines
+        )
         assert "PEER=mine" in lines
         assert not any("SECRET_OF_THE_AGENT" in line for line in lines)
         assert lines[-1] == str(node.folder / "instances" / str(which()) / "work")
@@ -56,16 +66,30 @@ def test_it_gets_its_ports_its_folder_and_only_its_own_environment(tmp_path: Pat
             'command "no-such-program" was not found on PATH',
             id="a program that is not installed",
         ),
-        pytest.param(("/no/such/file",), "COMMAND_NOT_FOUND", 'command "/no/such/file" does not exist', id="a file that is not there"),
-        pytest.param(("SCRIPT",), "COMMAND_NOT_FOUND", "the program that is to read it", id="a script for a program that is not there"),
+        pytest.param(
+            ("/no/such/file",),
+            "COMMAND_NOT_FOUND",
+            'command "/no/such/file" does not exist',
+            id="a file that is not there",
+        ),
+        pytest.param(
+            ("SCRIPT",),
+            "COMMAND_NOT_FOUND",
+            "the program that is to read it",
+            id="a script for a program that is not there",
+        ),
         pytest.param(("/etc/passwd",), "INVALID_SPEC", "is not executable", id="a file that is no program"),
         pytest.param(("/etc",), "INVALID_SPEC", "is a folder", id="a folder"),
         pytest.param(("NOISE",), "INVALID_SPEC", "Exec format error", id="a program for another machine"),
         pytest.param((), "INVALID_SPEC", "has no command to run", id="nothing at all"),
-        pytest.param(("sh", "-c", "a\0b"), "INVALID_SPEC", "null character", id="a word that no program can be given"),
+        pytest.param(
+            ("sh", "-c", "a\0b"), "INVALID_SPEC", "null character", id="a word that no program can be given"
+        ),
     ],
 )
-def test_what_can_never_run_fails_for_good(tmp_path: Path, command: tuple[str, ...], reason: str, says: str) -> None:
+def test_what_can_never_run_fails_for_good(
+    tmp_path: Path, command: tuple[str, ...], reason: str, says: str
+) -> None:
     for name, content in (("NOISE", b"\x7fELF" + bytes(60)), ("SCRIPT", b"#!/no/such/shell\n")):
         (tmp_path / name).write_bytes(content)
         (tmp_path / name).chmod(0o755)
@@ -108,9 +132,13 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
         pytest.param("TCP", "PORT_BIND_CONFLICT", False, id="one that it asks for by number"),
     ],
 )
-def test_a_port_that_is_taken_is_told_before_anything_runs(tmp_path: Path, protocol: str, reason: str, retryable: bool) -> None:
+def test_a_port_that_is_taken_is_told_before_anything_runs(
+    tmp_path: Path, protocol: str, reason: str, retryable: bool
+) -> None:
     async def case(node: Node) -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM if protocol == "TCP" else socket.SOCK_DGRAM) as holder:
+        with socket.socket(
+            socket.AF_INET, socket.SOCK_STREAM if protocol == "TCP" else socket.SOCK_DGRAM
+        ) as holder:
             holder.bind(("127.0.0.1", 0))
             if protocol == "TCP":
                 holder.listen()
@@ -121,7 +149,10 @@ def test_a_port_that_is_taken_is_told_before_anything_runs(tmp_path: Path, proto
             end = await node.runtime.start(a_spec(container=container, ports={"http": number}))
         assert end.failure
         assert (end.failure.reason, end.failure.retryable) == (reason, retryable)
-        assert end.failure.message == f'port {number}/{protocol} ("http") is taken by another program on this node'
+        assert (
+            end.failure.message
+            == f'port {number}/{protocol} ("http") is taken by another program on this node'
+        )
         assert not (tmp_path / "ran").exists()
 
     on_node(tmp_path / "node", case)
@@ -136,7 +167,9 @@ def fill(filler: Path) -> None:
 def test_a_full_disk_is_a_failure_that_may_pass(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)], capture_output=True, check=False
+    ).returncode:
         pytest.skip("cannot mount a small disk here")
     try:
 
@@ -156,14 +189,17 @@ def test_a_full_disk_is_a_failure_that_may_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [pytest.param(None, id="with cgroups", marks=needs_cgroups), pytest.param(WITHOUT_CGROUPS, id="without")]
+    "options",
+    [pytest.param(None, id="with cgroups", marks=needs_cgroups), pytest.param(WITHOUT_CGROUPS, id="without")],
 )
-@pytest.mark.parametrize("how", [pytest.param("stop", id="by a stop"), pytest.param("exit", id="when the process ends by itself")])
-def test_no_grandchild_survives_even_in_a_session_of_its_own(tmp_path: Path, options: Options | None, how: str) -> None:
+@pytest.mark.parametrize(
+    "how", [pytest.param("stop", id="by a stop"), pytest.param("exit", id="when the process ends by itself")]
+)
+def test_no_grandchild_survives_even_in_a_session_of_its_own(
+    tmp_path: Path, options: Options | None, how: str
+) -> None:
     async def case(node: Node) -> None:
-        script = (
-            f'{sys.executable} -c "{DETACHED}" & while [ ! -s child ]; do sleep 0.01; done; {"sleep 60" if how == "stop" else "exit 0"}'
-        )
+        script = f'{sys.executable} -c "{DETACHED}" & while [ ! -s child ]; do sleep 0.01; done; {"sleep 60" if how == "stop" else "exit 0"}'
         await node.runtime.start(shell(script))
         child = node.folder / "instances" / str(which()) / "work" / "child"
         await until(lambda: child.exists() and child.read_text())
@@ -178,7 +214,9 @@ def test_no_grandchild_survives_even_in_a_session_of_its_own(tmp_path: Path, opt
 
 def test_children_have_the_grace_too(tmp_path: Path) -> None:
     async def case(node: Node) -> None:
-        inner = "trap 'sleep 0.3; echo saved > done; exit' TERM; echo set > ready; while :; do sleep 0.05; done"
+        inner = (
+            "trap 'sleep 0.3; echo saved > done; exit' TERM; echo set > ready; while :; do sleep 0.05; done"
+        )
         await node.runtime.start(shell(f'sh -c "{inner}" & wait'))
         work = node.folder / "instances" / str(which()) / "work"
         await until(lambda: (work / "ready").exists())
@@ -214,7 +252,9 @@ def test_it_has_the_signals_of_a_fresh_process(tmp_path: Path) -> None:
 @needs_cgroups
 def test_memory_above_the_limit_is_told_as_such(tmp_path: Path) -> None:
     async def case(node: Node) -> None:
-        begun = await node.runtime.start(a_spec(sys.executable, "-c", "x = b'x' * 200_000_000", limits=Limits(memory=50_000_000)))
+        begun = await node.runtime.start(
+            a_spec(sys.executable, "-c", "x = b'x' * 200_000_000", limits=Limits(memory=50_000_000))
+        )
         assert begun.enforced["memory"].startswith("cgroup-v")
         end = await node.ended(which())
         assert end.failure
@@ -242,7 +282,9 @@ def test_cpu_above_the_limit_is_not_given(tmp_path: Path) -> None:
 def test_without_cgroups_the_limits_say_how_far_they_hold(tmp_path: Path) -> None:
     async def case(node: Node) -> None:
         limits = Limits(cpu=100, memory=50_000_000)
-        begun = await node.runtime.start(a_spec(sys.executable, "-c", "x = bytearray(200_000_000)", limits=limits))
+        begun = await node.runtime.start(
+            a_spec(sys.executable, "-c", "x = bytearray(200_000_000)", limits=limits)
+        )
         assert begun.enforced == {"memory": "rlimit", "cpu": "none"}
         assert (await node.ended(which())).exit_code == 1
         assert "MemoryError" in await node.runtime.logs(which(), 5)
@@ -251,7 +293,11 @@ def test_without_cgroups_the_limits_say_how_far_they_hold(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "options", [pytest.param(None, id="from cgroups", marks=needs_cgroups), pytest.param(WITHOUT_CGROUPS, id="from proc")]
+    "options",
+    [
+        pytest.param(None, id="from cgroups", marks=needs_cgroups),
+        pytest.param(WITHOUT_CGROUPS, id="from proc"),
+    ],
 )
 def test_a_busy_loop_is_seen_in_the_figures(tmp_path: Path, options: Options | None) -> None:
     async def case(node: Node) -> None:
@@ -270,7 +316,9 @@ def test_a_busy_loop_is_seen_in_the_figures(tmp_path: Path, options: Options | N
 
 def test_logs_stay_within_their_bounds_while_it_prints(tmp_path: Path) -> None:
     async def case(node: Node) -> None:
-        await node.runtime.start(shell("i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo line $i; done; sleep 60"))
+        await node.runtime.start(
+            shell("i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo line $i; done; sleep 60")
+        )
         log = node.folder / "instances" / str(which()) / "log"
 
         async def finished() -> bool:
@@ -289,7 +337,9 @@ def test_probes_are_asked_where_it_runs(tmp_path: Path) -> None:
         number = free.getsockname()[1]
 
     async def case(node: Node) -> None:
-        await node.runtime.start(listening(number, sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(number)))
+        await node.runtime.start(
+            listening(number, sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(number))
+        )
         page = Probe(http=HttpProbe(port="http"), timeout_seconds=5)
 
         async def answers() -> bool:
@@ -332,7 +382,9 @@ def test_one_that_ended_without_an_agent_is_told_as_such(tmp_path: Path) -> None
     end_all(tmp_path)
     with an_agent(tmp_path) as (_, adopted):
         assert adopted[0].failure
-        assert adopted[0].failure.message == "ended while no agent ran on this node; its exit code is not known"
+        assert (
+            adopted[0].failure.message == "ended while no agent ran on this node; its exit code is not known"
+        )
         assert adopted[0].failure.retryable
     end_all(tmp_path)
 
@@ -363,7 +415,9 @@ def test_after_a_reboot_nothing_is_mistaken(tmp_path: Path) -> None:
         spec = shell("sleep 60")
         own = groups.start_time(os.getpid())
         assert own
-        adopted = await node.runtime.adopt(Record(spec, fresh(spec, "Running"), Handle(os.getpid(), own, "another boot")))
+        adopted = await node.runtime.adopt(
+            Record(spec, fresh(spec, "Running"), Handle(os.getpid(), own, "another boot"))
+        )
         assert adopted.state == "Exited"
 
     on_node(tmp_path, case)
@@ -375,7 +429,8 @@ def test_a_launcher_whose_agent_died_runs_nothing(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         spec: RunSpec = shell(f"echo $$ >> {tmp_path}/pids; sleep 60")
         with subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("small_agent.py")), str(folder), "0", _json(spec)], stdout=subprocess.DEVNULL
+            [sys.executable, str(Path(__file__).with_name("small_agent.py")), str(folder), "0", _json(spec)],
+            stdout=subprocess.DEVNULL,
         ) as agent:
             state = folder / "state.json"
             end = time.monotonic() + 10
@@ -386,7 +441,11 @@ def test_a_launcher_whose_agent_died_runs_nothing(tmp_path: Path) -> None:
         time.sleep(0.15)
         known = {record.handle.pid for record in written(folder).records} if state.exists() else set()
         try:
-            pids = {int(line) for line in (tmp_path / "pids").read_text().split()} if (tmp_path / "pids").exists() else set()
+            pids = (
+                {int(line) for line in (tmp_path / "pids").read_text().split()}
+                if (tmp_path / "pids").exists()
+                else set()
+            )
             assert {pid for pid in pids if groups.start_time(pid)} <= known
         finally:
             end_all(folder)

@@ -82,9 +82,17 @@ def outcome(node: Node) -> BaseException | None:
     return node.task.exception() if node.task.done() else None
 
 
-@pytest.mark.parametrize("befalls", [pytest.param(delete_node, id="deleted"), pytest.param(replace_node, id="another machine's by now")])
-@pytest.mark.parametrize("is_cut_off", [pytest.param(False, id="while it is connected"), pytest.param(True, id="while it is cut off")])
-def test_what_runs_on_a_node_that_is_no_more_is_stopped(befalls: Callable[[Leader], Awaitable[None]], is_cut_off: bool) -> None:
+@pytest.mark.parametrize(
+    "befalls",
+    [pytest.param(delete_node, id="deleted"), pytest.param(replace_node, id="another machine's by now")],
+)
+@pytest.mark.parametrize(
+    "is_cut_off",
+    [pytest.param(False, id="while it is connected"), pytest.param(True, id="while it is cut off")],
+)
+def test_what_runs_on_a_node_that_is_no_more_is_stopped(
+    befalls: Callable[[Leader], Awaitable[None]], is_cut_off: bool
+) -> None:
     async def story(clock: VirtualClock, leader: Leader) -> None:
         async with at_work(clock, leader) as node:
             if is_cut_off:
@@ -151,7 +159,9 @@ async def _lead_in_an_earlier_term(leader: Leader, node: Node, clock: VirtualClo
         pytest.param(_lead_in_an_earlier_term, id="a leader of an earlier term"),
     ],
 )
-def test_anything_less_than_a_leaders_word_leaves_it_alone(befalls: Callable[[Leader, Node, VirtualClock], Awaitable[None]]) -> None:
+def test_anything_less_than_a_leaders_word_leaves_it_alone(
+    befalls: Callable[[Leader, Node, VirtualClock], Awaitable[None]],
+) -> None:
     async def story(clock: VirtualClock, leader: Leader) -> None:
         async with at_work(clock, leader) as node:
             await befalls(leader, node, clock)
@@ -189,7 +199,9 @@ def test_while_nobody_can_be_asked_to_join_again_it_goes_on_trying() -> None:
 @pytest.mark.parametrize(
     ("answer", "is_final"),
     [
-        pytest.param(NotFound("there is no node n1 (fix: let the machine join again)"), True, id="its node is gone"),
+        pytest.param(
+            NotFound("there is no node n1 (fix: let the machine join again)"), True, id="its node is gone"
+        ),
         pytest.param(NotFound("there is no such path"), False, id="something else is not there"),
         pytest.param(Denied("the certificate ended too long ago"), False, id="too long ago"),
         pytest.param(Unavailable("no connection"), False, id="nobody answers"),
@@ -201,7 +213,9 @@ def test_a_machine_whose_certificate_has_ended_learns_it_when_it_asks_for_anothe
     async def story(clock: VirtualClock, leader: Leader) -> None:
         async with at_work(clock, leader) as node:
             identity = Identity.load(tmp_path)
-            certificate = sign(AUTHORITY, read_request(identity.signing_request()), "n1", clock.now() - timedelta(hours=72))
+            certificate = sign(
+                AUTHORITY, read_request(identity.signing_request()), "n1", clock.now() - timedelta(hours=72)
+            )
             identity.joined(certificate, AUTHORITY.pem, Place("n1", "https://s:7443", ("s:7444",)))
             node.net.cut()
 
@@ -241,7 +255,9 @@ def _users(own: Pair) -> Pair:
         pytest.param(_users, False, id="a user who pretends to be a server"),
     ],
 )
-def test_whom_a_machine_believes_that_it_is_no_node_any_more(tmp_path: Path, shown: Callable[[Pair], Pair], is_believed: bool) -> None:
+def test_whom_a_machine_believes_that_it_is_no_node_any_more(
+    tmp_path: Path, shown: Callable[[Pair], Pair], is_believed: bool
+) -> None:
     clock = SystemClock()
 
     async def story() -> None:
@@ -250,9 +266,13 @@ def test_whom_a_machine_believes_that_it_is_no_node_any_more(tmp_path: Path, sho
             certificate = sign(AUTHORITY, read_request(identity.signing_request()), "n1", clock.now())
             pair = shown(Pair(certificate, identity.key))
             joining = a_joining(leader.store, clock)
-            async with AgentsServer(leader.links, joining, Tls(pair.certificate, pair.key, AUTHORITY.pem)) as server:
+            async with AgentsServer(
+                leader.links, joining, Tls(pair.certificate, pair.key, AUTHORITY.pem)
+            ) as server:
                 identity.joined(certificate, AUTHORITY.pem, Place("n1", "", (f"127.0.0.1:{server.port}",)))
-                node = a_machine(clock, {}, addresses=list(identity.place.agents), registration=a_registration())
+                node = a_machine(
+                    clock, {}, addresses=list(identity.place.agents), registration=a_registration()
+                )
                 link = _Counted(GrpcLink(lambda: identity))
                 node.agent.link = link
                 node.start()

@@ -49,7 +49,9 @@ def short(report: pb.Report | None) -> tuple[Any, ...] | None:
         pytest.param(an_order(containers={"main": PROBED}), [an_instance()], ("Running", 0, False, ""), id="not ready before its probe was asked"),
     ],
 )  # fmt: skip
-def test_one_state_per_workload(order: Assignment | None, there: list[Instance], expected: tuple[Any, ...] | None) -> None:
+def test_one_state_per_workload(
+    order: Assignment | None, there: list[Instance], expected: tuple[Any, ...] | None
+) -> None:
     assert short(said(order, *there)) == expected
 
 
@@ -62,7 +64,10 @@ def test_one_state_per_workload(order: Assignment | None, there: list[Instance],
     ],
 )
 def test_probes_have_their_say(health: Health, expected: tuple[Any, ...]) -> None:
-    assert short(said(an_order(containers={"main": PROBED}), an_instance(), health={which(): health})) == expected
+    assert (
+        short(said(an_order(containers={"main": PROBED}), an_instance(), health={which(): health}))
+        == expected
+    )
 
 
 def test_what_has_to_go_first_is_what_is_said_to_be_there() -> None:
@@ -81,7 +86,12 @@ def test_a_workload_is_as_well_as_the_least_of_its_containers() -> None:
     assert short(said(order, main)) == ("Starting", 0, False, "")
     assert short(said(order, main, side)) == ("Running", 0, True, "")
     dead = ended(id=which(container="side"), failure=BROKEN)
-    assert short(said(order, main, dead, logs={dead.id: "no such table"})) == ("Failed", 0, False, "RUNTIME_ERROR")
+    assert short(said(order, main, dead, logs={dead.id: "no such table"})) == (
+        "Failed",
+        0,
+        False,
+        "RUNTIME_ERROR",
+    )
     report = said(order, main, dead, logs={dead.id: "no such table"})
     assert report is not None
     assert report.log == "no such table"
@@ -93,5 +103,7 @@ def test_containers_end_with_the_one_that_their_workload_lost() -> None:
     found = orphaned({order.workload: order}, [main, dead])
     assert {one: why.reason for one, why in found.items()} == {main.id: "RUNTIME_ERROR"}
     again = an_order(containers=TWO, attempt=1)
-    assert orphaned({again.workload: again}, [main, dead]) == {}, "the next run starts the one that is missing"
+    assert orphaned({again.workload: again}, [main, dead]) == {}, (
+        "the next run starts the one that is missing"
+    )
     assert orphaned({}, [main, dead]) == {}

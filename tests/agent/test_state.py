@@ -55,7 +55,9 @@ def test_nobody_else_can_read_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("after_ms", [0, 3, 9, 21, 37, 64])
 def test_killed_at_any_moment_nothing_acknowledged_is_lost(tmp_path: Path, after_ms: int) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=env) as writer:
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=env
+    ) as writer:
         assert writer.stdout
         lines = [writer.stdout.readline() for _ in range(3)]
         time.sleep(after_ms / 1000)
@@ -94,7 +96,9 @@ def test_a_file_that_cannot_be_read_is_not_overwritten(tmp_path: Path, content: 
 def test_a_full_disk_leaves_the_old_state(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)], capture_output=True, check=False
+    ).returncode:
         pytest.skip("cannot mount a small disk here")
     try:
         file = StateFile(disk / "agent")

@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 from store.virtual import VirtualClock
 
-from lattice.agent.host.usage import Meter, NodeMeter, busy_ns, capacity, disk_bytes, memory_in_use, process_memory
+from lattice.agent.host.usage import (
+    Meter,
+    NodeMeter,
+    busy_ns,
+    capacity,
+    disk_bytes,
+    memory_in_use,
+    process_memory,
+)
 from lattice.clock import SystemClock
 
 
@@ -13,7 +21,11 @@ from lattice.clock import SystemClock
     ("counters", "expected"),
     [
         pytest.param([0, 2_000_000_000], [0, 1000], id="two seconds of work in two seconds are one core"),
-        pytest.param([5_000_000_000, 6_000_000_000, 6_000_000_000], [0, 500, 0], id="only what was used since the last look"),
+        pytest.param(
+            [5_000_000_000, 6_000_000_000, 6_000_000_000],
+            [0, 500, 0],
+            id="only what was used since the last look",
+        ),
         pytest.param([2_000_000_000, 1_000_000_000], [0, 0], id="a counter that fell is not negative work"),
     ],
 )

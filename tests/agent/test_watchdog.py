@@ -37,7 +37,10 @@ def test_it_ends_them_in_time_although_the_agent_is_dead(tmp_path: Path) -> None
         with an_agent(tmp_path) as (_, adopted):
             assert adopted[0].failure
             assert adopted[0].failure.reason == "DISCONNECTED"
-            assert adopted[0].failure.message == "ended by this node: no contact with the control plane for 1.5 s"
+            assert (
+                adopted[0].failure.message
+                == "ended by this node: no contact with the control plane for 1.5 s"
+            )
     finally:
         end_all(tmp_path)
 
@@ -128,7 +131,9 @@ def sleeper() -> subprocess.Popen[bytes]:
 def test_asked_first_and_killed_at_the_deadline(tmp_path: Path) -> None:
     """The same program on a clock that the test moves."""
     script = "trap 'echo asked' TERM; echo ready; while :; do sleep 0.05; done"
-    stubborn = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    stubborn = subprocess.Popen(
+        ["sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert stubborn.stdout
     assert stubborn.stdout.readline() == "ready\n"
     now = [1000.0]
@@ -168,7 +173,9 @@ def test_a_contact_that_was_read_is_not_taken_back(tmp_path: Path) -> None:
     assert dog.contact() == 990
 
 
-def test_a_pid_that_is_somebody_elses_by_now_is_not_ended(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_pid_that_is_somebody_elses_by_now_is_not_ended(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
     start = groups.start_time(sleeper.pid)
     assert start
     try:
@@ -186,7 +193,9 @@ def test_a_pid_that_is_somebody_elses_by_now_is_not_ended(tmp_path: Path, sleepe
     "contact",
     [
         pytest.param(None, id="never heard"),
-        pytest.param("999999999.0 11111111-2222-3333-4444-555555555555", id="heard before the machine was started anew"),
+        pytest.param(
+            "999999999.0 11111111-2222-3333-4444-555555555555", id="heard before the machine was started anew"
+        ),
     ],
 )
 def test_without_contact_in_this_boot_nothing_strict_is_started(tmp_path: Path, contact: str | None) -> None:

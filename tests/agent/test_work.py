@@ -27,13 +27,21 @@ clock = SystemClock()
 def orders(number: int, containers: dict[str, Any], **rest: Any) -> pb.Orders:
     given: dict[str, Any] = {"run": 1, "disconnect": "keep", "stop_after_ms": 90_000} | rest
     one = pb.Assignment(
-        workload="default/web", uid="u1", state="Running", revision="a1", containers=msgspec.json.encode(containers), **given
+        workload="default/web",
+        uid="u1",
+        state="Running",
+        revision="a1",
+        containers=msgspec.json.encode(containers),
+        **given,
     )
     return pb.Orders(term=1, number=number, is_whole=number == 1, assignments=[one])
 
 
 async def told(
-    folder: Path, first: pb.Orders, check: Callable[[Work], Any], before: Callable[[StateFile], None] = lambda state: None
+    folder: Path,
+    first: pb.Orders,
+    check: Callable[[Work], Any],
+    before: Callable[[StateFile], None] = lambda state: None,
 ) -> None:
     state = StateFile(folder)
     runtime = ProcessRuntime(folder, state, clock, Guard(folder, clock))
@@ -62,16 +70,28 @@ def failed(work: Work) -> str:
     ("containers", "reason"),
     [
         pytest.param({"main": {"command": ["no-such-program"]}}, "COMMAND_NOT_FOUND", id="no such command"),
-        pytest.param({"main": {"command": ["sh", "-c", "echo out of cheese; exit 3"]}}, "RUNTIME_ERROR", id="it ends with an error"),
+        pytest.param(
+            {"main": {"command": ["sh", "-c", "echo out of cheese; exit 3"]}},
+            "RUNTIME_ERROR",
+            id="it ends with an error",
+        ),
     ],
 )
-def test_a_start_that_fails_is_told_with_its_reason(tmp_path: Path, containers: dict[str, Any], reason: str) -> None:
+def test_a_start_that_fails_is_told_with_its_reason(
+    tmp_path: Path, containers: dict[str, Any], reason: str
+) -> None:
     asyncio.run(told(tmp_path, orders(1, containers), lambda work: failed(work) == reason))
 
 
 def test_what_it_printed_last_is_told_too(tmp_path: Path) -> None:
     containers = {"main": {"command": ["sh", "-c", "echo out of cheese; exit 3"]}}
-    asyncio.run(told(tmp_path, orders(1, containers), lambda work: failed(work) and work.spoken["default/web"].log == "out of cheese\n"))
+    asyncio.run(
+        told(
+            tmp_path,
+            orders(1, containers),
+            lambda work: failed(work) and work.spoken["default/web"].log == "out of cheese\n",
+        )
+    )
 
 
 def test_a_port_that_somebody_else_has_is_told(tmp_path: Path) -> None:
@@ -79,7 +99,9 @@ def test_a_port_that_somebody_else_has_is_told(tmp_path: Path) -> None:
         taken.bind(("", 0))
         taken.listen()
         number = taken.getsockname()[1]
-        order = orders(1, {"main": {"command": ["sleep", "60"], "ports": [{"name": "http"}]}}, ports={"http": number})
+        order = orders(
+            1, {"main": {"command": ["sleep", "60"], "ports": [{"name": "http"}]}}, ports={"http": number}
+        )
         asyncio.run(told(tmp_path, order, lambda work: failed(work) == "PORT_TAKEN"))
 
 
@@ -89,9 +111,15 @@ def test_a_port_that_one_of_ours_has_not_let_go_of_yet_is_waited_for(tmp_path: P
         free.bind(("", 0))
         number = free.getsockname()[1]
     holds = "import os, signal, socket; signal.signal(15, signal.SIG_IGN); s = socket.create_server(('', int(os.environ['PORT']))); signal.pause()"
-    first = orders(1, {"main": {"command": [sys.executable, "-c", holds], "ports": [{"name": "http"}]}}, ports={"http": number})
+    first = orders(
+        1,
+        {"main": {"command": [sys.executable, "-c", holds], "ports": [{"name": "http"}]}},
+        ports={"http": number},
+    )
     first.assignments[0].workload, first.assignments[0].uid = "default/former", "u0"
-    second = orders(2, {"main": {"command": ["sleep", "60"], "ports": [{"name": "http"}]}}, ports={"http": number})
+    second = orders(
+        2, {"main": {"command": ["sleep", "60"], "ports": [{"name": "http"}]}}, ports={"http": number}
+    )
     second.dropped.append("default/former")
     failures: list[str] = []
 
@@ -114,7 +142,14 @@ def test_a_disk_that_is_full_is_told_and_nothing_runs_unrecorded(tmp_path: Path)
 
         state.write = full  # type: ignore[method-assign]
 
-    asyncio.run(told(tmp_path, orders(1, {"main": {"command": ["sleep", "60"]}}), lambda work: failed(work) == "STORAGE_ERROR", fill))
+    asyncio.run(
+        told(
+            tmp_path,
+            orders(1, {"main": {"command": ["sleep", "60"]}}),
+            lambda work: failed(work) == "STORAGE_ERROR",
+            fill,
+        )
+    )
 
 
 def test_a_new_revision_takes_the_place_of_the_old_one_and_never_runs_beside_it(tmp_path: Path) -> None:

@@ -19,7 +19,11 @@ def a_workload(name="w1", cpu="1", namespace="shop", labels=None, **spec):
     return {
         **head,
         "metadata": metadata,
-        "spec": {"containers": {"main": {"command": ["run"]}}, "requests": {"cpu": cpu, "memory": "1Gi"}, **spec},
+        "spec": {
+            "containers": {"main": {"command": ["run"]}},
+            "requests": {"cpu": cpu, "memory": "1Gi"},
+            **spec,
+        },
     }
 
 
@@ -41,7 +45,12 @@ def changed(value, path, to):
 
 
 def manifest(kind, name, spec, **metadata):
-    return {"apiVersion": "lattice.dev/v1alpha1", "kind": kind, "metadata": {"name": name, **metadata}, "spec": spec}
+    return {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": name, **metadata},
+        "spec": spec,
+    }
 
 
 def write(path, *objects):

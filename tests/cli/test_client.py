@@ -43,15 +43,25 @@ def test_both_sides_show_certificates_and_no_key_stays_on_disk(secure):
     before = set(os.listdir(tempfile.gettempdir()))
     client = Client(secure, timeout=5)
     assert client.get("/version")["gitVersion"] == "v1.33.0+lattice"
-    assert not [name for name in set(os.listdir(tempfile.gettempdir())) - before if name.startswith("lattice-")]
+    assert not [
+        name for name in set(os.listdir(tempfile.gettempdir())) - before if name.startswith("lattice-")
+    ]
     client.close()
 
 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        pytest.param({"name": ""}, "shows a certificate that we do not trust", id="a name that the certificate does not have"),
-        pytest.param({"authority": new_authority()[0].pem.decode()}, "shows a certificate that we do not trust", id="another authority"),
+        pytest.param(
+            {"name": ""},
+            "shows a certificate that we do not trust",
+            id="a name that the certificate does not have",
+        ),
+        pytest.param(
+            {"authority": new_authority()[0].pem.decode()},
+            "shows a certificate that we do not trust",
+            id="another authority",
+        ),
         pytest.param({"certificate": "", "key": ""}, "", id="no certificate of our own"),
     ],
 )

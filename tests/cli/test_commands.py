@@ -17,12 +17,22 @@ SERVICES = "/apis/lattice.dev/v1alpha1/namespaces/default/latticeservices"
 
 def a_pool(name="us-east", size=3, **labels):
     metadata = {"name": name} | ({"labels": labels} if labels else {})
-    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticePool", "metadata": metadata, "spec": {"size": size}}
+    return {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticePool",
+        "metadata": metadata,
+        "spec": {"size": size},
+    }
 
 
 def a_service(name="api", namespace="default"):
     metadata = {"name": name, "namespace": namespace}
-    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService", "metadata": metadata, "spec": {"size": 1}}
+    return {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticeService",
+        "metadata": metadata,
+        "spec": {"size": 1},
+    }
 
 
 def write(folder, name, *objects):
@@ -36,7 +46,11 @@ def test_apply_says_created_unchanged_configured(server, lattice, tmp_path):
     assert lattice("apply", "-f", file).out == "latticepool.lattice.dev/us-east unchanged\n"
     write(tmp_path, "pool.yaml", a_pool(size=4))
     assert lattice("apply", "-f", file).out == "latticepool.lattice.dev/us-east configured\n"
-    assert server.log[-1] == ("PATCH", f"{POOLS}/us-east", {"fieldManager": "lattice", "fieldValidation": "Strict"})
+    assert server.log[-1] == (
+        "PATCH",
+        f"{POOLS}/us-east",
+        {"fieldManager": "lattice", "fieldValidation": "Strict"},
+    )
 
 
 def test_apply_of_a_folder_sends_namespaces_first_and_sums_up(server, lattice, tmp_path):
@@ -58,7 +72,11 @@ def test_a_mistake_in_any_file_sends_nothing(server, lattice, tmp_path):
     good = write(tmp_path, "a.yaml", a_pool())
     (tmp_path / "b.yaml").write_text("kind: LatticePool\nkind: LatticePool\n")
     ran = lattice("apply", "-f", good, "-f", str(tmp_path / "b.yaml"))
-    assert ran == (1, "", f'error: {tmp_path}/b.yaml:2: the key "kind" is given twice, first on line 1\n  fix: keep one of them\n')
+    assert ran == (
+        1,
+        "",
+        f'error: {tmp_path}/b.yaml:2: the key "kind" is given twice, first on line 1\n  fix: keep one of them\n',
+    )
     assert server.log == []
 
 
@@ -67,11 +85,19 @@ def test_a_mistake_in_any_file_sends_nothing(server, lattice, tmp_path):
     [
         pytest.param("kind: LatticePool\n", "f.yaml:1: apiVersion is missing", id="no apiVersion"),
         pytest.param(
-            "apiVersion: v1\n\nkind: Pod\nmetadata: {name: a}\n", "f.yaml:3: there is no kind 'Pod' in v1", id="a kind we do not have"
+            "apiVersion: v1\n\nkind: Pod\nmetadata: {name: a}\n",
+            "f.yaml:3: there is no kind 'Pod' in v1",
+            id="a kind we do not have",
         ),
-        pytest.param("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  labels: {}\n", "f.yaml:3: metadata.name is missing", id="no name"),
         pytest.param(
-            "apiVersion: v1\nkind: LatticePool\nmetadata: {name: a}\n", "there is no LatticePool in v1", id="the wrong apiVersion"
+            "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  labels: {}\n",
+            "f.yaml:3: metadata.name is missing",
+            id="no name",
+        ),
+        pytest.param(
+            "apiVersion: v1\nkind: LatticePool\nmetadata: {name: a}\n",
+            "there is no LatticePool in v1",
+            id="the wrong apiVersion",
         ),
         pytest.param("# nothing\n", "f.yaml: there is no manifest here", id="an empty file"),
     ],
@@ -86,19 +112,29 @@ def test_apply_refuses_before_it_asks(server, lattice, tmp_path, manifest, probl
 
 def test_a_refusal_names_file_and_line_of_every_field_and_the_rest_goes_on(server, lattice, tmp_path):
     causes = [{"field": "spec.size", "message": "must be 0 or more, got -5", "reason": "FieldValueInvalid"}]
-    status = {"reason": "Invalid", "message": "LatticePool us-east is invalid: spec.size: must be ...", "details": {"causes": causes}}
+    status = {
+        "reason": "Invalid",
+        "message": "LatticePool us-east is invalid: spec.size: must be ...",
+        "details": {"causes": causes},
+    }
     server.answers["PATCH", f"{POOLS}/us-east"] = [(422, [], status)]
     write(tmp_path, "p.yaml", a_pool(size=-5), a_pool("eu-west"))
     ran = lattice("apply", "-f", "p.yaml")
     assert ran.code == 1
     assert ran.out == "latticepool.lattice.dev/eu-west created\n"
-    assert "error: p.yaml:1: latticepool.lattice.dev/us-east is invalid\n  p.yaml:8: spec.size: must be 0 or more, got -5\n" in ran.err
+    assert (
+        "error: p.yaml:1: latticepool.lattice.dev/us-east is invalid\n  p.yaml:8: spec.size: must be 0 or more, got -5\n"
+        in ran.err
+    )
     assert ran.err.endswith("1 created, 1 failed\n")
 
 
 def test_dry_runs_change_nothing(server, lattice, tmp_path):
     file = write(tmp_path, "p.yaml", a_pool())
-    assert lattice("apply", "--dry-run", "-f", file).out == "latticepool.lattice.dev/us-east created (server dry run)\n"
+    assert (
+        lattice("apply", "--dry-run", "-f", file).out
+        == "latticepool.lattice.dev/us-east created (server dry run)\n"
+    )
     assert server.log[-1][2]["dryRun"] == "All"
     assert server.objects == {}
 
@@ -109,12 +145,19 @@ def test_manifests_can_be_checked_without_a_server(lattice, tmp_path, monkeypatc
     value = a_pool()
     value["spec"] = {"provider": {"type": "aws", "region": "us-east-1"}, "capacity": {"maxNodes": 3}}
     write(tmp_path, "p.yaml", value)
-    assert lattice("apply", "--dry-run=client", "-f", "p.yaml") == (0, "latticepool.lattice.dev/us-east checked (dry run)\n", "")
+    assert lattice("apply", "--dry-run=client", "-f", "p.yaml") == (
+        0,
+        "latticepool.lattice.dev/us-east checked (dry run)\n",
+        "",
+    )
     value["spec"]["capacity"]["maxNodes"] = -3
     write(tmp_path, "p.yaml", value)
     ran = lattice("apply", "--dry-run=client", "-f", "p.yaml")
     assert ran.code == 1
-    assert "error: p.yaml:1: latticepool.lattice.dev/us-east is invalid\n  p.yaml:13: spec.capacity.maxNodes: " in ran.err
+    assert (
+        "error: p.yaml:1: latticepool.lattice.dev/us-east is invalid\n  p.yaml:13: spec.capacity.maxNodes: "
+        in ran.err
+    )
 
 
 def test_objects_go_to_the_namespace_asked_for(server, lattice, tmp_path):
@@ -127,7 +170,9 @@ def test_objects_go_to_the_namespace_asked_for(server, lattice, tmp_path):
     assert "is in namespace other, but -n says shop" in lattice("apply", "-f", file, "-n", "shop").err
 
 
-def test_manifests_come_from_addresses_folders_below_and_standard_input(server, lattice, tmp_path, monkeypatch):
+def test_manifests_come_from_addresses_folders_below_and_standard_input(
+    server, lattice, tmp_path, monkeypatch
+):
     server.answers["GET", "/pool.yaml"] = [(200, [], a_pool("far"))]
     assert lattice("apply", "-f", f"{server.url}/pool.yaml").out == "latticepool.lattice.dev/far created\n"
     ran = lattice("apply", "-f", f"{server.url}/missing")
@@ -141,8 +186,12 @@ def test_manifests_come_from_addresses_folders_below_and_standard_input(server, 
 
 
 def test_warnings_of_the_server_are_shown(server, lattice, tmp_path):
-    server.answers["PATCH", f"{POOLS}/us-east"] = [(201, [("Warning", '299 - "unknown field \\"spec.x\\""')], a_pool())]
-    assert lattice("apply", "-f", write(tmp_path, "p.yaml", a_pool())).err == 'Warning: unknown field "spec.x"\n'
+    server.answers["PATCH", f"{POOLS}/us-east"] = [
+        (201, [("Warning", '299 - "unknown field \\"spec.x\\""')], a_pool())
+    ]
+    assert (
+        lattice("apply", "-f", write(tmp_path, "p.yaml", a_pool())).err == 'Warning: unknown field "spec.x"\n'
+    )
 
 
 def test_get_draws_the_servers_table(server, lattice):
@@ -150,8 +199,14 @@ def test_get_draws_the_servers_table(server, lattice):
     server.put(f"{POOLS}/b", a_pool("b", 12))
     assert lattice("get", "pools").out == "NAME      SIZE\nb         12\nus-east   3\n"
     assert lattice("get", "pools", "-o", "wide", "--no-headers").out == "b         12   -\nus-east   3    -\n"
-    assert lattice("get", "lp", "--show-labels", "-l", "env=prod").out == "NAME      SIZE   LABELS\nus-east   3      env=prod\n"
-    assert lattice("get", "pools", "--sort-by=.spec.size").out.splitlines()[1:] == ["us-east   3", "b         12"]
+    assert (
+        lattice("get", "lp", "--show-labels", "-l", "env=prod").out
+        == "NAME      SIZE   LABELS\nus-east   3      env=prod\n"
+    )
+    assert lattice("get", "pools", "--sort-by=.spec.size").out.splitlines()[1:] == [
+        "us-east   3",
+        "b         12",
+    ]
     assert lattice("get", "pool/b").out == "NAME   SIZE\nb      12\n"
 
 
@@ -176,7 +231,10 @@ def test_get_of_nothing_is_no_error(server, lattice):
     assert lattice("get", "services") == (0, "", "No resources found in default namespace.\n")
     assert lattice("get", "pools") == (0, "", "No resources found\n")
     ran = lattice("get", "pool", "nope")
-    assert (ran.code, ran.err) == (1, 'error: latticepools "nope" not found\n  fix: `lattice get latticepools` lists what there is\n')
+    assert (ran.code, ran.err) == (
+        1,
+        'error: latticepools "nope" not found\n  fix: `lattice get latticepools` lists what there is\n',
+    )
     assert lattice("get", "pool", "nope", "--ignore-not-found") == (0, "", "")
 
 
@@ -188,7 +246,9 @@ def test_get_in_other_forms(server, lattice):
     assert shown["spec"] == {"size": 3}
     assert "managedFields" not in shown["metadata"]
     assert "managedFields" in lattice("get", "pool", "us-east", "-o", "yaml", "--show-managed-fields").out
-    assert lattice("get", "pools", "-o", "yaml").out.startswith("apiVersion: v1\nitems:\n- apiVersion: lattice.dev/v1alpha1\n")
+    assert lattice("get", "pools", "-o", "yaml").out.startswith(
+        "apiVersion: v1\nitems:\n- apiVersion: lattice.dev/v1alpha1\n"
+    )
 
 
 def test_what_get_shows_as_yaml_can_be_applied_again(server, lattice, tmp_path):
@@ -199,12 +259,18 @@ def test_what_get_shows_as_yaml_can_be_applied_again(server, lattice, tmp_path):
 
 def start(server, *arguments):
     environment = {**os.environ, "LATTICE_KUBECONFIG": server.kubeconfig}
-    environment.pop("PYTHONUNBUFFERED", None)  # Python loses the rest of a partial write then, and with it the error
+    environment.pop(
+        "PYTHONUNBUFFERED", None
+    )  # Python loses the rest of a partial write then, and with it the error
     command = [sys.executable, "-m", "lattice.cli.main", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
 
 
-@pytest.mark.parametrize("cut", [pytest.param(False, id="on one stream"), pytest.param(True, id="after every connection breaks")])
+@pytest.mark.parametrize(
+    "cut", [pytest.param(False, id="on one stream"), pytest.param(True, id="after every connection breaks")]
+)
 def test_watching_shows_every_change(server, cut):
     server.cut_watches = cut
     server.put(f"{POOLS}/a", a_pool("a", 1))
@@ -228,7 +294,10 @@ def test_watching_shows_every_change(server, cut):
 
 def test_a_watch_that_fell_behind_lists_again_and_shows_what_is_new(server):
     server.put(f"{POOLS}/a", a_pool("a", 1))
-    gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
+    gone = {
+        "type": "ERROR",
+        "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"},
+    }
     listed = {"metadata": {"resourceVersion": "1"}, "columnDefinitions": [{"name": "Name"}], "rows": []}
     server.answers["GET", POOLS] = [(200, [], listed), (200, [], gone)]
     process = start(server, "get", "pools", "-w")
@@ -245,7 +314,10 @@ def test_a_watch_that_fell_behind_lists_again_and_shows_what_is_new(server):
 
 def test_a_reader_that_leaves_is_no_error(server):
     for i in range(3000):
-        server.objects[f"{POOLS}/p{i}"] = {**a_pool(f"p{i}" + "x" * 60), "metadata": {"name": f"p{i}" + "x" * 60}}
+        server.objects[f"{POOLS}/p{i}"] = {
+            **a_pool(f"p{i}" + "x" * 60),
+            "metadata": {"name": f"p{i}" + "x" * 60},
+        }
     process = start(server, "get", "pools", "-o", "yaml")
     process.stdout.readline()
     process.stdout.close()
@@ -259,7 +331,9 @@ def test_a_closed_stream_is_no_error(server, closed):
     server.put(f"{POOLS}/a", a_pool("a"))
     environment = {**os.environ, "LATTICE_KUBECONFIG": server.kubeconfig}
     command = f'"{sys.executable}" -m lattice.cli.main get pools,services {closed}'
-    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=environment, timeout=30)
+    ran = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False, env=environment, timeout=30
+    )
     assert ran.returncode == 0
     assert "Traceback" not in ran.stderr
     assert ("NAME" in ran.stdout) is (closed in ("<&-", "2>&-"))
@@ -268,7 +342,11 @@ def test_a_closed_stream_is_no_error(server, closed):
 def test_delete_waits_until_it_is_gone(server, lattice):
     server.put(f"{POOLS}/a", a_pool("a"))
     assert lattice("delete", "pool", "a") == (0, 'latticepool.lattice.dev "a" deleted\n', "")
-    assert [(method, path) for method, path, _ in server.log] == [("GET", CLUSTERS), ("DELETE", f"{POOLS}/a"), ("GET", f"{POOLS}/a")]
+    assert [(method, path) for method, path, _ in server.log] == [
+        ("GET", CLUSTERS),
+        ("DELETE", f"{POOLS}/a"),
+        ("GET", f"{POOLS}/a"),
+    ]
     assert lattice("delete", "pool", "a").code == 1
     assert lattice("delete", "pool", "a", "--ignore-not-found") == (0, "", "")
 
@@ -278,8 +356,14 @@ def test_deleting_a_pool_in_use_warns_of_what_runs_on(server, lattice, flags, wa
     server.put(f"{POOLS}/a", a_pool("a"))
     for name, pool in (("a-001", "a"), ("b-001", "b")):
         status = {"cost": {"hourly": 0.048}}
-        server.put(f"{CLUSTERS}/{name}", {"metadata": {"name": name}, "spec": {"pool": pool, "nodes": {"m": 2}}, "status": status})
-    placements = [{"pool": "a", "cluster": "a-001", "replicas": 3}, {"pool": "b", "cluster": "b-001", "replicas": 1}]
+        server.put(
+            f"{CLUSTERS}/{name}",
+            {"metadata": {"name": name}, "spec": {"pool": pool, "nodes": {"m": 2}}, "status": status},
+        )
+    placements = [
+        {"pool": "a", "cluster": "a-001", "replicas": 3},
+        {"pool": "b", "cluster": "b-001", "replicas": 1},
+    ]
     web = {"metadata": {"name": "web", "namespace": "shop"}, "status": {"placements": placements}}
     server.put("/apis/lattice.dev/v1alpha1/namespaces/shop/latticeservices/web", web)
     ran = lattice("delete", "pool", "a", *flags)
@@ -294,18 +378,29 @@ def test_deleting_a_pool_in_use_warns_of_what_runs_on(server, lattice, flags, wa
     ("replicas", "whose", "way"),
     [
         (1, "1 replica of shop/web", "to move it: `lattice drain -l lattice.dev/cluster=a-001`"),
-        (0, "no replica of a service", "a machine that nobody is on is given back soon, unless minNodes keeps it"),
+        (
+            0,
+            "no replica of a service",
+            "a machine that nobody is on is given back soon, unless minNodes keeps it",
+        ),
     ],
 )
 def test_one_machine_with_one_replica_or_none_is_told_as_one(server, lattice, replicas, whose, way):
     server.put(f"{POOLS}/a", a_pool("a"))
-    cluster = {"metadata": {"name": "a-001"}, "spec": {"pool": "a", "nodes": {"m": 1}}, "status": {"cost": {"hourly": 0.048}}}
+    cluster = {
+        "metadata": {"name": "a-001"},
+        "spec": {"pool": "a", "nodes": {"m": 1}},
+        "status": {"cost": {"hourly": 0.048}},
+    }
     server.put(f"{CLUSTERS}/a-001", cluster)
     placements = [{"pool": "a", "cluster": "a-001", "replicas": replicas}]
     web = {"metadata": {"name": "web", "namespace": "shop"}, "status": {"placements": placements}}
     server.put("/apis/lattice.dev/v1alpha1/namespaces/shop/latticeservices/web", web)
     cost = "runs on without it, for $0.048/h, $34.56/30d"
-    assert lattice("delete", "pool", "a").err == f"Warning: latticepool/a is in use: 1 machine in a-001 with {whose} {cost}; {way}\n"
+    assert (
+        lattice("delete", "pool", "a").err
+        == f"Warning: latticepool/a is in use: 1 machine in a-001 with {whose} {cost}; {way}\n"
+    )
 
 
 def test_deleting_warns_of_nothing_that_the_caller_may_not_see(server, lattice):
@@ -317,9 +412,18 @@ def test_deleting_warns_of_nothing_that_the_caller_may_not_see(server, lattice):
 def test_delete_by_rule_by_manifest_and_not_really(server, lattice, tmp_path):
     server.put(f"{POOLS}/a", a_pool("a", env="x"))
     server.put(f"{POOLS}/b", a_pool("b", env="y"))
-    assert lattice("delete", "pools", "-l", "env=x", "--dry-run").out == 'latticepool.lattice.dev "a" deleted (server dry run)\n'
-    assert lattice("delete", "pools", "-l", "env=x", "--wait=false", "-o", "name").out == "latticepool.lattice.dev/a\n"
-    assert lattice("delete", "-f", write(tmp_path, "b.yaml", a_pool("b"))).out == 'latticepool.lattice.dev "b" deleted\n'
+    assert (
+        lattice("delete", "pools", "-l", "env=x", "--dry-run").out
+        == 'latticepool.lattice.dev "a" deleted (server dry run)\n'
+    )
+    assert (
+        lattice("delete", "pools", "-l", "env=x", "--wait=false", "-o", "name").out
+        == "latticepool.lattice.dev/a\n"
+    )
+    assert (
+        lattice("delete", "-f", write(tmp_path, "b.yaml", a_pool("b"))).out
+        == 'latticepool.lattice.dev "b" deleted\n'
+    )
     assert lattice("delete", "pools", "--all") == (0, "", "No resources found\n")
     assert server.objects == {}
 
@@ -348,7 +452,10 @@ def an_event(name, reason, last, **more):
 
 def test_events_come_oldest_first_and_cannot_steer_the_terminal(server, lattice):
     base = "/api/v1/namespaces/default/events"
-    server.put(f"{base}/2", an_event("2", "Later", "2026-11-15T07:50:00Z", count=3, firstTimestamp="2026-11-15T07:40:00Z"))
+    server.put(
+        f"{base}/2",
+        an_event("2", "Later", "2026-11-15T07:50:00Z", count=3, firstTimestamp="2026-11-15T07:40:00Z"),
+    )
     server.put(f"{base}/1", an_event("1", "Sooner", "2026-11-15T07:41:00Z", type="Warning"))
     lines = lattice("events", "--for", "pool/us-east").out.splitlines()
     assert lines[0].split("  ")[0] == "LAST SEEN"
@@ -378,7 +485,15 @@ def test_a_watch_of_events_begins_with_the_heads(server):
 
 
 def test_describe_tells_all(server, lattice):
-    conditions = [{"type": "Ready", "status": "True", "reason": "Up", "message": "all well", "lastTransitionTime": "2026-11-15T07:40:00Z"}]
+    conditions = [
+        {
+            "type": "Ready",
+            "status": "True",
+            "reason": "Up",
+            "message": "all well",
+            "lastTransitionTime": "2026-11-15T07:40:00Z",
+        }
+    ]
     spec = {
         "maxNodes": 3,
         "nodeClasses": ["small", "large"],
@@ -386,20 +501,37 @@ def test_describe_tells_all(server, lattice):
         "rules": [{"a": 1, "b": 2}],
         "note": "x\ny",
     }
-    server.put(f"{POOLS}/us-east", {**a_pool(env="prod", team="a"), "spec": spec, "status": {"phase": "Ready", "conditions": conditions}})
+    server.put(
+        f"{POOLS}/us-east",
+        {
+            **a_pool(env="prod", team="a"),
+            "spec": spec,
+            "status": {"phase": "Ready", "conditions": conditions},
+        },
+    )
     uid = server.objects[f"{POOLS}/us-east"]["metadata"]["uid"]
     server.put("/api/v1/namespaces/default/events/1", an_event("1", "Grew", "2026-11-15T07:41:00Z", uid=uid))
     text = lattice("describe", "pool", "us-east").out
-    assert text.startswith("Name:         us-east\nLabels:       env=prod\n              team=a\nAnnotations:  <none>\n")
-    assert "Spec:\n  maxNodes:  3\n  nodeClasses:  small, large\n  budget:\n    maxMonthlyCost:  10.5\n" in text
-    assert "  rules:\n    - a:  1\n      b:  2\n  note:\n    x\n    y\nStatus:\n  phase:  Ready\nConditions:\n  Type    Status" in text
+    assert text.startswith(
+        "Name:         us-east\nLabels:       env=prod\n              team=a\nAnnotations:  <none>\n"
+    )
+    assert (
+        "Spec:\n  maxNodes:  3\n  nodeClasses:  small, large\n  budget:\n    maxMonthlyCost:  10.5\n" in text
+    )
+    assert (
+        "  rules:\n    - a:  1\n      b:  2\n  note:\n    x\n    y\nStatus:\n  phase:  Ready\nConditions:\n  Type    Status"
+        in text
+    )
     assert "Events:\n  Type     Reason   Age" in text
     assert "Grew" in text
     assert lattice("describe", "pool", "nope").code == 1
 
 
 def test_describe_keeps_secrets(server, lattice):
-    server.put("/api/v1/namespaces/default/secrets/key", {"kind": "Secret", "metadata": {"name": "key"}, "data": {"token": "aHVudGVyMg=="}})
+    server.put(
+        "/api/v1/namespaces/default/secrets/key",
+        {"kind": "Secret", "metadata": {"name": "key"}, "data": {"token": "aHVudGVyMg=="}},
+    )
     text = lattice("describe", "secret", "key").out
     assert "Data:\n  token:  7 bytes\n" in text
     assert "aHVudGVyMg" not in text

@@ -5,19 +5,28 @@ from pathlib import Path
 import pytest
 import yaml
 
-CLASS = ("LatticeNodeClass", "m", {"providers": {"aws": {}}, "resources": {"cores": 4, "memoryGi": 16}, "costPerHour": {"aws": 0.2}})
+CLASS = (
+    "LatticeNodeClass",
+    "m",
+    {"providers": {"aws": {}}, "resources": {"cores": 4, "memoryGi": 16}, "costPerHour": {"aws": 0.2}},
+)
 
 
 def a_folder(path: Path, *objects: tuple[str, str, dict]) -> str:
     documents = [
-        {"apiVersion": "lattice.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec} for kind, name, spec in objects
+        {"apiVersion": "lattice.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+        for kind, name, spec in objects
     ]
     (path / "world.yaml").write_text(yaml.safe_dump_all(documents))
     return str(path)
 
 
 def a_pool(name: str, **spec: object) -> tuple[str, str, dict]:
-    return ("LatticePool", name, {"provider": {"type": "aws", "region": f"{name}-1"}, "nodeClasses": ["m"], **spec})
+    return (
+        "LatticePool",
+        name,
+        {"provider": {"type": "aws", "region": f"{name}-1"}, "nodeClasses": ["m"], **spec},
+    )
 
 
 def a_policy(name: str, **requirements: object) -> tuple[str, str, dict]:
@@ -31,7 +40,9 @@ def a_service(name: str) -> tuple[str, str, dict]:
 
 def test_who_comes_first_is_named(lattice, tmp_path):
     full = a_pool("p1", capacity={"maxNodes": 1})
-    world = a_folder(tmp_path, CLASS, full, a_policy("rules", compliance=["gdpr"]), a_service("aaa"), a_service("api"))
+    world = a_folder(
+        tmp_path, CLASS, full, a_policy("rules", compliance=["gdpr"]), a_service("aaa"), a_service("api")
+    )
     ran = lattice("fit", "service/api", "--world", world)
     assert ran.code == 0
     assert "(serves default/aaa first)" in ran.out
@@ -40,17 +51,28 @@ def test_who_comes_first_is_named(lattice, tmp_path):
 
 @pytest.mark.parametrize("command", ["why", "fit"])
 def test_policies_that_exclude_one_another_are_named(lattice, tmp_path, command):
-    east, west = a_pool("east", labels={"compliance": ["gdpr"]}), a_pool("west", labels={"compliance": ["fedramp"]})
+    east, west = (
+        a_pool("east", labels={"compliance": ["gdpr"]}),
+        a_pool("west", labels={"compliance": ["fedramp"]}),
+    )
     rules = a_policy("europe", compliance=["gdpr"]), a_policy("state", compliance=["fedramp"])
-    ran = lattice(command, "service/api", "--world", a_folder(tmp_path, CLASS, east, west, *rules, a_service("api")))
+    ran = lattice(
+        command, "service/api", "--world", a_folder(tmp_path, CLASS, east, west, *rules, a_service("api"))
+    )
     words = " ".join(ran.out.split())
-    assert "contradict compliance gdpr (policy/europe) and compliance fedramp (policy/state): no pool has both" in words
+    assert (
+        "contradict compliance gdpr (policy/europe) and compliance fedramp (policy/state): no pool has both"
+        in words
+    )
 
 
 def test_a_price_that_is_not_known_is_told_with_how_to_give_it(lattice, tmp_path):
     unpriced = (CLASS[0], CLASS[1], {**CLASS[2], "costPerHour": {}})
     ran = lattice(
-        "why", "service/api", "--world", a_folder(tmp_path, unpriced, a_pool("p1", budget={"maxMonthlyCost": 100}), a_service("api"))
+        "why",
+        "service/api",
+        "--world",
+        a_folder(tmp_path, unpriced, a_pool("p1", budget={"maxMonthlyCost": 100}), a_service("api")),
     )
     words = " ".join(ran.out.split())
     assert "NoPrice. 0 of 1 pool: 1 without a known price" in words

@@ -54,7 +54,11 @@ def test_why_names_the_runner_up_and_what_decided(lattice):
 
 
 def test_no_pool_is_passed_over_in_silence(lattice, without_gdpr):
-    for world, names in ((SEED_000, ["api-gateway", "cache"]), (without_gdpr, ["api-gateway"]), (SEED_001, ["trainer", "ledger"])):
+    for world, names in (
+        (SEED_000, ["api-gateway", "cache"]),
+        (without_gdpr, ["api-gateway"]),
+        (SEED_001, ["trainer", "ledger"]),
+    ):
         for name in names:
             pools = answered(lattice, "why", name, "--world", world)["pools"]
             assert all(each["fits"] or each["reasons"] for each in pools)
@@ -80,7 +84,8 @@ def test_fit_names_the_missing_label_of_us_east_first(lattice, without_gdpr):
     ran = lattice("fit", "service/api-gateway", "--world", without_gdpr)
     assert ran.code == 0
     assert (
-        next(line for line in words(ran.out) if line.startswith("1 ")) == "1 platform $0.576 $414.72 +$1.536 add compliance gdpr to us-east"
+        next(line for line in words(ran.out) if line.startswith("1 "))
+        == "1 platform $0.576 $414.72 +$1.536 add compliance gdpr to us-east"
     )
     document = answered(lattice, "fit", "service/api-gateway", "--world", without_gdpr)
     first = document["suggestions"][0]["changes"][0]
@@ -114,7 +119,9 @@ def test_whatif_somebody_is_left_without_ends_with_2(lattice):
     "flags",
     [
         pytest.param(["whatif", "--lose-pool", "us-east"], id="a pool that is lost"),
-        pytest.param(["whatif", "--drop-compliance", "us-east:gdpr", "--price", "+20%"], id="a certificate, and dearer"),
+        pytest.param(
+            ["whatif", "--drop-compliance", "us-east:gdpr", "--price", "+20%"], id="a certificate, and dearer"
+        ),
     ],
 )
 def test_who_is_left_without_is_pointed_to_a_fit_of_that_very_world(lattice, flags):
@@ -125,7 +132,10 @@ def test_who_is_left_without_is_pointed_to_a_fit_of_that_very_world(lattice, fla
     assert "fits as it is" not in told.out
     assert told.out.startswith("default/api-gateway: N")
     assert any(line.startswith("1 ") for line in words(told.out))
-    assert lattice("fit", "service/api-gateway", "--world", SEED_000).out == "default/api-gateway fits as it is\n"
+    assert (
+        lattice("fit", "service/api-gateway", "--world", SEED_000).out
+        == "default/api-gateway fits as it is\n"
+    )
 
 
 def test_fit_of_what_fits_even_then_says_when(lattice):
@@ -134,7 +144,16 @@ def test_fit_of_what_fits_even_then_says_when(lattice):
 
 
 def test_what_is_said_twice_happens_once(lattice):
-    twice = ["--lose-pool", "ap-south", "--lose-pool", "ap-south", "--drop-compliance", "us-east:gdpr", "--drop-compliance", "us-east:GDPR"]
+    twice = [
+        "--lose-pool",
+        "ap-south",
+        "--lose-pool",
+        "ap-south",
+        "--drop-compliance",
+        "us-east:gdpr",
+        "--drop-compliance",
+        "us-east:GDPR",
+    ]
     ran = lattice("whatif", *twice, "--world", SEED_000)
     assert ran.code == 2, ran.err
     assert ran.out.startswith("without ap-south, with us-east not certified for GDPR: ")
@@ -160,7 +179,18 @@ def test_whatif_prices_scale_and_several_things_happen_at_once(lattice):
     document = answered(lattice, "whatif", "--price", "+20%", "--world", SEED_000)
     before, after = (document["total"][when]["hourlyMicros"] for when in ("before", "after"))
     assert after * 10 == before * 12
-    both = answered(lattice, "whatif", "--lose-pool", "ap-south", "--price", "+20%", "--price", "-50%", "--world", SEED_000)
+    both = answered(
+        lattice,
+        "whatif",
+        "--lose-pool",
+        "ap-south",
+        "--price",
+        "+20%",
+        "--price",
+        "-50%",
+        "--world",
+        SEED_000,
+    )
     assert both["event"] == {"lose": ["ap-south"], "drop": [], "priceMillionths": 600_000}
 
 
@@ -188,22 +218,43 @@ def test_optimise_says_how_far_from_the_best_it_is(lattice):
 
 
 def a_pool(name, provider):
-    spec = {"provider": {"type": provider, "region": f"r-{name}"}, "capacity": {"maxNodes": 100}, "nodeClasses": ["medium"]}
+    spec = {
+        "provider": {"type": provider, "region": f"r-{name}"},
+        "capacity": {"maxNodes": 100},
+        "nodeClasses": ["medium"],
+    }
     return {"apiVersion": API, "kind": "LatticePool", "metadata": {"name": name}, "spec": spec}
 
 
 @pytest.fixture
 def running(tmp_path):
     """Two services of two replicas each, running in the one pool that there was."""
-    sizes = {"providers": {"aws": {}, "gcp": {}}, "resources": {"cores": 4, "memoryGi": 16}, "costPerHour": {"aws": 0.192, "gcp": 0.1}}
-    objects = [{"apiVersion": API, "kind": "LatticeNodeClass", "metadata": {"name": "medium"}, "spec": sizes}, a_pool("dear", "aws")]
+    sizes = {
+        "providers": {"aws": {}, "gcp": {}},
+        "resources": {"cores": 4, "memoryGi": 16},
+        "costPerHour": {"aws": 0.192, "gcp": 0.1},
+    }
+    objects = [
+        {"apiVersion": API, "kind": "LatticeNodeClass", "metadata": {"name": "medium"}, "spec": sizes},
+        a_pool("dear", "aws"),
+    ]
     cluster = {"pool": "dear", "nodes": {"medium": 4}, "minNodes": 1, "maxNodes": 20}
-    objects.append({"apiVersion": API, "kind": "LatticeCluster", "metadata": {"name": "dear-001"}, "spec": cluster})
+    objects.append(
+        {"apiVersion": API, "kind": "LatticeCluster", "metadata": {"name": "dear-001"}, "spec": cluster}
+    )
     for name in ("a", "b"):
         needs = {"resources": {"cores": 3, "memoryGi": 2}}
         spec = {"containers": {"main": {"image": "a:1"}}, "placement": needs, "replicas": {"min": 2}}
         status = {"placements": [{"pool": "dear", "cluster": "dear-001", "replicas": 2, "node": "medium"}]}
-        objects.append({"apiVersion": API, "kind": "LatticeService", "metadata": {"name": name}, "spec": spec, "status": status})
+        objects.append(
+            {
+                "apiVersion": API,
+                "kind": "LatticeService",
+                "metadata": {"name": name},
+                "spec": spec,
+                "status": status,
+            }
+        )
     (tmp_path / "running.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
     (tmp_path / "cheap.json").write_text(json.dumps(a_pool("cheap", "gcp")))
     return "running.json"
@@ -212,7 +263,10 @@ def running(tmp_path):
 def test_what_runs_already_is_no_change_and_stays_when_a_cheaper_pool_comes(lattice, running):
     assert lattice("plan", "--world", running).code == 0
     ran = lattice("plan", "--world", running, "-f", "cheap.json")
-    assert (ran.code, ran.out.splitlines()[0]) == (1, "1 declaration changed, nothing is placed otherwise; $0.768/h as before")
+    assert (ran.code, ran.out.splitlines()[0]) == (
+        1,
+        "1 declaration changed, nothing is placed otherwise; $0.768/h as before",
+    )
     why = lattice("why", "a", "--world", running, "-f", "cheap.json").out
     assert "default/a: Placed. Placed in dear" in why
     assert "! placed today, it would go to cheap 2" in why
@@ -235,18 +289,46 @@ def test_optimise_lists_moves_that_pay_for_themselves(lattice, running):
     [
         pytest.param(["why"], "Missing argument", id="why of nothing"),
         pytest.param(["why", "pool/us-east"], "is not a service", id="why of a pool"),
-        pytest.param(["why", "service/api"], "did you mean default/api-gateway?", id="why of a service that is not there"),
-        pytest.param(["why", "api-gateway", "--pool", "us-est"], "did you mean us-east?", id="why not in a pool that is not there"),
+        pytest.param(
+            ["why", "service/api"],
+            "did you mean default/api-gateway?",
+            id="why of a service that is not there",
+        ),
+        pytest.param(
+            ["why", "api-gateway", "--pool", "us-est"],
+            "did you mean us-east?",
+            id="why not in a pool that is not there",
+        ),
         pytest.param(["fit", "service/"], "which service?", id="fit of nothing"),
         pytest.param(["whatif"], "what if what?", id="what if nothing"),
-        pytest.param(["whatif", "--price", "20"], "is not a change of prices", id="a price that is no change"),
+        pytest.param(
+            ["whatif", "--price", "20"], "is not a change of prices", id="a price that is no change"
+        ),
         pytest.param(["whatif", "--price", "-200%"], "prices can change by", id="a price below nothing"),
-        pytest.param(["whatif", "--lose-pool", "nope"], "no pool, region or infrastructure nope", id="losing what is not there"),
-        pytest.param(["whatif", "--drop-compliance", "us-east"], "is not POOL:CERTIFICATE", id="a certificate without its name"),
-        pytest.param(["whatif", "--drop-compliance", "us-east:pci"], "us-east does not have pci", id="a certificate that it has not"),
+        pytest.param(
+            ["whatif", "--lose-pool", "nope"],
+            "no pool, region or infrastructure nope",
+            id="losing what is not there",
+        ),
+        pytest.param(
+            ["whatif", "--drop-compliance", "us-east"],
+            "is not POOL:CERTIFICATE",
+            id="a certificate without its name",
+        ),
+        pytest.param(
+            ["whatif", "--drop-compliance", "us-east:pci"],
+            "us-east does not have pci",
+            id="a certificate that it has not",
+        ),
         pytest.param(["cost", "--by", "team"], "is not pool, service or label:KEY", id="cost by anything"),
-        pytest.param(["optimise", "--payback", "5s"], "--payback takes an hour or more", id="a payback at once"),
-        pytest.param(["optimise", "--move-cost", "x"], "must be an amount in dollars", id="a move cost that is no number"),
+        pytest.param(
+            ["optimise", "--payback", "5s"], "--payback takes an hour or more", id="a payback at once"
+        ),
+        pytest.param(
+            ["optimise", "--move-cost", "x"],
+            "must be an amount in dollars",
+            id="a move cost that is no number",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_and_ends_with_3_or_more(lattice, arguments, told):
@@ -278,7 +360,11 @@ def test_every_pool_can_be_lost_in_turn(lattice):
 
 
 def test_a_busy_server_is_not_asked_again_past_the_time_that_was_given(server, lattice):
-    busy = (429, [("Retry-After", "1")], {"reason": "TooManyRequests", "message": "others are being answered"})
+    busy = (
+        429,
+        [("Retry-After", "1")],
+        {"reason": "TooManyRequests", "message": "others are being answered"},
+    )
     server.answers["POST", "/apis/lattice.dev/v1alpha1/fleet/cost"] = [busy] * 6
     ran = lattice("cost", "--request-timeout", "500ms")
     assert ran.code >= 3
@@ -288,5 +374,9 @@ def test_a_busy_server_is_not_asked_again_past_the_time_that_was_given(server, l
 
 @pytest.mark.parametrize("command", ["plan", "why", "fit", "whatif", "cost", "optimise"])
 def test_the_help_says_how_long_an_answer_is_waited_for(lattice, command):
-    (line,) = [line for line in " ".join(lattice(command, "--help").out.split()).split(" --") if line.startswith("request-timeout")]
+    (line,) = [
+        line
+        for line in " ".join(lattice(command, "--help").out.split()).split(" --")
+        if line.startswith("request-timeout")
+    ]
     assert "default: 5m" in line

@@ -29,7 +29,11 @@ def without_gdpr(tmp_path):
 def a_service(name="web", cores=1, replicas=1, **placement):
     wanted = {"resources": {"cores": cores, "memoryGi": 1}, **placement}
     containers = {"main": {"image": "web:1"}}
-    return manifest("LatticeService", name, {"containers": containers, "placement": wanted, "replicas": {"min": replicas, "max": replicas}})
+    return manifest(
+        "LatticeService",
+        name,
+        {"containers": containers, "placement": wanted, "replicas": {"min": replicas, "max": replicas}},
+    )
 
 
 def words(text):
@@ -53,21 +57,34 @@ def test_what_services_and_empty_nodes_pay_is_the_whole_bill(lattice):
     for world in (SEED_000, SEED_001):
         document = json.loads(lattice("plan", "--world", world, "-o", "json").out)
         parts = [each["cost"]["after"]["hourlyMicros"] for each in document["services"]]
-        assert sum(parts) + document["overhead"]["after"]["hourlyMicros"] == document["total"]["after"]["hourlyMicros"]
-        assert sum(each["after"]["hourlyMicros"] for each in document["pools"]) == document["total"]["after"]["hourlyMicros"]
+        assert (
+            sum(parts) + document["overhead"]["after"]["hourlyMicros"]
+            == document["total"]["after"]["hourlyMicros"]
+        )
+        assert (
+            sum(each["after"]["hourlyMicros"] for each in document["pools"])
+            == document["total"]["after"]["hourlyMicros"]
+        )
 
 
 def test_static_comes_first_and_a_capability_decides(lattice):
     document = json.loads(lattice("plan", "--world", SEED_001, "-o", "json").out)
     where = {each["name"]: {place["pool"] for place in each["after"]} for each in document["services"]}
     assert where.pop("default/storefront") <= {"dc-east", "dc-west", "dc-eu"}
-    assert where == {"default/imaging": {"dc-east"}, "default/ledger": {"dc-eu"}, "default/trainer": {"gcp-ml/us-central1"}}
+    assert where == {
+        "default/imaging": {"dc-east"},
+        "default/ledger": {"dc-eu"},
+        "default/trainer": {"gcp-ml/us-central1"},
+    }
 
 
 def test_without_gdpr_in_us_east_api_gateway_is_infeasible_for_the_right_reason(lattice, without_gdpr):
     ran = lattice("plan", "--world", without_gdpr)
     assert ran.code == 2
-    assert "default/api-gateway   0 of 3   Never     0 of 3 pools: 2 without compliance gdpr; 1 not in us-east" in ran.out
+    assert (
+        "default/api-gateway   0 of 3   Never     0 of 3 pools: 2 without compliance gdpr; 1 not in us-east"
+        in ran.out
+    )
     assert "fits in" in ran.out
     assert "region us-east; compliance gdpr, soc2" in ran.out
     assert f"`lattice fit service/api-gateway --world {without_gdpr}` lists the smallest changes" in ran.out
@@ -96,7 +113,9 @@ def test_a_pool_file_lists_every_service_that_it_affects(lattice, without_gdpr):
     ],
 )  # fmt: skip
 def test_exit_codes_say_what_would_happen(lattice, tmp_path, change, code, told):
-    files = ["-f", write(tmp_path / "change.yaml", *change)] if change else ["-f", f"{SEED_000}/services.yaml"]
+    files = (
+        ["-f", write(tmp_path / "change.yaml", *change)] if change else ["-f", f"{SEED_000}/services.yaml"]
+    )
     ran = lattice("plan", "--world", SEED_000, *files)
     assert ran.code == code, ran.out + ran.err
     assert told in ran.out
@@ -111,12 +130,34 @@ def test_exit_codes_say_what_would_happen(lattice, tmp_path, change, code, told)
         pytest.param(["-f"], "requires an argument", id="a flag without its value"),
         pytest.param([], "no server known here", id="no server and no world"),
         pytest.param(["--world", "nowhere"], "nowhere: cannot be read", id="a world that is not there"),
-        pytest.param(["--world", SEED_000, "-f", "gone.yaml"], "gone.yaml: cannot be read", id="a manifest that is not there"),
-        pytest.param(["--world", SEED_000, "--delete", "pools"], "'pools' is not kind/name", id="deleting a whole kind"),
-        pytest.param(["--world", SEED_000, "--delete", "pool/nope"], "there is no pool/nope", id="deleting what is not there"),
-        pytest.param(["--world", SEED_000, "--delete", "secret/x"], "placement looks at", id="deleting what does not matter"),
-        pytest.param(["--world", SEED_000, "--prices", "none.csv"], "none.csv: cannot be read", id="a price file that is not there"),
-        pytest.param(["--world", SEED_000, "-f", f"{SEED_000}/pools.yaml", "-f", f"{SEED_000}/pools.yaml"], "given twice", id="twice"),
+        pytest.param(
+            ["--world", SEED_000, "-f", "gone.yaml"],
+            "gone.yaml: cannot be read",
+            id="a manifest that is not there",
+        ),
+        pytest.param(
+            ["--world", SEED_000, "--delete", "pools"], "'pools' is not kind/name", id="deleting a whole kind"
+        ),
+        pytest.param(
+            ["--world", SEED_000, "--delete", "pool/nope"],
+            "there is no pool/nope",
+            id="deleting what is not there",
+        ),
+        pytest.param(
+            ["--world", SEED_000, "--delete", "secret/x"],
+            "placement looks at",
+            id="deleting what does not matter",
+        ),
+        pytest.param(
+            ["--world", SEED_000, "--prices", "none.csv"],
+            "none.csv: cannot be read",
+            id="a price file that is not there",
+        ),
+        pytest.param(
+            ["--world", SEED_000, "-f", f"{SEED_000}/pools.yaml", "-f", f"{SEED_000}/pools.yaml"],
+            "given twice",
+            id="twice",
+        ),
     ],
 )
 def test_every_error_ends_with_3_or_more(lattice, arguments, told):
@@ -149,7 +190,9 @@ def test_deleting_a_pool_takes_nothing_with_it_that_runs(lattice):
     assert ran.code == 2, "there is nowhere that they would go"
     lines = words(ran.out)
     assert lines[0] == "3 services would move; $1.536/h as before"
-    assert any(line.startswith("default/api-gateway nowhere us-east: is not offered any more") for line in lines)
+    assert any(
+        line.startswith("default/api-gateway nowhere us-east: is not offered any more") for line in lines
+    )
     assert "They stay where they are until moving them is asked for." in lines
     assert not any("us-east-002" in line or "empty nodes" in line or "one region" in line for line in lines)
 
@@ -160,9 +203,14 @@ def test_before_is_called_hypothetical_where_it_is(lattice, tmp_path):
     assert "$1.536/h as before" in ran.out
     told = "! before is as if all that is declared already had its place; 3 services still wait for that, and $0.00/h is paid now"
     assert told in ran.out.splitlines()
-    pending = json.loads(lattice("plan", "--world", SEED_000, "--delete", "pool/us-east", "-o", "json").out)["pending"]
+    pending = json.loads(lattice("plan", "--world", SEED_000, "--delete", "pool/us-east", "-o", "json").out)[
+        "pending"
+    ]
     assert pending["services"] == ["default/api-gateway", "default/cache", "default/database"]
-    assert (pending["cost"]["before"]["hourlyMicros"], pending["cost"]["after"]["hourlyMicros"]) == (0, 1_536_000)
+    assert (pending["cost"]["before"]["hourlyMicros"], pending["cost"]["after"]["hourlyMicros"]) == (
+        0,
+        1_536_000,
+    )
     real = lattice("plan", "--world", SEED_000)
     assert "before is as if" not in real.out
     assert json.loads(lattice("plan", "--world", SEED_000, "-o", "json").out)["pending"] is None
@@ -181,7 +229,10 @@ def test_a_partly_placed_service_is_called_so_with_its_replicas_and_its_cost(lat
     ran = lattice("plan", "--world", world)
     assert ran.code == 2
     lines = words(ran.out)
-    assert lines[0] == "1 cluster made, 2 nodes more, 1 service partly placed, 1 service not placed; $0.00/h → $0.40/h (+$288.00/30d)"
+    assert (
+        lines[0]
+        == "1 cluster made, 2 nodes more, 1 service partly placed, 1 service not placed; $0.00/h → $0.40/h (+$288.00/30d)"
+    )
     assert "+ default/web p 2 (2 of 3 replicas) +$0.40 +$288.00" in lines
     assert any(line.startswith("! default/web 2 of 3 NotNow ") for line in lines)
     assert any(line.startswith("! default/none 0 of 1 Never ") for line in lines)
@@ -192,7 +243,9 @@ def test_a_partly_placed_service_is_called_so_with_its_replicas_and_its_cost(lat
     why = lattice("why", "web", "--world", world).out
     assert why.startswith("default/web: NotNow, 2 of 3 replicas placed. replica 3 of 3: ")
     assert "3 replicas wanted, none there yet; $0.40/h, $288.00/30d for 2" in why
-    assert lattice("fit", "web", "--world", world).out.startswith("default/web: NotNow, 2 of 3 replicas placed. ")
+    assert lattice("fit", "web", "--world", world).out.startswith(
+        "default/web: NotNow, 2 of 3 replicas placed. "
+    )
 
 
 def test_the_id_is_the_same_for_the_same_and_another_for_another(lattice, tmp_path):
@@ -210,7 +263,9 @@ def test_a_plan_of_files_points_to_no_apply(lattice, tmp_path):
     ran = lattice("plan", "--world", SEED_000, "-f", change, "-n", "shop")
     assert "+ shop/web" in ran.out
     assert "apply" not in ran.out
-    assert ran.out.splitlines()[-1].endswith(f"   of these files; what a server would do: lattice plan -f '{change}' -n shop")
+    assert ran.out.splitlines()[-1].endswith(
+        f"   of these files; what a server would do: lattice plan -f '{change}' -n shop"
+    )
 
 
 def test_a_budget_that_shrinks_below_what_is_used_is_marked(lattice, tmp_path):
@@ -223,12 +278,18 @@ def test_a_budget_that_shrinks_below_what_is_used_is_marked(lattice, tmp_path):
 def test_prices_of_a_file_go_first_and_their_age_is_shown(lattice, tmp_path):
     world = tmp_path / "world"
     shutil.copytree(SEED_000, world)
-    classes = [each for each in yaml.safe_load_all((world / "nodeclasses.yaml").read_text()) if each["metadata"]["name"] == "medium"]
+    classes = [
+        each
+        for each in yaml.safe_load_all((world / "nodeclasses.yaml").read_text())
+        if each["metadata"]["name"] == "medium"
+    ]
     classes[0]["spec"].pop("costPerHour")
     write(world / "nodeclasses.yaml", *classes)
     built_in = lattice("plan", "--world", str(world))
     assert "prices: built-in table as of 2026-08-22" in built_in.out
-    (tmp_path / "aws.csv").write_text("InstanceType,Region,Price\nm5.xlarge,us-east-1,0.5\nm5.xlarge,eu-west-1,0.25\n")
+    (tmp_path / "aws.csv").write_text(
+        "InstanceType,Region,Price\nm5.xlarge,us-east-1,0.5\nm5.xlarge,eu-west-1,0.25\n"
+    )
     ran = lattice("plan", "--world", str(world), "--prices", "aws.csv", "-o", "wide")
     assert any(line.startswith("us-east medium 4 $0.50 aws.csv as of ") for line in words(ran.out))
     (tmp_path / "aws.csv").write_text("InstanceType,Region,Price\nm5.xlarge,us-east-1,lots\n")
@@ -269,7 +330,11 @@ def test_a_plan_is_applied_only_while_it_holds(real, tmp_path):
     kept = tmp_path / "plan.json"
     kept.write_text(planned.stdout)
     document = json.loads(planned.stdout)
-    assert [each["name"] for each in document["services"]] == ["default/api-gateway", "default/cache", "default/database"]
+    assert [each["name"] for each in document["services"]] == [
+        "default/api-gateway",
+        "default/cache",
+        "default/database",
+    ]
 
     wrong = real.lattice("apply", "-f", SEED_000, "--plan", "p-0000000000000000")
     assert wrong.returncode >= 3
@@ -316,7 +381,9 @@ def test_of_a_stale_plan_only_what_differs_is_listed(real, tmp_path):
             assert refused.returncode == 3, refused.stdout
             assert "service default/one: is not in it any more" in refused.stderr
             assert "as things are now:" not in refused.stderr
-            unchanged = [line for line in refused.stderr.splitlines() if re.search(r"was (.+), now \1(;|$)", line)]
+            unchanged = [
+                line for line in refused.stderr.splitlines() if re.search(r"was (.+), now \1(;|$)", line)
+            ]
             assert unchanged == []
     assert real.lattice("delete", "service/one").returncode == 0
 
@@ -327,7 +394,9 @@ def test_of_a_stale_plan_only_what_differs_is_listed(real, tmp_path):
         pytest.param(["--plan", "yesterday"], "neither the id of a plan nor a file", id="no plan"),
         pytest.param(["--plan", f"{SEED_000}/pools.yaml"], "is not a plan", id="another file"),
         pytest.param(["--plan", "p-0", "--dry-run=client"], "--plan needs the server", id="without a server"),
-        pytest.param(["--prices", "aws.csv"], "--prices and --latency are for --plan", id="prices without a plan"),
+        pytest.param(
+            ["--prices", "aws.csv"], "--prices and --latency are for --plan", id="prices without a plan"
+        ),
     ],
 )
 def test_apply_takes_plans_only(lattice, arguments, told):

@@ -22,14 +22,23 @@ pytestmark = pytest.mark.usefixtures("no_server")
 
 
 CLASS = manifest(
-    "LatticeNodeClass", "m", {"providers": {"aws": {}}, "resources": {"cores": 4, "memoryGi": 16}, "costPerHour": {"aws": 0.2}}
+    "LatticeNodeClass",
+    "m",
+    {"providers": {"aws": {}}, "resources": {"cores": 4, "memoryGi": 16}, "costPerHour": {"aws": 0.2}},
 )
 
 
 def a_manifest_of_a_pool(budget=600, **capacity):
     provider = {"type": "aws", "region": "us-east-1"}
     return manifest(
-        "LatticePool", "p1", {"provider": provider, "nodeClasses": ["m"], "capacity": capacity, "budget": {"maxMonthlyCost": budget}}
+        "LatticePool",
+        "p1",
+        {
+            "provider": provider,
+            "nodeClasses": ["m"],
+            "capacity": capacity,
+            "budget": {"maxMonthlyCost": budget},
+        },
     )
 
 
@@ -63,7 +72,9 @@ def test_a_budget_alone_is_a_change_that_is_told_and_has_an_id(lattice, tmp_path
 
 
 def test_another_image_is_a_change_that_is_told(lattice, tmp_path, world):
-    ran = lattice("plan", "--world", world, "-f", write(tmp_path / "api.yaml", a_manifest_of_a_service(image="a:2")))
+    ran = lattice(
+        "plan", "--world", world, "-f", write(tmp_path / "api.yaml", a_manifest_of_a_service(image="a:2"))
+    )
     assert ran.code == 1, ran.err
     assert "~ latticeservice/default/api spec.containers.main.image a:1 → a:2" in words(ran.out)
 
@@ -80,7 +91,9 @@ def test_what_is_used_of_a_budget_says_of_which_time(lattice, world):
 
 
 def test_fit_says_what_the_service_costs_then(lattice, tmp_path):
-    world = write(tmp_path / "full.yaml", CLASS, a_manifest_of_a_pool(500, maxNodes=3), a_manifest_of_a_service(5))
+    world = write(
+        tmp_path / "full.yaml", CLASS, a_manifest_of_a_pool(500, maxNodes=3), a_manifest_of_a_service(5)
+    )
     ran = lattice("fit", "service/api", "--world", world)
     assert ran.code == 0, ran.err
     lines = words(ran.out)
@@ -88,14 +101,21 @@ def test_fit_says_what_the_service_costs_then(lattice, tmp_path):
     assert "1 team $0.60 $432.00 no more run 3 replicas instead of 5" in lines
     assert "3 platform $1.00 $720.00 +$0.40 raise maxNodes of p1 by 2 to 5" in lines
     assert "platform and raise the budget of p1 by $220.00 a month to $720.00" in lines
-    assert "COSTS is what the service costs then ($0.60/h with 3 of 5 replicas); MORE is what is paid more for all there is." in lines
+    assert (
+        "COSTS is what the service costs then ($0.60/h with 3 of 5 replicas); MORE is what is paid more for all there is."
+        in lines
+    )
 
 
 @pytest.mark.parametrize(
-    "command", [["plan"], ["cost"], ["why", "service/api"], ["fit", "service/api"], ["optimise"]], ids=lambda each: each[0]
+    "command",
+    [["plan"], ["cost"], ["why", "service/api"], ["fit", "service/api"], ["optimise"]],
+    ids=lambda each: each[0],
 )
 def test_a_namespace_that_nobody_declared_is_no_free_one(lattice, tmp_path, command):
-    world = write(tmp_path / "shop.yaml", CLASS, a_manifest_of_a_pool(), a_manifest_of_a_service(namespace="shop"))
+    world = write(
+        tmp_path / "shop.yaml", CLASS, a_manifest_of_a_pool(), a_manifest_of_a_service(namespace="shop")
+    )
     ran = lattice(*command, "-n", "nope", "--world", world)
     assert ran.code == 3, ran.out
     assert ran.out == ""
@@ -104,7 +124,9 @@ def test_a_namespace_that_nobody_declared_is_no_free_one(lattice, tmp_path, comm
 
 def test_a_namespace_that_the_manifests_bring_is_one(lattice, tmp_path):
     world = write(tmp_path / "supply.yaml", CLASS, a_manifest_of_a_pool())
-    ran = lattice("plan", "-n", "shop", "--world", world, "-f", write(tmp_path / "api.yaml", a_manifest_of_a_service()))
+    ran = lattice(
+        "plan", "-n", "shop", "--world", world, "-f", write(tmp_path / "api.yaml", a_manifest_of_a_service())
+    )
     assert ran.code == 1, ran.err
     assert "+ shop/api p1 3 +$0.60 +$432.00" in words(ran.out)
 
@@ -113,7 +135,11 @@ def test_a_namespace_that_the_manifests_bring_is_one(lattice, tmp_path):
     ("text", "told"),
     [
         pytest.param("", "rtt.csv: is empty", id="empty"),
-        pytest.param("from,to,ms\nus-east-1,nowhere,3\n", 'rtt.csv line 2: "nowhere" is no place that is offered', id="an unknown place"),
+        pytest.param(
+            "from,to,ms\nus-east-1,nowhere,3\n",
+            'rtt.csv line 2: "nowhere" is no place that is offered',
+            id="an unknown place",
+        ),
     ],
 )
 def test_a_latency_file_that_means_nothing_is_an_error_with_its_line(lattice, tmp_path, world, text, told):
@@ -133,7 +159,10 @@ def test_a_latency_file_about_a_pool_that_the_manifests_bring_is_fine(lattice, t
 
 def test_optimise_says_how_it_ends(lattice):
     told = " ".join(lattice("optimise", "--help").out.split())
-    assert "Ends with 0 if nothing would change, 1 if moves would save money, 2 if some service has no place" in told
+    assert (
+        "Ends with 0 if nothing would change, 1 if moves would save money, 2 if some service has no place"
+        in told
+    )
     assert "3 or more if something is wrong" in told
 
 
@@ -150,7 +179,9 @@ def test_a_plan_with_many_places_fits_a_terminal():
 
 
 def test_columns_of_words_give_way_and_numbers_do_not():
-    rows = [["one two three four five six seven", "1,000,000", "eight nine ten eleven twelve thirteen fourteen"]]
+    rows = [
+        ["one two three four five six seven", "1,000,000", "eight nine ten eleven twelve thirteen fourteen"]
+    ]
     heads, first, *more = Look(columns=76).table(["WORDS", "NUMBER", "MORE"], rows, right=(1,))
     assert max(map(len, (heads, first, *more))) <= 76
     assert "1,000,000" in first
@@ -192,7 +223,13 @@ def test_what_replicas_run_is_a_restart_and_the_difference_is_seen(lattice, tmp_
 
 
 def test_a_declaration_that_no_replica_sees_restarts_nothing(lattice, tmp_path, world):
-    ran = lattice("plan", "--world", world, "-f", write(tmp_path / "api.yaml", a_manifest_of_a_service(labels={"team": "a"})))
+    ran = lattice(
+        "plan",
+        "--world",
+        world,
+        "-f",
+        write(tmp_path / "api.yaml", a_manifest_of_a_service(labels={"team": "a"})),
+    )
     assert ran.out.splitlines()[0] == "1 declaration changed, nothing is placed otherwise; $0.60/h as before"
 
 
@@ -208,16 +245,24 @@ def test_who_waits_as_before_and_is_not_asked_about_makes_no_plan_infeasible(lat
     ran = lattice("plan", "--world", world, "-f", write(tmp_path / "never.yaml", fits, never))
     assert ran.code == 2
     assert "`lattice fit service/never " in ran.out
-    assert lattice("plan", "--world", world, "-f", write(tmp_path / "again.yaml", waiting)).code == 2, "it is what is asked about"
+    assert lattice("plan", "--world", world, "-f", write(tmp_path / "again.yaml", waiting)).code == 2, (
+        "it is what is asked about"
+    )
     assert lattice("plan", "--world", world).code == 2, "all that is declared is asked about"
 
 
 def test_a_fit_that_takes_many_changes_at_once_says_so_and_not_that_there_is_a_way():
     """A cloud's pools are closed where machines are made of provider `local` only, and those of that provider lack one thing after the other."""
-    sources = Sources(Connection(asked_namespace="default"), worlds=(str(EXAMPLES / "worlds" / "seed-000"), str(EXAMPLES / "quickstart")))
+    sources = Sources(
+        Connection(asked_namespace="default"),
+        worlds=(str(EXAMPLES / "worlds" / "seed-000"), str(EXAMPLES / "quickstart")),
+    )
     world = replace(world_in(sources), adapters=frozenset({"local"}))
     document = answer({"ask": "fit", "service": "default/api-gateway"}, world)
     assert document["suggestions"] == []
     told = " ".join(" ".join(fit_lines(document, Look(False, 0, False))).split())
-    assert "none of the 7 things that it fits without is enough alone: they would have to change all together" in told
+    assert (
+        "none of the 7 things that it fits without is enough alone: they would have to change all together"
+        in told
+    )
     assert "nothing that was tried" not in told

@@ -12,7 +12,19 @@ from lattice.cli.client.http import Client, refusal
 from lattice.cli.client.config import Server, find_server, read_kubeconfig
 from lattice.cli.main import COMMANDS
 from lattice.cli.client.options import Duration
-from lattice.errors import Conflict, Denied, Exists, Gone, Invalid, LatticeError, Malformed, NotFound, TooMany, Unavailable, UnknownUser
+from lattice.errors import (
+    Conflict,
+    Denied,
+    Exists,
+    Gone,
+    Invalid,
+    LatticeError,
+    Malformed,
+    NotFound,
+    TooMany,
+    Unavailable,
+    UnknownUser,
+)
 
 HEAVY = (
     "rich",
@@ -59,12 +71,16 @@ run()
 @pytest.mark.parametrize("module", ["lattice.cli.main", "click", "lattice.cli.commands.simulate", "numpy"])
 def test_an_interrupt_while_it_is_loading_ends_it_without_a_word(module):
     script = INTERRUPTED.replace("MODULE", repr(module))
-    ran = subprocess.run([sys.executable, "-c", script], input="", capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", script], input="", capture_output=True, text=True, timeout=60, check=False
+    )
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
 
 
 def test_the_package_itself_can_be_run():
-    ran = subprocess.run([sys.executable, "-m", "lattice", "--version"], capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-m", "lattice", "--version"], capture_output=True, text=True, timeout=60, check=True
+    )
     assert ran.stdout.startswith("lattice ")
 
 
@@ -87,12 +103,21 @@ def test_every_command_that_asks_a_server_can_be_told_which(lattice, command):
     [
         pytest.param(["get", "pools", "--nope"], 2, "No such option", id="an unknown flag"),
         pytest.param(["gett"], 2, "there is no command 'gett'; did you mean 'get'?", id="an unknown command"),
-        pytest.param(["get", "pools", "-o", "xml"], 2, "'xml' is not a form of output here", id="an unknown form"),
+        pytest.param(
+            ["get", "pools", "-o", "xml"], 2, "'xml' is not a form of output here", id="an unknown form"
+        ),
         pytest.param(["get", "pools", "-o", "jsonpath={.a"], 2, "at character 4", id="a bad template"),
         pytest.param(["get", "pools", "--sort-by", "a["], 2, "at character 3", id="a bad path"),
-        pytest.param(["get", "pools", "--request-timeout", "soon"], 2, "'soon' is not a duration", id="a bad duration"),
+        pytest.param(
+            ["get", "pools", "--request-timeout", "soon"], 2, "'soon' is not a duration", id="a bad duration"
+        ),
         pytest.param(["get", "pols"], 1, "there is no kind 'pols'", id="an unknown kind"),
-        pytest.param(["apply", "-f", "nowhere.yaml"], 1, "nowhere.yaml: cannot be read: no such file", id="a missing file"),
+        pytest.param(
+            ["apply", "-f", "nowhere.yaml"],
+            1,
+            "nowhere.yaml: cannot be read: no such file",
+            id="a missing file",
+        ),
     ],
 )
 def test_exit_codes(lattice, arguments, code, text):
@@ -115,7 +140,10 @@ def test_nobody_answers(lattice, monkeypatch):
     monkeypatch.delenv("LATTICE_KUBECONFIG", raising=False)
     ran = lattice("get", "pools")
     assert ran.code == 3
-    assert ran.err == "error: no server answers at http://127.0.0.1:9\n  fix: is `lattice up` running? else check the address\n"
+    assert (
+        ran.err
+        == "error: no server answers at http://127.0.0.1:9\n  fix: is `lattice up` running? else check the address\n"
+    )
 
 
 def a_kubeconfig(server="https://example:1", context=None, **user):
@@ -126,7 +154,10 @@ def a_kubeconfig(server="https://example:1", context=None, **user):
                 {"name": "one", "context": {"cluster": "c", "user": "u", **(context or {})}},
                 {"name": "two", "context": {"cluster": "d", "user": "u"}},
             ],
-            "clusters": [{"name": "c", "cluster": {"server": server}}, {"name": "d", "cluster": {"server": "https://other:2/"}}],
+            "clusters": [
+                {"name": "c", "cluster": {"server": server}},
+                {"name": "d", "cluster": {"server": "https://other:2/"}},
+            ],
             "users": [{"name": "u", "user": user}],
         }
     )
@@ -170,8 +201,19 @@ def test_what_others_leave_in_shared_folders_is_not_followed(tmp_path, monkeypat
 
 def test_a_shell_is_offered_commands_flags_and_kinds():
     def offered(*words):
-        environment = {**os.environ, "_LATTICE_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
-        ran = subprocess.run([sys.executable, "-m", "lattice.cli.main"], capture_output=True, text=True, check=False, env=environment)
+        environment = {
+            **os.environ,
+            "_LATTICE_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(words),
+            "COMP_CWORD": str(len(words) - 1),
+        }
+        ran = subprocess.run(
+            [sys.executable, "-m", "lattice.cli.main"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+        )
         return [line.partition(",")[2] for line in ran.stdout.splitlines()]
 
     assert offered("lattice", "de") == ["describe", "delete"]
@@ -191,7 +233,13 @@ def test_a_kubeconfig_is_read_whole(tmp_path):
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
     assert read_kubeconfig(path) == Server(
-        "https://example:1", authority="AUTHORITY", certificate="CERT", key="KEY", token="t", namespace="shop", name="lattice"
+        "https://example:1",
+        authority="AUTHORITY",
+        certificate="CERT",
+        key="KEY",
+        token="t",
+        namespace="shop",
+        name="lattice",
     )
     assert read_kubeconfig(path, "two").url == "https://other:2"
 
@@ -205,8 +253,15 @@ def test_a_kubeconfig_is_read_whole(tmp_path):
         pytest.param(a_kubeconfig(), "three", "there is no context 'three'", id="an unknown context"),
         pytest.param(a_kubeconfig(exec={}), None, "logs in with a plugin", id="a login plugin"),
         pytest.param(a_kubeconfig(server=""), None, "the cluster has no server address", id="no address"),
-        pytest.param(a_kubeconfig(**{"client-key-data": "%%%"}), None, "client-key-data is not base64", id="broken data"),
-        pytest.param(a_kubeconfig(**{"client-key": "nowhere"}), None, "cannot read the client-key", id="a missing key"),
+        pytest.param(
+            a_kubeconfig(**{"client-key-data": "%%%"}),
+            None,
+            "client-key-data is not base64",
+            id="broken data",
+        ),
+        pytest.param(
+            a_kubeconfig(**{"client-key": "nowhere"}), None, "cannot read the client-key", id="a missing key"
+        ),
     ],
 )
 def test_bad_kubeconfigs_are_refused(tmp_path, text, context, problem):
@@ -246,7 +301,14 @@ def test_bad_certificates_are_refused():
     ],
 )
 def test_refusals_become_our_errors(status, reason, kind):
-    found = refusal(status, {"reason": reason, "message": "no (fix: do)", "details": {"causes": [{"field": "a", "message": "b"}]}})
+    found = refusal(
+        status,
+        {
+            "reason": reason,
+            "message": "no (fix: do)",
+            "details": {"causes": [{"field": "a", "message": "b"}]},
+        },
+    )
     assert type(found) is kind
     assert (found.what, found.fix, str(found.causes[0])) == ("no", "do", "a: b")
 
@@ -264,6 +326,8 @@ def test_the_token_is_sent_and_wrong_ones_are_told(server, lattice):
     assert ran.err == "error: who are you?\n  fix: check the token or certificate in your kubeconfig\n"
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("1m30s", 90), ("500ms", 0.5), ("2h", 7200), ("0", 0), ("1.5s", 1.5)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("1m30s", 90), ("500ms", 0.5), ("2h", 7200), ("0", 0), ("1.5s", 1.5)]
+)
 def test_durations(text, seconds):
     assert Duration().convert(text, None, None) == seconds

@@ -13,8 +13,14 @@ def ids(*words):
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        *[(w, "latticepools.lattice.dev") for w in ("pools", "pool", "lp", "latticepools", "LatticePool", "latticepools.lattice.dev")],
-        *[(w, "latticeservices.lattice.dev") for w in ("services", "service", "lsvc", "latticeservices.v1alpha1.lattice.dev")],
+        *[
+            (w, "latticepools.lattice.dev")
+            for w in ("pools", "pool", "lp", "latticepools", "LatticePool", "latticepools.lattice.dev")
+        ],
+        *[
+            (w, "latticeservices.lattice.dev")
+            for w in ("services", "service", "lsvc", "latticeservices.v1alpha1.lattice.dev")
+        ],
         *[(w, "services") for w in ("svc", "services.v1.")],
         *[(w, "latticenodes.lattice.dev") for w in ("nodes", "node", "ln")],
         *[(w, "latticeworkloads.lattice.dev") for w in ("workloads", "lw")],
@@ -39,7 +45,10 @@ def test_words(word, meant):
 
 def test_ways_to_name_objects():
     assert ids("pools", "a", "b") == [("latticepools.lattice.dev", "a"), ("latticepools.lattice.dev", "b")]
-    assert ids("pool/a", "service/b") == [("latticepools.lattice.dev", "a"), ("latticeservices.lattice.dev", "b")]
+    assert ids("pool/a", "service/b") == [
+        ("latticepools.lattice.dev", "a"),
+        ("latticeservices.lattice.dev", "b"),
+    ]
     assert ids("pools,nodes,lp") == [("latticepools.lattice.dev", ""), ("latticenodes.lattice.dev", "")]
 
 
@@ -74,7 +83,10 @@ def test_confused_words_are_refused(words):
 def test_addresses():
     pool, service = (names().resolve(w)[0] for w in ("pools", "services"))
     assert address(pool, "ignored", "us-east") == "/apis/lattice.dev/v1alpha1/latticepools/us-east"
-    assert address(service, "shop", "a/../b") == "/apis/lattice.dev/v1alpha1/namespaces/shop/latticeservices/a%2F..%2Fb"
+    assert (
+        address(service, "shop", "a/../b")
+        == "/apis/lattice.dev/v1alpha1/namespaces/shop/latticeservices/a%2F..%2Fb"
+    )
     assert address(service) == "/apis/lattice.dev/v1alpha1/latticeservices"
     assert address(names().resolve("secrets")[0], "shop") == "/api/v1/namespaces/shop/secrets"
     assert [full_name(pool), full_name(names().resolve("ns")[0])] == ["latticepool.lattice.dev", "namespace"]

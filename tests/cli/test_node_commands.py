@@ -20,7 +20,12 @@ def a_node(name="n1", labels=None, **spec):
 
 def a_workload(name="web-0", node="n1"):
     metadata = {"name": name, "namespace": "shop"}
-    return {"kind": "LatticeWorkload", "metadata": metadata, "spec": {}, "status": {"binding": {"node": node}} if node else {}}
+    return {
+        "kind": "LatticeWorkload",
+        "metadata": metadata,
+        "spec": {},
+        "status": {"binding": {"node": node}} if node else {},
+    }
 
 
 @pytest.mark.parametrize(
@@ -29,19 +34,32 @@ def a_workload(name="web-0", node="n1"):
         pytest.param(marks.cordon, {"pool": "a"}, {"pool": "a", "unschedulable": True}, id="cordon"),
         pytest.param(marks.cordon, {"unschedulable": True}, {"unschedulable": True}, id="cordon twice"),
         pytest.param(
-            marks.drained, {"taints": [OTHER]}, {"taints": [OTHER, DRAINING], "unschedulable": True}, id="drain keeps other taints"
+            marks.drained,
+            {"taints": [OTHER]},
+            {"taints": [OTHER, DRAINING], "unschedulable": True},
+            id="drain keeps other taints",
         ),
         pytest.param(
-            marks.drained, {"taints": [DRAINING], "unschedulable": True}, {"taints": [DRAINING], "unschedulable": True}, id="drain twice"
+            marks.drained,
+            {"taints": [DRAINING], "unschedulable": True},
+            {"taints": [DRAINING], "unschedulable": True},
+            id="drain twice",
         ),
-        pytest.param(marks.drained, {"unschedulable": True}, {"unschedulable": True, "taints": [DRAINING]}, id="drain what is cordoned"),
+        pytest.param(
+            marks.drained,
+            {"unschedulable": True},
+            {"unschedulable": True, "taints": [DRAINING]},
+            id="drain what is cordoned",
+        ),
         pytest.param(
             marks.uncordon,
             {"pool": "a", "unschedulable": True, "taints": [OTHER, DRAINING]},
             {"pool": "a", "taints": [OTHER]},
             id="uncordon ends a drain",
         ),
-        pytest.param(marks.uncordon, {"unschedulable": True, "taints": [DRAINING]}, {}, id="and leaves nothing behind"),
+        pytest.param(
+            marks.uncordon, {"unschedulable": True, "taints": [DRAINING]}, {}, id="and leaves nothing behind"
+        ),
         pytest.param(marks.uncordon, {"pool": "a"}, {"pool": "a"}, id="uncordon what is not cordoned"),
     ],
 )
@@ -51,7 +69,9 @@ def test_marks(change, before, after):
 
 def test_somebody_elses_change_in_between_is_kept(server, lattice):
     server.put(N1, a_node(pool="a"))
-    server.answers[("PUT", N1)] = [(409, {}, {"kind": "Status", "reason": "Conflict", "message": "modified", "code": 409})]
+    server.answers[("PUT", N1)] = [
+        (409, {}, {"kind": "Status", "reason": "Conflict", "message": "modified", "code": 409})
+    ]
     assert lattice("cordon", "n1") == (0, "node/n1 cordoned\n", "")
     assert server.objects[N1]["spec"] == {"pool": "a", "unschedulable": True}
     assert [method for method, path, _ in server.log if path == N1] == ["GET", "PUT", "GET", "PUT"]
@@ -66,7 +86,9 @@ def test_nodes_by_label(server, lattice):
     assert lattice("cordon", "n1", "-l", "zone=a").code == 2
 
 
-@pytest.mark.parametrize(("flag", "told"), [("--dry-run=client", " (dry run)"), ("--dry-run", " (server dry run)")])
+@pytest.mark.parametrize(
+    ("flag", "told"), [("--dry-run=client", " (dry run)"), ("--dry-run", " (server dry run)")]
+)
 def test_a_dry_run_changes_nothing(flag, told, server, lattice):
     server.put(N1, a_node())
     server.put(WEB, a_workload())
@@ -80,7 +102,9 @@ def test_a_dry_run_of_a_drain_says_what_would_move_and_that_it_may_cost(server, 
     for number in range(5):
         server.put(f"{HOME}/namespaces/shop/latticeworkloads/web-{number}", a_workload(f"web-{number}"))
     ran = lattice("drain", "n1", "--dry-run")
-    assert ran.out.splitlines()[1:] == ["node/n1: would move shop/web-0, shop/web-1, shop/web-2, shop/web-3, shop/web-4"]
+    assert ran.out.splitlines()[1:] == [
+        "node/n1: would move shop/web-0, shop/web-1, shop/web-2, shop/web-3, shop/web-4"
+    ]
     assert ran.err == (
         "where no other node has room for them this makes new machines, which cost money; `lattice whatif --lose-pool a` prices the loss of all of a\n"
     )
@@ -125,7 +149,10 @@ WHY = "1 still here; shop/web-0: one more must run first, and no node takes it: 
 
 
 def is_stuck():
-    return a_node() | {"kind": "LatticeNode", "status": {"conditions": [{"type": "Drained", "status": "False", "message": WHY}]}}
+    return a_node() | {
+        "kind": "LatticeNode",
+        "status": {"conditions": [{"type": "Drained", "status": "False", "message": WHY}]},
+    }
 
 
 def test_a_drain_that_cannot_go_on_says_why(server, lattice, monkeypatch):
@@ -142,7 +169,9 @@ def test_a_drain_that_cannot_go_on_says_why(server, lattice, monkeypatch):
 
 
 def test_a_node_that_is_not_gone_yet_says_who_is_left_on_it(server, lattice):
-    server.put(N1, is_stuck() | {"metadata": {"name": "n1", "uid": "1", "finalizers": ["lattice.dev/machine"]}})
+    server.put(
+        N1, is_stuck() | {"metadata": {"name": "n1", "uid": "1", "finalizers": ["lattice.dev/machine"]}}
+    )
     server.answers["DELETE", N1] = [(200, [], server.objects[N1])]
     ran = lattice("delete", "node", "n1", "--timeout", "1ms")
     assert f"is not gone yet: {WHY}; held by its finalizers lattice.dev/machine" in ran.err
@@ -183,7 +212,19 @@ def test_what_is_to_be_stopped_is_not_tried_again(server, lattice):
 
 def test_events_of_the_same_second_are_shown_as_they_were_written():
     reasons = {"WorkloadDeleted": "12", "WorkloadStopping": "9", "WorkloadDeleting": "10"}
-    found = [{"metadata": {"resourceVersion": at}, "reason": why, "lastTimestamp": "2026-11-15T07:40:00Z"} for why, at in reasons.items()]
-    before = {"metadata": {"resourceVersion": "11"}, "reason": "Before", "lastTimestamp": "2026-11-15T07:39:59Z"}
+    found = [
+        {"metadata": {"resourceVersion": at}, "reason": why, "lastTimestamp": "2026-11-15T07:40:00Z"}
+        for why, at in reasons.items()
+    ]
+    before = {
+        "metadata": {"resourceVersion": "11"},
+        "reason": "Before",
+        "lastTimestamp": "2026-11-15T07:39:59Z",
+    }
     shown = sorted([*found, before], key=events.in_order)
-    assert [each["reason"] for each in shown] == ["Before", "WorkloadStopping", "WorkloadDeleting", "WorkloadDeleted"]
+    assert [each["reason"] for each in shown] == [
+        "Before",
+        "WorkloadStopping",
+        "WorkloadDeleting",
+        "WorkloadDeleted",
+    ]

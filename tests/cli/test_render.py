@@ -49,7 +49,11 @@ def test_ages_of_timestamps(stamp, text):
 
 
 def test_tables_have_three_blanks_between_columns_and_none_at_the_end():
-    assert render.table([["NAME", "AGE"], ["long-name", "5m"], ["b", ""]]) == ["NAME        AGE", "long-name   5m", "b"]
+    assert render.table([["NAME", "AGE"], ["long-name", "5m"], ["b", ""]]) == [
+        "NAME        AGE",
+        "long-name   5m",
+        "b",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -91,9 +95,15 @@ def test_equal_values_are_written_out_twice():
     assert "&" not in render.to_yaml({"a": shared, "b": shared})
 
 
-scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.decimals(-(10**9), 10**9, places=3)
+scalars = (
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.decimals(-(10**9), 10**9, places=3)
+)
 words = st.text() | st.from_regex(r"[-+.0-9eExo_:~<]{1,6}", fullmatch=True)
-trees = st.recursive(scalars | words, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3), max_leaves=8)
+trees = st.recursive(
+    scalars | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=8,
+)
 
 
 @settings(deadline=None)

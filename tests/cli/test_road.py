@@ -46,13 +46,19 @@ def test_from_apply_to_delete(lattice, tmp_path):
     assert lattice("apply", "-f", file).out == "latticepool.lattice.dev/road created\n"
     assert lattice("apply", "-f", file).out == "latticepool.lattice.dev/road unchanged\n"
     a_pool(tmp_path, "road", nodes=101)
-    assert lattice("apply", "-f", file, "--dry-run").out == "latticepool.lattice.dev/road configured (server dry run)\n"
+    assert (
+        lattice("apply", "-f", file, "--dry-run").out
+        == "latticepool.lattice.dev/road configured (server dry run)\n"
+    )
     assert lattice("apply", "-f", file).out == "latticepool.lattice.dev/road configured\n"
     heads, row = lattice("get", "pool", "road").out.splitlines()
     assert heads.startswith("NAME   PROVIDER   REGION")
     assert row.startswith("road   aws        us-east-1")
     assert "Spec:\n  provider:\n    type:  aws\n" in lattice("describe", "pool/road").out
-    assert lattice("get", "pools", "-l", "env=prod", "-o", "jsonpath={.items[*].spec.budget.maxMonthlyCost}").out == "10000.50"
+    assert (
+        lattice("get", "pools", "-l", "env=prod", "-o", "jsonpath={.items[*].spec.budget.maxMonthlyCost}").out
+        == "10000.50"
+    )
     assert lattice("delete", "-f", file) == (0, 'latticepool.lattice.dev "road" deleted\n', "")
     assert lattice("get", "pool", "road").code == 1
 
@@ -62,13 +68,17 @@ def test_what_is_shown_can_be_applied_again(lattice, tmp_path):
     shown = lattice("get", "pool", "again", "-o", "yaml").out
     (tmp_path / "shown.yaml").write_text(shown)
     assert lattice("apply", "-f", "shown.yaml").out == "latticepool.lattice.dev/again unchanged\n"
-    assert json.loads(lattice("get", "pool", "again", "-o", "json").out)["spec"]["capacity"] == {"maxNodes": 100}
+    assert json.loads(lattice("get", "pool", "again", "-o", "json").out)["spec"]["capacity"] == {
+        "maxNodes": 100
+    }
 
 
 def test_refusals_name_the_line(lattice, tmp_path):
     ran = lattice("apply", "-f", a_pool(tmp_path, "bad", nodes=-5))
     assert ran.code == 1
-    assert ran.err.startswith("error: bad.yaml:1: latticepool.lattice.dev/bad is invalid\n  bad.yaml:11: spec.capacity.maxNodes: ")
+    assert ran.err.startswith(
+        "error: bad.yaml:1: latticepool.lattice.dev/bad is invalid\n  bad.yaml:11: spec.capacity.maxNodes: "
+    )
     (tmp_path / "odd.yaml").write_text(POOL.format(name="odd", nodes=1, env="x") + "  odd: true\n")
     assert "\n  odd.yaml:14: spec.odd: " in lattice("apply", "-f", "odd.yaml").err
 
@@ -78,19 +88,26 @@ def test_fields_that_others_manage_are_not_taken_by_accident(lattice, tmp_path):
     ran = lattice("apply", "-f", a_pool(tmp_path, "shared", nodes=7))
     assert ran.code == 1
     assert "somebody" in ran.err
-    assert lattice("apply", "-f", "shared.yaml", "--force-conflicts").out == "latticepool.lattice.dev/shared configured\n"
+    assert (
+        lattice("apply", "-f", "shared.yaml", "--force-conflicts").out
+        == "latticepool.lattice.dev/shared configured\n"
+    )
 
 
 def test_namespaces_come_before_what_lives_in_them(lattice, tmp_path):
     config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: fresh}\ndata: {on: 'yes'}\n"
-    (tmp_path / "both.yaml").write_text(config + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: fresh}\n")
+    (tmp_path / "both.yaml").write_text(
+        config + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: fresh}\n"
+    )
     assert lattice("apply", "-f", "both.yaml").out == "namespace/fresh created\nconfigmap/a created\n"
     assert lattice("get", "cm", "-n", "fresh", "-o", "name").out == "configmap/a\n"
     assert lattice("get", "cm/a", "-n", "fresh", "-o", "jsonpath={.data.on}").out == "yes"
 
 
 def test_long_lists_come_in_pages(lattice, tmp_path):
-    maps = [f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: p{i}, labels: {{many: y}}}}\n" for i in range(12)]
+    maps = [
+        f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: p{i}, labels: {{many: y}}}}\n" for i in range(12)
+    ]
     (tmp_path / "many.yaml").write_text("---\n".join(maps))
     assert lattice("apply", "-f", "many.yaml").err == "12 created\n"
     assert len(lattice("get", "cm", "-l", "many=y", "--no-headers", "--chunk-size=5").out.splitlines()) == 12

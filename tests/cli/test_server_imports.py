@@ -27,8 +27,12 @@ print(theirs.verify_mode.name, theirs.check_hostname, len(theirs.get_ca_certs())
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        pytest.param(LOGGING, "[]", id="it logs without what draws tables, which can still be imported by who wants it"),
-        pytest.param(AUTHORITIES, "CERT_REQUIRED True 0", id="whoever forgets to say whom to trust trusts nobody"),
+        pytest.param(
+            LOGGING, "[]", id="it logs without what draws tables, which can still be imported by who wants it"
+        ),
+        pytest.param(
+            AUTHORITIES, "CERT_REQUIRED True 0", id="whoever forgets to say whom to trust trusts nobody"
+        ),
     ],
 )
 def test_a_server_does_without(code: str, told: str) -> None:

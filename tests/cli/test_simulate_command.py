@@ -25,9 +25,15 @@ from lattice.scheduling.offline.simulate import Report, Unplaced
         pytest.param("all.jsonl", in_lines(a_node(), a_workload()), id="an object a line"),
         pytest.param("all.json", in_lines(a_node(), a_workload()), id="an object a line in a .json file"),
         pytest.param(
-            "all.json", json.dumps({"apiVersion": "v1", "kind": "List", "items": [a_node(), a_workload()]}, indent=2), id="a JSON list"
+            "all.json",
+            json.dumps({"apiVersion": "v1", "kind": "List", "items": [a_node(), a_workload()]}, indent=2),
+            id="a JSON list",
         ),
-        pytest.param("all.yaml", json.dumps({"apiVersion": "v1", "kind": "List", "items": [a_node(), a_workload()]}), id="a list in YAML"),
+        pytest.param(
+            "all.yaml",
+            json.dumps({"apiVersion": "v1", "kind": "List", "items": [a_node(), a_workload()]}),
+            id="a list in YAML",
+        ),
     ],
 )
 def test_every_form_of_manifest_is_read(lattice, write, name, text):
@@ -56,10 +62,18 @@ def test_standard_input_is_read(lattice, write, monkeypatch):
 
 def test_other_kinds_are_ignored_and_counted(lattice, write):
     spec = {"provider": {"type": "aws", "region": "us-east-1"}, "capacity": {"maxNodes": 3}}
-    pool = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticePool", "metadata": {"name": "p"}, "spec": spec}
+    pool = {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticePool",
+        "metadata": {"name": "p"},
+        "spec": spec,
+    }
     for name, text in (("a.yaml", in_yaml(a_node(), pool)), ("a.jsonl", in_lines(a_node(), pool))):
         ran = lattice("simulate", "-f", write(name, text))
-        assert (ran.code, ran.err.splitlines()[0]) == (0, "ignored 1 LatticePool: only LatticeNode and LatticeWorkload matter here")
+        assert (ran.code, ran.err.splitlines()[0]) == (
+            0,
+            "ignored 1 LatticePool: only LatticeNode and LatticeWorkload matter here",
+        )
 
 
 def test_what_is_not_placed_says_why_and_ends_with_1_only_if_asked(lattice, write):
@@ -80,39 +94,66 @@ def test_the_table_shows_how_full_it_gets(lattice, write):
 
 def test_the_wide_table_shows_the_class_of_each_workload_and_how_full_each_node_gets(lattice, write):
     limited = a_workload("g", cpu="2", limits={"cpu": "2", "memory": "1Gi"})
-    out = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node("n1"), a_node("n2"), limited)), "-o", "wide").out
+    out = lattice(
+        "simulate", "-f", write("a.yaml", in_yaml(a_node("n1"), a_node("n2"), limited)), "-o", "wide"
+    ).out
     assert "class of service: 1 Guaranteed\n" in out
     assert ["shop/g", "Guaranteed"] in [line.split()[::2] for line in out.splitlines()]
     assert [line.split()[1] for line in out.splitlines() if line.startswith("n")] == ["50.0%", "0.0%"]
 
 
 def test_many_placements_are_counted_per_node(lattice, write):
-    file = write("a.jsonl", in_lines(a_node("n1"), a_node("n2"), *(a_workload(f"w{i}", cpu="10m") for i in range(60))))
+    file = write(
+        "a.jsonl", in_lines(a_node("n1"), a_node("n2"), *(a_workload(f"w{i}", cpu="10m") for i in range(60)))
+    )
     assert "NODE   PLACED\n" in lattice("simulate", "-f", file).out
     assert lattice("simulate", "-f", file, "-o", "wide").out.count("shop/w") == 60
 
 
 def test_many_reasons_are_cut_short_unless_all_are_asked_for(lattice, write):
     labels = [{"nodeSelector": {"rack": f"r{i}"}} for i in range(60)]
-    file = write("a.jsonl", in_lines(a_node(), *(a_workload(f"w{i}", constraints=each) for i, each in enumerate(labels))))
+    file = write(
+        "a.jsonl",
+        in_lines(a_node(), *(a_workload(f"w{i}", constraints=each) for i, each in enumerate(labels))),
+    )
     assert "and 10 more workloads; -o wide lists all\n" in lattice("simulate", "-f", file).out
     assert lattice("simulate", "-f", file, "-o", "wide").out.count("shop/w") == 60
 
 
 def test_json_has_everything(lattice, write):
     file = write("a.yaml", in_yaml(a_node(), a_workload("a"), a_workload("b", cpu="9")))
-    value = json.loads(lattice("simulate", "-f", file, "-o", "json", "--seed", "7", "--explain", "shop/b").out)
+    value = json.loads(
+        lattice("simulate", "-f", file, "-o", "json", "--seed", "7", "--explain", "shop/b").out
+    )
     assert value["placements"] == {"shop/a": "n1"}
-    assert value["unplaced"] == [{"count": 1, "reason": "0 of 1 node: 1 without 9 cpu free", "workloads": ["shop/b"]}]
-    assert (value["profile"], value["seed"], value["nodes"], value["placed"], value["notPlaced"]) == ("balanced", 7, 1, 1, 1)
+    assert value["unplaced"] == [
+        {"count": 1, "reason": "0 of 1 node: 1 without 9 cpu free", "workloads": ["shop/b"]}
+    ]
+    assert (value["profile"], value["seed"], value["nodes"], value["placed"], value["notPlaced"]) == (
+        "balanced",
+        7,
+        1,
+        1,
+        1,
+    )
     assert value["utilisation"]["cpu"]["after"] == 1000
     assert value["qos"] == {"shop/a": "Burstable", "shop/b": "Burstable"}
     assert value["fullness"] == {"n1": 0.25}
-    assert value["explained"]["refused"] == {"n1": [{"what": "cpu", "need": "9", "have": "3", "missing": "6"}]}
+    assert value["explained"]["refused"] == {
+        "n1": [{"what": "cpu", "need": "9", "have": "3", "missing": "6"}]
+    }
 
 
 def test_explaining_shows_the_best_with_their_parts_and_every_refusal(lattice, write):
-    file = write("a.yaml", in_yaml(a_node("n1"), a_node("n2", cpu=100), a_node("n3", unschedulable=True), a_workload(namespace="default")))
+    file = write(
+        "a.yaml",
+        in_yaml(
+            a_node("n1"),
+            a_node("n2", cpu=100),
+            a_node("n3", unschedulable=True),
+            a_workload(namespace="default"),
+        ),
+    )
     out = lattice("simulate", "-f", file, "--explain", "w1").out
     assert "default/w1: n1: best of 1 that fit, of 3 nodes (" in out
     assert "NODE   SCORE   BALANCEDRESOURCES" in out
@@ -121,7 +162,9 @@ def test_explaining_shows_the_best_with_their_parts_and_every_refusal(lattice, w
 
 
 def test_the_same_input_gives_the_same_output(lattice, write):
-    file = write("a.jsonl", in_lines(*(a_node(f"n{i}") for i in range(20)), *(a_workload(f"w{i}") for i in range(15))))
+    file = write(
+        "a.jsonl", in_lines(*(a_node(f"n{i}") for i in range(20)), *(a_workload(f"w{i}") for i in range(15)))
+    )
     first, second, other = (lattice("simulate", "-f", file, "--seed", seed).out for seed in ("1", "1", "2"))
     assert first == second
     assert first != other
@@ -140,11 +183,16 @@ def test_gangs_and_the_important_are_heard(lattice, write):
     assert "minMember is 3" in value["unplaced"][0]["reason"]
     file = write("b.yaml", in_yaml(a_node(), bound, a_workload("new", cpu="2", priority=5)))
     value = json.loads(lattice("simulate", "-f", file, "-o", "json").out)
-    assert (value["placements"], value["displaced"]) == ({"shop/new": "n1"}, {"shop/old": {"node": "n1", "by": "shop/new"}})
+    assert (value["placements"], value["displaced"]) == (
+        {"shop/new": "n1"},
+        {"shop/old": {"node": "n1", "by": "shop/new"}},
+    )
     assert "shop/old    n1       shop/new   <none>\n" in lattice("simulate", "-f", file).out
 
 
-def test_of_many_reasons_those_beyond_the_list_are_told_by_kind_and_none_with_the_amounts_of_another(lattice, write):
+def test_of_many_reasons_those_beyond_the_list_are_told_by_kind_and_none_with_the_amounts_of_another(
+    lattice, write
+):
     file = write("a.jsonl", in_lines(a_node(), *(a_workload(f"w{i}", cpu=f"{5001 + i}m") for i in range(60))))
     out = lattice("simulate", "-f", file).out
     assert "1            shop/w49                          0 of 1 node: 1 without 5050m cpu free\n" in out
@@ -154,7 +202,9 @@ def test_of_many_reasons_those_beyond_the_list_are_told_by_kind_and_none_with_th
 
 def test_only_equal_reasons_share_a_line(lattice, write):
     out = lattice(
-        "simulate", "-f", write("a.jsonl", in_lines(a_node(), *(a_workload(f"w{i}", cpu=cpu) for i, cpu in enumerate("966"))))
+        "simulate",
+        "-f",
+        write("a.jsonl", in_lines(a_node(), *(a_workload(f"w{i}", cpu=cpu) for i, cpu in enumerate("966")))),
     ).out
     assert "2            shop/w1, shop/w2   0 of 1 node: 1 without 6 cpu free\n" in out
     assert "1            shop/w0            0 of 1 node: 1 without 9 cpu free\n" in out
@@ -168,9 +218,14 @@ def test_equal_runs_give_equal_json(lattice, write):
 
 
 def test_the_profile_may_bring_the_seed(lattice, write):
-    file = write("a.jsonl", in_lines(*(a_node(f"n{i}") for i in range(20)), *(a_workload(f"w{i}") for i in range(15))))
+    file = write(
+        "a.jsonl", in_lines(*(a_node(f"n{i}") for i in range(20)), *(a_workload(f"w{i}") for i in range(15)))
+    )
     mine = write("mine.yaml", "scores: {BinPacking: 1}\nseed: 5\ntieBreaker: random\n")
-    found = [json.loads(lattice("simulate", "-f", file, "--profile", mine, "-o", "json", *more).out) for more in ([], ["--seed", "5"])]
+    found = [
+        json.loads(lattice("simulate", "-f", file, "--profile", mine, "-o", "json", *more).out)
+        for more in ([], ["--seed", "5"])
+    ]
     assert found[0] == found[1]
     assert found[0]["seed"] == 5
     other = json.loads(lattice("simulate", "-f", file, "--profile", mine, "-o", "json", "--seed", "0").out)
@@ -181,20 +236,28 @@ def test_the_profile_may_bring_the_seed(lattice, write):
 def test_what_is_odd_is_a_warning_with_its_line(lattice, write):
     node = a_node()
     node["status"]["gpus"] = [{"model": "t4"}]
-    bound = [{**a_workload(f"b{i}", requests={"cpu": "3", "gpu": 1}), "status": {"binding": {"node": "n1"}}} for i in range(2)]
+    bound = [
+        {**a_workload(f"b{i}", requests={"cpu": "3", "gpu": 1}), "status": {"binding": {"node": "n1"}}}
+        for i in range(2)
+    ]
     cpu = [{**a_workload("b2", cpu="3"), "status": {"binding": {"node": "n1"}}}]
     counted = changed(a_node("n2"), "status.capacity", {"cpu": 1, "gpu": 1000})
     ran = lattice("simulate", "-f", write("a.jsonl", in_lines(node, *bound, *cpu, counted)))
     assert ran.code == 0, ran.err
     assert "Warning: a.jsonl:3: workload shop/b1 is bound to node n1, which cannot hold its 1 gpu" in ran.err
     assert (
-        "Warning: a.jsonl:1: node n1 workloads bound to it take more than it has: 6 of 4 cpu; too little cpu slows them down\n" in ran.err
+        "Warning: a.jsonl:1: node n1 workloads bound to it take more than it has: 6 of 4 cpu; too little cpu slows them down\n"
+        in ran.err
     )
-    assert "Warning: a.jsonl:5: node n2 says 1 gpu, yet none counts: list each one under status.gpus" in ran.err
+    assert (
+        "Warning: a.jsonl:5: node n2 says 1 gpu, yet none counts: list each one under status.gpus" in ran.err
+    )
 
 
 def test_how_far_it_is_is_told_on_a_terminal_only(lattice, write):
-    file = write("a.jsonl", in_lines(a_node(cpu=10**7), *(a_workload(f"w{i}", cpu="1m") for i in range(LONG))))
+    file = write(
+        "a.jsonl", in_lines(a_node(cpu=10**7), *(a_workload(f"w{i}", cpu="1m") for i in range(LONG)))
+    )
     command = [sys.executable, "-m", "lattice.cli.main", "simulate", "-f", file]
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as screen:
@@ -218,14 +281,27 @@ def test_explaining_a_member_of_a_group_shows_what_the_others_leave(lattice, wri
 
 
 def test_a_reason_is_folded_into_the_terminal():
-    report = Report(1, 0, 0, {}, (Unplaced(("shop/a",), "0 of 9 nodes: " + "; ".join(["3 without 1 cpu free"] * 3)),), {}, (), 0.0)
+    report = Report(
+        1,
+        0,
+        0,
+        {},
+        (Unplaced(("shop/a",), "0 of 9 nodes: " + "; ".join(["3 without 1 cpu free"] * 3)),),
+        {},
+        (),
+        0.0,
+    )
     told = list(lines(report, columns=60))
     assert max(map(len, told)) <= 60
     assert told[-1].strip() == "cpu free"
 
 
 def test_sums_are_written_as_numbers():
-    assert [amount("cpu", 30_286_750), amount("gpu", 500), amount("fpga", 12345)] == ["30,286.75", "0.5", "12,345"]
+    assert [amount("cpu", 30_286_750), amount("gpu", 500), amount("fpga", 12345)] == [
+        "30,286.75",
+        "0.5",
+        "12,345",
+    ]
 
 
 def test_the_guide_names_everything_there_is_to_choose_and_to_read(lattice, write):

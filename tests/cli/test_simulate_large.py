@@ -18,7 +18,11 @@ ZONES = 5
 
 def a_node(number: int) -> dict[str, object]:
     spec, capacity = {"zone": f"z{number % ZONES}"}, {"cpu": CPU, "memory": MEMORY << 30}
-    head = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNode", "metadata": {"name": f"n{number:05}"}}
+    head = {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticeNode",
+        "metadata": {"name": f"n{number:05}"},
+    }
     return {**head, "spec": spec, "status": {"capacity": capacity}}
 
 
@@ -34,9 +38,19 @@ def a_workload(number: int) -> dict[str, object]:
     if service % NOWHERE == 0:
         constraints["nodeSelector"] = {"disk": "nvme"}
     requests = {"cpu": f"{cpu}m", "memory": f"{memory}Gi"}
-    spec = {"containers": {"main": {"command": ["run"]}}, "service": f"s{service}", "requests": requests, "constraints": constraints}
+    spec = {
+        "containers": {"main": {"command": ["run"]}},
+        "service": f"s{service}",
+        "requests": requests,
+        "constraints": constraints,
+    }
     metadata = {"name": f"w{number}", "namespace": "default", "labels": {"app": f"s{service}"}}
-    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeWorkload", "metadata": metadata, "spec": spec}
+    return {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticeWorkload",
+        "metadata": metadata,
+        "spec": spec,
+    }
 
 
 @pytest.mark.prove
@@ -47,13 +61,20 @@ def test_ten_thousand_nodes_and_a_hundred_thousand_workloads(tmp_path: Path) -> 
         for made in (*map(a_node, range(NODES)), *map(a_workload, range(WORKLOADS))):
             file.write(json.dumps(made) + "\n")
     command = [sys.executable, "-m", "lattice.cli.main", "simulate", "-f", str(world), "-o", "json"]
-    ran = subprocess.run(command, capture_output=True, timeout=800, check=False, env={**os.environ, "NO_COLOR": "1"})
+    ran = subprocess.run(
+        command, capture_output=True, timeout=800, check=False, env={**os.environ, "NO_COLOR": "1"}
+    )
     told = json.loads(ran.stdout)
     placed: dict[str, str] = told["placements"]
     expected = {f"default/w{number}" for number in range(WORKLOADS) if number // 100 % NOWHERE}
     assert set(placed) == expected
     assert sum(len(each["workloads"]) for each in told["unplaced"]) == WORKLOADS - len(expected)
-    cpu, memory, together, zones = Counter[str](), Counter[str](), Counter[tuple[int, str]](), Counter[tuple[int, int]]()
+    cpu, memory, together, zones = (
+        Counter[str](),
+        Counter[str](),
+        Counter[tuple[int, str]](),
+        Counter[tuple[int, int]](),
+    )
     for name, node in placed.items():
         service = int(name.removeprefix("default/w")) // 100
         cpu[node] += REQUESTS[service % len(REQUESTS)][0]

@@ -9,28 +9,52 @@ import yaml
 from manifests import a_node, a_workload, changed, in_lines, in_yaml
 
 BAD = [
-    pytest.param(changed(a_workload(), "spec.requests.cpu", "-1"), "must be 0 or more", id="a negative request"),
-    pytest.param(changed(a_workload(), "spec.requests.memory", "99999Ei"), "is more than can be counted", id="an absurd request"),
-    pytest.param(changed(a_workload(), "spec.requests.memory", "5Ei"), "more than any node has", id="more than any node can have"),
-    pytest.param(changed(a_workload(), "spec.requests.cpu", "lots"), "must be 0 or more", id="not a quantity"),
-    pytest.param(a_workload(limits={"cpu": "500m"}), "must be at most the limit (500m), got 1", id="a request over its limit"),
+    pytest.param(
+        changed(a_workload(), "spec.requests.cpu", "-1"), "must be 0 or more", id="a negative request"
+    ),
+    pytest.param(
+        changed(a_workload(), "spec.requests.memory", "99999Ei"),
+        "is more than can be counted",
+        id="an absurd request",
+    ),
+    pytest.param(
+        changed(a_workload(), "spec.requests.memory", "5Ei"),
+        "more than any node has",
+        id="more than any node can have",
+    ),
+    pytest.param(
+        changed(a_workload(), "spec.requests.cpu", "lots"), "must be 0 or more", id="not a quantity"
+    ),
+    pytest.param(
+        a_workload(limits={"cpu": "500m"}),
+        "must be at most the limit (500m), got 1",
+        id="a request over its limit",
+    ),
     pytest.param(a_workload(colour="red"), 'unknown field "spec.colour"', id="an unknown field"),
     pytest.param(a_workload(name="No Name"), "metadata.name", id="a name that is none"),
     pytest.param(a_workload(labels={"a b": "c"}), "metadata.labels", id="a label that is none"),
     pytest.param(a_workload(priority="high"), "spec.priority", id="a priority that is no number"),
     pytest.param(a_workload(containers={}), "must have at least one container", id="nothing to run"),
     pytest.param(
-        a_workload(constraints={"spread": [{"topologyKey": "zone", "maxSkew": 0}]}), "spec.constraints.spread[0].maxSkew", id="no skew"
+        a_workload(constraints={"spread": [{"topologyKey": "zone", "maxSkew": 0}]}),
+        "spec.constraints.spread[0].maxSkew",
+        id="no skew",
     ),
     pytest.param(
         a_workload(constraints={"spread": [{"topologyKey": "zone"}]}),
         "spec.constraints.spread[0].selector: must be given",
         id="spread of nobody",
     ),
-    pytest.param(a_node(cpu=-4000), "status.capacity.cpu: must be from 0 to 2^53, got -4000", id="negative capacity"),
-    pytest.param(a_node(memory=1 << 62), "status.capacity.memory: must be from 0 to 2^53", id="absurd capacity"),
+    pytest.param(
+        a_node(cpu=-4000), "status.capacity.cpu: must be from 0 to 2^53, got -4000", id="negative capacity"
+    ),
+    pytest.param(
+        a_node(memory=1 << 62), "status.capacity.memory: must be from 0 to 2^53", id="absurd capacity"
+    ),
     pytest.param(changed(a_node(), "kind", "LatticeNod"), "did you mean LatticeNode?", id="an unknown kind"),
-    pytest.param(changed(a_node(), "apiVersion", "v1"), "use apiVersion: lattice.dev/v1alpha1", id="a wrong version"),
+    pytest.param(
+        changed(a_node(), "apiVersion", "v1"), "use apiVersion: lattice.dev/v1alpha1", id="a wrong version"
+    ),
 ]
 
 DEEP = '{"x":' * 5000 + "1" + "}" * 5000
@@ -54,8 +78,16 @@ def test_bad_input_is_refused_with_file_and_line(lattice, write, form, value, pr
         pytest.param('{"kind": "LatticeNode"', "bad.jsonl:2: ", id="half an object"),
         pytest.param("[1, 2]", "bad.jsonl:2: a manifest is a mapping, got a list", id="a list"),
         pytest.param("{}", "bad.jsonl:2: apiVersion is missing", id="an empty object"),
-        pytest.param(json.dumps(a_workload()).replace('"kind"', '"kind": "x", "kind"'), 'the key "kind" is given twice', id="a key twice"),
-        pytest.param('{"kind": "LatticeNode", "n": "' + "x" * (1 << 20) + '"}', "is larger than 1 MiB", id="an endless line"),
+        pytest.param(
+            json.dumps(a_workload()).replace('"kind"', '"kind": "x", "kind"'),
+            'the key "kind" is given twice',
+            id="a key twice",
+        ),
+        pytest.param(
+            '{"kind": "LatticeNode", "n": "' + "x" * (1 << 20) + '"}',
+            "is larger than 1 MiB",
+            id="an endless line",
+        ),
     ],
 )
 def test_bad_lines_are_refused_with_their_number(lattice, write, line, problem):
@@ -65,7 +97,9 @@ def test_bad_lines_are_refused_with_their_number(lattice, write, line, problem):
 
 
 @pytest.mark.parametrize("form", ["yaml", "jsonl"])
-@pytest.mark.parametrize(("value", "what"), [(a_node(), "node n1"), (a_workload(), "workload shop/w1")], ids=["nodes", "workloads"])
+@pytest.mark.parametrize(
+    ("value", "what"), [(a_node(), "node n1"), (a_workload(), "workload shop/w1")], ids=["nodes", "workloads"]
+)
 def test_a_name_is_given_once(lattice, write, form, value, what):
     first = write(f"first.{form}", (in_yaml if form == "yaml" else in_lines)(value))
     second = write("second.jsonl", in_lines(value))
@@ -79,23 +113,31 @@ def test_a_name_is_given_once(lattice, write, form, value, what):
     ("metadata", "problem"),
     [
         pytest.param(
-            {"name": "n2", "labels": {"lattice.dev/price-per-hour": "cheap"}}, "must be dollars an hour", id="a price that is none"
+            {"name": "n2", "labels": {"lattice.dev/price-per-hour": "cheap"}},
+            "must be dollars an hour",
+            id="a price that is none",
         ),
         pytest.param({"generateName": "n"}, "metadata.name is missing", id="no name"),
         pytest.param({"name": "n 2"}, "metadata.name", id="a name that is none"),
         pytest.param({"name": "n1", "namespace": "shop"}, "is given twice", id="a node in a namespace"),
-        pytest.param({"name": "n2", "colour": "red"}, 'unknown field "metadata.colour"', id="an unknown field"),
+        pytest.param(
+            {"name": "n2", "colour": "red"}, 'unknown field "metadata.colour"', id="an unknown field"
+        ),
     ],
 )
 def test_metadata_is_looked_at_even_if_the_rest_is_known(lattice, write, metadata, problem):
-    ran = lattice("simulate", "-f", write("bad.jsonl", in_lines(a_node("n1"), {**a_node(), "metadata": metadata})))
+    ran = lattice(
+        "simulate", "-f", write("bad.jsonl", in_lines(a_node("n1"), {**a_node(), "metadata": metadata}))
+    )
     assert (ran.code, ran.out) == (1, "")
     assert problem in ran.err
     assert "bad.jsonl:2: " in ran.err
 
 
 def test_every_problem_is_told_up_to_a_limit(lattice, write):
-    ran = lattice("simulate", "-f", write("bad.jsonl", in_lines(*(a_node(f"n{i}", cpu=-1) for i in range(50)))))
+    ran = lattice(
+        "simulate", "-f", write("bad.jsonl", in_lines(*(a_node(f"n{i}", cpu=-1) for i in range(50))))
+    )
     assert ran.err.count("error: ") == 20
     assert "gave up after 20 problems" in ran.err
 
@@ -104,11 +146,27 @@ def test_every_problem_is_told_up_to_a_limit(lattice, write):
     ("text", "problem"),
     [
         pytest.param("name: mine\nscores: {BinPacking: 1}\n", "", id="a profile of one's own"),
-        pytest.param("name: mine\nscores: {BinPacking: 1}\ntieBreaker: random\n", "", id="with dice for ties"),
-        pytest.param("name: mine\nscores:\n  Magic: 1\n", 'mine.yaml:3: scores.Magic: no score "Magic"', id="an unknown plugin"),
-        pytest.param("name: mine\nscores: {BinPacking: -1}\n", "must be a number of 0 or more", id="a negative weight"),
-        pytest.param("name: mine\nscores: {BinPacking: 1}\ndisabled: [Fit]\n", "Fit cannot be disabled", id="without the vital"),
-        pytest.param("name: mine\nscores: {BinPacking: 1}\nmagic: 1\n", "is not a field of a profile", id="an unknown field"),
+        pytest.param(
+            "name: mine\nscores: {BinPacking: 1}\ntieBreaker: random\n", "", id="with dice for ties"
+        ),
+        pytest.param(
+            "name: mine\nscores:\n  Magic: 1\n",
+            'mine.yaml:3: scores.Magic: no score "Magic"',
+            id="an unknown plugin",
+        ),
+        pytest.param(
+            "name: mine\nscores: {BinPacking: -1}\n", "must be a number of 0 or more", id="a negative weight"
+        ),
+        pytest.param(
+            "name: mine\nscores: {BinPacking: 1}\ndisabled: [Fit]\n",
+            "Fit cannot be disabled",
+            id="without the vital",
+        ),
+        pytest.param(
+            "name: mine\nscores: {BinPacking: 1}\nmagic: 1\n",
+            "is not a field of a profile",
+            id="an unknown field",
+        ),
     ],
 )
 def test_profiles_are_files_too(lattice, write, text, problem):
@@ -143,14 +201,40 @@ def test_an_unknown_profile_names_the_known_ones(lattice, write):
         pytest.param(["-f", "gone.yaml"], "cannot be read", id="no such file"),
         pytest.param(["-f", "gone.jsonl"], "cannot be read", id="no such file of lines"),
         pytest.param(["-f", "empty"], "no manifests in this folder", id="an empty folder"),
-        pytest.param(["-f", "a.yaml", "--explain", "shop/nobody"], "there is no such workload to decide", id="nobody to explain"),
-        pytest.param(["-f", "a.yaml", "--explain", "w1"], "fix: did you mean shop/w1?", id="somebody of another namespace"),
-        pytest.param(["-f", "a.yaml", "--seed", "abc"], "must be a whole number such as 7, got 'abc'", id="a seed that is no number"),
-        pytest.param(["-f", "a.yaml", "--seed", str(2**63)], "must be from -2^63 to 2^63 - 1", id="a seed too large"),
+        pytest.param(
+            ["-f", "a.yaml", "--explain", "shop/nobody"],
+            "there is no such workload to decide",
+            id="nobody to explain",
+        ),
+        pytest.param(
+            ["-f", "a.yaml", "--explain", "w1"],
+            "fix: did you mean shop/w1?",
+            id="somebody of another namespace",
+        ),
+        pytest.param(
+            ["-f", "a.yaml", "--seed", "abc"],
+            "must be a whole number such as 7, got 'abc'",
+            id="a seed that is no number",
+        ),
+        pytest.param(
+            ["-f", "a.yaml", "--seed", str(2**63)], "must be from -2^63 to 2^63 - 1", id="a seed too large"
+        ),
         pytest.param(["-f", "nothing.json"], "nothing.json: there is no manifest here", id="an empty file"),
-        pytest.param(["-f", "a.yaml", "--profile", "empty"], "empty: is a folder, not a profile", id="a folder as a profile"),
-        pytest.param(["-f", "a.yaml", "--profile", "nothing.json"], "nothing.json: there is no profile here", id="an empty profile"),
-        pytest.param(["-f", "a.yaml", "--profile", "list.yaml"], "a profile is a mapping, got a list", id="a list as a profile"),
+        pytest.param(
+            ["-f", "a.yaml", "--profile", "empty"],
+            "empty: is a folder, not a profile",
+            id="a folder as a profile",
+        ),
+        pytest.param(
+            ["-f", "a.yaml", "--profile", "nothing.json"],
+            "nothing.json: there is no profile here",
+            id="an empty profile",
+        ),
+        pytest.param(
+            ["-f", "a.yaml", "--profile", "list.yaml"],
+            "a profile is a mapping, got a list",
+            id="a list as a profile",
+        ),
     ],
 )
 def test_what_is_not_there_is_said(lattice, write, tmp_path, arguments, problem):
@@ -174,7 +258,10 @@ def test_a_gang_has_one_size(lattice, write):
     members = [a_workload(f"g{least}", group={"name": "g", "minMember": least}) for least in (2, 3)]
     ran = lattice("simulate", "-f", write("a.jsonl", in_lines(a_node(), *members)))
     assert ran.code == 1
-    assert "a.jsonl:3: spec.group.minMember: must be the same for all of group shop/g: 3 here, 2 at a.jsonl:2" in ran.err
+    assert (
+        "a.jsonl:3: spec.group.minMember: must be the same for all of group shop/g: 3 here, 2 at a.jsonl:2"
+        in ran.err
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,12 +272,17 @@ def test_a_gang_has_one_size(lattice, write):
         pytest.param("a.json", '{"kind": "List", "items": [\n' + DEEP + "]}", 2, id="in a List"),
         pytest.param("a.json", f"{{}}\n{DEEP}", 2, id="in a line of a .json file"),
         pytest.param("a.jsonl", in_lines(a_node()) + DEEP, 2, id="in a line"),
-        pytest.param("a.jsonl", in_lines(a_node()).replace('"spec": {}', f'"spec": {DEEP}'), 1, id="in a spec"),
+        pytest.param(
+            "a.jsonl", in_lines(a_node()).replace('"spec": {}', f'"spec": {DEEP}'), 1, id="in a spec"
+        ),
         pytest.param("a.json", "[" * 5000 + "]" * 5000, 1, id="in lists"),
     ],
 )
 def test_what_is_nested_too_deep_is_told_with_its_line(lattice, write, monkeypatch, name, text, line):
-    assert f"error: {name}:{line}: is nested deeper than 32 levels\n" in lattice("simulate", "-f", write(name, text)).err
+    assert (
+        f"error: {name}:{line}: is nested deeper than 32 levels\n"
+        in lattice("simulate", "-f", write(name, text)).err
+    )
     with open(name) as file:
         monkeypatch.setattr(sys, "stdin", file)
         ran = lattice("simulate", "-f", "-")
@@ -231,7 +323,9 @@ def test_lines_that_are_no_text_are_one_mistake(lattice, write, tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "lines"),
     [
-        pytest.param("a.yaml", "---\n".join(yaml.safe_dump(each) for each in (a_node(), a_node())), (1, 11), id="YAML"),
+        pytest.param(
+            "a.yaml", "---\n".join(yaml.safe_dump(each) for each in (a_node(), a_node())), (1, 11), id="YAML"
+        ),
         pytest.param("a.json", json.dumps([a_node(), a_node()], indent=2), (2, 16), id="a JSON list"),
         pytest.param("a.jsonl", in_lines(a_node(), a_node()), (1, 2), id="lines"),
     ],
@@ -239,7 +333,10 @@ def test_lines_that_are_no_text_are_one_mistake(lattice, write, tmp_path):
 def test_a_name_given_twice_is_told_with_where_both_objects_begin(lattice, write, name, text, lines):
     first, second = lines
     ran = lattice("simulate", "-f", write(name, text))
-    assert f"error: {name}:{second}: latticenode.lattice.dev/n1: node n1 is given twice, first at {name}:{first}\n" in ran.err
+    assert (
+        f"error: {name}:{second}: latticenode.lattice.dev/n1: node n1 is given twice, first at {name}:{first}\n"
+        in ran.err
+    )
 
 
 @pytest.mark.parametrize(
@@ -259,7 +356,12 @@ def test_a_file_given_twice_is_one_mistake(lattice, write, again, told):
 @pytest.mark.parametrize(
     ("resource", "given", "told"),
     [
-        pytest.param("memory", "16Gi", 'must be a whole number of bytes: 17179869184 for "16Gi"', id="memory with a unit"),
+        pytest.param(
+            "memory",
+            "16Gi",
+            'must be a whole number of bytes: 17179869184 for "16Gi"',
+            id="memory with a unit",
+        ),
         pytest.param("cpu", "4", 'must be a whole number of milli-cores: 4000 for "4"', id="cores as text"),
         pytest.param("cpu", 1.5, "must be a whole number of milli-cores: 1500 for 1.5", id="parts of cores"),
         pytest.param("memory", "much", 'must be a whole number of bytes, got "much"', id="no number"),
@@ -285,13 +387,21 @@ def test_an_offline_mistake_is_fixed_offline(lattice, write):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        pytest.param({"contraints": {}}, 'unknown field "spec.contraints"; did you mean constraints?', id="a part of the spec"),
+        pytest.param(
+            {"contraints": {}},
+            'unknown field "spec.contraints"; did you mean constraints?',
+            id="a part of the spec",
+        ),
         pytest.param(
             {"containers": {"main": {"command": ["x"], "ports": [{"name": "a", "protocl": "TCP"}]}}},
             'unknown field "spec.containers.main.ports[0].protocl"; did you mean protocol?',
             id="below keys and lists",
         ),
-        pytest.param({"Priority": 1, "group": {"minMember": 2}}, "unknown field; did you mean priority?", id="beside another mistake"),
+        pytest.param(
+            {"Priority": 1, "group": {"minMember": 2}},
+            "unknown field; did you mean priority?",
+            id="beside another mistake",
+        ),
     ],
 )
 def test_a_field_that_there_is_not_is_told_with_the_one_that_was_meant(lattice, write, change, told):

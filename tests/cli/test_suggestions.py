@@ -27,10 +27,16 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def ours(kubeconfig: Path) -> list[list[str]]:
     """The words of the commands that are not kubectl's, without the program."""
-    return [shlex.split(command)[1:] for command, _ in suggestions(kubeconfig) if not command.startswith("kubectl")]
+    return [
+        shlex.split(command)[1:]
+        for command, _ in suggestions(kubeconfig)
+        if not command.startswith("kubectl")
+    ]
 
 
-def test_a_kubeconfig_that_is_found_anyway_needs_no_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kubeconfig_that_is_found_anyway_needs_no_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kubeconfig = a_kubeconfig(tmp_path / ".lattice")
     assert ours(kubeconfig)[0] == ["top"]
     (tmp_path / "below").mkdir()
@@ -60,7 +66,9 @@ def test_examples_are_suggested_where_they_are(tmp_path: Path) -> None:
     assert ours(kubeconfig)[1:] == [["cost"], ["plan", "-f", "examples/vault.yaml"]]
 
 
-def test_the_program_is_named_by_its_path_where_its_name_does_not_find_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_is_named_by_its_path_where_its_name_does_not_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kubeconfig = a_kubeconfig(tmp_path / ".lattice")
     program = Path(sys.executable).parent / "lattice"
     assert shlex.split(suggestions(kubeconfig)[0][0])[0] == str(program)

@@ -18,10 +18,21 @@ DOCUMENT = {
             "readyNodes": 1,
             "maxNodes": 4,
             "phase": "Ready",
-            "budget": {"hourlyMicros": 24_000, "spentMicros": 1_234_567, "projectedMicros": 54_000_000, "limitMicros": 60_000_000},
+            "budget": {
+                "hourlyMicros": 24_000,
+                "spentMicros": 1_234_567,
+                "projectedMicros": 54_000_000,
+                "limitMicros": 60_000_000,
+            },
             **USE,
         },
-        {"name": "aws/us-east-1", "nodes": 0, "readyNodes": 0, "cpu": {"used": 0, "of": 0}, "memory": {"used": 0, "of": 0}},
+        {
+            "name": "aws/us-east-1",
+            "nodes": 0,
+            "readyNodes": 0,
+            "cpu": {"used": 0, "of": 0},
+            "memory": {"used": 0, "of": 0},
+        },
     ],
     "nodes": [
         {
@@ -143,5 +154,7 @@ def test_what_is_not_well_stands_out_unless_colours_are_unwanted(monkeypatch: py
 
 
 def test_each_line_gets_its_prefix_however_it_comes() -> None:
-    assert b"".join(prefixed(iter([b"on", b"e\ntw", b"o\n", b"thr"]), b"[a] ")) == b"[a] one\n[a] two\n[a] thr\n"
+    assert (
+        b"".join(prefixed(iter([b"on", b"e\ntw", b"o\n", b"thr"]), b"[a] ")) == b"[a] one\n[a] two\n[a] thr\n"
+    )
     assert list(prefixed(iter([]), b"[a] ")) == []

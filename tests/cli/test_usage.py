@@ -20,25 +20,67 @@ def elsewhere(tmp_path, monkeypatch):
     [
         pytest.param(["delete"], "nothing to delete is named", id="delete of nothing"),
         pytest.param(["delete", "pools"], "which ones?", id="delete of a kind without names"),
-        pytest.param(["delete", "pool", "lab", "-l", "a=b"], "a name cannot go with -l or --all", id="delete by name and rule"),
-        pytest.param(["delete", "pools", "--all", "-l", "a=b"], "--all and -l cannot go together", id="delete by two rules"),
-        pytest.param(["delete", "pool", "a", "-f", "x.yaml"], "-f says what to delete", id="delete by name and manifest"),
-        pytest.param(["get", "pools", "a", "-l", "x=y"], "a name cannot go with a selector", id="get by name and selector"),
+        pytest.param(
+            ["delete", "pool", "lab", "-l", "a=b"],
+            "a name cannot go with -l or --all",
+            id="delete by name and rule",
+        ),
+        pytest.param(
+            ["delete", "pools", "--all", "-l", "a=b"],
+            "--all and -l cannot go together",
+            id="delete by two rules",
+        ),
+        pytest.param(
+            ["delete", "pool", "a", "-f", "x.yaml"],
+            "-f says what to delete",
+            id="delete by name and manifest",
+        ),
+        pytest.param(
+            ["get", "pools", "a", "-l", "x=y"],
+            "a name cannot go with a selector",
+            id="get by name and selector",
+        ),
         pytest.param(["get", "pools,services", "-w"], "only one kind", id="watch of two kinds"),
-        pytest.param(["get", "pool/lab", "services"], "'services' is not kind/name", id="two ways of naming at once"),
+        pytest.param(
+            ["get", "pool/lab", "services"], "'services' is not kind/name", id="two ways of naming at once"
+        ),
         pytest.param(["get", "all/x"], "means several kinds", id="a name of several kinds"),
         pytest.param(["events", "--for", "web"], "'web' is not kind/name", id="events for a bare name"),
         pytest.param(["events", "--for", "pools"], "'pools' is not kind/name", id="events for a kind"),
-        pytest.param(["events", "--types", "Foo"], "there is no event type 'Foo'", id="an unknown type of event"),
-        pytest.param(["tokens", "create", "--ttl", "25h", "--long-lived"], "at most 24h", id="a token for longer than a day"),
-        pytest.param(["tokens", "create", "--ttl", "16m"], "more than 15 minutes is easily lost", id="a token that lives long by mistake"),
+        pytest.param(
+            ["events", "--types", "Foo"], "there is no event type 'Foo'", id="an unknown type of event"
+        ),
+        pytest.param(
+            ["tokens", "create", "--ttl", "25h", "--long-lived"],
+            "at most 24h",
+            id="a token for longer than a day",
+        ),
+        pytest.param(
+            ["tokens", "create", "--ttl", "16m"],
+            "more than 15 minutes is easily lost",
+            id="a token that lives long by mistake",
+        ),
         pytest.param(["tokens", "create", "--ttl", "0s"], "above 0s", id="a token that was never good"),
-        pytest.param(["kubeconfig", "--group", "lattice:viewers"], "--group is for another user", id="a group without a user"),
+        pytest.param(
+            ["kubeconfig", "--group", "lattice:viewers"],
+            "--group is for another user",
+            id="a group without a user",
+        ),
         pytest.param(["kubeconfig", "--token"], "--token is for another user", id="a token without a user"),
-        pytest.param(["kubeconfig", "--user", "", "--group", "lattice:viewers"], "a user needs a name", id="an empty user with a group"),
+        pytest.param(
+            ["kubeconfig", "--user", "", "--group", "lattice:viewers"],
+            "a user needs a name",
+            id="an empty user with a group",
+        ),
         pytest.param(["kubeconfig", "--user", ""], "a user needs a name", id="an empty user"),
-        pytest.param(["kubeconfig", "--user", "bob"], "user bob would be in no group", id="a user in no group"),
-        pytest.param(["kubeconfig", "--user", "bob", "--group", ""], "user bob would be in no group", id="a group without a name"),
+        pytest.param(
+            ["kubeconfig", "--user", "bob"], "user bob would be in no group", id="a user in no group"
+        ),
+        pytest.param(
+            ["kubeconfig", "--user", "bob", "--group", ""],
+            "user bob would be in no group",
+            id="a group without a name",
+        ),
     ],
 )
 def test_wrong_command_lines_end_with_2_and_ask_nothing(server, lattice, arguments, problem):
@@ -74,8 +116,14 @@ def test_settings_are_checked_at_the_command_line(lattice, command, flags, probl
             pytest.param(["--lease-ttl", v], f"must be 1 or more seconds, got {v}", id=f"a lease of {v}")
             for v in ("0.5", "-1", "inf", "nan")
         ],
-        *[pytest.param(["--history", v], f"must be 0 or more seconds, got {v}", id=f"a history of {v}") for v in ("-1", "inf", "nan", "x")],
-        *[pytest.param(["--event-ttl", v], f"must be more than 0 seconds, got {v}", id=f"events for {v}") for v in ("0", "-1", "inf")],
+        *[
+            pytest.param(["--history", v], f"must be 0 or more seconds, got {v}", id=f"a history of {v}")
+            for v in ("-1", "inf", "nan", "x")
+        ],
+        *[
+            pytest.param(["--event-ttl", v], f"must be more than 0 seconds, got {v}", id=f"events for {v}")
+            for v in ("0", "-1", "inf")
+        ],
     ],
 )
 def test_times_of_a_server_are_checked_at_the_command_line(lattice, flags, problem):
@@ -99,7 +147,9 @@ def test_server_side_apply_always_refuses_unknown_fields_so_there_is_no_flag_for
     ("group", "words"),
     [
         pytest.param("guests", "group guests can do nothing", id="a group that nobody knows"),
-        pytest.param("lattice:system", "lattice:system is Lattice's own identity", id="the identity of Lattice itself"),
+        pytest.param(
+            "lattice:system", "lattice:system is Lattice's own identity", id="the identity of Lattice itself"
+        ),
         pytest.param("lattice:viewers", "", id="a group that is known"),
     ],
 )
@@ -144,7 +194,11 @@ def test_apply_and_delete_end_with_the_code_of_what_was_refused(server, lattice,
 
 
 def test_a_conflict_is_told_once_with_who_and_what_to_do(server, lattice, tmp_path):
-    cause = {"field": ".spec.size", "message": 'conflict with "kubectl" using v1', "reason": "FieldManagerConflict"}
+    cause = {
+        "field": ".spec.size",
+        "message": 'conflict with "kubectl" using v1',
+        "reason": "FieldManagerConflict",
+    }
     status = {
         "reason": "Conflict",
         "message": 'Apply failed with 1 conflict: conflict with "kubectl" using v1: .spec.size',
@@ -155,7 +209,9 @@ def test_a_conflict_is_told_once_with_who_and_what_to_do(server, lattice, tmp_pa
     ran = lattice("apply", "-f", "p.yaml")
     assert ran.code == 1
     assert ran.err.count("kubectl") == 1
-    assert ran.err.startswith("error: p.yaml:1: latticepool.lattice.dev/us-east: 1 field is managed by somebody else\n")
+    assert ran.err.startswith(
+        "error: p.yaml:1: latticepool.lattice.dev/us-east: 1 field is managed by somebody else\n"
+    )
     assert '\n  p.yaml:8: spec.size: conflict with "kubectl" using v1\n' in ran.err
     assert "fix: take it over with --force-conflicts" in ran.err
 
@@ -166,12 +222,20 @@ def test_every_unreadable_file_is_named_and_nothing_is_sent(server, lattice, tmp
     write(folder, "a.yaml", a_pool())
     (folder / "b.yaml").write_text("kind: LatticePool\nkind: LatticePool\n")
     (folder / "c.yaml").write_text("a: 1\n b: [\n")
-    (folder / "d.yaml").write_text("apiVersion: v1\n\nkind: Pod\nmetadata: {name: a}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {}\n")
+    (folder / "d.yaml").write_text(
+        "apiVersion: v1\n\nkind: Pod\nmetadata: {name: a}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {}\n"
+    )
     ran = lattice("apply", "-f", "shop", "-f", "nowhere.yaml")
     assert ran.code == 1
     assert ran.err.startswith("error: 5 manifests cannot be used; nothing was sent\n")
     told = [line.strip() for line in ran.err.splitlines()[1:]]
-    for place in ("shop/b.yaml:2: ", "shop/c.yaml:2: ", "shop/d.yaml:3: ", "shop/d.yaml:8: ", "nowhere.yaml: "):
+    for place in (
+        "shop/b.yaml:2: ",
+        "shop/c.yaml:2: ",
+        "shop/d.yaml:3: ",
+        "shop/d.yaml:8: ",
+        "nowhere.yaml: ",
+    ):
         assert [line for line in told if line.startswith(place)], ran.err
     assert server.log == []
 
@@ -187,7 +251,9 @@ def test_another_namespace_than_the_one_asked_for_is_found_before_anything_is_se
 
 def test_causes_are_told_in_the_order_of_the_file(server, lattice, tmp_path):
     causes = [{"field": f, "message": "wrong"} for f in ("spec.size", "metadata.name", "apiVersion")]
-    server.answers["PATCH", f"{POOLS}/us-east"] = [(422, [], {"reason": "Invalid", "message": "is wrong", "details": {"causes": causes}})]
+    server.answers["PATCH", f"{POOLS}/us-east"] = [
+        (422, [], {"reason": "Invalid", "message": "is wrong", "details": {"causes": causes}})
+    ]
     write(tmp_path, "p.yaml", a_pool())
     told = lattice("apply", "-f", "p.yaml").err.splitlines()[1:]
     assert [line.split(":")[1] for line in told] == ["2", "5", "8"]
@@ -195,7 +261,15 @@ def test_causes_are_told_in_the_order_of_the_file(server, lattice, tmp_path):
 
 def doomed(server, path, value, **metadata):
     """Something that is told to go and stays."""
-    value = {**value, "metadata": {**value["metadata"], "uid": "u", "deletionTimestamp": "2026-11-15T07:40:00Z", **metadata}}
+    value = {
+        **value,
+        "metadata": {
+            **value["metadata"],
+            "uid": "u",
+            "deletionTimestamp": "2026-11-15T07:40:00Z",
+            **metadata,
+        },
+    }
     server.put(path, value)
     server.answers["DELETE", path] = [(200, [], server.objects[path])]
 
@@ -206,16 +280,28 @@ def test_delete_that_gives_up_names_the_finalizers(server, lattice):
     ran = lattice("delete", "pools", "a", "b", "--timeout", "50ms")
     assert ran.code == 3
     first, second = (line for line in ran.err.splitlines() if line.startswith("error:"))
-    assert 'latticepool.lattice.dev "a" is not gone yet: held by its finalizers shop.example/hold, foregroundDeletion' in first
+    assert (
+        'latticepool.lattice.dev "a" is not gone yet: held by its finalizers shop.example/hold, foregroundDeletion'
+        in first
+    )
     assert 'latticepool.lattice.dev "b" is not gone yet' in second
 
 
 def test_delete_of_a_namespace_that_gives_up_says_what_is_left_in_it(server, lattice):
     conditions = [
-        {"type": "NamespaceContentRemaining", "status": "True", "message": "some resources remain: 2 configmaps"},
+        {
+            "type": "NamespaceContentRemaining",
+            "status": "True",
+            "message": "some resources remain: 2 configmaps",
+        },
         {"type": "Old", "status": "False", "message": "not this"},
     ]
-    value = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}, "status": {"conditions": conditions}}
+    value = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": "shop"},
+        "status": {"conditions": conditions},
+    }
     doomed(server, "/api/v1/namespaces/shop", value)
     ran = lattice("delete", "ns", "shop", "--timeout", "50ms")
     assert 'namespace "shop" is not gone yet: some resources remain: 2 configmaps\n' in ran.err
@@ -225,14 +311,28 @@ def test_delete_that_waits_long_says_once_for_what(server, lattice, monkeypatch)
     monkeypatch.setattr("lattice.cli.commands.delete.PATIENCE", 0.01)
     doomed(server, f"{POOLS}/a", a_pool("a"), finalizers=["shop.example/hold"])
     ran = lattice("delete", "pool", "a", "--timeout", "200ms")
-    assert ran.err.count('waiting for latticepool.lattice.dev "a": held by its finalizers shop.example/hold\n') == 1
+    assert (
+        ran.err.count('waiting for latticepool.lattice.dev "a": held by its finalizers shop.example/hold\n')
+        == 1
+    )
 
 
 def test_what_is_missing_is_looked_for_where_it_was(server, lattice):
     server.answers["GET", SERVICES.replace("default", "team") + "/nope"] = [
-        (404, [], {"reason": "NotFound", "message": "no", "details": {"kind": "latticeservices", "group": "lattice.dev", "name": "nope"}})
+        (
+            404,
+            [],
+            {
+                "reason": "NotFound",
+                "message": "no",
+                "details": {"kind": "latticeservices", "group": "lattice.dev", "name": "nope"},
+            },
+        )
     ]
-    assert "fix: `lattice get latticeservices.lattice.dev -n team` lists" in lattice("get", "service", "nope", "-n", "team").err
+    assert (
+        "fix: `lattice get latticeservices.lattice.dev -n team` lists"
+        in lattice("get", "service", "nope", "-n", "team").err
+    )
 
 
 def test_an_address_from_the_environment_is_not_blamed_on_a_kubeconfig(lattice, tmp_path, monkeypatch):
@@ -258,8 +358,13 @@ def test_the_kinds_are_listed_by_the_help_of_get(lattice):
 def test_empty_cells_are_none_and_what_goes_is_terminating(server, lattice):
     columns = [{"name": n} for n in ("Name", "Size", "Note", "Phase")]
     stays = {"cells": ["a", None, "", ""], "object": {"metadata": {"name": "a"}}}
-    goes = {"cells": ["b", 0, "x", "Ready"], "object": {"metadata": {"name": "b", "deletionTimestamp": "2026-11-15T07:40:00Z"}}}
-    server.answers["GET", POOLS] = [(200, [], {"metadata": {}, "columnDefinitions": columns, "rows": [stays, goes]})]
+    goes = {
+        "cells": ["b", 0, "x", "Ready"],
+        "object": {"metadata": {"name": "b", "deletionTimestamp": "2026-11-15T07:40:00Z"}},
+    }
+    server.answers["GET", POOLS] = [
+        (200, [], {"metadata": {}, "columnDefinitions": columns, "rows": [stays, goes]})
+    ]
     assert [line.split() for line in lattice("get", "pools").out.splitlines()[1:]] == [
         ["a", "<none>", "<none>", "<none>"],
         ["b", "0", "x", "Terminating"],
@@ -268,7 +373,13 @@ def test_empty_cells_are_none_and_what_goes_is_terminating(server, lattice):
 
 def test_describe_leaves_out_what_kubectl_remembers(server, lattice):
     key = "kubectl.kubernetes.io/last-applied-configuration"
-    secret = {"kind": "Secret", "metadata": {"name": "key", "annotations": {key: json.dumps({"data": {"t": "aHVudGVyMg=="}}), "a": "b"}}}
+    secret = {
+        "kind": "Secret",
+        "metadata": {
+            "name": "key",
+            "annotations": {key: json.dumps({"data": {"t": "aHVudGVyMg=="}}), "a": "b"},
+        },
+    }
     server.put("/api/v1/namespaces/default/secrets/key", secret)
     text = lattice("describe", "secret", "key").out
     assert key not in text

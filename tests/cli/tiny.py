@@ -30,7 +30,11 @@ class Tiny(ThreadingHTTPServer):
             before = self.objects.get(path)
             self.revision += 1
             metadata = {"uid": f"uid-{self.revision}", "creationTimestamp": "2026-11-15T07:40:00Z"}
-            metadata |= (before or {}).get("metadata", {}) | value["metadata"] | {"resourceVersion": str(self.revision)}
+            metadata |= (
+                (before or {}).get("metadata", {})
+                | value["metadata"]
+                | {"resourceVersion": str(self.revision)}
+            )
             metadata["managedFields"] = [{"manager": "lattice"}]
             self.objects[path] = {**value, "metadata": metadata}
             self.history.append((self.revision, "MODIFIED" if before else "ADDED", path, self.objects[path]))
@@ -82,7 +86,15 @@ class Handler(BaseHTTPRequestHandler):
         value = json.loads(self.body)
         known = self.api.objects[self.where]
         if value["metadata"]["resourceVersion"] != known["metadata"]["resourceVersion"]:
-            self._answer(409, {"kind": "Status", "reason": "Conflict", "message": "the object has been modified", "code": 409})
+            self._answer(
+                409,
+                {
+                    "kind": "Status",
+                    "reason": "Conflict",
+                    "message": "the object has been modified",
+                    "code": 409,
+                },
+            )
         else:
             self._answer(200, value if self.query.get("dryRun") else self.api.put(self.where, value))
 
@@ -100,7 +112,9 @@ class Handler(BaseHTTPRequestHandler):
             self._missing()
 
     def _list(self):
-        found = [o for path, o in sorted(self.api.objects.items()) if self._inside(path) and self._selected(o)]
+        found = [
+            o for path, o in sorted(self.api.objects.items()) if self._inside(path) and self._selected(o)
+        ]
         begin, limit = int(self.query.get("continue", 0)), int(self.query.get("limit", 0))
         page = found[begin : begin + limit] if limit else found
         more = str(begin + limit) if limit and begin + limit < len(found) else ""
@@ -116,7 +130,9 @@ class Handler(BaseHTTPRequestHandler):
         labels = value["metadata"].get("labels", {})
         wanted = [part.split("=") for part in self.query.get("labelSelector", "").split(",") if part]
         fields = [part.split("=") for part in self.query.get("fieldSelector", "").split(",") if part]
-        return all(labels.get(k) == v for k, v in wanted) and all(self._field(value, k) == v for k, v in fields)
+        return all(labels.get(k) == v for k, v in wanted) and all(
+            self._field(value, k) == v for k, v in fields
+        )
 
     @staticmethod
     def _field(value, path):
@@ -128,9 +144,21 @@ class Handler(BaseHTTPRequestHandler):
         return "as=Table" in self.headers.get("Accept", "")
 
     def _table(self, objects):
-        columns = [{"name": "Name", "priority": 0}, {"name": "Size", "priority": 0}, {"name": "Note", "priority": 1}]
-        rows = [{"cells": [o["metadata"]["name"], o.get("spec", {}).get("size"), "-"], "object": o} for o in objects]
-        return {"kind": "Table", "columnDefinitions": columns, "rows": rows, "metadata": {"resourceVersion": str(self.api.revision)}}
+        columns = [
+            {"name": "Name", "priority": 0},
+            {"name": "Size", "priority": 0},
+            {"name": "Note", "priority": 1},
+        ]
+        rows = [
+            {"cells": [o["metadata"]["name"], o.get("spec", {}).get("size"), "-"], "object": o}
+            for o in objects
+        ]
+        return {
+            "kind": "Table",
+            "columnDefinitions": columns,
+            "rows": rows,
+            "metadata": {"resourceVersion": str(self.api.revision)},
+        }
 
     def _watch(self):
         self.send_response(200)
@@ -139,7 +167,11 @@ class Handler(BaseHTTPRequestHandler):
         since = int(self.query["resourceVersion"])
         while True:
             with self.api.changed:
-                ready = [h for h in self.api.history if h[0] > since and self._inside(h[2]) and self._selected(h[3])]
+                ready = [
+                    h
+                    for h in self.api.history
+                    if h[0] > since and self._inside(h[2]) and self._selected(h[3])
+                ]
                 if not ready:
                     self.api.changed.wait(5)
                     continue
@@ -158,7 +190,9 @@ class Handler(BaseHTTPRequestHandler):
         if before and all(before.get(k) == v for k, v in value.items() if k != "metadata"):
             self._answer(200, before)
         elif self.query.get("dryRun"):
-            self._answer(200 if before else 201, {**value, "metadata": {"resourceVersion": "1", **value["metadata"]}})
+            self._answer(
+                200 if before else 201, {**value, "metadata": {"resourceVersion": "1", **value["metadata"]}}
+            )
         else:
             self._answer(200 if before else 201, self.api.put(self.where, value))
 
@@ -169,7 +203,9 @@ class Handler(BaseHTTPRequestHandler):
         found = self.api.objects[self.where]
         if not self.query.get("dryRun"):
             self.api.remove(self.where)
-        self._answer(200, {"kind": "Status", "status": "Success", "details": {"uid": found["metadata"]["uid"]}})
+        self._answer(
+            200, {"kind": "Status", "status": "Success", "details": {"uid": found["metadata"]["uid"]}}
+        )
 
     def _missing(self):
         parts = self.where.split("/")

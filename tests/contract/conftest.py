@@ -55,7 +55,11 @@ class RealTime:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.time, self.call_at, self.create_future = self._loop.time, self._loop.call_at, self._loop.create_future
+        self.time, self.call_at, self.create_future = (
+            self._loop.time,
+            self._loop.call_at,
+            self._loop.create_future,
+        )
 
     def post(self, when: float, deliver: Callable[..., object], *args: object) -> None:
         self._loop.call_at(when, deliver, *args)

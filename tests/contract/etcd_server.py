@@ -57,9 +57,32 @@ class EtcdServer:
     def launch(self) -> None:
         """Without waiting: it answers once most of its cluster is there."""
         client = f"{self._scheme}://{self.endpoint}"
-        command = [etcd_program(), "--data-dir", str(self._folder / "data"), "--name", self.name, "--logger", "zap", "--log-level", "error"]
-        command += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", self._peer]
-        command += ["--initial-advertise-peer-urls", self._peer, "--initial-cluster", self.cluster, *self._options]
+        command = [
+            etcd_program(),
+            "--data-dir",
+            str(self._folder / "data"),
+            "--name",
+            self.name,
+            "--logger",
+            "zap",
+            "--log-level",
+            "error",
+        ]
+        command += [
+            "--listen-client-urls",
+            client,
+            "--advertise-client-urls",
+            client,
+            "--listen-peer-urls",
+            self._peer,
+        ]
+        command += [
+            "--initial-advertise-peer-urls",
+            self._peer,
+            "--initial-cluster",
+            self.cluster,
+            *self._options,
+        ]
         with (self._folder / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
 

@@ -24,7 +24,16 @@ SIZES = {"n1": 4000, "n2": 8000, "n3": 4000, "n4": 16000}
 CPU = 400
 ORDER = sorted(SIZES, key=lambda name: tie_rank(SEED, name))
 LIKED = ORDER[2]
-LIKES = {"node": {"preferred": [{"weight": 1, "term": {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]}}]}}
+LIKES = {
+    "node": {
+        "preferred": [
+            {
+                "weight": 1,
+                "term": {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]},
+            }
+        ]
+    }
+}
 
 
 @dataclass
@@ -64,7 +73,13 @@ class Oracle:
 def profile(mode: BindingMode, breaker: TieBreaker) -> ProfileSpec:
     """Of the scores none has anything to say about these workloads."""
     return parse_profile(
-        {"name": "ties", "scores": {"GpuFragmentation": 1}, "tieBreaker": breaker.value, "binding": mode.value, "seed": SEED}
+        {
+            "name": "ties",
+            "scores": {"GpuFragmentation": 1},
+            "tieBreaker": breaker.value,
+            "binding": mode.value,
+            "seed": SEED,
+        }
     )
 
 
@@ -90,7 +105,10 @@ async def story(store: Store, mode: BindingMode, breaker: TieBreaker) -> None:
     for name, cpu in SIZES.items():
         await world.add(a_node(name, cpu, labels={"disk": "fast" if name == LIKED else "slow"}))
     async with AsyncExitStack() as stack:
-        one, two = [await stack.enter_async_context(acting(store, clock, profile(mode, breaker), role)) for role in ("one", "two")]
+        one, two = [
+            await stack.enter_async_context(acting(store, clock, profile(mode, breaker), role))
+            for role in ("one", "two")
+        ]
         bound: Counter[str] = Counter()
         oracles = {id(one): Oracle(breaker, bound), id(two): Oracle(breaker, bound)}
         known: dict[str, str] = {}
@@ -106,11 +124,15 @@ async def story(store: Store, mode: BindingMode, breaker: TieBreaker) -> None:
             for each in (one, two):  # both see what happened, and have nothing to add
                 await each.look()
         assert await world.bindings() == known
-        assert {name: (await world.node(name)).status.workloads or 0 for name in SIZES} == {name: bound[name] for name in SIZES}
+        assert {name: (await world.node(name)).status.workloads or 0 for name in SIZES} == {
+            name: bound[name] for name in SIZES
+        }
         assert not any([prepared(await world.workload(name)) for name in known])
         told = Counter(reason for reason, _ in await world.events())
         failed = told["BindingFailed"] + sum(each.controller.failures.waiting for each in (one, two))
-        assert (told["WorkloadScheduled"], failed, told["BindingFailed"] > 0) == (9, 9, True), "each attempt ends in one event"
+        assert (told["WorkloadScheduled"], failed, told["BindingFailed"] > 0) == (9, 9, True), (
+            "each attempt ends in one event"
+        )
 
 
 @pytest.mark.parametrize("breaker", list(TieBreaker))

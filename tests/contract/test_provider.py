@@ -48,8 +48,16 @@ class Rig:
     def begun(self) -> Provider:
         """As a server has it that has just started."""
         if self.kind == "fake":
-            return FakeProvider(clock, note=self.folder / "note.json", made=lambda machine: self.made.append(machine.node))
-        return LocalProvider(self.folder, lambda: "https://nowhere.invalid", clock, command=(sys.executable, str(AGENT)), stop_within=2.0)
+            return FakeProvider(
+                clock, note=self.folder / "note.json", made=lambda machine: self.made.append(machine.node)
+            )
+        return LocalProvider(
+            self.folder,
+            lambda: "https://nowhere.invalid",
+            clock,
+            command=(sys.executable, str(AGENT)),
+            stop_within=2.0,
+        )
 
     async def create(self, node: str) -> str:
         name = await self.provider.create(a_machine(node))
@@ -217,8 +225,12 @@ def test_closing_ends_agents_and_what_they_run_and_a_later_start_goes_on(tmp_pat
     play("local", tmp_path, story)
 
 
-@pytest.mark.parametrize("case", ["does not hear that it is to end", "was killed before", "was started by an earlier server"])
-def test_closing_ends_also_what_an_agent_has_left(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "case", ["does not hear that it is to end", "was killed before", "was started by an earlier server"]
+)
+def test_closing_ends_also_what_an_agent_has_left(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if case == "does not hear that it is to end":
         monkeypatch.setenv("DEAF", "1")
 

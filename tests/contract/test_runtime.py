@@ -63,7 +63,9 @@ class Rig:
         elif self.kind == "process":
             self.runtime = ProcessRuntime(self.folder, self.state, clock, guard)
         elif self.kind == "combined":
-            self.runtime = CombinedRuntime({"process": ProcessRuntime(self.folder, self.state, clock, guard)}, {"container": "left out"})
+            self.runtime = CombinedRuntime(
+                {"process": ProcessRuntime(self.folder, self.state, clock, guard)}, {"container": "left out"}
+            )
         else:
             found = await podman.find()
             assert isinstance(found, podman.Podman), found
@@ -84,7 +86,9 @@ class Rig:
 
     async def ended(self, one: InstanceId) -> Instance:
         async def look() -> Instance | None:
-            return next((each for each in await self.runtime.list() if each.id == one and not each.live), None)
+            return next(
+                (each for each in await self.runtime.list() if each.id == one and not each.live), None
+            )
 
         found: Instance = await until(look)
         return found
@@ -117,7 +121,9 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         (root / "bin" / name).symlink_to("busybox")
     with tarfile.open(root / "image.tar", "w") as archive:
         archive.add(root / "bin", "bin")
-    subprocess.run([*found.words, "import", "--quiet", str(root / "image.tar"), IMAGE], check=True, capture_output=True)
+    subprocess.run(
+        [*found.words, "import", "--quiet", str(root / "image.tar"), IMAGE], check=True, capture_output=True
+    )
     yield IMAGE
     subprocess.run([*found.words, "rmi", "--force", IMAGE], check=False, capture_output=True)
 
@@ -153,7 +159,9 @@ def test_what_is_started_runs_and_is_listed(on_node: Case) -> None:
 def test_starting_what_runs_changes_nothing(on_node: Case) -> None:
     async def case(rig: Rig) -> None:
         first = await rig.runtime.start(rig.spec("runs"))
-        again, other = await asyncio.gather(rig.runtime.start(rig.spec("runs", attempt=4)), rig.runtime.start(rig.spec("runs")))
+        again, other = await asyncio.gather(
+            rig.runtime.start(rig.spec("runs", attempt=4)), rig.runtime.start(rig.spec("runs"))
+        )
         assert again == other == first
         assert len(await rig.runtime.list()) == 1
 
@@ -371,7 +379,9 @@ def test_silence_ends_those_who_may_not_run_alone(on_node: Case) -> None:
         assert end.failure
         assert end.failure.reason == "DISCONNECTED"
         assert [each.id for each in await rig.runtime.list() if each.live] == [kept]
-        refused = await rig.runtime.start(rig.spec("runs", workload="default/strict", stop_after=1.5, attempt=1))
+        refused = await rig.runtime.start(
+            rig.spec("runs", workload="default/strict", stop_after=1.5, attempt=1)
+        )
         assert refused.failure
         assert refused.failure.reason == "DISCONNECTED"
 

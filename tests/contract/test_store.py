@@ -13,7 +13,20 @@ from contract.conftest import OpenStore
 from lattice.clock import SystemClock
 from lattice.errors import Ahead, Fenced, Gone, LatticeError, Malformed, TooLarge
 from lattice.store.cache import Cache
-from lattice.store.protocol import ABSENT, MAX_BYTES, Batch, Check, Clash, Delete, Key, Page, Put, Store, Term, Watch
+from lattice.store.protocol import (
+    ABSENT,
+    MAX_BYTES,
+    Batch,
+    Check,
+    Clash,
+    Delete,
+    Key,
+    Page,
+    Put,
+    Store,
+    Term,
+    Watch,
+)
 
 POOLS = "latticepools.lattice.dev"
 PODS = "pods"
@@ -87,7 +100,9 @@ def test_many_gets_at_once_each_get_their_own_answer(open_store: OpenStore) -> N
     async def scenario(store: Store) -> None:
         await store.commit([Put(pool(f"n{i}"), b"%d" % i) for i in range(100)])
         found = await asyncio.gather(*(store.get(pool(f"n{i}")) for i in range(250)))
-        assert [entry.value if entry else None for entry in found] == [b"%d" % i if i < 100 else None for i in range(250)]
+        assert [entry.value if entry else None for entry in found] == [
+            b"%d" % i if i < 100 else None for i in range(250)
+        ]
 
     run(open_store, scenario)
 
@@ -95,18 +110,50 @@ def test_many_gets_at_once_each_get_their_own_answer(open_store: OpenStore) -> N
 @pytest.mark.parametrize(
     ("writes", "checks", "clashing", "expected", "found_it"),
     [
-        pytest.param([Put(pool("here"), b"", ABSENT)], [], pool("here"), ABSENT, True, id="create of what is there"),
-        pytest.param([Put(pool("none"), b"", 7)], [], pool("none"), 7, False, id="replace of what is not there"),
-        pytest.param([Put(pool("here"), b"", 999)], [], pool("here"), 999, True, id="replace of another revision"),
-        pytest.param([Delete(pool("none"))], [], pool("none"), None, False, id="delete of what is not there"),
-        pytest.param([Delete(pool("here"), 999)], [], pool("here"), 999, True, id="delete of another revision"),
-        pytest.param([Delete(pool("none"), ABSENT)], [], pool("none"), ABSENT, False, id="delete of the absent, expecting absence"),
-        pytest.param([Put(pool("new"), b"")], [Check(pool("none"), 5)], pool("none"), 5, False, id="check of what is not there"),
         pytest.param(
-            [Put(pool("new"), b"")], [Check(pool("here"), ABSENT)], pool("here"), ABSENT, True, id="check of absence of what is there"
+            [Put(pool("here"), b"", ABSENT)], [], pool("here"), ABSENT, True, id="create of what is there"
         ),
         pytest.param(
-            [Put(pool("none"), b"", 7)], [Check(pool("here"), 999)], pool("here"), 999, True, id="checks are judged before writes"
+            [Put(pool("none"), b"", 7)], [], pool("none"), 7, False, id="replace of what is not there"
+        ),
+        pytest.param(
+            [Put(pool("here"), b"", 999)], [], pool("here"), 999, True, id="replace of another revision"
+        ),
+        pytest.param([Delete(pool("none"))], [], pool("none"), None, False, id="delete of what is not there"),
+        pytest.param(
+            [Delete(pool("here"), 999)], [], pool("here"), 999, True, id="delete of another revision"
+        ),
+        pytest.param(
+            [Delete(pool("none"), ABSENT)],
+            [],
+            pool("none"),
+            ABSENT,
+            False,
+            id="delete of the absent, expecting absence",
+        ),
+        pytest.param(
+            [Put(pool("new"), b"")],
+            [Check(pool("none"), 5)],
+            pool("none"),
+            5,
+            False,
+            id="check of what is not there",
+        ),
+        pytest.param(
+            [Put(pool("new"), b"")],
+            [Check(pool("here"), ABSENT)],
+            pool("here"),
+            ABSENT,
+            True,
+            id="check of absence of what is there",
+        ),
+        pytest.param(
+            [Put(pool("none"), b"", 7)],
+            [Check(pool("here"), 999)],
+            pool("here"),
+            999,
+            True,
+            id="checks are judged before writes",
         ),
         pytest.param(
             [Put(pool("new"), b""), Put(pool("none"), b"", 8), Put(pool("here"), b"", 9)],
@@ -119,13 +166,22 @@ def test_many_gets_at_once_each_get_their_own_answer(open_store: OpenStore) -> N
     ],
 )
 def test_a_clash_names_its_object_and_leaves_nothing(
-    open_store: OpenStore, writes: list[Put | Delete], checks: list[Check], clashing: Key, expected: int | None, found_it: bool
+    open_store: OpenStore,
+    writes: list[Put | Delete],
+    checks: list[Check],
+    clashing: Key,
+    expected: int | None,
+    found_it: bool,
 ) -> None:
     async def scenario(store: Store) -> None:
         here = await store.commit([Put(pool("here"), b"old")])
         with pytest.raises(Clash) as clash:
             await store.commit(writes, checks=checks)
-        assert (clash.value.key, clash.value.expected, clash.value.found) == (clashing, expected, here if found_it else ABSENT)
+        assert (clash.value.key, clash.value.expected, clash.value.found) == (
+            clashing,
+            expected,
+            here if found_it else ABSENT,
+        )
         assert await store.revision() == here
         assert names(await store.list(POOLS)) == ["/here"]
 
@@ -135,7 +191,9 @@ def test_a_clash_names_its_object_and_leaves_nothing(
 def test_a_check_that_holds_lets_the_write_pass(open_store: OpenStore) -> None:
     async def scenario(store: Store) -> None:
         node = await store.commit([Put(pool("node"), b"")])
-        done = await store.commit([Put(pod("a/b"), b"")], checks=[Check(pool("node"), node), Check(pool("ghost"), ABSENT)])
+        done = await store.commit(
+            [Put(pod("a/b"), b"")], checks=[Check(pool("node"), node), Check(pool("ghost"), ABSENT)]
+        )
         assert done > node
         kept = await store.get(pool("node"))
         assert kept is not None
@@ -153,7 +211,9 @@ def test_a_check_that_holds_lets_the_write_pass(open_store: OpenStore) -> None:
         pytest.param([Put(pool("a"), b"x" * MAX_BYTES)], TooLarge, id="more than a mebibyte"),
     ],
 )
-def test_what_no_store_takes(open_store: OpenStore, writes: list[Put | Delete], error: type[LatticeError]) -> None:
+def test_what_no_store_takes(
+    open_store: OpenStore, writes: list[Put | Delete], error: type[LatticeError]
+) -> None:
     async def scenario(store: Store) -> None:
         before = await store.revision()
         with pytest.raises(error):
@@ -168,7 +228,12 @@ def test_the_largest_commit_passes(open_store: OpenStore) -> None:
         first = await store.commit([Put(pool(f"n{i:03}"), b"x" * 10_000, ABSENT) for i in range(100)])
         term = await store.campaign("big", "me", 10)
         assert term is not None
-        assert await store.commit([Delete(pool(f"n{i:03}"), first) for i in range(100)], fence=term, request_id="big") > first
+        assert (
+            await store.commit(
+                [Delete(pool(f"n{i:03}"), first) for i in range(100)], fence=term, request_id="big"
+            )
+            > first
+        )
         assert await store.commit([Put(pool("one"), b"x" * (MAX_BYTES - 100))]) > first
 
     run(open_store, scenario)
@@ -259,7 +324,13 @@ def test_a_watch_tells_every_change_once_in_order_with_what_was_before(open_stor
         three = await store.commit([Delete(pod("a/2"), one), Put(pod("a/3"), b"z")])
         batches = await take(watch, 3)
         assert [batch.revision for batch in batches] == [one, two, three]
-        told = [[(c.key.path, c.value, c.previous and (c.previous.value, c.previous.revision)) for c in batch.changes] for batch in batches]
+        told = [
+            [
+                (c.key.path, c.value, c.previous and (c.previous.value, c.previous.revision))
+                for c in batch.changes
+            ]
+            for batch in batches
+        ]
         assert told == [
             [("a/2", b"v1", None), ("a/1", b"w1", None)],
             [("a/1", b"w2", (b"w1", one))],
@@ -476,13 +547,20 @@ def test_a_page_is_one_state_while_others_write(open_store: OpenStore) -> None:
 def test_a_cache_on_any_store_is_complete_up_to_its_revision(open_store: OpenStore) -> None:
     async def scenario(store: Store) -> None:
         await store.commit([Put(pod(f"a/{i:03}"), b"0") for i in range(50)])
-        cache: Cache[bytes] = Cache(store, PODS, lambda entry: entry.value, SystemClock(), random.Random(1), freeze=False)  # noqa: S311
+        cache: Cache[bytes] = Cache(
+            store, PODS, lambda entry: entry.value, SystemClock(), random.Random(1), freeze=False
+        )  # noqa: S311
         task = asyncio.ensure_future(cache.run())
         for number in range(1, 5):
-            mine = await store.commit([Put(pod(f"a/{i:03}"), b"%d" % number) for i in range(0, 50, 5)] + [Delete(pod(f"a/{number:03}"))])
+            mine = await store.commit(
+                [Put(pod(f"a/{i:03}"), b"%d" % number) for i in range(0, 50, 5)]
+                + [Delete(pod(f"a/{number:03}"))]
+            )
             await cache.wait_for(mine)
             listed = await store.list(PODS, revision=mine)
-            assert {entry.key.path: entry.value for entry in listed.entries} == {e.key.path: cache.get(e.key.path) for e in listed.entries}
+            assert {entry.key.path: entry.value for entry in listed.entries} == {
+                e.key.path: cache.get(e.key.path) for e in listed.entries
+            }
             assert len(cache) == len(listed.entries)
             other = await store.commit([Put(pool("other"), b"")])
             await cache.wait_for(other)

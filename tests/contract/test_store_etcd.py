@@ -57,7 +57,10 @@ async def collect(watch: Watch, last: int) -> list[int]:
         ("etcd://one:2379", Address(("one:2379",))),
         ("etcd://one,two:99/", Address(("one:2379", "two:99"))),
         ("etcd://[::1]:2379,[::2]/a/b", Address(("[::1]:2379", "[::2]:2379"), "/a/b")),
-        ("etcd://one/x?ca=/c.pem&cert=/t.pem&key=/k.pem", Address(("one:2379",), "/x", "/c.pem", "/t.pem", "/k.pem")),
+        (
+            "etcd://one/x?ca=/c.pem&cert=/t.pem&key=/k.pem",
+            Address(("one:2379",), "/x", "/c.pem", "/t.pem", "/k.pem"),
+        ),
     ],
 )
 def test_addresses(url: str, address: Address) -> None:
@@ -70,14 +73,19 @@ def test_wrong_addresses_are_explained(url: str) -> None:
         Address.parse(url)
 
 
-@pytest.mark.parametrize("version", ["3.4.22", "3.4.23", "3.4.30", "3.5.6", "3.5.21", "3.6.0", "3.6.0-rc.1", "4.0.0"])
+@pytest.mark.parametrize(
+    "version", ["3.4.22", "3.4.23", "3.4.30", "3.5.6", "3.5.21", "3.6.0", "3.6.0-rc.1", "4.0.0"]
+)
 def test_sound_releases_are_used(version: str) -> None:
     refuse_known_bad(version)
 
 
 @pytest.mark.parametrize("version", ["3.5.0", "3.5.1", "3.5.5", "3.4.21", "3.4.0", "3.3.27"])
 def test_releases_that_lose_writes_are_refused(version: str) -> None:
-    with pytest.raises(Unavailable, match=rf"etcd {version} .* can lose writes it has acknowledged\n.*--allow-etcd-that-loses-writes"):
+    with pytest.raises(
+        Unavailable,
+        match=rf"etcd {version} .* can lose writes it has acknowledged\n.*--allow-etcd-that-loses-writes",
+    ):
         refuse_known_bad(version)
 
 
@@ -231,7 +239,10 @@ def test_a_paused_leader_that_wakes_after_its_lease_has_every_write_refused(etcd
 def test_a_leader_that_stops_hands_over_within_a_second(etcd: EtcdServer) -> None:
     async def scenario(store: EtcdStore) -> None:
         clock, winners = SystemClock(), asyncio.Queue[Term]()
-        elections = [Election(store, clock, "lead", name, random.Random(name), won=winners.put_nowait) for name in ("a", "b")]  # noqa: S311
+        elections = [
+            Election(store, clock, "lead", name, random.Random(name), won=winners.put_nowait)
+            for name in ("a", "b")
+        ]  # noqa: S311
         tasks = {election.holder: asyncio.ensure_future(election.run()) for election in elections}
         first = await asyncio.wait_for(winners.get(), 5)
         await asyncio.sleep(0.3)
@@ -279,7 +290,15 @@ def test_request_ids_share_a_lease_and_survive_its_loss(etcd: EtcdServer) -> Non
 
 def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
     files = issue(tmp_path)
-    options = ["--cert-file", files["cert"], "--key-file", files["key"], "--trusted-ca-file", files["ca"], "--client-cert-auth"]
+    options = [
+        "--cert-file",
+        files["cert"],
+        "--key-file",
+        files["key"],
+        "--trusted-ca-file",
+        files["ca"],
+        "--client-cert-auth",
+    ]
     server = EtcdServer(tmp_path, *options, scheme="https")
     server.start()
     try:
@@ -299,10 +318,19 @@ def issue(folder: Path) -> dict[str, str]:
     """A certificate authority, and one certificate for server and client."""
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     ca_name, name = _name("ca"), _name("etcd")
-    ca = _certificate(ca_name, ca_name, ca_key).add_extension(x509.BasicConstraints(True, None), True).sign(ca_key, hashes.SHA256())
+    ca = (
+        _certificate(ca_name, ca_name, ca_key)
+        .add_extension(x509.BasicConstraints(True, None), True)
+        .sign(ca_key, hashes.SHA256())
+    )
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
     where = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    leaf = _certificate(name, ca_name, key).add_extension(usage, False).add_extension(where, False).sign(ca_key, hashes.SHA256())
+    leaf = (
+        _certificate(name, ca_name, key)
+        .add_extension(usage, False)
+        .add_extension(where, False)
+        .sign(ca_key, hashes.SHA256())
+    )
     plain = serialization.NoEncryption()
     texts = {
         "ca": ca.public_bytes(serialization.Encoding.PEM),
@@ -318,8 +346,17 @@ def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
-def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).serial_number(x509.random_serial_number())
-    builder = builder.not_valid_before(now - datetime.timedelta(hours=1)).not_valid_after(now + datetime.timedelta(hours=1))
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .serial_number(x509.random_serial_number())
+    )
+    builder = builder.not_valid_before(now - datetime.timedelta(hours=1)).not_valid_after(
+        now + datetime.timedelta(hours=1)
+    )
     return builder.public_key(key.public_key())

@@ -75,14 +75,27 @@ class Stepped:
         return await self.store.get(key)
 
     async def commit(
-        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+        self,
+        writes: Sequence[Write],
+        *,
+        checks: Sequence[Check] = (),
+        fence: Term | None = None,
+        request_id: str | None = None,
     ) -> int:
         await self._step()
         revision = await self.store.commit(writes, checks=checks, fence=fence, request_id=request_id)
         self.commits += 1
         return revision
 
-    async def list(self, resource: str, namespace: str | None = None, *, limit: int = 0, after: str = "", revision: int = 0) -> Page:
+    async def list(
+        self,
+        resource: str,
+        namespace: str | None = None,
+        *,
+        limit: int = 0,
+        after: str = "",
+        revision: int = 0,
+    ) -> Page:
         return await self.store.list(resource, namespace, limit=limit, after=after, revision=revision)
 
     async def watch(self, resource: str, after: int) -> Watch:
@@ -166,7 +179,9 @@ async def left_prepared(store: Store) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_of_two_binders_exactly_one_wins_wherever_the_second_comes_in(open_store: OpenStore, mode: BindingMode) -> None:
+def test_of_two_binders_exactly_one_wins_wherever_the_second_comes_in(
+    open_store: OpenStore, mode: BindingMode
+) -> None:
     async def one_meeting(at: int) -> int:
         clock = Calendar()
         async with open_store() as store:
@@ -253,7 +268,10 @@ def test_a_dead_holders_lock_is_free_after_its_time_and_not_before(open_store: O
         async with open_store() as store:
             await World(store, clock).add(a_node("n1"))
             mode = BindingMode.PESSIMISTIC
-            async with a_side(store, "dead", mode, clock) as dead, a_side(store, "next", mode, clock) as following:
+            async with (
+                a_side(store, "dead", mode, clock) as dead,
+                a_side(store, "next", mode, clock) as following,
+            ):
                 until = clock.monotonic() + 10
                 first = await dead.ledger.lock("n1", "dead", until)
                 assert first
@@ -296,12 +314,19 @@ def test_what_is_only_prepared_is_rolled_back_and_leaves_no_trace(open_store: Op
             await world.add(a_node("n1", 1000), a_workload("a"))
             async with a_side(store, "one", BindingMode.TWO_PHASE, clock) as one:
                 held = (await one.reserve("a"))[0]
-                assert await one.ledger.prepare(request_of(held), (await world.entry(LatticeNode, "n1")).revision)
+                assert await one.ledger.prepare(
+                    request_of(held), (await world.entry(LatticeNode, "n1")).revision
+                )
                 assert (await world.node("n1")).status.workloads == 1
                 for _ in range(2):
                     assert not await one.ledger.abort_all([request_of(held)])
             found = await world.workload("a")
-            assert (prepared(found), found.status.binding, found.status.allocated_ports, found.status.last_action) == (None, None, {}, "")
+            assert (
+                prepared(found),
+                found.status.binding,
+                found.status.allocated_ports,
+                found.status.last_action,
+            ) == (None, None, {}, "")
             assert (await world.node("n1")).status.workloads == 0
 
     asyncio.run(script())
@@ -325,7 +350,10 @@ def test_no_crash_leaves_a_large_group_half_bound(open_store: OpenStore, commits
             await world.add(*(a_workload(name, 1) for name in names))
             async with a_side(store, "dead", BindingMode.OPTIMISTIC, clock) as dead:
                 held = await dead.reserve(*names)
-                requests = [BindRequest(each.workload, each.node, each.id, each.needs, each.expires_at) for each in held]
+                requests = [
+                    BindRequest(each.workload, each.node, each.id, each.needs, each.expires_at)
+                    for each in held
+                ]
                 for request in requests:
                     state = await store.get(Key(LatticeNode.resource.id, "", "n1"))
                     assert state is not None
@@ -333,7 +361,9 @@ def test_no_crash_leaves_a_large_group_half_bound(open_store: OpenStore, commits
                 dead.store.commits, dead.store.most_commits = 0, commits
                 survived = await _commit_all(dead, requests)
                 assert survived == (commits >= 5)
-            decided = commits >= 3  # two commits give all of them the attempt's name, the third binds the lead
+            decided = (
+                commits >= 3
+            )  # two commits give all of them the attempt's name, the third binds the lead
             async with a_side(store, "next", BindingMode.OPTIMISTIC, clock) as following:
                 await _settle_all(following, names, clock)
                 assert len(await world.bindings()) == (MEMBERS if decided else 0)
@@ -374,14 +404,19 @@ class Hurried(SystemClock):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_two_controllers_fill_the_nodes_and_never_overfill_them(open_store: OpenStore, mode: BindingMode) -> None:
+def test_two_controllers_fill_the_nodes_and_never_overfill_them(
+    open_store: OpenStore, mode: BindingMode
+) -> None:
     async def script() -> None:
         clock, profile = Hurried(), replace(PRESETS[DEFAULT], binding=mode.value)
         async with open_store() as store:
             world = World(store, clock)
             await world.add(*(a_node(f"n{number}", 3000, ports=(30000, 30002)) for number in range(4)))
             await world.add(*(a_workload(f"w{number}", ports=("http",)) for number in range(16)))
-            async with acting(store, clock, profile, "one") as one, acting(store, clock, profile, "two") as two:
+            async with (
+                acting(store, clock, profile, "one") as one,
+                acting(store, clock, profile, "two") as two,
+            ):
                 for _ in range(6):
                     await asyncio.gather(one.caught_up(), two.caught_up())
                     await asyncio.gather(one.controller.reconcile("nodes"), two.controller.reconcile("nodes"))
@@ -389,7 +424,9 @@ def test_two_controllers_fill_the_nodes_and_never_overfill_them(open_store: Open
             bound = await world.bindings()
             assert Counter(bound.values()) == {f"n{number}": 3 for number in range(4)}
             assert [(await world.node(f"n{number}")).status.workloads for number in range(4)] == [3] * 4
-            ports = [(bound[name], (await world.workload(name)).status.allocated_ports["http"]) for name in bound]
+            ports = [
+                (bound[name], (await world.workload(name)).status.allocated_ports["http"]) for name in bound
+            ]
             assert len(set(ports)) == 12
             assert await left_prepared(store) == []
             assert await count(store, Lease) == 0

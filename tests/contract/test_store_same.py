@@ -20,7 +20,22 @@ from lattice.clock import SystemClock
 from lattice.errors import Fenced, LatticeError
 from lattice.store.etcd.store import EtcdStore
 from lattice.store.memory import MemoryStore
-from lattice.store.protocol import ABSENT, Batch, Change, Check, Clash, Delete, Entry, Key, Page, Put, Store, Term, Watch, Write
+from lattice.store.protocol import (
+    ABSENT,
+    Batch,
+    Change,
+    Check,
+    Clash,
+    Delete,
+    Entry,
+    Key,
+    Page,
+    Put,
+    Store,
+    Term,
+    Watch,
+    Write,
+)
 from lattice.store.sqlite.store import SqliteStore
 
 RESOURCES = ["pods", "pods.more"]
@@ -95,9 +110,11 @@ Operation = Commit | Get | List | Open | Read | Compact | Campaign | Keep | Reop
 
 commits = st.builds(
     Commit,
-    st.lists(st.tuples(keys, st.one_of(st.none(), st.binary(max_size=3), st.binary(max_size=3)), expects), min_size=1, max_size=4).map(
-        tuple
-    ),
+    st.lists(
+        st.tuples(keys, st.one_of(st.none(), st.binary(max_size=3), st.binary(max_size=3)), expects),
+        min_size=1,
+        max_size=4,
+    ).map(tuple),
     st.lists(st.tuples(keys, st.sampled_from(["absent", "right", "right", "wrong"])), max_size=2).map(tuple),
     st.one_of(st.none(), st.none(), numbers),
     st.one_of(st.none(), st.none(), st.sampled_from(["r1", "r2", "r3"])),
@@ -121,7 +138,9 @@ SHARES: list[tuple[int, st.SearchStrategy[Operation]]] = [
     (3, st.builds(Compact, times)),
     (2, st.just(Reopen())),
 ]
-operations = st.sampled_from([kind for share, kind in SHARES for _ in range(share)]).flatmap(lambda kind: kind)
+operations = st.sampled_from([kind for share, kind in SHARES for _ in range(share)]).flatmap(
+    lambda kind: kind
+)
 
 
 @dataclass
@@ -150,14 +169,22 @@ def told_change(side: Side, change: Change) -> object:
 
 
 def told_page(side: Side, page: Page, exactly: bool) -> object:
-    at = side.number(page.revision) if exactly else None  # other revisions may lie between the newest commit and now
+    at = (
+        side.number(page.revision) if exactly else None
+    )  # other revisions may lie between the newest commit and now
     return ([told(side, entry) for entry in page.entries], at, page.more)
 
 
 def told_error(side: Side, error: LatticeError) -> object:
     if isinstance(error, Clash):
         expected = error.expected
-        known = "none" if expected is None else side.number(expected) if expected in (ABSENT, *side.revisions) else "wrong"
+        known = (
+            "none"
+            if expected is None
+            else side.number(expected)
+            if expected in (ABSENT, *side.revisions)
+            else "wrong"
+        )
         return ("Clash", str(error.key), known, side.number(error.found))
     return ("Fenced", error.what) if isinstance(error, Fenced) else (type(error).__name__,)
 
@@ -188,11 +215,17 @@ class Trial:
             case Get(key):
                 return told(side, await side.store.get(key))
             case List(resource, namespace, limit, after, at):
-                revision = 0 if at is None else await side.revision(at % (len(side.revisions) + 1) if at != NOWHERE else at)
+                revision = (
+                    0
+                    if at is None
+                    else await side.revision(at % (len(side.revisions) + 1) if at != NOWHERE else at)
+                )
                 page = await side.store.list(resource, namespace, limit=limit, after=after, revision=revision)
                 return told_page(side, page, at is not None)
             case Compact(at):
-                await side.store.compact(await side.revision(at % len(side.revisions) if at != NOWHERE else at))
+                await side.store.compact(
+                    await side.revision(at % len(side.revisions) if at != NOWHERE else at)
+                )
                 return None
             case Open(resource, after):
                 return await open_watch(side, resource, after)
@@ -211,7 +244,11 @@ class Trial:
         if not side.watches:
             return "no watch"
         watch, _ = side.watches[number % len(side.watches)]
-        return [told_change(side, change) for batch in await drain(watch, side.revisions[-1]) for change in batch.changes]
+        return [
+            told_change(side, change)
+            for batch in await drain(watch, side.revisions[-1])
+            for change in batch.changes
+        ]
 
 
 async def commit(side: Side, operation: Commit) -> object:
@@ -220,8 +257,14 @@ async def commit(side: Side, operation: Commit) -> object:
         wanted = await expected(side, key, expect)
         writes.append(Delete(key, wanted) if value is None else Put(key, value, wanted))
     written = {write.key for write in writes}
-    checks = [Check(key, await expected(side, key, expect) or 0) for key, expect in dict(operation.checks).items() if key not in written]
-    fence = side.terms[operation.term % len(side.terms)] if operation.term is not None and side.terms else None
+    checks = [
+        Check(key, await expected(side, key, expect) or 0)
+        for key, expect in dict(operation.checks).items()
+        if key not in written
+    ]
+    fence = (
+        side.terms[operation.term % len(side.terms)] if operation.term is not None and side.terms else None
+    )
     revision = await side.store.commit(writes, checks=checks, fence=fence, request_id=operation.request)
     if revision not in side.revisions:
         assert revision > side.revisions[-1], f"{side.name} went back from {side.revisions[-1]} to {revision}"
@@ -240,7 +283,11 @@ async def open_watch(side: Side, resource: str, after: int) -> object:
     revision = await side.revision(after % (len(side.revisions) + 1) if after != NOWHERE else after)
     watch = await side.store.watch(resource, revision)
     side.watches.append((watch, resource))
-    return [told_change(side, change) for batch in await drain(watch, side.revisions[-1]) for change in batch.changes]
+    return [
+        told_change(side, change)
+        for batch in await drain(watch, side.revisions[-1])
+        for change in batch.changes
+    ]
 
 
 async def keep(side: Side, number: int, resign: bool) -> object:
@@ -316,7 +363,12 @@ def play(server: EtcdServer, plan: Sequence[Operation]) -> int:
         return asyncio.run(asyncio.wait_for(Stage(Path(folder), server).trial(plan), 120))
 
 
-RELAXED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture, HealthCheck.large_base_example]
+RELAXED = [
+    HealthCheck.too_slow,
+    HealthCheck.data_too_large,
+    HealthCheck.function_scoped_fixture,
+    HealthCheck.large_base_example,
+]
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=RELAXED)

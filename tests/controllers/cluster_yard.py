@@ -25,17 +25,31 @@ from lattice.providers.protocol import Machine
 from lattice.store.protocol import Put
 
 NANO = a(
-    LatticeNodeClass, "nano", spec={"providers": {"local": {}}, "resources": {"cores": 1, "memoryGi": 1}, "costPerHour": {"local": 0.01}}
+    LatticeNodeClass,
+    "nano",
+    spec={
+        "providers": {"local": {}},
+        "resources": {"cores": 1, "memoryGi": 1},
+        "costPerHour": {"local": 0.01},
+    },
 )
 POOL = a(
     LatticePool,
     "north",
-    spec={"provider": {"type": "local", "region": "north"}, "budget": {"maxMonthlyCost": 100}, "nodeClasses": ["nano"]},
+    spec={
+        "provider": {"type": "local", "region": "north"},
+        "budget": {"maxMonthlyCost": 100},
+        "nodeClasses": ["nano"],
+    },
 )
 
 
 def a_cluster(nodes: int = 1, **spec: Any) -> LatticeCluster:
-    return a(LatticeCluster, "north-001", spec={"pool": "north", "provider": "local", "region": "north", "nodes": {"nano": nodes}, **spec})
+    return a(
+        LatticeCluster,
+        "north-001",
+        spec={"pool": "north", "provider": "local", "region": "north", "nodes": {"nano": nodes}, **spec},
+    )
 
 
 @dataclass
@@ -63,7 +77,9 @@ class Yard:
         assert node is not None
         ready = [{"type": "Ready", "status": "True"}]
         await self.scene.put(
-            msgspec.structs.replace(node, status=msgspec.convert({"agentVersion": "1", "conditions": ready}, type(node.status)))
+            msgspec.structs.replace(
+                node, status=msgspec.convert({"agentVersion": "1", "conditions": ready}, type(node.status))
+            )
         )
 
     async def node(self, name: str = "north-001-nano-1") -> LatticeNode | None:
@@ -85,7 +101,9 @@ class Yard:
         charge = Charge((Account(kind="LatticePool", name="north"),), "north-001", lot)
         books = Ledgers(self.scene.store, self.scene.clock, new_uid=self.scene.uid)
         marker = a(LatticePool, self.scene.uid()[:8], spec={"provider": {"type": "none"}})
-        await books.commit_with_charges(Payment([created(marker, uid=self.scene.uid(), now="2026-01-01T00:00:00Z")], charges=[charge]))
+        await books.commit_with_charges(
+            Payment([created(marker, uid=self.scene.uid(), now="2026-01-01T00:00:00Z")], charges=[charge])
+        )
 
     async def paid(self) -> int:
         ledger = await self.scene.get(LatticeLedger, "pool.north")
@@ -111,11 +129,19 @@ async def silent(yard: Yard, name: str) -> None:
     assert node is not None
     said = [{"type": "Ready", "status": "False", "reason": "HeartbeatMissed"}]
     await yard.scene.put(
-        msgspec.structs.replace(node, status=msgspec.convert({"agentVersion": "1", "conditions": said}, type(node.status)))
+        msgspec.structs.replace(
+            node, status=msgspec.convert({"agentVersion": "1", "conditions": said}, type(node.status))
+        )
     )
 
 
 def a_resident(name: str, status: dict[str, Any] | None = None, **spec: Any) -> LatticeWorkload:
     """Bound to the first node, unless its status says otherwise."""
     spec = {"containers": {"main": {"command": ["true"]}}, "cluster": "north-001", **spec}
-    return a(LatticeWorkload, name, "default", spec=spec, status=status or {"binding": {"node": "north-001-nano-1"}})
+    return a(
+        LatticeWorkload,
+        name,
+        "default",
+        spec=spec,
+        status=status or {"binding": {"node": "north-001-nano-1"}},
+    )

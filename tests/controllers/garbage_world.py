@@ -96,7 +96,9 @@ class Shaky(MemoryStore):
         super().__init__(clock)
         self.clock = clock
         self.refusals = 0  # commits that get no answer
-        self.ahead: list[Callable[[], Awaitable[None]]] = []  # what somebody else does just before each of the next commits
+        self.ahead: list[
+            Callable[[], Awaitable[None]]
+        ] = []  # what somebody else does just before each of the next commits
         self.late: dict[str, float] = {}  # seconds by which the changes of a resource are heard later
 
     async def commit(self, *args: Any, **options: Any) -> int:
@@ -130,12 +132,21 @@ class World:
     async def make(self, what: str, *owners: dict[str, Any], **more: Any) -> dict[str, Any]:
         """Create it; answers how it is named as an owner."""
         key, kind = self.key(what), what.split("/")[0]
-        metadata: Object = {"name": key.name, "uid": f"uid-{next(self.uids)}", "creationTimestamp": stamp(self.clock.now())}
+        metadata: Object = {
+            "name": key.name,
+            "uid": f"uid-{next(self.uids)}",
+            "creationTimestamp": stamp(self.clock.now()),
+        }
         metadata |= {"namespace": key.namespace} if key.namespace else {}
         metadata |= {"ownerReferences": list(owners)} if owners else {}
         metadata |= {"finalizers": more.pop("finalizers")} if "finalizers" in more else {}
         await self.store.commit([Put(key, pack(RESOURCES[kind], {"metadata": metadata, **more}), 0)])
-        return {"apiVersion": RESOURCES[kind].api_version, "kind": kind, "name": key.name, "uid": metadata["uid"]}
+        return {
+            "apiVersion": RESOURCES[kind].api_version,
+            "kind": kind,
+            "name": key.name,
+            "uid": metadata["uid"],
+        }
 
     async def delete(self, what: str, *finalizers: str) -> None:
         """As the API does it."""
@@ -179,7 +190,12 @@ class World:
 
     def removed(self, *resources: str) -> list[Key]:
         """In the order in which they went."""
-        changes = [change for resource in resources for change in self.store.changes_after(resource, 0) if change.value is None]
+        changes = [
+            change
+            for resource in resources
+            for change in self.store.changes_after(resource, 0)
+            if change.value is None
+        ]
         return [change.key for change in sorted(changes, key=lambda change: change.revision)]
 
     @asynccontextmanager

@@ -54,7 +54,10 @@ class Scene:
             write = created(obj, uid=self.uid(), now="2026-01-01T00:00:00Z")
             if entry is not None:
                 known = msgspec.json.decode(entry.value)["metadata"]
-                kept = {**msgspec.json.decode(write.value), "metadata": {**known, **msgspec.to_builtins(obj.metadata), "uid": known["uid"]}}
+                kept = {
+                    **msgspec.json.decode(write.value),
+                    "metadata": {**known, **msgspec.to_builtins(obj.metadata), "uid": known["uid"]},
+                }
                 write = msgspec.structs.replace(write, value=msgspec.json.encode(kept), expect=entry.revision)
             await self.store.commit([write])
         await settle()
@@ -72,7 +75,10 @@ class Scene:
         """Reason and object of each, in the order in which they came."""
         page = await self.store.list(Event.resource.id)
         found = [(each.revision, msgspec.json.decode(each.value, type=Event)) for each in page.entries]
-        return [f"{event.reason} {event.involved_object.name}" for _, event in sorted(found, key=lambda pair: pair[0])]
+        return [
+            f"{event.reason} {event.involved_object.name}"
+            for _, event in sorted(found, key=lambda pair: pair[0])
+        ]
 
     async def remove(self, obj: Kind) -> None:
         await self.store.commit([Delete(key_of(obj))])
@@ -108,11 +114,15 @@ async def copied(office: Office) -> AsyncIterator[None]:
         await asyncio.gather(*feeds, return_exceptions=True)
 
 
-def a(kind: type[K], name: str, namespace: str = "", *, meta: dict[str, Any] | None = None, **parts: Any) -> K:
+def a(
+    kind: type[K], name: str, namespace: str = "", *, meta: dict[str, Any] | None = None, **parts: Any
+) -> K:
     """An object from plain words, as in a manifest."""
     resource = kind.resource
     metadata = {"name": name, **({"namespace": namespace} if namespace else {}), **(meta or {})}
-    return msgspec.convert({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **parts}, kind)
+    return msgspec.convert(
+        {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **parts}, kind
+    )
 
 
 async def revision_after(scene: Scene, seconds: Iterable[float]) -> list[int]:

@@ -46,9 +46,18 @@ class Scripted:
         return [round(when, 3) for name, when in self.begun if name == key]
 
 
-def a_loop(controller: Scripted, keys: Iterable[str] = (), sources: tuple[Source, ...] = (), pace: Pace | None = None) -> Loop:
+def a_loop(
+    controller: Scripted, keys: Iterable[str] = (), sources: tuple[Source, ...] = (), pace: Pace | None = None
+) -> Loop:
     everything = tuple(keys)
-    return Loop(controller, controller.clock, random.Random(7), lambda: everything, sources, pace or Pace(workers=4, resync=math.inf))  # noqa: S311
+    return Loop(
+        controller,
+        controller.clock,
+        random.Random(7),
+        lambda: everything,
+        sources,
+        pace or Pace(workers=4, resync=math.inf),
+    )  # noqa: S311
 
 
 def play(script: Callable[[VirtualClock], Coroutine[None, None, None]]) -> None:

@@ -68,7 +68,9 @@ class Town:
             before = await self.store.revision()
             try:
                 await self.services.reconcile(FLEET)
-                for each in sorted(self.all(LatticeService), key=lambda each: -each.spec.priority):  # as their places are written
+                for each in sorted(
+                    self.all(LatticeService), key=lambda each: -each.spec.priority
+                ):  # as their places are written
                     await self.replicas.reconcile(f"default/{each.metadata.name}")
             except Conflict:
                 await self.caught_up()
@@ -79,7 +81,9 @@ class Town:
         raise AssertionError("never done")
 
     def all(self, kind: type[Any]) -> list[Any]:
-        return sorted(self.office.copy(kind).all(), key=lambda each: (each.metadata.namespace, each.metadata.name))
+        return sorted(
+            self.office.copy(kind).all(), key=lambda each: (each.metadata.namespace, each.metadata.name)
+        )
 
     def service(self, name: str = "api") -> LatticeService:
         found = self.office.copy(LatticeService).get(f"default/{name}")
@@ -90,13 +94,18 @@ class Town:
         return next((each for each in self.service(name).status.conditions if each.type == kind), None)
 
     def workloads(self, service: str = "api") -> list[LatticeWorkload]:
-        return sorted(self.office.copy(LatticeWorkload).by("service", f"default/{service}"), key=lambda each: each.spec.slot)
+        return sorted(
+            self.office.copy(LatticeWorkload).by("service", f"default/{service}"),
+            key=lambda each: each.spec.slot,
+        )
 
     def live(self, service: str = "api") -> list[LatticeWorkload]:
         return [each for each in self.workloads(service) if not each.metadata.deletion_timestamp]
 
     def placed(self, name: str = "api") -> dict[tuple[str, str], int]:
-        return {(each.cluster, each.node): each.replicas or 0 for each in self.service(name).status.placements}
+        return {
+            (each.cluster, each.node): each.replicas or 0 for each in self.service(name).status.placements
+        }
 
     def machines(self) -> dict[str, dict[str, int]]:
         return {each.metadata.name: dict(each.spec.nodes) for each in self.all(LatticeCluster)}
@@ -149,7 +158,10 @@ class Town:
 
     async def change(self, workload: LatticeWorkload, **fields: Any) -> None:
         path = f"{workload.metadata.namespace}/{workload.metadata.name}"
-        entry, now = self.office.copy(LatticeWorkload).entry(path), self.office.copy(LatticeWorkload).get(path)
+        entry, now = (
+            self.office.copy(LatticeWorkload).entry(path),
+            self.office.copy(LatticeWorkload).get(path),
+        )
         assert entry is not None
         assert now is not None
         await self.store.commit([with_status(entry, msgspec.structs.replace(now.status, **fields))])
@@ -163,18 +175,26 @@ class Town:
             if each.status.binding or each.metadata.deletion_timestamp:
                 continue
             kind = each.spec.constraints.node_selector[NODE_CLASS]
-            nodes = [n.metadata.name for n in self.all(LatticeNode) if (n.spec.cluster, n.spec.node_class) == (each.spec.cluster, kind)]
+            nodes = [
+                n.metadata.name
+                for n in self.all(LatticeNode)
+                if (n.spec.cluster, n.spec.node_class) == (each.spec.cluster, kind)
+            ]
             free = [name for name in nodes if held[name] < per_node]
             if free:
                 node = min(free, key=lambda name: (held[name], name))
                 held[node] += 1
-                await self.change(each, binding=Binding(node=node), ready=True, actual_state="Running", conditions=())
+                await self.change(
+                    each, binding=Binding(node=node), ready=True, actual_state="Running", conditions=()
+                )
 
     async def finish(self) -> None:
         """What is to go is gone, as is what nobody owns any more, and nodes beyond what is wanted."""
         uids = {each.metadata.uid for each in self.all(LatticeService)}
         for each in self.all(LatticeWorkload):
-            if each.metadata.deletion_timestamp or any(owner.uid not in uids for owner in each.metadata.owner_references):
+            if each.metadata.deletion_timestamp or any(
+                owner.uid not in uids for owner in each.metadata.owner_references
+            ):
                 await self.remove(LatticeWorkload, each.metadata.name, each.metadata.namespace)
 
     async def stick(self, workload: LatticeWorkload) -> None:
@@ -188,13 +208,17 @@ _numbers = itertools.count(1)
 
 
 @asynccontextmanager
-async def a_town(*objects: Kind, store: Any = None, clock: VirtualClock | None = None, **services: Any) -> AsyncIterator[Town]:
+async def a_town(
+    *objects: Kind, store: Any = None, clock: VirtualClock | None = None, **services: Any
+) -> AsyncIterator[Town]:
     clock = clock or VirtualClock()
     store = store or MemoryStore(clock)
     term = await store.campaign("controllers", "me", 15.0)
     assert term is not None
     uids = (f"uid-{number:08}" for number in itertools.count(1))
-    office = Office(store, clock, term, random.Random(7), Presence(clock), lambda: f"{next(uids)}-{term.number}")  # noqa: S311
+    office = Office(
+        store, clock, term, random.Random(7), Presence(clock), lambda: f"{next(uids)}-{term.number}"
+    )  # noqa: S311
     feeds = [asyncio.create_task(copy.run()) for copy in office.copies]
     try:
         town = Town(store, clock, office, **services)
@@ -223,7 +247,11 @@ async def contents(store: Any, *kinds: type[Kind]) -> dict[str, Any]:
 
 def _plain(entry: Entry) -> Any:
     value = msgspec.json.decode(entry.value)
-    metadata = {name: each for name, each in value["metadata"].items() if name in ("name", "namespace", "labels", "finalizers")}
+    metadata = {
+        name: each
+        for name, each in value["metadata"].items()
+        if name in ("name", "namespace", "labels", "finalizers")
+    }
     return {"metadata": metadata, "spec": value.get("spec"), "status": value.get("status")}
 
 

@@ -35,10 +35,17 @@ def test_the_life_of_an_agreement() -> None:
         async def seen() -> tuple[bool | None, str | None, list[str]] | None:
             await scene.clock.advance(1)
             found = await scene.get(LatticeAgreement, "web--api", "default")
-            return found and (found.status.active, found.status.missing, [each.address for each in found.status.endpoints])
+            return found and (
+                found.status.active,
+                found.status.missing,
+                [each.address for each in found.status.endpoints],
+            )
 
         async with acting(controller.office, controller.loop()):
-            await scene.put(a(LatticeNode, "n1", status={"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}), WEB)
+            await scene.put(
+                a(LatticeNode, "n1", status={"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}),
+                WEB,
+            )
             assert await seen() == (False, "callee", [])
             await scene.put(API)
             assert await seen() == (True, None, [])
@@ -63,7 +70,14 @@ def test_an_agreement_that_somebody_removed_is_there_again() -> None:
         controller = Agreements(await scene.office())
         async with acting(controller.office, controller.loop()):
             await scene.clock.advance(1)
-            await scene.remove(a(LatticeAgreement, "web--api", "default", spec={"caller": {"name": "web"}, "callee": {"name": "api"}}))
+            await scene.remove(
+                a(
+                    LatticeAgreement,
+                    "web--api",
+                    "default",
+                    spec={"caller": {"name": "web"}, "callee": {"name": "api"}},
+                )
+            )
             await scene.clock.advance(40)
             assert await scene.get(LatticeAgreement, "web--api", "default") is not None
 

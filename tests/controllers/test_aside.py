@@ -45,5 +45,7 @@ def test_trouble_is_told() -> None:
 
 
 def test_a_process_ends_though_a_thought_does_not() -> None:
-    done = subprocess.run([sys.executable, "-c", UNENDING], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", UNENDING], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")

@@ -133,7 +133,14 @@ def test_a_node_that_is_busy_now_and_then_does_not() -> None:
 
 def a_failing(attempts: int, name: str = "w", **meta: Any) -> LatticeWorkload:
     status = {"retry": {"attempts": attempts}, "failureReason": "RUNTIME_ERROR"}
-    return a(LatticeWorkload, name, "default", meta=meta, spec={"containers": {"main": {"command": ["false"]}}}, status=status)
+    return a(
+        LatticeWorkload,
+        name,
+        "default",
+        meta=meta,
+        spec={"containers": {"main": {"command": ["false"]}}},
+        status=status,
+    )
 
 
 def test_a_workload_that_fails_again_and_again_raises_one_alert() -> None:
@@ -159,7 +166,9 @@ def test_only_what_the_selector_means_is_watched() -> None:
         await stage.passes(1)
         assert [each for each in await stage.scene.events() if each.startswith("Alert")] == ["Alert mine"]
 
-    play(story, a_rule({"workloadFailures": {"count": 3, "selector": {"matchLabels": {"app": "web"}}}}, ALERT))
+    play(
+        story, a_rule({"workloadFailures": {"count": 3, "selector": {"matchLabels": {"app": "web"}}}}, ALERT)
+    )
 
 
 def test_a_rule_tries_again_and_stops_a_workload() -> None:
@@ -172,13 +181,25 @@ def test_a_rule_tries_again_and_stops_a_workload() -> None:
         assert found.spec.desired_state == "Stopped"
         assert found.metadata.generation == 2
 
-    play(story, a_rule({"workloadFailures": {"count": 3}}, {"retryWorkload": {}}, {"setDesiredState": {"state": "Stopped"}}))
+    play(
+        story,
+        a_rule(
+            {"workloadFailures": {"count": 3}},
+            {"retryWorkload": {}},
+            {"setDesiredState": {"state": "Stopped"}},
+        ),
+    )
 
 
 def a_ledger(rate: int) -> LatticeLedger:
     spec = {"budget": {"kind": "LatticePool", "name": "p"}, "limitMicros": 744_000_000, "hard": True}
     lots = {"c": [{"nodeClass": "m", "count": 1, "micros": rate}]}
-    status = {"committedMicros": rate, "month": "2026-01", "asOf": "2026-01-01T00:00:00.000000Z", "machines": lots}
+    status = {
+        "committedMicros": rate,
+        "month": "2026-01",
+        "asOf": "2026-01-01T00:00:00.000000Z",
+        "machines": lots,
+    }
     return a(LatticeLedger, "pool.p", spec=spec, status=status)
 
 
@@ -198,7 +219,12 @@ def test_a_budget_that_runs_out_and_a_pool_that_fills_up() -> None:
 
 def test_a_pool_that_fills_up() -> None:
     async def story(stage: Stage) -> None:
-        pool = a(LatticePool, "p", spec={"provider": {"type": "local"}}, status={"utilization": {"nodes": 0.5, "cores": "0.95"}})
+        pool = a(
+            LatticePool,
+            "p",
+            spec={"provider": {"type": "local"}},
+            status={"utilization": {"nodes": 0.5, "cores": "0.95"}},
+        )
         await stage.scene.put(pool)
         await stage.passes(1)
         assert [each["message"] for each in stage.ear.heard] == ["95 % of its cores are in use"]
@@ -214,7 +240,11 @@ def test_a_suspended_rule_watches_and_does_nothing_and_does_not_make_up_for_it()
         await stage.passes(1)
         now = await stage.rule()
         assert list(now.status.crossed) == ["latticeworkload/default/w"]
-        await stage.scene.put(msgspec.structs.replace(rule, spec=msgspec.structs.replace(rule.spec, suspend=False), status=now.status))
+        await stage.scene.put(
+            msgspec.structs.replace(
+                rule, spec=msgspec.structs.replace(rule.spec, suspend=False), status=now.status
+            )
+        )
         await stage.passes(1)
         assert await stage.scene.events() == []
 
@@ -301,7 +331,9 @@ def test_hundreds_that_cross_at_once_are_acted_upon_once_each() -> None:
         for _ in range(20):
             await stage.passes(1)
         events = await stage.scene.events()
-        assert {f"Alert w{index}" for index in range(count)} == {each for each in events if each.startswith("Alert")}
+        assert {f"Alert w{index}" for index in range(count)} == {
+            each for each in events if each.startswith("Alert")
+        }
         assert sum(each == "RuleFired r" for each in events) == count
         assert len(stage.ear.heard) == count
         rule = await stage.rule()
@@ -309,7 +341,11 @@ def test_hundreds_that_cross_at_once_are_acted_upon_once_each() -> None:
         await stage.passes(60)
         assert await stage.scene.events() == events
 
-    play(story, a_rule({"workloadFailures": {"count": 3}}, ALERT, HOOK), *(a_failing(3, f"w{index}") for index in range(count)))
+    play(
+        story,
+        a_rule({"workloadFailures": {"count": 3}}, ALERT, HOOK),
+        *(a_failing(3, f"w{index}") for index in range(count)),
+    )
 
 
 def test_an_address_that_does_not_answer_keeps_no_other_waiting_and_each_call_to_it_is_told_of() -> None:
@@ -336,10 +372,15 @@ def test_calls_that_are_too_many_for_an_address_are_told_of_and_not_made() -> No
     async def run() -> None:
         stage = Stage(most=4)
         stage.ear.dead = DEAD["webhook"]["url"]
-        await stage.scene.put(a_rule({"workloadFailures": {"count": 3}}, DEAD), *(a_failing(3, f"w{index}") for index in range(6)))
+        await stage.scene.put(
+            a_rule({"workloadFailures": {"count": 3}}, DEAD),
+            *(a_failing(3, f"w{index}") for index in range(6)),
+        )
         await stage.leads(lambda stage: stage.passes(60))
         told = [each.message for each in await stage.scene.all(Event) if each.reason == "WebhookFailed"]
-        assert sorted(each.split(": ")[0] for each in told) == [f"latticeworkload/default/w{index}" for index in range(6)]
+        assert sorted(each.split(": ")[0] for each in told) == [
+            f"latticeworkload/default/w{index}" for index in range(6)
+        ]
         assert sorted(each.split(": ")[0] for each in told if "it was not called" in each) == [
             "latticeworkload/default/w4",
             "latticeworkload/default/w5",
@@ -357,13 +398,21 @@ def test_the_quiet_time_is_each_objects_own() -> None:
 
         await flaps("a", "b")
         await flaps("a", "b")
-        assert [each for each in await stage.scene.events() if each.startswith("Alert")] == ["Alert a", "Alert b"]
+        assert [each for each in await stage.scene.events() if each.startswith("Alert")] == [
+            "Alert a",
+            "Alert b",
+        ]
         await stage.passes(600)
         await flaps("a")
         await flaps("b")
-        assert sorted(each for each in await stage.scene.events() if each.startswith("Alert")) == ["Alert a"] * 2 + ["Alert b"] * 2
+        assert (
+            sorted(each for each in await stage.scene.events() if each.startswith("Alert"))
+            == ["Alert a"] * 2 + ["Alert b"] * 2
+        )
         await stage.passes(600)
         await flaps("c")
-        assert list((await stage.rule()).status.quiet) == ["latticeworkload/default/c"], "what is over is not remembered"
+        assert list((await stage.rule()).status.quiet) == ["latticeworkload/default/c"], (
+            "what is over is not remembered"
+        )
 
     play(story, a_rule({"workloadFailures": {"count": 3}}, ALERT, cooldown="10m"))

@@ -18,7 +18,10 @@ def test_it_waits_for_its_node_to_be_back_and_then_for_the_zone() -> None:
         await world.run(60)
         assert why(world) == "its node is silent; its node may be back within 120 s of its last heartbeat"
         await world.run(90)
-        assert why(world) == "its node is silent; most nodes of zone a are silent at once, and nothing is moved until some are back"
+        assert (
+            why(world)
+            == "its node is silent; most nodes of zone a are silent at once, and nothing is moved until some are back"
+        )
         before = await world.store.revision()
         await world.run(300)
         assert await world.store.revision() == before, "it is said once"
@@ -39,8 +42,15 @@ def test_it_waits_for_its_turn() -> None:
         for name in ("n1", "n2"):
             world.agents[name].cut()
         await world.run(122)
-        (left,) = [f"on-{name}" for name in ("n1", "n2") if world.workload(f"default/on-{name}").status.actual_state == "Unknown"]
-        assert why(world, f"default/{left}") == "its node is silent; only 0.1 nodes a second are given up in zone a"
+        (left,) = [
+            f"on-{name}"
+            for name in ("n1", "n2")
+            if world.workload(f"default/on-{name}").status.actual_state == "Unknown"
+        ]
+        assert (
+            why(world, f"default/{left}")
+            == "its node is silent; only 0.1 nodes a second are given up in zone a"
+        )
         await world.run(15)
         assert world.workload(f"default/{left}").status.actual_state == "Running"
         entries = (await world.store.list(Event.resource.id)).entries

@@ -19,7 +19,11 @@ from lattice.store.protocol import Check, Term, Write
 async def told(world: World) -> list[tuple[str, str, str]]:
     page = await world.store.list(Event.resource.id)
     found = [msgspec.json.decode(entry.value, type=Event) for entry in page.entries]
-    return [(each.type, each.involved_object.name, each.message) for each in found if each.reason == "BindingFailed"]
+    return [
+        (each.type, each.involved_object.name, each.message)
+        for each in found
+        if each.reason == "BindingFailed"
+    ]
 
 
 class Contested(MemoryStore):
@@ -28,7 +32,12 @@ class Contested(MemoryStore):
     rival: Callable[[], Awaitable[None]] | None = None
 
     async def commit(
-        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+        self,
+        writes: Sequence[Write],
+        *,
+        checks: Sequence[Check] = (),
+        fence: Term | None = None,
+        request_id: str | None = None,
     ) -> int:
         if fence is not None and self.rival is not None:
             rival, self.rival = self.rival, None
@@ -46,7 +55,11 @@ def a_world() -> tuple[World, Contested, VirtualClock]:
     ("rival", "why"),
     [
         pytest.param("node", "somebody else wrote latticenodes.lattice.dev/n1 first", id="the node moved"),
-        pytest.param("workload", "somebody else wrote latticeworkloads.lattice.dev/default/w first", id="the workload moved"),
+        pytest.param(
+            "workload",
+            "somebody else wrote latticeworkloads.lattice.dev/default/w first",
+            id="the workload moved",
+        ),
         pytest.param("gone", "somebody else wrote latticenodes.lattice.dev/n1 first", id="the node is gone"),
     ],
 )

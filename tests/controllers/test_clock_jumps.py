@@ -4,7 +4,11 @@ import pytest
 from workload_world import World, a_workload, play
 
 W = "default/w"
-JUMPS = [pytest.param(3600.0, id="an hour forward"), pytest.param(-3600.0, id="an hour back"), pytest.param(86400.0 * 400, id="a year")]
+JUMPS = [
+    pytest.param(3600.0, id="an hour forward"),
+    pytest.param(-3600.0, id="an hour back"),
+    pytest.param(86400.0 * 400, id="a year"),
+]
 
 
 def attempts(world: World) -> int:

@@ -75,7 +75,11 @@ def test_a_data_center_that_is_made_again_counts_on() -> None:
                 await town.remove(StaticInfrastructure, "dc")
                 await town.apply(static, a_service())
             (book,) = town.all(LatticeLedger)
-            assert (book.metadata.name, book.status.last_cluster, book.status.committed_micros) == ("static.dc.clusters", 3, 0)
+            assert (book.metadata.name, book.status.last_cluster, book.status.committed_micros) == (
+                "static.dc.clusters",
+                3,
+                0,
+            )
 
     play(script)
 
@@ -85,7 +89,9 @@ async def forget(town: Town, **status: object) -> None:
     (book,) = town.all(LatticeLedger)
     entry = town.office.copy(LatticeLedger).entry(f"/{book.metadata.name}")
     assert entry is not None
-    await town.store.commit([with_status(entry, msgspec.structs.replace(book.status, last_cluster=0, **status))])
+    await town.store.commit(
+        [with_status(entry, msgspec.structs.replace(book.status, last_cluster=0, **status))]
+    )
     await town.caught_up()
 
 

@@ -62,12 +62,16 @@ def test_a_converged_cluster_writes_nothing_more() -> None:
         pytest.param({"workloads": 7}, False, id="workloads come and go without a look at all machines"),
         pytest.param({"usage": {"cpu": 900}}, False, id="so does what they use"),
         pytest.param(
-            {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeLost"}]}, True, id="a node that is lost is looked at"
+            {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeLost"}]},
+            True,
+            id="a node that is lost is looked at",
         ),
         pytest.param({"agentVersion": ""}, True, id="and one that has not joined"),
     ],
 )
-def test_a_cluster_is_looked_at_when_a_node_changes_in_what_matters_to_it(status: dict[str, Any], is_looked_at: bool) -> None:
+def test_a_cluster_is_looked_at_when_a_node_changes_in_what_matters_to_it(
+    status: dict[str, Any], is_looked_at: bool
+) -> None:
     async def story(yard: Yard, _: Clusters) -> None:
         await yard.wants(1)
         await yard.joined("north-001-nano-1")
@@ -81,7 +85,10 @@ def test_a_cluster_is_looked_at_when_a_node_changes_in_what_matters_to_it(status
 
         yard.provider.list = counted  # type: ignore[method-assign]
         await yard.scene.put(
-            msgspec.convert({**msgspec.to_builtins(node), "status": {**msgspec.to_builtins(node.status), **status}}, LatticeNode)
+            msgspec.convert(
+                {**msgspec.to_builtins(node), "status": {**msgspec.to_builtins(node.status), **status}},
+                LatticeNode,
+            )
         )
         assert bool(looks) is is_looked_at
 
@@ -101,7 +108,9 @@ def test_a_cluster_is_not_looked_at_because_others_say_how_it_is() -> None:
             return await listed()
 
         yard.provider.list = counted  # type: ignore[method-assign]
-        await yard.scene.put(msgspec.structs.replace(cluster, status=msgspec.structs.replace(cluster.status, workloads=7)))
+        await yard.scene.put(
+            msgspec.structs.replace(cluster, status=msgspec.structs.replace(cluster.status, workloads=7))
+        )
         assert not looks
         await yard.wants(2)
         assert looks
@@ -119,7 +128,9 @@ def test_nodes_say_whose_reserve_their_cluster_is_on() -> None:
             await yard.scene.clock.advance(1)
             node = await yard.node()
             assert node is not None
-            assert {key: value for key, value in node.metadata.labels.items() if key == RESERVE_LABEL} == labels
+            assert {
+                key: value for key, value in node.metadata.labels.items() if key == RESERVE_LABEL
+            } == labels
             assert node.metadata.labels["lattice.dev/cluster"] == "north-001"
 
     play(story)
@@ -152,7 +163,9 @@ def test_what_is_not_wanted_leaves_when_empty_and_is_paid_for_until_then() -> No
         assert node.metadata.deletion_timestamp, "it is given up"
         assert len(await yard.provider.list()) == 2, "but not removed with work on it"
         assert await yard.paid() == 2
-        await yard.scene.remove(a(LatticeWorkload, "w1", "default", spec={"containers": {"main": {"command": ["true"]}}}))
+        await yard.scene.remove(
+            a(LatticeWorkload, "w1", "default", spec={"containers": {"main": {"command": ["true"]}}})
+        )
         await yard.scene.clock.advance(6)
         assert await yard.node() is None
         assert [each.node for each in await yard.provider.list()] == ["north-001-nano-2"]
@@ -195,7 +208,9 @@ def test_a_machine_that_its_provider_lost_is_replaced_by_another_under_another_r
         await yard.scene.clock.advance(60)
         after = await yard.node()
         assert after is not None
-        assert after.metadata.uid != before.metadata.uid, "whoever was bound to the old one knows that it is gone"
+        assert after.metadata.uid != before.metadata.uid, (
+            "whoever was bound to the old one knows that it is gone"
+        )
         assert (len(yard.made), await yard.paid()) == (2, 1)
 
     play(story)
@@ -207,7 +222,12 @@ def test_a_cluster_that_wants_nothing_and_holds_nothing_goes_and_its_number_is_w
         await yard.wants(1)
         await yard.wants(0)
         await yard.scene.clock.advance(60)
-        assert (await yard.node(), await yard.phase(), await yard.paid(), list(await yard.provider.list())) == (None, "gone", 0, [])
+        assert (
+            await yard.node(),
+            await yard.phase(),
+            await yard.paid(),
+            list(await yard.provider.list()),
+        ) == (None, "gone", 0, [])
         book = await yard.scene.get(LatticeLedger, "pool.north")
         assert book is not None
         assert book.status.last_cluster == 1, "where it is not given twice, whatever becomes of the pool"
@@ -350,8 +370,14 @@ def test_a_server_that_dies_after_any_commit_is_followed_by_one_that_finishes(fa
         second = await yard.controller()
         async with acting(second.office, second.loop()):
             await yard.scene.clock.advance(30)
-            assert {each.node for each in await yard.provider.list()} == {"north-001-nano-1", "north-001-nano-2"}
-            assert {each.metadata.name for each in await yard.scene.all(LatticeNode)} == {"north-001-nano-1", "north-001-nano-2"}
+            assert {each.node for each in await yard.provider.list()} == {
+                "north-001-nano-1",
+                "north-001-nano-2",
+            }
+            assert {each.metadata.name for each in await yard.scene.all(LatticeNode)} == {
+                "north-001-nano-1",
+                "north-001-nano-2",
+            }
             await yard.wants(0)
             await yard.scene.clock.advance(30)
             assert list(await yard.provider.list()) == []

@@ -15,7 +15,10 @@ from lattice.store.protocol import MAX_OPERATIONS, Put
 
 
 def puts(count: int) -> list[list[Put]]:
-    return [[created(a(Namespace, f"n{number}"), uid=f"u{number}", now="2026-01-01T00:00:00Z")] for number in range(count)]
+    return [
+        [created(a(Namespace, f"n{number}"), uid=f"u{number}", now="2026-01-01T00:00:00Z")]
+        for number in range(count)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,9 @@ def test_all_is_written_with_a_few_commits_under_way_at_once(writes: int, commit
 
 
 @pytest.mark.parametrize("fatal", [1, 3, 11])
-@pytest.mark.parametrize("error", [Conflict("somebody was first"), Fenced("the term is over")], ids=["a rival", "another leader"])
+@pytest.mark.parametrize(
+    "error", [Conflict("somebody was first"), Fenced("the term is over")], ids=["a rival", "another leader"]
+)
 def test_what_one_commit_raises_is_raised_when_no_other_is_under_way(fatal: int, error: Exception) -> None:
     async def story() -> None:
         scene = Scene()

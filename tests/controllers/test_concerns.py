@@ -30,22 +30,35 @@ replace = msgspec.structs.replace
 
 def made(kind: type[Any], **parts: Any) -> Any:
     namespace = "default" if kind.resource.namespaced else ""
-    return kind(api_version=kind.resource.api_version, kind=kind.resource.kind, metadata=Metadata(name="x", namespace=namespace), **parts)
+    return kind(
+        api_version=kind.resource.api_version,
+        kind=kind.resource.kind,
+        metadata=Metadata(name="x", namespace=namespace),
+        **parts,
+    )
 
 
 def workload(**status: Any) -> LatticeWorkload:
-    found: LatticeWorkload = made(LatticeWorkload, spec=WorkloadSpec(containers=CONTAINERS), status=WorkloadStatus(**status))
+    found: LatticeWorkload = made(
+        LatticeWorkload, spec=WorkloadSpec(containers=CONTAINERS), status=WorkloadStatus(**status)
+    )
     return found
 
 
 def node(taints: tuple[Taint, ...] = (), **status: Any) -> LatticeNode:
-    found: LatticeNode = made(LatticeNode, spec=NodeSpec(taints=taints), status=NodeStatus(conditions=READY, **status))
+    found: LatticeNode = made(
+        LatticeNode, spec=NodeSpec(taints=taints), status=NodeStatus(conditions=READY, **status)
+    )
     return found
 
 
 def service(replicas: int = 1, **status: Any) -> LatticeService:
     placed = (PlacedIn(pool="p", cluster="c", node="small", replicas=replicas),)
-    found: LatticeService = made(LatticeService, spec=ServiceSpec(containers=CONTAINERS), status=ServiceStatus(placements=placed, **status))
+    found: LatticeService = made(
+        LatticeService,
+        spec=ServiceSpec(containers=CONTAINERS),
+        status=ServiceStatus(placements=placed, **status),
+    )
     return found
 
 
@@ -66,13 +79,43 @@ DRAINED = (Taint(key="lattice.dev/draining", effect="NoSchedule"),)
     ("loop", "states", "looked_at"),
     [
         pytest.param("workloads", [workload()], [False], id="a workload without a node is the scheduler's"),
-        pytest.param("workloads", [workload(), workload(binding=Binding(node="n"))], [False, True], id="one that is bound is looked at"),
-        pytest.param("nodes", [node(), node(workloads=1), node(workloads=2)], [True, False, False], id="a count is no news of a node"),
-        pytest.param("nodes", [node(), node(workloads=1, phase="NotReady")], [True, True], id="a count along with something else is"),
+        pytest.param(
+            "workloads",
+            [workload(), workload(binding=Binding(node="n"))],
+            [False, True],
+            id="one that is bound is looked at",
+        ),
+        pytest.param(
+            "nodes",
+            [node(), node(workloads=1), node(workloads=2)],
+            [True, False, False],
+            id="a count is no news of a node",
+        ),
+        pytest.param(
+            "nodes",
+            [node(), node(workloads=1, phase="NotReady")],
+            [True, True],
+            id="a count along with something else is",
+        ),
         pytest.param("nodes", [node(), node(DRAINED, workloads=1)], [True, True], id="so is another spec"),
-        pytest.param("departures", [node(), node(workloads=1)], [False, False], id="nobody must leave a node without marks"),
-        pytest.param("departures", [node(), node(DRAINED), node(DRAINED, workloads=1)], [False, True, True], id="a drained one is watched"),
-        pytest.param("replicas", [service(), service(health=Health(ready=1))], [True, False], id="how replicas are starts none"),
+        pytest.param(
+            "departures",
+            [node(), node(workloads=1)],
+            [False, False],
+            id="nobody must leave a node without marks",
+        ),
+        pytest.param(
+            "departures",
+            [node(), node(DRAINED), node(DRAINED, workloads=1)],
+            [False, True, True],
+            id="a drained one is watched",
+        ),
+        pytest.param(
+            "replicas",
+            [service(), service(health=Health(ready=1))],
+            [True, False],
+            id="how replicas are starts none",
+        ),
         pytest.param("replicas", [service(), service(2)], [True, True], id="another placement does"),
     ],
 )

@@ -24,12 +24,18 @@ HEAD = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService"}
 
 def a_service(least: int, placed: int) -> LatticeService:
     spec = {"containers": {"main": {"command": ["run"]}}, "replicas": {"min": least}}
-    made = msgspec.convert({**HEAD, "metadata": {"name": "web", "namespace": "default"}, "spec": spec}, LatticeService)
-    return msgspec.structs.replace(made, status=ServiceStatus(placements=(PlacedIn(pool="p", cluster="c", node="m", replicas=placed),)))
+    made = msgspec.convert(
+        {**HEAD, "metadata": {"name": "web", "namespace": "default"}, "spec": spec}, LatticeService
+    )
+    return msgspec.structs.replace(
+        made, status=ServiceStatus(placements=(PlacedIn(pool="p", cluster="c", node="m", replicas=placed),))
+    )
 
 
 @asynccontextmanager
-async def a_full_house(least: int, placed: int, **more: Any) -> AsyncIterator[tuple[World, VirtualClock, Acting]]:
+async def a_full_house(
+    least: int, placed: int, **more: Any
+) -> AsyncIterator[tuple[World, VirtualClock, Acting]]:
     """Three nodes, each with one replica of `web` that takes all of it and is ready."""
     async with a_world() as (world, clock), acting(world.store, clock, **more) as one:
         feed = asyncio.create_task(one.office.copy(LatticeService).run())
@@ -48,7 +54,9 @@ async def a_full_house(least: int, placed: int, **more: Any) -> AsyncIterator[tu
 
 
 async def ready(world: World, slot: int, *, is_ready: bool = True) -> None:
-    await world.set_status(LatticeWorkload, f"web-{slot}", ready=is_ready, actual_state="Running" if is_ready else "Starting")
+    await world.set_status(
+        LatticeWorkload, f"web-{slot}", ready=is_ready, actual_state="Running" if is_ready else "Starting"
+    )
 
 
 async def placed_for(world: World, decided: int, *, generation: int) -> None:
@@ -56,17 +64,25 @@ async def placed_for(world: World, decided: int, *, generation: int) -> None:
     entry = await world.entry(LatticeService, "web")
     status = msgspec.json.decode(entry.value, type=LatticeService).status
     said = Condition(type="Placed", status="True", reason="Placed", observed_generation=decided)
-    put = with_status(entry, msgspec.structs.replace(status, conditions=(said,)), lambda metadata: metadata | {"generation": generation})
+    put = with_status(
+        entry,
+        msgspec.structs.replace(status, conditions=(said,)),
+        lambda metadata: metadata | {"generation": generation},
+    )
     await world.store.commit([put])
 
 
 async def leaving(world: World) -> list[str]:
     found = [await world.workload(f"web-{slot}") for slot in range(3)]
-    return [each.metadata.name for each in found if any(said.type == "Leaving" for said in each.status.conditions)]
+    return [
+        each.metadata.name for each in found if any(said.type == "Leaving" for said in each.status.conditions)
+    ]
 
 
 def told(workload: LatticeWorkload) -> str:
-    found: Condition | None = next((each for each in workload.status.conditions if each.type == "Scheduled"), None)
+    found: Condition | None = next(
+        (each for each in workload.status.conditions if each.type == "Scheduled"), None
+    )
     return found.message if found else ""
 
 
@@ -130,7 +146,9 @@ def test_nobody_is_displaced_before_it_is_decided_who_stays_of_a_service_that_wa
             await one.look()
             await clock.advance(1)
             await one.look()
-            assert len(await leaving(world)) == 1, "three were placed for good: one can be spared, and who waits hears of it"
+            assert len(await leaving(world)) == 1, (
+                "three were placed for good: one can be spared, and who waits hears of it"
+            )
 
     asyncio.run(script())
 
@@ -173,7 +191,12 @@ def test_who_is_being_deleted_is_not_told_to_make_room() -> None:
                     chosen.update(leaving)
                     entry = await world.entry(LatticeWorkload, next(iter(chosen)).removeprefix("default/"))
                     await world.store.commit(
-                        [with_metadata(entry, lambda metadata: metadata | {"deletionTimestamp": "2026-01-01T00:00:00Z"})]
+                        [
+                            with_metadata(
+                                entry,
+                                lambda metadata: metadata | {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+                            )
+                        ]
                     )
                     await one.caught_up()
                 await mark(leaving)
@@ -187,8 +210,13 @@ def test_who_is_being_deleted_is_not_told_to_make_room() -> None:
     asyncio.run(script())
 
 
-@pytest.mark.parametrize(("priority", "gone"), [pytest.param(20, 1, id="more important"), pytest.param(0, 0, id="equally important")])
-def test_who_comes_as_one_that_waited_for_room_is_deleted_is_not_put_beside_those_who_are_still_there(priority: int, gone: int) -> None:
+@pytest.mark.parametrize(
+    ("priority", "gone"),
+    [pytest.param(20, 1, id="more important"), pytest.param(0, 0, id="equally important")],
+)
+def test_who_comes_as_one_that_waited_for_room_is_deleted_is_not_put_beside_those_who_are_still_there(
+    priority: int, gone: int
+) -> None:
     async def script() -> None:
         async with a_full_house(0, 3) as (world, clock, one):
             marked, mark = [], one.controller.refusals.mark
@@ -216,7 +244,9 @@ def test_who_comes_as_one_that_waited_for_room_is_deleted_is_not_put_beside_thos
 def test_one_that_leaves_for_another_reason_cannot_be_spared() -> None:
     async def script() -> None:
         async with a_full_house(2, 3) as (world, _, one):
-            one.controller.disruptions.leaving = lambda each: "its node is drained" if each.metadata.name == "web-1" else ""
+            one.controller.disruptions.leaving = lambda each: (
+                "its node is drained" if each.metadata.name == "web-1" else ""
+            )
             await world.add(a_workload("high", priority=10))
             await one.look()
             assert await leaving(world) == []
@@ -245,7 +275,10 @@ def test_a_new_leader_displaces_nobody_before_it_knows_the_services() -> None:
             assert term is not None
             office = an_office(world.store, clock, term)
             acts = SchedulingController(office, PRESETS[DEFAULT]).loop().run()
-            tasks = [asyncio.create_task(each) for each in (office.copy(LatticeNode).run(), office.copy(LatticeWorkload).run(), acts)]
+            tasks = [
+                asyncio.create_task(each)
+                for each in (office.copy(LatticeNode).run(), office.copy(LatticeWorkload).run(), acts)
+            ]
             await clock.advance(20)
             assert await leaving(world) == []
             tasks.append(asyncio.create_task(office.copy(LatticeService).run()))

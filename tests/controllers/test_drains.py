@@ -105,7 +105,13 @@ def test_a_drain_that_nothing_comes_of_lets_another_try() -> None:
         first = world.departures.surges["default/web"]
         await world.add(a_workload("web-3", service="web", slot=3))
         await world.run(1)
-        said = {"type": "Scheduled", "status": "False", "reason": "NoNodeFits", "message": "none", "lastTransitionTime": world.office.now}
+        said = {
+            "type": "Scheduled",
+            "status": "False",
+            "reason": "NoNodeFits",
+            "message": "none",
+            "lastTransitionTime": world.office.now,
+        }
         await world.set_conditions("default/web-3", (msgspec.convert(said, Condition),))
         turns = [first]
         for _ in range(100):
@@ -130,12 +136,20 @@ def test_a_drain_that_cannot_go_on_says_which_replica_finds_no_node_and_why() ->
         await world.add(a_workload("web-2", service="web", slot=2, cluster="south-001"))
         await world.run(1)
         message = "0 of 2 nodes: 1 cordoned; 1 drained"
-        stuck = {"type": "Scheduled", "status": "False", "reason": "NoNodeFits", "message": message, "lastTransitionTime": world.office.now}
+        stuck = {
+            "type": "Scheduled",
+            "status": "False",
+            "reason": "NoNodeFits",
+            "message": message,
+            "lastTransitionTime": world.office.now,
+        }
         await world.set_conditions("default/web-2", (msgspec.convert(stuck, Condition),))
         await world.run(15)
         said = world.condition("n1", "Drained")
         assert said is not None
-        assert (said.reason, said.message.rpartition(": ")[2]) == ("Leaving", "one more must run first"), "its cluster may be about to grow"
+        assert (said.reason, said.message.rpartition(": ")[2]) == ("Leaving", "one more must run first"), (
+            "its cluster may be about to grow"
+        )
         await world.add(a_node("late", cluster="south-001"))
         await world.run(45)
         said = world.condition("n1", "Drained")
@@ -148,7 +162,10 @@ def test_a_drain_that_cannot_go_on_says_which_replica_finds_no_node_and_why() ->
         needs = "default/web-1: service default/web has 1 available and needs 1: one more must run first"
         why = f"{message}; pool south has 4 of 4 nodes"
         assert said is not None
-        assert (said.reason, said.message) == ("NoRoomForOneMore", f"1 still here; {needs}, and no node takes it: {why}")
+        assert (said.reason, said.message) == (
+            "NoRoomForOneMore",
+            f"1 still here; {needs}, and no node takes it: {why}",
+        )
         assert await world.events("n1") == ["NodeReady", "NodeDraining", "NodeDrainStuck"]
         await world.cordon("free", on=False)
         await world.run(30)
@@ -163,7 +180,9 @@ def test_a_drain_waits_for_those_that_another_mark_expels() -> None:
         world.agents["n1"].hangs = {"default/web-1"}
         await taint(world, "n1", DOWN)
         await world.run(2)
-        assert world.workload("default/web-1").status.last_action == "ApplyStopped", "a mark that expels waits for nobody"
+        assert world.workload("default/web-1").status.last_action == "ApplyStopped", (
+            "a mark that expels waits for nobody"
+        )
         await taint(world, "n2", DRAIN)
         await world.run(30)
         assert world.where("default/web-2") == "n2"
@@ -203,7 +222,9 @@ def test_a_drain_waits_for_one_that_makes_room_for_another() -> None:
         await spread_out(world, 1, 2)
         world.agents["n1"].hangs = {"default/web-1"}
         found = world.workload("default/web-1")
-        mark = msgspec.convert({"type": "Leaving", "status": "True", "reason": "Preempted"}, type(found.status.conditions[0]))
+        mark = msgspec.convert(
+            {"type": "Leaving", "status": "True", "reason": "Preempted"}, type(found.status.conditions[0])
+        )
         await world.set_conditions("default/web-1", (*found.status.conditions, mark))
         await taint(world, "n2", DRAIN)
         await world.run(30)
@@ -223,7 +244,11 @@ def test_one_that_was_not_heard_of_when_its_node_was_drained_is_needed_again_onc
         world.agents["n1"].connect()
         await world.run(30)
         found = world.workload("default/web-1")
-        assert (world.live("default/web-1"), found.status.ready, found.status.last_action) == (["n1"], True, "Apply")
+        assert (world.live("default/web-1"), found.status.ready, found.status.last_action) == (
+            ["n1"],
+            True,
+            "Apply",
+        )
         assert [*world.departures.surges] == ["default/web"]
         await world.add(a_workload("web-2", service="web", slot=2))
         await world.run(30)
@@ -237,7 +262,13 @@ def test_one_that_was_not_heard_of_when_its_node_was_drained_is_needed_again_onc
     [
         pytest.param((DRAIN,), {}, False, True, id="it is down, and missed by nobody"),
         pytest.param((DRAIN,), {}, True, False, id="its node says that it is back"),
-        pytest.param((DRAIN,), {"ready": True, "actual_state": "Running"}, False, False, id="it is stored that it is back"),
+        pytest.param(
+            (DRAIN,),
+            {"ready": True, "actual_state": "Running"},
+            False,
+            False,
+            id="it is stored that it is back",
+        ),
         pytest.param(
             (DRAIN,),
             {"ready": True, "actual_state": "Running", "last_action": "ApplyStopped"},

@@ -21,9 +21,15 @@ OLD, YOUNG, FUTURE = stamp(START - WEEK - timedelta(seconds=1)), stamp(START - W
         pytest.param(OLD, {}, True, id="made long ago"),
         pytest.param(YOUNG, {}, False, id="made a week ago to the second"),
         pytest.param(OLD, {"lastTimestamp": YOUNG}, False, id="made long ago, seen since"),
-        pytest.param(OLD, {"eventTime": "2026-11-15T07:00:00.123456Z"}, False, id="times to the microsecond count"),
-        pytest.param(OLD, {"series": {"count": 3, "lastObservedTime": YOUNG}}, False, id="a series that goes on counts"),
-        pytest.param(OLD, {"lastTimestamp": OLD, "eventTime": None, "series": None}, True, id="all times long ago"),
+        pytest.param(
+            OLD, {"eventTime": "2026-11-15T07:00:00.123456Z"}, False, id="times to the microsecond count"
+        ),
+        pytest.param(
+            OLD, {"series": {"count": 3, "lastObservedTime": YOUNG}}, False, id="a series that goes on counts"
+        ),
+        pytest.param(
+            OLD, {"lastTimestamp": OLD, "eventTime": None, "series": None}, True, id="all times long ago"
+        ),
         pytest.param(OLD, {"lastTimestamp": "yesterday"}, True, id="what is no time does not count"),
         pytest.param(OLD, {"lastTimestamp": FUTURE}, True, id="the future does not count"),
         pytest.param(FUTURE, {}, False, id="made in the future: another server's clock is ahead"),

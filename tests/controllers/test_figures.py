@@ -21,7 +21,12 @@ def a_service(name: str = "web", **status: Any) -> LatticeService:
 
 def refused(verdict: str, name: str = "web") -> LatticeService:
     said = [{"type": "Placed", "status": "False", "reason": "NoRoom"}]
-    return a_service(name, schedulerDecision={"verdict": verdict}, placements=[{"pool": "north", "replicas": 1}], conditions=said)
+    return a_service(
+        name,
+        schedulerDecision={"verdict": verdict},
+        placements=[{"pool": "north", "replicas": 1}],
+        conditions=said,
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,9 +35,21 @@ def refused(verdict: str, name: str = "web") -> LatticeService:
         pytest.param(a_service(), "Undecided", id="nobody has looked at it yet"),
         pytest.param(refused("OverBudget"), "OverBudget", id="one replica is placed, the other too dear"),
         pytest.param(refused("Placed"), "", id="placed"),
-        pytest.param(a_service(placements=[{"pool": "north", "replicas": 2}]), "", id="placed, before verdicts were written"),
         pytest.param(
-            a(LatticeService, "web", "default", meta={"deletionTimestamp": "2026-01-01T00:00:00Z"}, spec=SPEC), "", id="on its way out"
+            a_service(placements=[{"pool": "north", "replicas": 2}]),
+            "",
+            id="placed, before verdicts were written",
+        ),
+        pytest.param(
+            a(
+                LatticeService,
+                "web",
+                "default",
+                meta={"deletionTimestamp": "2026-01-01T00:00:00Z"},
+                spec=SPEC,
+            ),
+            "",
+            id="on its way out",
         ),
     ],
 )
@@ -44,7 +61,12 @@ def a_ledger() -> LatticeLedger:
     budget = {"budget": {"kind": "LatticePool", "name": "north"}, "limitMicros": 60_000_000, "hard": True}
     machines = {"north-001": [{"nodeClass": "nano", "count": 2, "micros": 50_000}]}
     month = {"month": "2026-01", "asOf": "2026-01-01T00:00:00.000000Z"}
-    return a(LatticeLedger, "pool.north", spec=budget, status={**month, "committedMicros": 100_000, "machines": machines})
+    return a(
+        LatticeLedger,
+        "pool.north",
+        spec=budget,
+        status={**month, "committedMicros": 100_000, "machines": machines},
+    )
 
 
 def value(name: str, **labels: str) -> float | None:
@@ -55,7 +77,9 @@ def value(name: str, **labels: str) -> float | None:
 def test_the_fleet_in_figures() -> None:
     async def story() -> None:
         scene = Scene()
-        pool = a(LatticePool, "north", spec={"provider": {"type": "local"}}, status={"utilization": {"nodes": 0.5}})
+        pool = a(
+            LatticePool, "north", spec={"provider": {"type": "local"}}, status={"utilization": {"nodes": 0.5}}
+        )
         waiting = refused("NotNow")
         await scene.put(pool, a_ledger(), waiting, refused("NotNow", "api"), refused("Placed", "orders"))
         figures = Figures(await scene.office())
@@ -67,12 +91,16 @@ def test_the_fleet_in_figures() -> None:
             assert value("lattice_pool_utilization_ratio", pool="north", resource="nodes") == 0.5
             assert value("lattice_pool_utilization_ratio", pool="north", resource="cores") is None
             assert value("lattice_budget_limit_dollars", ledger="pool.north", pool="north") == 60
-            assert value("lattice_budget_committed_dollars_per_hour", ledger="pool.north", pool="north") == 0.1
+            assert (
+                value("lattice_budget_committed_dollars_per_hour", ledger="pool.north", pool="north") == 0.1
+            )
             spent = value("lattice_budget_spent_dollars", ledger="pool.north", pool="north")
             await scene.clock.advance(3600)
             later = value("lattice_budget_spent_dollars", ledger="pool.north", pool="north")
             assert later == pytest.approx((spent or 0) + 0.1, abs=0.002)
-            assert (value("lattice_budget_projected_dollars", ledger="pool.north", pool="north") or 0) > (later or 0)
+            assert (value("lattice_budget_projected_dollars", ledger="pool.north", pool="north") or 0) > (
+                later or 0
+            )
             await scene.remove(waiting)
             await scene.remove(pool)
             await scene.clock.advance(60)

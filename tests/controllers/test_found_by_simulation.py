@@ -20,7 +20,9 @@ from lattice.scheduling.cycle.profile import DEFAULT, PRESETS, parse_profile
 Script = Callable[[World, VirtualClock], Coroutine[Any, Any, None]]
 FIRST = "north-001-nano-1"
 TWO_PHASE = parse_profile({"name": "mine", "scores": dict(PRESETS[DEFAULT].scores), "binding": "two-phase"})
-PESSIMISTIC = parse_profile({"name": "mine", "scores": dict(PRESETS[DEFAULT].scores), "binding": "pessimistic"})
+PESSIMISTIC = parse_profile(
+    {"name": "mine", "scores": dict(PRESETS[DEFAULT].scores), "binding": "pessimistic"}
+)
 LONG_AGO = "2020-01-01T00:00:00+00:00"
 
 
@@ -56,7 +58,9 @@ async def leave(world: World, name: str) -> None:
     [
         pytest.param(a_node("n1", 1000, spec={"unschedulable": True}), id="was cordoned"),
         pytest.param(a_node("n1", 500), id="has shrunk"),
-        pytest.param(a_node("n1", 1000, spec={"taints": [{"key": "mine", "effect": "NoSchedule"}]}), id="was tainted"),
+        pytest.param(
+            a_node("n1", 1000, spec={"taints": [{"key": "mine", "effect": "NoSchedule"}]}), id="was tainted"
+        ),
     ],
 )
 def test_who_waits_for_room_does_not_go_to_a_node_that_meanwhile(node: LatticeNode) -> None:
@@ -78,10 +82,14 @@ def test_who_waits_for_room_does_not_go_where_somebody_asks_for_more_meanwhile()
     async def script(world: World, clock: VirtualClock) -> None:
         group = {"name": "g", "minMember": 2}
         async with acting(world.store, clock) as one:
-            await world.add(a_node("n1", 1500), a_workload("stays", 500, priority=20), a_workload("low", 1000))
+            await world.add(
+                a_node("n1", 1500), a_workload("stays", 500, priority=20), a_workload("low", 1000)
+            )
             await one.look()
             await world.add(a_node("n2", 1000))
-            await world.add(*(a_workload(f"g-{number}", 1000, priority=10, group=group) for number in range(2)))
+            await world.add(
+                *(a_workload(f"g-{number}", 1000, priority=10, group=group) for number in range(2))
+            )
             await one.look()
             assert set(one.controller._held) == {"default/g-0", "default/g-1"}
             await resize(world, "stays", 1000)
@@ -144,7 +152,12 @@ def test_one_whose_prepared_binding_is_taken_back_is_bound_though_the_copies_wer
     async def script(world: World, clock: VirtualClock) -> None:
         await world.add(a_node("n1", 1000), a_workload("w"))
         node = await world.node("n1")
-        left_behind = {"node": "n1", "uid": node.metadata.uid, "reservation": "of-somebody-else", "until": LONG_AGO}
+        left_behind = {
+            "node": "n1",
+            "uid": node.metadata.uid,
+            "reservation": "of-somebody-else",
+            "until": LONG_AGO,
+        }
         await world.set_status(LatticeWorkload, "w", decision={"prepared": left_behind})
         async with acting(world.store, clock, TWO_PHASE) as one:
             await one.caught_up()

@@ -121,7 +121,10 @@ async def test_in_the_foreground_dependents_go_first(world: World) -> None:
     async with world.collecting():
         await world.delete("LatticePool/p", FOREGROUND)
         await world.settle()
-        assert await world.there("LatticePool/p", "ConfigMap/a/x", "ConfigMap/a/y") == ["LatticePool/p", "ConfigMap/a/x"]
+        assert await world.there("LatticePool/p", "ConfigMap/a/x", "ConfigMap/a/y") == [
+            "LatticePool/p",
+            "ConfigMap/a/x",
+        ]
         await world.release("ConfigMap/a/x", "team/clean")
         await world.settle()
     assert await world.there("LatticePool/p", "ConfigMap/a/x") == []
@@ -177,7 +180,9 @@ async def test_a_circle_deleted_in_the_foreground_goes(world: World) -> None:
 
 
 @in_a_world
-async def test_an_object_without_dependents_deleted_in_the_foreground_keeps_other_finalizers(world: World) -> None:
+async def test_an_object_without_dependents_deleted_in_the_foreground_keeps_other_finalizers(
+    world: World,
+) -> None:
     await world.make("ConfigMap/a/x", finalizers=["team/clean"])
     await world.delete("ConfigMap/a/x", FOREGROUND)
     await world.collect()
@@ -236,7 +241,9 @@ async def test_changes_that_concern_nobody_write_nothing(world: World) -> None:
 
 @in_a_world
 async def test_once_its_term_is_over_it_writes_nothing_and_ends(world: World) -> None:
-    await world.make("ConfigMap/a/x", {"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "gone"})
+    await world.make(
+        "ConfigMap/a/x", {"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "gone"}
+    )
     await world.clock.move(60)
     assert await world.store.campaign("controllers", "another", 15)
     before = await world.store.revision()

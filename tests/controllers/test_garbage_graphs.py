@@ -22,10 +22,17 @@ class Plan:
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    some = st.lists(st.tuples(st.sampled_from([*NAMES, "gone"]), st.booleans()), max_size=3, unique_by=lambda pair: pair[0])
+    some = st.lists(
+        st.tuples(st.sampled_from([*NAMES, "gone"]), st.booleans()),
+        max_size=3,
+        unique_by=lambda pair: pair[0],
+    )
     owners = {name: draw(some) for name in NAMES}
     deed = st.tuples(st.sampled_from(NAMES), st.sampled_from(["background", "foreground", "anew"]))
-    return Plan(owners, draw(st.lists(st.lists(deed, min_size=1, max_size=3, unique_by=lambda pair: pair[0]), max_size=3)))
+    return Plan(
+        owners,
+        draw(st.lists(st.lists(deed, min_size=1, max_size=3, unique_by=lambda pair: pair[0]), max_size=3)),
+    )
 
 
 def survivors(plan: Plan) -> dict[str, list[str]]:
@@ -42,7 +49,9 @@ def survivors(plan: Plan) -> dict[str, list[str]]:
 
 
 def _strike(alive: dict[str, list[str]]) -> None:
-    while struck := [name for name, owners in alive.items() if owners and not any(owner in alive for owner in owners)]:
+    while struck := [
+        name for name, owners in alive.items() if owners and not any(owner in alive for owner in owners)
+    ]:
         for name in struck:
             del alive[name]
     for name, owners in alive.items():
@@ -64,7 +73,9 @@ def test_any_graph_ends_as_the_obvious_fixpoint_says(plan: Plan) -> None:
             left = await world.store.list("configmaps")
         objects = {entry.key.name: unpack(entry.value, 1)["metadata"] for entry in left.entries}
         found = {
-            name if metadata["uid"] == f"uid-{name}" else f"{name} anew": [each["name"] for each in metadata.get("ownerReferences", ())]
+            name if metadata["uid"] == f"uid-{name}" else f"{name} anew": [
+                each["name"] for each in metadata.get("ownerReferences", ())
+            ]
             for name, metadata in objects.items()
         }
         assert found == survivors(plan)
@@ -76,10 +87,18 @@ async def _build(world: World, graph: dict[str, list[tuple[str, bool]]]) -> None
     writes = []
     for name, owners in graph.items():
         references = [
-            {"apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": f"uid-{owner}", "blockOwnerDeletion": blocks}
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "name": owner,
+                "uid": f"uid-{owner}",
+                "blockOwnerDeletion": blocks,
+            }
             for owner, blocks in owners
         ]
-        metadata = {"name": name, "namespace": "a", "uid": f"uid-{name}"} | ({"ownerReferences": references} if references else {})
+        metadata = {"name": name, "namespace": "a", "uid": f"uid-{name}"} | (
+            {"ownerReferences": references} if references else {}
+        )
         writes.append(Put(Key("configmaps", "a", name), pack(ConfigMap.resource, {"metadata": metadata}), 0))
     await world.store.commit(writes)
 

@@ -30,7 +30,9 @@ async def names(leader: Leader) -> list[str]:
 
 
 async def a_secret(leader: Leader, name: str, kind: str, namespace: str = "lattice-system") -> None:
-    made = Secret(api_version="v1", kind="Secret", metadata=Metadata(name=name, namespace=namespace), type=kind)
+    made = Secret(
+        api_version="v1", kind="Secret", metadata=Metadata(name=name, namespace=namespace), type=kind
+    )
     await leader.store.commit([created(made, uid=name, now="2020-01-01T00:00:00Z")])
 
 

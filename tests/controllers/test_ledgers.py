@@ -105,14 +105,22 @@ def a_static(limit: float) -> Put:
 
 
 def a_cluster(name: str, count: int = 1, expect: int | None = ABSENT) -> Put:
-    return Put(key(LatticeCluster, name), obj(LatticeCluster, name, {"pool": "us-east", "nodes": {"medium": count}}), expect)
+    return Put(
+        key(LatticeCluster, name),
+        obj(LatticeCluster, name, {"pool": "us-east", "nodes": {"medium": count}}),
+        expect,
+    )
 
 
 def a_charge(cluster: str, dollars: float = 1, count: int = 1, *, to: Sequence[Account] = (POOL,)) -> Charge:
-    return Charge(tuple(to), cluster, Lot(node_class="medium", count=count, micros=round(dollars * 1_000_000)))
+    return Charge(
+        tuple(to), cluster, Lot(node_class="medium", count=count, micros=round(dollars * 1_000_000))
+    )
 
 
-def a_payment(cluster: str, dollars: float = 1, count: int = 1, *, to: Sequence[Account] = (POOL,)) -> Payment:
+def a_payment(
+    cluster: str, dollars: float = 1, count: int = 1, *, to: Sequence[Account] = (POOL,)
+) -> Payment:
     return Payment([a_cluster(cluster, count)], [a_charge(cluster, dollars, count, to=to)])
 
 
@@ -168,11 +176,15 @@ async def placed(store: Store, revision: int, dollars: dict[str, int]) -> int:
 async def compete(there: list[Store], payments: Sequence[Payment]) -> list[Paid | OverBudget]:
     """Every payment by a scheduler of its own, all at once."""
     rivals = [Ledgers(there[number % len(there)], Calendar()) for number in range(len(payments))]
-    return await asyncio.gather(*(rival.commit_with_charges(payment) for rival, payment in zip(rivals, payments, strict=True)))
+    return await asyncio.gather(
+        *(rival.commit_with_charges(payment) for rival, payment in zip(rivals, payments, strict=True))
+    )
 
 
 @pytest.mark.parametrize(
-    "limit", [720 * 40, 720 * 40 + 719, 720 * 64, 719], ids=["forty fit", "forty fit, almost one more", "all fit", "none fits"]
+    "limit",
+    [720 * 40, 720 * 40 + 719, 720 * 64, 719],
+    ids=["forty fit", "forty fit, almost one more", "all fit", "none fits"],
 )
 def test_of_64_equal_rivals_exactly_those_that_fit_win(stores: Stores, limit: int) -> None:
     fitting = min(64, limit // 720)
@@ -187,7 +199,9 @@ def test_of_64_equal_rivals_exactly_those_that_fit_win(stores: Stores, limit: in
                 assert await there[0].get(Key(LEDGERS, "", POOL.ledger)) is None
                 return
             states = await history(there[0], begin, fitting)
-            assert [revision for revision, _ in states] == sorted(answer.revision for answer in answers if isinstance(answer, Paid))
+            assert [revision for revision, _ in states] == sorted(
+                answer.revision for answer in answers if isinstance(answer, Paid)
+            )
             for revision, state in states:
                 assert list(state.problems()) == []
                 assert state.status.committed_micros * 720 <= limit * 1_000_000
@@ -207,17 +221,26 @@ def test_of_64_different_rivals_for_nested_budgets_none_is_refused_that_would_fi
 
     async def go() -> None:
         async with stores() as there:
-            begin = await there[0].commit([a_cloud(limits[CLOUD], region=limits[REGION]), a_static(limits[OVERFLOW])])
-            payments = [a_payment(name, price / 1_000_000, to=accounts[number % 4]) for number, (name, price) in enumerate(prices.items())]
+            begin = await there[0].commit(
+                [a_cloud(limits[CLOUD], region=limits[REGION]), a_static(limits[OVERFLOW])]
+            )
+            payments = [
+                a_payment(name, price / 1_000_000, to=accounts[number % 4])
+                for number, (name, price) in enumerate(prices.items())
+            ]
             answers = await compete(there, payments)
-            won = [payment for payment, answer in zip(payments, answers, strict=True) if isinstance(answer, Paid)]
+            won = [
+                payment for payment, answer in zip(payments, answers, strict=True) if isinstance(answer, Paid)
+            ]
             states = await history(there[0], begin, sum(len(payment.charges[0].accounts) for payment in won))
             last = {state.spec.budget: state for _, state in states}
             for _, state in states:
                 assert list(state.problems()) == []
                 assert state.status.committed_micros * 720 <= limits[state.spec.budget] * 1_000_000
             for account in limits:
-                mine = [payment.charges[0].lot.rate for payment in won if account in payment.charges[0].accounts]
+                mine = [
+                    payment.charges[0].lot.rate for payment in won if account in payment.charges[0].accounts
+                ]
                 assert last[account].status.committed_micros == sum(mine)
             for revision, state in states:
                 if state.spec.budget == CLOUD:  # which pays for every cluster there is
@@ -227,10 +250,13 @@ def test_of_64_different_rivals_for_nested_budgets_none_is_refused_that_would_fi
                     full = [
                         a
                         for a in payment.charges[0].accounts
-                        if last[a].status.committed_micros + payment.charges[0].lot.rate > limits[a] * 1_000_000 // 720
+                        if last[a].status.committed_micros + payment.charges[0].lot.rate
+                        > limits[a] * 1_000_000 // 720
                     ]
                     assert full
-                    assert {refusal.ledger for refusal in answer.refusals} <= {account.ledger for account in full}
+                    assert {refusal.ledger for refusal in answer.refusals} <= {
+                        account.ledger for account in full
+                    }
                     assert all(refusal.missing > 0 for refusal in answer.refusals)
             assert 0 < len(won) < 64
 
@@ -251,9 +277,17 @@ def test_spending_survives_a_restart_and_the_end_of_the_month(tmp_path: Path) ->
         first = await spend(last, a_payment("a"))
         assert (first.status.month, first.status.spent_micros) == ("2026-11", 0)
         second = await spend(last + 2 * HOUR, a_payment("b"))
-        assert (second.status.month, second.status.spent_micros, second.status.past) == ("2026-11", 2_000_000, {})
+        assert (second.status.month, second.status.spent_micros, second.status.past) == (
+            "2026-11",
+            2_000_000,
+            {},
+        )
         third = await spend(last + 9 * HOUR, a_payment("c"))  # one machine for two hours, then two
-        assert (third.status.month, third.status.spent_micros, third.status.past) == ("2026-12", 10_000_000, {"2026-11": 6_000_000})
+        assert (third.status.month, third.status.spent_micros, third.status.past) == (
+            "2026-12",
+            10_000_000,
+            {"2026-11": 6_000_000},
+        )
         assert third.metadata.uid == first.metadata.uid
         assert third.metadata.generation == 1
 
@@ -267,7 +301,9 @@ def test_spending_survives_a_restart_and_the_end_of_the_month(tmp_path: Path) ->
 
 
 @in_memory
-async def test_a_ledger_is_made_with_the_first_machine(store: MemoryStore, ledgers: Ledgers, clock: Calendar) -> None:
+async def test_a_ledger_is_made_with_the_first_machine(
+    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+) -> None:
     await store.commit([a_pool(10_000)])
     paid = await ledgers.commit_with_charges(a_payment("a", 0.192, 3))
     assert isinstance(paid, Paid)
@@ -286,7 +322,9 @@ async def test_a_ledger_is_made_with_the_first_machine(store: MemoryStore, ledge
 
 
 @in_memory
-async def test_a_refusal_writes_nothing_and_names_every_budget_that_refuses(store: MemoryStore, ledgers: Ledgers, clock: Calendar) -> None:
+async def test_a_refusal_writes_nothing_and_names_every_budget_that_refuses(
+    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+) -> None:
     before = await store.commit([a_cloud(720, region=360), a_static(72_000)])
     answer = await ledgers.commit_with_charges(a_payment("a", 2, to=[CLOUD, REGION, OVERFLOW]))
     assert isinstance(answer, OverBudget)
@@ -308,7 +346,9 @@ async def test_a_soft_limit_warns_and_allows(store: MemoryStore, ledgers: Ledger
 
 
 @in_memory
-async def test_the_ledger_outlives_its_pool_and_goes_on_with_the_next(store: MemoryStore, ledgers: Ledgers, clock: Calendar) -> None:
+async def test_the_ledger_outlives_its_pool_and_goes_on_with_the_next(
+    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+) -> None:
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 2))
     await store.commit([Delete(key(LatticePool, "us-east"))])
@@ -325,14 +365,22 @@ async def test_the_ledger_outlives_its_pool_and_goes_on_with_the_next(store: Mem
 
 
 @in_memory
-async def test_a_limit_holds_from_the_commit_that_changes_it(store: MemoryStore, ledgers: Ledgers, clock: Calendar) -> None:
+async def test_a_limit_holds_from_the_commit_that_changes_it(
+    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+) -> None:
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 2))
     await store.commit([a_pool(720)])
     assert isinstance(await ledgers.commit_with_charges(a_payment("b", 1)), OverBudget)
-    assert isinstance(await ledgers.commit_with_charges(Payment([a_cluster("free")], [a_charge("free", 0)])), Paid)  # costs nothing
+    assert isinstance(
+        await ledgers.commit_with_charges(Payment([a_cluster("free")], [a_charge("free", 0)])), Paid
+    )  # costs nothing
     after = await ledger(store)
-    assert (after.spec.limit_micros, after.status.phase, after.metadata.generation) == (720_000_000, "Exceeded", 2)
+    assert (after.spec.limit_micros, after.status.phase, after.metadata.generation) == (
+        720_000_000,
+        "Exceeded",
+        2,
+    )
 
 
 def test_a_limit_that_is_lowered_between_reading_and_writing_is_heard() -> None:
@@ -341,7 +389,9 @@ def test_a_limit_that_is_lowered_between_reading_and_writing_is_heard() -> None:
 
         lowered = False
 
-        async def commit(self, writes: Any, *, checks: Any = (), fence: Any = None, request_id: Any = None) -> int:
+        async def commit(
+            self, writes: Any, *, checks: Any = (), fence: Any = None, request_id: Any = None
+        ) -> int:
             if checks and not self.lowered:
                 self.lowered = True
                 await super().commit([a_pool(719)])
@@ -363,7 +413,9 @@ def test_who_is_never_first_is_told_to_come_again() -> None:
 
         rivals = 0
 
-        async def commit(self, writes: Any, *, checks: Any = (), fence: Any = None, request_id: Any = None) -> int:
+        async def commit(
+            self, writes: Any, *, checks: Any = (), fence: Any = None, request_id: Any = None
+        ) -> int:
             if request_id == "ours":
                 self.rivals += 1
                 await Ledgers(self, Calendar()).commit_with_charges(a_payment(f"c{self.rivals}"))
@@ -384,35 +436,50 @@ def test_who_is_never_first_is_told_to_come_again() -> None:
 
 
 @in_memory
-async def test_a_release_needs_machines_that_are_paid_for(store: MemoryStore, ledgers: Ledgers, clock: Calendar) -> None:
+async def test_a_release_needs_machines_that_are_paid_for(
+    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+) -> None:
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 1))
     before = await store.revision()
-    with pytest.raises(Invalid, match=r"latticeledger/pool.us-east: pays for 1 medium at \$1.00/h in cluster a, cannot release 2"):
-        await ledgers.commit_with_charges(Payment([a_cluster("a", expect=None)], releases=[a_charge("a", 1, 2)]))
+    with pytest.raises(
+        Invalid,
+        match=r"latticeledger/pool.us-east: pays for 1 medium at \$1.00/h in cluster a, cannot release 2",
+    ):
+        await ledgers.commit_with_charges(
+            Payment([a_cluster("a", expect=None)], releases=[a_charge("a", 1, 2)])
+        )
     assert await store.revision() == before
 
 
 @in_memory
-async def test_own_writes_that_clash_are_the_callers_to_decide_again(store: MemoryStore, ledgers: Ledgers, clock: Calendar) -> None:
+async def test_own_writes_that_clash_are_the_callers_to_decide_again(
+    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+) -> None:
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 1))
     before = await store.revision()
     with pytest.raises(Clash, match="latticeclusters.lattice.dev/a"):
         await ledgers.commit_with_charges(a_payment("a", 1))
     with pytest.raises(Clash, match="latticeclusters.lattice.dev/z"):
-        await ledgers.commit_with_charges(replace(a_payment("b", 1), checks=[Check(key(LatticeCluster, "z"), 1)]))
+        await ledgers.commit_with_charges(
+            replace(a_payment("b", 1), checks=[Check(key(LatticeCluster, "z"), 1)])
+        )
     assert await store.revision() == before
 
 
 @in_memory
-async def test_the_pool_itself_may_be_written_with_the_payment(store: MemoryStore, ledgers: Ledgers, clock: Calendar) -> None:
+async def test_the_pool_itself_may_be_written_with_the_payment(
+    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+) -> None:
     """As when it gives the next number to a cluster; but not whatever it states by then."""
     revision = await store.commit([a_pool(7200)])
     payment = replace(a_payment("a"), writes=[a_cluster("a"), replace_expect(a_pool(7200), revision)])
     assert isinstance(await ledgers.commit_with_charges(payment), Paid)
     with pytest.raises(Clash, match="latticepools.lattice.dev/us-east"):
-        await ledgers.commit_with_charges(replace(payment, writes=[a_cluster("b"), replace_expect(a_pool(7200), revision)]))
+        await ledgers.commit_with_charges(
+            replace(payment, writes=[a_cluster("b"), replace_expect(a_pool(7200), revision)])
+        )
     with pytest.raises(Malformed, match="expect the revision that was read"):
         await ledgers.commit_with_charges(replace(payment, writes=[a_cluster("b"), a_pool(7200)]))
 
@@ -422,7 +489,9 @@ def replace_expect(write: Put, expect: int) -> Put:
 
 
 @in_memory
-async def test_who_leads_no_more_spends_no_more(store: MemoryStore, ledgers: Ledgers, clock: Calendar) -> None:
+async def test_who_leads_no_more_spends_no_more(
+    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+) -> None:
     await store.commit([a_pool(7200)])
     old = await store.campaign("controllers", "a", 15)
     assert isinstance(old, Term)
@@ -439,7 +508,9 @@ def test_a_request_whose_answer_was_lost_is_paid_once(stage: str) -> None:
     class Mute(MemoryStore):
         """Commits with a request id succeed, and the answer is lost."""
 
-        async def commit(self, writes: Any, *, checks: Any = (), fence: Any = None, request_id: Any = None) -> int:
+        async def commit(
+            self, writes: Any, *, checks: Any = (), fence: Any = None, request_id: Any = None
+        ) -> int:
             revision = await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
             if request_id and not self.told:
                 self.told = True
@@ -456,7 +527,9 @@ def test_a_request_whose_answer_was_lost_is_paid_once(stage: str) -> None:
             await ledgers.commit_with_charges(a_payment("a", 1))
             asked = Payment([], releases=[a_charge("a", 1)], request_id="r1")
         else:
-            asked = replace(a_payment("a", 1), request_id="r1")  # the whole budget: a second time it would be refused
+            asked = replace(
+                a_payment("a", 1), request_id="r1"
+            )  # the whole budget: a second time it would be refused
         with pytest.raises(Unavailable):
             await ledgers.commit_with_charges(asked)
         revision = await store.revision()
@@ -470,18 +543,24 @@ def test_a_request_whose_answer_was_lost_is_paid_once(stage: str) -> None:
 
 
 @in_memory
-async def test_a_book_that_does_not_add_up_pays_nothing(store: MemoryStore, ledgers: Ledgers, clock: Calendar) -> None:
+async def test_a_book_that_does_not_add_up_pays_nothing(
+    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+) -> None:
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 2))
     entry = await store.get(Key(LEDGERS, "", POOL.ledger))
     assert entry is not None
-    await store.commit([Put(entry.key, entry.value.replace(b'"committedMicros":2000000', b'"committedMicros":0'))])
+    await store.commit(
+        [Put(entry.key, entry.value.replace(b'"committedMicros":2000000', b'"committedMicros":0'))]
+    )
     with pytest.raises(Invalid, match="does not add up"):
         await ledgers.commit_with_charges(a_payment("b", 1))
 
 
 @in_memory
-async def test_what_costs_nothing_needs_no_ledger(store: MemoryStore, ledgers: Ledgers, clock: Calendar) -> None:
+async def test_what_costs_nothing_needs_no_ledger(
+    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+) -> None:
     """Replicas on machines that are paid for already."""
     assert isinstance(await ledgers.commit_with_charges(Payment([a_cluster("a")])), Paid)
     assert (await store.list(LEDGERS)).entries == []

@@ -83,7 +83,9 @@ def test_one_slow_key_does_not_hold_up_the_others_and_is_broken_off_in_the_end()
             assert [key for key, _ in controller.ended] == list("abcde")
             assert logs == []
             await clock.advance(2)
-        assert [(line["key"], line["why"].splitlines()[0]) for line in logs] == [("slow", "slow: took longer than 60 s")]
+        assert [(line["key"], line["why"].splitlines()[0]) for line in logs] == [
+            ("slow", "slow: took longer than 60 s")
+        ]
         assert len(controller.times("slow")) == 2
         await ended(task)
 
@@ -92,12 +94,16 @@ def test_one_slow_key_does_not_hold_up_the_others_and_is_broken_off_in_the_end()
 
 @settings(max_examples=40, deadline=None)
 @given(
-    events=st.lists(st.tuples(st.floats(0, 5), st.sampled_from("abcdef"), st.sampled_from(list(Lane))), max_size=60),
+    events=st.lists(
+        st.tuples(st.floats(0, 5), st.sampled_from("abcdef"), st.sampled_from(list(Lane))), max_size=60
+    ),
     workers=st.integers(1, 4),
     seconds=st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 3)),
     seed=st.integers(0, 3),
 )
-@example(events=[(0.0, key, Lane.ORDINARY) for key in "abc"], workers=1, seconds=dict.fromkeys("abc", 3.0), seed=0)
+@example(
+    events=[(0.0, key, Lane.ORDINARY) for key in "abc"], workers=1, seconds=dict.fromkeys("abc", 3.0), seed=0
+)
 def test_never_two_on_one_key_never_too_many_and_no_wake_up_is_lost(
     events: list[tuple[float, str, Lane]], workers: int, seconds: dict[str, float], seed: int
 ) -> None:
@@ -120,7 +126,9 @@ def test_never_two_on_one_key_never_too_many_and_no_wake_up_is_lost(
         assert controller.most <= workers
         assert loop.pending == 0
         for key, count in last.items():
-            assert key in [name for name, _ in controller.begun[count:]], f"nobody looked at {key} after it was woken"
+            assert key in [name for name, _ in controller.begun[count:]], (
+                f"nobody looked at {key} after it was woken"
+            )
         await ended(task)
 
     with capture_logs():
@@ -206,7 +214,9 @@ def test_an_unforeseen_error_is_logged_with_its_cause_and_the_loop_goes_on() -> 
         with capture_logs() as logs:
             task = asyncio.create_task(a_loop(controller, ["a", "b"]).run())
             await clock.advance(1)
-        assert [(line["log_level"], line["why"]) for line in logs] == [("error", "ZeroDivisionError('by nought')")]
+        assert [(line["log_level"], line["why"]) for line in logs] == [
+            ("error", "ZeroDivisionError('by nought')")
+        ]
         assert [key for key, _ in controller.ended] == ["a", "b", "a"]
         await ended(task)
 
@@ -217,8 +227,14 @@ def test_an_unforeseen_error_is_logged_with_its_cause_and_the_loop_goes_on() -> 
     ("error", "is_over"),
     [
         pytest.param(Fenced("term 3 is over"), True, id="refused"),
-        pytest.param(ExceptionGroup("two writes", [Conflict("x"), Fenced("term 3 is over")]), True, id="refused among others"),
-        pytest.param(ExceptionGroup("two writes", [Conflict("x"), Conflict("y")]), False, id="only conflicts"),
+        pytest.param(
+            ExceptionGroup("two writes", [Conflict("x"), Fenced("term 3 is over")]),
+            True,
+            id="refused among others",
+        ),
+        pytest.param(
+            ExceptionGroup("two writes", [Conflict("x"), Conflict("y")]), False, id="only conflicts"
+        ),
     ],
 )
 def test_fenced_ends_all_loops_of_the_term(error: Exception, is_over: bool) -> None:
@@ -252,7 +268,9 @@ def test_everything_is_looked_at_again_now_and_then_but_trouble_is_left_to_its_b
     ("lane", "longest"),
     [
         pytest.param(Lane.URGENT, 0.0, id="a person does not wait"),
-        pytest.param(Lane.ORDINARY, PROMPT, id="a change shortens the wait, but its own writes cannot make it spin"),
+        pytest.param(
+            Lane.ORDINARY, PROMPT, id="a change shortens the wait, but its own writes cannot make it spin"
+        ),
         pytest.param(Lane.BACKGROUND, 30.0, id="a look at everything changes nothing"),
     ],
 )
@@ -333,7 +351,9 @@ def test_the_same_seed_gives_the_same_run() -> None:
         async def script(clock: VirtualClock) -> None:
             keys = [f"k{index}" for index in range(30)]
             choice = random.Random(3)  # noqa: S311
-            answers: dict[str, list[Answer]] = {key: choice.choices([Again(2), None, Unavailable("x"), Conflict("y")], k=8) for key in keys}
+            answers: dict[str, list[Answer]] = {
+                key: choice.choices([Again(2), None, Unavailable("x"), Conflict("y")], k=8) for key in keys
+            }
             controller = Scripted(clock, answers, {key: choice.random() for key in keys})
             task = asyncio.create_task(a_loop(controller, keys, pace=Pace(workers=3, resync=5)).run())
             await clock.advance(60)
@@ -363,7 +383,8 @@ def test_figures_rise_with_what_happens() -> None:
             assert loop.pending == 4
             await clock.advance(10)
         results = {
-            result: figure("lattice_controller_reconciles_total", result=result) for result in ("done", "again", "conflict", "failed")
+            result: figure("lattice_controller_reconciles_total", result=result)
+            for result in ("done", "again", "conflict", "failed")
         }
         assert results == {"done": 3, "again": 1, "conflict": 1, "failed": 1}
         assert figure("lattice_controller_retries_total") == 2

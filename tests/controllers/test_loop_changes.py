@@ -23,11 +23,16 @@ def test_changes_of_any_kind_wake_the_keys_that_they_are_about() -> None:
     async def script(clock: VirtualClock) -> None:
         store = MemoryStore(clock)
         key = Key("workloads", "shop", "web-0")
-        caches = [Cache(store, name, lambda entry: entry, clock, random.Random(1)) for name in ("nodes", "workloads")]  # noqa: S311
+        caches = [
+            Cache(store, name, lambda entry: entry, clock, random.Random(1))
+            for name in ("nodes", "workloads")
+        ]  # noqa: S311
         await store.commit([Put(Key("nodes", "", "n1"), b"")])
         controller = Scripted(clock)
         sources = (Source(caches[0]), Source(caches[1], nodes_of))
-        loop = Loop(controller, clock, random.Random(1), lambda: [each.key.path for each in caches[0].all()], sources)  # noqa: S311
+        loop = Loop(
+            controller, clock, random.Random(1), lambda: [each.key.path for each in caches[0].all()], sources
+        )  # noqa: S311
         task = asyncio.create_task(run_all([loop], caches))
         await clock.advance(1)
         await store.commit([Put(key, b"/n1")])
@@ -51,9 +56,13 @@ def test_a_change_that_cannot_be_understood_is_told_and_the_others_are_heard() -
         task = asyncio.create_task(run_all([a_loop(controller, (), (Source(cache, nodes_of),))], [cache]))
         await clock.advance(1)
         with capture_logs() as logs:
-            await store.commit([Put(Key("workloads", "", "odd"), b"\xff"), Put(Key("workloads", "", "fine"), b"/n1")])
+            await store.commit(
+                [Put(Key("workloads", "", "odd"), b"\xff"), Put(Key("workloads", "", "fine"), b"/n1")]
+            )
             await clock.advance(1)
-        assert [(line["event"], line["object"]) for line in logs] == [("change not understood", "workloads/odd")]
+        assert [(line["event"], line["object"]) for line in logs] == [
+            ("change not understood", "workloads/odd")
+        ]
         assert [key for key, _ in controller.begun] == ["/n1"]
         await ended(task)
 
@@ -81,7 +90,9 @@ def test_nothing_is_worked_on_before_every_copy_of_the_term_is_filled_though_nob
     async def script(clock: VirtualClock) -> None:
         store = MemoryStore(clock)
         await store.commit([Put(Key("nodes", "", "n1"), b"")])
-        nodes, ledgers = (Cache(store, name, lambda entry: entry, clock, random.Random(1)) for name in ("nodes", "ledgers"))  # noqa: S311
+        nodes, ledgers = (
+            Cache(store, name, lambda entry: entry, clock, random.Random(1)) for name in ("nodes", "ledgers")
+        )  # noqa: S311
         read = ledgers.run
 
         async def late() -> None:

@@ -11,13 +11,22 @@ async def test_a_namespace_goes_with_all_that_is_in_it(world: World) -> None:
     before = collected("namespace")
     await world.make("Namespace/a", spec={"finalizers": ["kubernetes"]})
     await world.make("Namespace/ab")
-    inside = [*(f"ConfigMap/a/{i}" for i in range(120)), "Secret/a/s", "Event/a/e", "Lease/a/l", "LatticeService/a/s"]
+    inside = [
+        *(f"ConfigMap/a/{i}" for i in range(120)),
+        "Secret/a/s",
+        "Event/a/e",
+        "Lease/a/l",
+        "LatticeService/a/s",
+    ]
     for name in [*inside, "ConfigMap/ab/x"]:
         await world.make(name)
     async with world.collecting():
         await world.delete("Namespace/a")
         await world.settle()
-    assert await world.there("Namespace/a", *inside, "Namespace/ab", "ConfigMap/ab/x") == ["Namespace/ab", "ConfigMap/ab/x"]
+    assert await world.there("Namespace/a", *inside, "Namespace/ab", "ConfigMap/ab/x") == [
+        "Namespace/ab",
+        "ConfigMap/ab/x",
+    ]
     assert collected("namespace") == before + len(inside) + 1
 
 
@@ -31,7 +40,9 @@ async def test_a_namespace_says_what_holds_it_up_and_once_only(world: World) -> 
         await world.settle()
         namespace = await world.get("Namespace/a") or {}
         assert namespace["status"]["phase"] == "Terminating"
-        assert [(each["type"], each["status"], each["message"]) for each in namespace["status"]["conditions"]] == [
+        assert [
+            (each["type"], each["status"], each["message"]) for each in namespace["status"]["conditions"]
+        ] == [
             ("NamespaceContentRemaining", "True", "still there: 1 configmaps, 1 secrets"),
             ("NamespaceFinalizersRemaining", "True", "waiting for finalizers: 2 team/clean, 1 team/tell"),
         ]
@@ -95,5 +106,9 @@ def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
     second = with_remains(first, remains, "t2")
     third = with_remains(second, Remains(), "t3")
     conditions = [each["status"]["conditions"][0] for each in (first, second, third)]
-    assert [(each["status"], each["lastTransitionTime"]) for each in conditions] == [("True", "t1"), ("True", "t1"), ("False", "t3")]
+    assert [(each["status"], each["lastTransitionTime"]) for each in conditions] == [
+        ("True", "t1"),
+        ("True", "t1"),
+        ("False", "t3"),
+    ]
     assert "status" not in with_remains({"metadata": {}}, Remains(), "t1")

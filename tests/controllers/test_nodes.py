@@ -78,7 +78,9 @@ def test_one_that_no_agent_joined_for_waits_for_it() -> None:
         await world.join("n1")
         world.agents["n1"].cut()
         world.presence.forget("n1")
-        await world.add(LatticeNode(api_version="lattice.dev/v1alpha1", kind="LatticeNode", metadata=Metadata(name="n2")))
+        await world.add(
+            LatticeNode(api_version="lattice.dev/v1alpha1", kind="LatticeNode", metadata=Metadata(name="n2"))
+        )
         await world.run(200)
         assert (ready(world, "n2"), world.node("n2").status.phase) == (("False", "NotJoined"), "Joining")
         assert await world.events("n2") == []
@@ -173,7 +175,9 @@ def test_nodes_of_one_zone_are_given_up_one_after_the_other() -> None:
         while len(moved) < 2:
             await world.run(0.5)
             moved |= {
-                f"w{n}": world.clock.monotonic() - silent for n in (1, 2) if f"w{n}" not in moved and world.where(f"default/w{n}") == "n5"
+                f"w{n}": world.clock.monotonic() - silent
+                for n in (1, 2)
+                if f"w{n}" not in moved and world.where(f"default/w{n}") == "n5"
             }
         first, second = sorted(moved.values())
         assert 110 <= first <= 122
@@ -188,11 +192,17 @@ def test_a_removed_node_gives_its_workloads_to_others(policy: str) -> None:
         await its_node_is_removed(world, policy)
         await world.run(2)
         assert world.presence.get("n1") is None
-        if policy == "stop":  # what was removed is told nothing any more, and ends its strict copies by itself
+        if (
+            policy == "stop"
+        ):  # what was removed is told nothing any more, and ends its strict copies by itself
             await world.run(100)
             assert (world.where(), world.live()) == ("n1", [])
             await world.run(15)
-        assert (world.where(), world.workload().status.actual_state, bool(world.overlaps)) == ("n2", "Running", policy == "keep")
+        assert (world.where(), world.workload().status.actual_state, bool(world.overlaps)) == (
+            "n2",
+            "Running",
+            policy == "keep",
+        )
 
     play(script)
 
@@ -201,7 +211,12 @@ async def hold(world: World, name: str) -> None:
     """As joining does with a machine that came by itself."""
     entry = await world.entry(LatticeNode, f"/{name}")
     await world.store.commit(
-        [with_metadata(entry, lambda metadata: metadata | {"finalizers": [FINALIZER, *metadata.get("finalizers", [])]})]
+        [
+            with_metadata(
+                entry,
+                lambda metadata: metadata | {"finalizers": [FINALIZER, *metadata.get("finalizers", [])]},
+            )
+        ]
     )
 
 
@@ -245,7 +260,9 @@ def test_a_node_that_others_hold_too_is_left_to_them() -> None:
     async def script(world: World) -> None:
         await world.join("n1")
         entry = await world.entry(LatticeNode, "/n1")
-        await world.store.commit([with_metadata(entry, lambda metadata: metadata | {"finalizers": ["team/clean"]})])
+        await world.store.commit(
+            [with_metadata(entry, lambda metadata: metadata | {"finalizers": ["team/clean"]})]
+        )
         await world.run(1)
         await hold(world, "n1")
         await world.doom(LatticeNode, "/n1")
@@ -265,7 +282,9 @@ def test_a_node_made_anew_under_the_same_name_is_another() -> None:
         agent.cut()
         await world.run(1)
         agent.holds.clear()
-        await world.add(LatticeNode(api_version="lattice.dev/v1alpha1", kind="LatticeNode", metadata=Metadata(name="n1")))
+        await world.add(
+            LatticeNode(api_version="lattice.dev/v1alpha1", kind="LatticeNode", metadata=Metadata(name="n1"))
+        )
         await world.run(1)
         agent.connect()
         await world.run(2)
@@ -285,7 +304,11 @@ def test_a_cordoned_node_keeps_what_it_has_and_gets_nothing_new() -> None:
         await world.cordon("n1")
         await world.add(a_workload("new"))
         await world.run(60)
-        assert (world.where(), world.where("default/new"), world.node("n1").status.phase) == ("n1", "", "Ready")
+        assert (world.where(), world.where("default/new"), world.node("n1").status.phase) == (
+            "n1",
+            "",
+            "Ready",
+        )
 
     play(script)
 
@@ -296,7 +319,11 @@ def test_a_drain_moves_what_belongs_to_nobody_at_once_and_says_when_it_is_done()
         await world.add(a_workload())
         await world.add(a_workload("stopped"))
         await world.run(1)
-        await world.change(LatticeWorkload, "default/stopped", lambda spec: msgspec.structs.replace(spec, desired_state="Stopped"))
+        await world.change(
+            LatticeWorkload,
+            "default/stopped",
+            lambda spec: msgspec.structs.replace(spec, desired_state="Stopped"),
+        )
         await world.run(1)
         await world.join("n2")
         first.hangs = {W}
@@ -334,7 +361,9 @@ def test_a_drain_leaves_a_service_what_it_must_keep_and_asks_for_one_more() -> N
         await world.join("n2")
         least: list[int] = []
         world.office.copy(LatticeWorkload).on_change(
-            lambda _: least.append(sum(bool(each.status.ready) for each in world.office.copy(LatticeWorkload).all()))
+            lambda _: least.append(
+                sum(bool(each.status.ready) for each in world.office.copy(LatticeWorkload).all())
+            )
         )
         await world.change(LatticeNode, "/n1", tainted(DRAIN))
         await world.run(60)
@@ -377,14 +406,22 @@ def test_a_drain_called_off_lets_what_was_stopped_run_again() -> None:
         await world.change(LatticeNode, "/n1", tainted())
         first.hangs = set()
         await world.run(3)
-        assert (world.where(), world.live(), world.workload().status.actual_state) == ("n1", ["n1"], "Running")
+        assert (world.where(), world.live(), world.workload().status.actual_state) == (
+            "n1",
+            ["n1"],
+            "Running",
+        )
 
     play(script)
 
 
 @pytest.mark.parametrize(
     ("seconds", "leaves"),
-    [pytest.param(None, None, id="for ever"), pytest.param(30, 30, id="for a while"), pytest.param(0, 0, id="not at all")],
+    [
+        pytest.param(None, None, id="for ever"),
+        pytest.param(30, 30, id="for a while"),
+        pytest.param(0, 0, id="not at all"),
+    ],
 )
 def test_a_taint_that_expels_is_put_up_with(seconds: int | None, leaves: int | None) -> None:
     async def script(world: World) -> None:

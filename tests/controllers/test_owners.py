@@ -27,15 +27,43 @@ LEAVING = {"finalizers": (FOREGROUND,), "dying": True}
         pytest.param([], [], Verdict(), id="an object without owners stays"),
         pytest.param([owner("x")], [item("x")], Verdict(), id="an object whose owner is there stays"),
         pytest.param([owner("x")], [], Verdict(remove=True), id="an object whose only owner is gone goes"),
-        pytest.param([owner("x", uid="older")], [item("x")], Verdict(remove=True), id="an owner made anew is another owner"),
         pytest.param(
-            [owner("x"), owner("y")], [item("x")], Verdict(shed=frozenset({"uid-y"})), id="one owner is enough, the other is shed"
+            [owner("x", uid="older")],
+            [item("x")],
+            Verdict(remove=True),
+            id="an owner made anew is another owner",
+        ),
+        pytest.param(
+            [owner("x"), owner("y")],
+            [item("x")],
+            Verdict(shed=frozenset({"uid-y"})),
+            id="one owner is enough, the other is shed",
         ),
         pytest.param([STRANGER], [], Verdict(), id="owners of unknown kinds are left alone"),
-        pytest.param([STRANGER, owner("y")], [], Verdict(shed=frozenset({"uid-y"})), id="an owner of unknown kind keeps the object"),
-        pytest.param([owner("x")], [item("x", **LEAVING)], Verdict(remove=True, is_awaited=True), id="an owner that waits counts as gone"),
-        pytest.param([owner("x")], [item("x", dying=True, finalizers=("a/b",))], Verdict(), id="an owner held by others is still there"),
-        pytest.param([owner("x")], [item("x", dying=True, finalizers=(ORPHAN,))], Verdict(), id="an owner that orphans is still there"),
+        pytest.param(
+            [STRANGER, owner("y")],
+            [],
+            Verdict(shed=frozenset({"uid-y"})),
+            id="an owner of unknown kind keeps the object",
+        ),
+        pytest.param(
+            [owner("x")],
+            [item("x", **LEAVING)],
+            Verdict(remove=True, is_awaited=True),
+            id="an owner that waits counts as gone",
+        ),
+        pytest.param(
+            [owner("x")],
+            [item("x", dying=True, finalizers=("a/b",))],
+            Verdict(),
+            id="an owner held by others is still there",
+        ),
+        pytest.param(
+            [owner("x")],
+            [item("x", dying=True, finalizers=(ORPHAN,))],
+            Verdict(),
+            id="an owner that orphans is still there",
+        ),
     ],
 )
 def test_what_owners_mean(owners: list[Owner], present: list[Item], verdict: Verdict) -> None:
@@ -51,9 +79,19 @@ def test_what_is_being_deleted_is_not_judged_again() -> None:
     [
         pytest.param([], False, id="nothing depends on it"),
         pytest.param([item("d", owner("me"))], True, id="a blocking dependent blocks"),
-        pytest.param([item("d", owner("me", blocks=False))], False, id="a dependent that does not care does not"),
-        pytest.param([item("d", owner("me"), **LEAVING), item("e", owner("d"))], True, id="nor may it go before a dependent that waits"),
-        pytest.param([item("d", owner("me"), owner("e"), **LEAVING), item("e", owner("d"), **LEAVING)], True, id="others in a circle"),
+        pytest.param(
+            [item("d", owner("me", blocks=False))], False, id="a dependent that does not care does not"
+        ),
+        pytest.param(
+            [item("d", owner("me"), **LEAVING), item("e", owner("d"))],
+            True,
+            id="nor may it go before a dependent that waits",
+        ),
+        pytest.param(
+            [item("d", owner("me"), owner("e"), **LEAVING), item("e", owner("d"), **LEAVING)],
+            True,
+            id="others in a circle",
+        ),
     ],
 )
 def test_what_blocks(others: list[Item], blocked: bool) -> None:
@@ -61,7 +99,11 @@ def test_what_blocks(others: list[Item], blocked: bool) -> None:
 
 
 def test_those_that_wait_for_each_other_in_a_circle_do_not_block() -> None:
-    first, second, third = item("a", owner("c"), **LEAVING), item("b", owner("a"), **LEAVING), item("c", owner("b"), **LEAVING)
+    first, second, third = (
+        item("a", owner("c"), **LEAVING),
+        item("b", owner("a"), **LEAVING),
+        item("c", owner("b"), **LEAVING),
+    )
     assert not is_blocked(first, _dependents([first, second, third]))
 
 

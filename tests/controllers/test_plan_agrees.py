@@ -48,10 +48,14 @@ async def given_up(town: Town) -> None:
     await town.caught_up()
 
 
-@pytest.mark.parametrize("before", [pytest.param(each, id=each.__name__) for each in (awaited, going, given_up)])
+@pytest.mark.parametrize(
+    "before", [pytest.param(each, id=each.__name__) for each in (awaited, going, given_up)]
+)
 def test_a_service_that_comes_in_between_goes_where_plan_said(before) -> None:  # type: ignore[no-untyped-def]
     async def script() -> None:
-        async with a_town(a_class(cores=8, memory=64), a_pool(), a_service("api", replicas=2, cores=2)) as town:
+        async with a_town(
+            a_class(cores=8, memory=64), a_pool(), a_service("api", replicas=2, cores=2)
+        ) as town:
             await town.look()
             await before(town)
             late = a_service("web", replicas=2, cores=1)

@@ -45,7 +45,9 @@ GOING = (
     ("LatticeService", "default", "db"),
 )
 Placed = dict[tuple[str, str, str], int]  # replicas by pool, cluster and class
-KINDS: dict[str, type[Kind]] = {each.resource.kind: each for each in (LatticeService, LatticePool, LatticePlacementPolicy)}
+KINDS: dict[str, type[Kind]] = {
+    each.resource.kind: each for each in (LatticeService, LatticePool, LatticePlacementPolicy)
+}
 
 
 @st.composite
@@ -54,7 +56,11 @@ def changes(draw: st.DrawFn) -> tuple[list[Kind], list[Key], int]:
     some = st.one_of(pools("p1"), pools("p9"), services("new", ["db"]), services("new"), policies("rules0"))
     found = draw(st.lists(some, max_size=2))
     unique = {(each.resource.kind, each.metadata.name): each for each in found}
-    return list(unique.values()), draw(st.lists(st.sampled_from(GOING), unique=True, max_size=1)), draw(st.integers(0, 4))
+    return (
+        list(unique.values()),
+        draw(st.lists(st.sampled_from(GOING), unique=True, max_size=1)),
+        draw(st.integers(0, 4)),
+    )
 
 
 def scaled(service: LatticeService, replicas: int) -> LatticeService:
@@ -68,24 +74,36 @@ async def bind(town: Town, world: World) -> None:
     fleet = seen(town, world).fleet()
     machines, taken = fleet.machines, {name: Counter[str]() for name in fleet.machines.row_of}
     asked = {name: Counter(dict(seats[0].needs)) for name, seats in fleet.seats.items() if seats}
-    every = [(each, f"default/{each.spec.service}") for each in town.all(LatticeWorkload) if not each.metadata.deletion_timestamp]
+    every = [
+        (each, f"default/{each.spec.service}")
+        for each in town.all(LatticeWorkload)
+        if not each.metadata.deletion_timestamp
+    ]
     for each, service in every:
         if each.status.binding and each.status.binding.node in taken:
             taken[each.status.binding.node] += asked[service]
 
     def fits(node: str, needs: Counter[str]) -> bool:
         row, index = machines.row_of[node], machines.index
-        return all(taken[node][name] + count <= machines.total(index[name])[row] for name, count in needs.items())
+        return all(
+            taken[node][name] + count <= machines.total(index[name])[row] for name, count in needs.items()
+        )
 
     waiting = [(each, service) for each, service in every if not each.status.binding and service in asked]
-    for each, service in sorted(waiting, key=lambda found: (-asked[found[1]]["cpu"], -asked[found[1]]["memory"])):
+    for each, service in sorted(
+        waiting, key=lambda found: (-asked[found[1]]["cpu"], -asked[found[1]]["memory"])
+    ):
         cell = (each.spec.cluster, each.spec.constraints.node_selector[NODE_CLASS])
-        nodes = [n.metadata.name for n in town.all(LatticeNode) if (n.spec.cluster, n.spec.node_class) == cell]
+        nodes = [
+            n.metadata.name for n in town.all(LatticeNode) if (n.spec.cluster, n.spec.node_class) == cell
+        ]
         free = [name for name in nodes if name in taken and fits(name, asked[service])]
         if free:
             node = min(free, key=lambda name: (taken[name]["cpu"], name))
             taken[node] += asked[service]
-            await town.change(each, binding=Binding(node=node), ready=True, actual_state="Running", conditions=())
+            await town.change(
+                each, binding=Binding(node=node), ready=True, actual_state="Running", conditions=()
+            )
 
 
 async def vanish(town: Town) -> None:
@@ -93,11 +111,24 @@ async def vanish(town: Town) -> None:
     wanted = {each.metadata.name: Counter(each.spec.nodes) for each in town.all(LatticeCluster)}
     for node in reversed(town.all(LatticeNode)):
         cluster, kind = node.spec.cluster, node.spec.node_class
-        alike = [each for each in town.all(LatticeNode) if (each.spec.cluster, each.spec.node_class) == (cluster, kind)]
-        if len(alike) > wanted[cluster][kind] and not any(_is_on(each, node) for each in town.all(LatticeWorkload)):
+        alike = [
+            each
+            for each in town.all(LatticeNode)
+            if (each.spec.cluster, each.spec.node_class) == (cluster, kind)
+        ]
+        if len(alike) > wanted[cluster][kind] and not any(
+            _is_on(each, node) for each in town.all(LatticeWorkload)
+        ):
             await town.remove(LatticeNode, node.metadata.name)
     books = town.all(LatticeLedger)
-    cells = sorted({(cluster, lot.node_class) for book in books for cluster, lots in book.status.machines.items() for lot in lots})
+    cells = sorted(
+        {
+            (cluster, lot.node_class)
+            for book in books
+            for cluster, lots in book.status.machines.items()
+            for lot in lots
+        }
+    )
     back = [each for cell in cells for each in releases(books, cell, wanted.get(cell[0], Counter())[cell[1]])]
     if back:
         await Ledgers(town.store, town.clock).commit_with_charges(Payment([], releases=back))
@@ -128,7 +159,9 @@ def has_stuck(town: Town) -> bool:
 
 def where(town: Town) -> dict[str, Placed]:
     return {
-        f"default/{each.metadata.name}": {(at.pool, at.cluster, at.node): at.replicas for at in each.status.placements}
+        f"default/{each.metadata.name}": {
+            (at.pool, at.cluster, at.node): at.replicas for at in each.status.placements
+        }
         for each in town.all(LatticeService)
         if each.status.placements
     }
@@ -139,12 +172,18 @@ def costs(town: Town) -> dict[str, int]:
     found: dict[str, int] = {}
     for each in town.all(LatticeService):
         if each.status.placements:
-            found[f"default/{each.metadata.name}"] = sum(micros(at.cost.hourly) for at in each.status.placements if at.cost)
+            found[f"default/{each.metadata.name}"] = sum(
+                micros(at.cost.hourly) for at in each.status.placements if at.cost
+            )
     return found
 
 
 def machines(town: Town) -> dict[str, dict[str, int]]:
-    return {each.metadata.name: dict(each.spec.nodes) for each in town.all(LatticeCluster) if any(each.spec.nodes.values())}
+    return {
+        each.metadata.name: dict(each.spec.nodes)
+        for each in town.all(LatticeCluster)
+        if any(each.spec.nodes.values())
+    }
 
 
 def ledgers(town: Town) -> dict[str, int]:
@@ -152,7 +191,11 @@ def ledgers(town: Town) -> dict[str, int]:
     left = {each.metadata.name: dict(each.spec.nodes) for each in town.all(LatticeCluster)}
     found = {}
     for book in town.all(LatticeLedger):
-        lots = [(lot, left.get(cluster, {}).get(lot.node_class, 0)) for cluster, several in book.status.machines.items() for lot in several]
+        lots = [
+            (lot, left.get(cluster, {}).get(lot.node_class, 0))
+            for cluster, several in book.status.machines.items()
+            for lot in several
+        ]
         found[book.metadata.name] = sum(min(lot.count, wanted) * lot.micros for lot, wanted in lots)
     return {name: rate for name, rate in found.items() if rate}
 
@@ -164,7 +207,9 @@ def seen(town: Town, world: World) -> World:
 
 def is_in_use(town: Town, gone: Key) -> bool:
     """A pool with clusters; those have a test of their own."""
-    return gone[0] == LatticePool.resource.kind and any(each.spec.pool == gone[2] for each in town.all(LatticeCluster))
+    return gone[0] == LatticePool.resource.kind and any(
+        each.spec.pool == gone[2] for each in town.all(LatticeCluster)
+    )
 
 
 def check_places(town: Town, said: Settled, before: dict[str, tuple[Placed, int]]) -> None:
@@ -210,7 +255,9 @@ def check_machines(town: Town, said: Settled, before: dict[str, tuple[Placed, in
 
 @EXAMPLES
 @given(world=worlds(), change=changes())
-def test_a_plan_that_is_applied_comes_out_as_it_said(world: World, change: tuple[list[Kind], list[Key], int]) -> None:
+def test_a_plan_that_is_applied_comes_out_as_it_said(
+    world: World, change: tuple[list[Kind], list[Key], int]
+) -> None:
     async def script() -> None:
         clock = VirtualClock()
         async with a_town(*world.objects.values(), clock=clock, tables=lambda: (world.book, "", "")) as town:
@@ -218,7 +265,10 @@ def test_a_plan_that_is_applied_comes_out_as_it_said(world: World, change: tuple
             if has_stuck(town):
                 return
             now, before = seen(town, world), stated(town)
-            wanted, gone = list(change[0]), [each for each in change[1] if each in now.objects and not is_in_use(town, each)]
+            wanted, gone = (
+                list(change[0]),
+                [each for each in change[1] if each in now.objects and not is_in_use(town, each)],
+            )
             wanted += [scaled(now.services["default/api"], change[2])] if change[2] else []
             note(f"{[(each.resource.kind, each.metadata.name) for each in wanted]} and without {gone}")
             said = plan(now, wanted, gone).after
@@ -236,9 +286,13 @@ def test_a_plan_that_is_applied_comes_out_as_it_said(world: World, change: tuple
 
 @EXAMPLES
 @given(world=worlds(), going=st.sampled_from(["p1", "p2"]), replicas=st.integers(0, 4))
-def test_a_pool_that_is_deleted_takes_with_it_what_the_plan_says_which_is_nothing(world: World, going: str, replicas: int) -> None:
+def test_a_pool_that_is_deleted_takes_with_it_what_the_plan_says_which_is_nothing(
+    world: World, going: str, replicas: int
+) -> None:
     async def script() -> None:
-        async with a_town(*world.objects.values(), clock=VirtualClock(), tables=lambda: (world.book, "", "")) as town:
+        async with a_town(
+            *world.objects.values(), clock=VirtualClock(), tables=lambda: (world.book, "", "")
+        ) as town:
             await settled(town, world, binding=True)
             if has_stuck(town):
                 return
@@ -246,7 +300,14 @@ def test_a_pool_that_is_deleted_takes_with_it_what_the_plan_says_which_is_nothin
             gone = [("LatticePool", "", going)] if ("LatticePool", "", going) in now.objects else []
             wanted: list[Kind] = [a_service("late", replicas=replicas)] if replicas else []
             made = plan(now, wanted, gone)
-            said, moving = made.after, {each.name for each in made.would_move if f"{going}: is not offered any more" in each.reasons}
+            said, moving = (
+                made.after,
+                {
+                    each.name
+                    for each in made.would_move
+                    if f"{going}: is not offered any more" in each.reasons
+                },
+            )
             assert said is not None
             for _, _, name in gone:
                 await town.remove(LatticePool, name)
@@ -255,7 +316,11 @@ def test_a_pool_that_is_deleted_takes_with_it_what_the_plan_says_which_is_nothin
             check_places(town, said, before)
             await settled(town, world, binding=True)
             check_machines(town, said, before)
-            stranded = {f"default/{each.metadata.name}" for each in town.all(LatticeService) if gone and _is_in(each, going)}
+            stranded = {
+                f"default/{each.metadata.name}"
+                for each in town.all(LatticeService)
+                if gone and _is_in(each, going)
+            }
             assert stranded == moving
 
     play(script)
@@ -269,12 +334,18 @@ def test_replicas_that_are_not_bound_yet_leave_room_to_those_that_are() -> None:
     """Two machines are paid for, and there is no money for a third: eight replicas of one core have room there, and the ninth has none."""
 
     async def script() -> None:
-        async with a_town(a_class(), a_pool(budget=400), a_service(replicas=1), a_service("db", replicas=3)) as town:
+        async with a_town(
+            a_class(), a_pool(budget=400), a_service(replicas=1), a_service("db", replicas=3)
+        ) as town:
             await settled(town, World.of([]), binding=True)
             await town.apply(a_service(replicas=4), a_service("new", replicas=2))
             for _ in range(3):
                 await town.look()
-            assert {name: sum(each.values()) for name, each in where(town).items()} == {"default/api": 4, "default/db": 3, "default/new": 1}
+            assert {name: sum(each.values()) for name, each in where(town).items()} == {
+                "default/api": 4,
+                "default/db": 3,
+                "default/new": 1,
+            }
 
     play(script)
 
@@ -339,7 +410,12 @@ def test_whoever_is_deleted_holds_no_machine() -> None:
     """Two of api are on one machine, the third is beside web on another: without web, that one goes, and its machine."""
 
     async def script() -> None:
-        async with a_town(a_class("s", 2, 4), a_pool(classes=["s"]), a_service(replicas=3, memory=2), a_service("web", memory=2)) as town:
+        async with a_town(
+            a_class("s", 2, 4),
+            a_pool(classes=["s"]),
+            a_service(replicas=3, memory=2),
+            a_service("web", memory=2),
+        ) as town:
             await settled(town, World.of([]), binding=True)
             await comes_out(town, a_service(replicas=2, memory=2), gone="web")
             assert machines(town) == {"p1-001": {"s": 1}}
@@ -351,7 +427,12 @@ def test_whoever_was_deleted_holds_no_machine_while_it_stops() -> None:
     """As above, but web was deleted before anybody thought of api, and still runs."""
 
     async def script() -> None:
-        async with a_town(a_class("s", 2, 4), a_pool(classes=["s"]), a_service(replicas=3, memory=2), a_service("web", memory=2)) as town:
+        async with a_town(
+            a_class("s", 2, 4),
+            a_pool(classes=["s"]),
+            a_service(replicas=3, memory=2),
+            a_service("web", memory=2),
+        ) as town:
             await settled(town, World.of([]), binding=True)
             await town.remove(LatticeService, "web", "default")
             await town.look()
@@ -373,7 +454,9 @@ def test_of_two_that_shrink_the_more_important_chooses_first(priority: int, mach
 
     async def script() -> None:
         supply = a_class("l", 3, 12), a_pool(classes=["l"])
-        async with a_town(*supply, a_service(replicas=2), a_service("web", replicas=3, priority=priority)) as town:
+        async with a_town(
+            *supply, a_service(replicas=2), a_service("web", replicas=3, priority=priority)
+        ) as town:
             await town.look()
             await bound_to(town, "api", 1, 2)
             await bound_to(town, "web", 1, 1, 2)
@@ -388,7 +471,9 @@ def test_of_two_that_shrink_at_once_the_second_knows_what_the_first_has_chosen()
     """Though that is not written yet: the one of api on the second machine goes, and with that of web nobody is left there."""
 
     async def script() -> None:
-        async with a_town(a_class("l", 3, 12), a_pool(classes=["l"]), a_service(replicas=2), a_service("web", replicas=3)) as town:
+        async with a_town(
+            a_class("l", 3, 12), a_pool(classes=["l"]), a_service(replicas=2), a_service("web", replicas=3)
+        ) as town:
             await town.look()
             await bound_to(town, "api", 1, 2)
             await bound_to(town, "web", 1, 1, 2)
@@ -397,7 +482,9 @@ def test_of_two_that_shrink_at_once_the_second_knows_what_the_first_has_chosen()
             await town.services.reconcile(FLEET)
             await town.caught_up()
             await asyncio.gather(*(town.replicas.reconcile(f"default/{name}") for name in ("api", "web")))
-            assert {each.status.binding.node for name in ("api", "web") for each in town.live(name)} == {"p1-001-l-1"}
+            assert {each.status.binding.node for name in ("api", "web") for each in town.live(name)} == {
+                "p1-001-l-1"
+            }
 
     play(script)
 
@@ -406,7 +493,9 @@ def test_who_goes_leaves_room_to_who_waits_for_it() -> None:
     """Three small ones are on both machines before the large one comes, which has its place and finds no node until two of them go."""
 
     async def script() -> None:
-        async with a_town(a_class(cores=8), a_pool(), a_service(replicas=3), a_service("db", cores=8)) as town:
+        async with a_town(
+            a_class(cores=8), a_pool(), a_service(replicas=3), a_service("db", cores=8)
+        ) as town:
             await town.look()
             await bound_to(town, "api", 1, 2, 1)
             await settled(town, World.of([]), binding=True)

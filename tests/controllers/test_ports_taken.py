@@ -43,7 +43,11 @@ def test_a_fixed_port_that_is_taken_is_final() -> None:
         await world.add(a_workload(containers=CHOSEN))
         await world.run(60)
         status = world.workload().status
-        assert (status.actual_state, status.failure_reason, len(agent.starts)) == ("Failed", "PORT_BIND_CONFLICT", 1)
+        assert (status.actual_state, status.failure_reason, len(agent.starts)) == (
+            "Failed",
+            "PORT_BIND_CONFLICT",
+            1,
+        )
         assert world.node("n1").status.taken_ports == {}
 
     play(script)
@@ -53,7 +57,11 @@ def test_what_is_taken_is_not_given_out_and_is_again_later() -> None:
     async def script() -> None:
         async with a_world() as (world, clock), acting(world.store, clock) as one:
             taken = {"status": {"takenPorts": {"30000": written(NOW)}}}
-            await world.add(a_node("n1", ports=(30000, 30001), **taken), an_ask("one", ports=("http",)), an_ask("two", ports=("http",)))
+            await world.add(
+                a_node("n1", ports=(30000, 30001), **taken),
+                an_ask("one", ports=("http",)),
+                an_ask("two", ports=("http",)),
+            )
             await one.look()
             found = [(await world.workload(name)).status.allocated_ports for name in ("one", "two")]
             assert found == [{"http": 30001}, {}]

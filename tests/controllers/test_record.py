@@ -9,7 +9,14 @@ from lattice.controllers.runtime.object_writes import created, with_spec, with_s
 from lattice.kinds.meta.base import Metadata
 from lattice.kinds.meta.json_body import decode_stored
 from lattice.kinds.container import Container
-from lattice.kinds.service import LatticeService, Placement, PlacementResources, ServiceSpec, ServiceStatus, TotalCost
+from lattice.kinds.service import (
+    LatticeService,
+    Placement,
+    PlacementResources,
+    ServiceSpec,
+    ServiceStatus,
+    TotalCost,
+)
 from lattice.store.protocol import Entry, Put
 
 SPEC = ServiceSpec(
@@ -22,7 +29,9 @@ STATUS = ServiceStatus(total_cost=TotalCost(hourly=Decimal("0.02"), projected30_
 def _service(status: ServiceStatus = ServiceStatus()) -> LatticeService:  # noqa: B008 - frozen
     resource = LatticeService.resource
     metadata = Metadata(name="web", namespace="default")
-    return LatticeService(api_version=resource.api_version, kind=resource.kind, metadata=metadata, spec=SPEC, status=status)
+    return LatticeService(
+        api_version=resource.api_version, kind=resource.kind, metadata=metadata, spec=SPEC, status=status
+    )
 
 
 def _entry(write: Put) -> Entry:

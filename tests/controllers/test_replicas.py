@@ -19,13 +19,17 @@ from lattice.store.memory import MemoryStore
 
 
 def with_image(service: LatticeService, image: str) -> LatticeService:
-    containers = {name: msgspec.structs.replace(each, image=image) for name, each in service.spec.containers.items()}
+    containers = {
+        name: msgspec.structs.replace(each, image=image) for name, each in service.spec.containers.items()
+    }
     return msgspec.structs.replace(service, spec=msgspec.structs.replace(service.spec, containers=containers))
 
 
 def detailed() -> LatticeService:
     spec = {
-        "containers": {"main": {"command": ["serve"], "resources": {"requests": {"cpu": "250m", "memory": "1Gi"}}}},
+        "containers": {
+            "main": {"command": ["serve"], "resources": {"requests": {"cpu": "250m", "memory": "1Gi"}}}
+        },
         "placement": {"nodeSelector": {"disk": "ssd"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]},
         "replicas": {"min": 1},
         "priority": 7,
@@ -44,7 +48,12 @@ def test_a_workload_has_all_that_its_service_says() -> None:
             assert (meta.name, meta.finalizers) == ("api-0", ("lattice.dev/workload",))
             assert meta.labels == {"team": "blue", "lattice.dev/service": "api"}
             (owner,) = meta.owner_references
-            assert (owner.kind, owner.name, owner.uid, owner.controller) == ("LatticeService", "api", service.metadata.uid, True)
+            assert (owner.kind, owner.name, owner.uid, owner.controller) == (
+                "LatticeService",
+                "api",
+                service.metadata.uid,
+                True,
+            )
             assert (spec.service, spec.slot, spec.cluster, spec.priority) == ("api", 0, "p1-001", 7)
             assert spec.request_amounts == {"cpu": 250, "memory": 1 << 30}
             assert spec.constraints.node_selector == {"disk": "ssd", "lattice.dev/node-class": "m"}
@@ -59,7 +68,11 @@ def test_a_workload_has_all_that_its_service_says() -> None:
 
 def test_what_a_replica_needs_is_asked_for_where_its_containers_do_not() -> None:
     async def script() -> None:
-        async with a_town(a_class(gpu=2, gpu_model="a100"), a_pool(), a_service(cores=0.5, memory=2, gpu=0.5, gpuModel="a100")) as town:
+        async with a_town(
+            a_class(gpu=2, gpu_model="a100"),
+            a_pool(),
+            a_service(cores=0.5, memory=2, gpu=0.5, gpuModel="a100"),
+        ) as town:
             await town.look()
             (found,) = town.workloads()
             assert found.spec.request_amounts == town.service().spec.requests
@@ -81,7 +94,10 @@ def test_nothing_is_made_before_what_is_asked_now_is_placed() -> None:
             await town.apply(a_service(replicas=3))
             await town.look()
             assert len(town.workloads()) == 3
-            assert [each.message for each in await town.events("ScaledUp")] == ["from 0 to 1 replicas", "from 1 to 3 replicas"]
+            assert [each.message for each in await town.events("ScaledUp")] == [
+                "from 0 to 1 replicas",
+                "from 1 to 3 replicas",
+            ]
 
     play(script)
 
@@ -110,11 +126,15 @@ def test_fewer_are_wanted_and_the_highest_slots_go_through_their_lifecycle() -> 
             await town.apply(a_service(replicas=2))
             await town.look()
             assert [each.spec.slot for each in town.live()] == [0, 1]
-            assert [each.metadata.finalizers for each in town.workloads()][2:] == [("lattice.dev/workload",)] * 2
+            assert [each.metadata.finalizers for each in town.workloads()][2:] == [
+                ("lattice.dev/workload",)
+            ] * 2
             assert (await town.events("ScaledDown"))[0].message == "from 4 to 2 replicas"
             await town.apply(a_service(replicas=3))
             await town.look()
-            assert [each.spec.slot for each in town.live()] == [0, 1, 4], "a slot is free when its last holder is gone"
+            assert [each.spec.slot for each in town.live()] == [0, 1, 4], (
+                "a slot is free when its last holder is gone"
+            )
             await town.finish()
             await town.apply(a_service(replicas=4))
             await town.look()
@@ -149,7 +169,9 @@ def test_an_update_goes_one_by_one_and_never_below_what_is_wanted() -> None:
             progress = town.condition("Progressing")
             assert progress is not None
             assert (progress.status, progress.reason) == ("False", "Complete")
-            assert [len(await town.events(reason)) for reason in ("RolloutStarted", "RolloutDone", "ScaledDown")] == [1, 1, 0]
+            assert [
+                len(await town.events(reason)) for reason in ("RolloutStarted", "RolloutDone", "ScaledDown")
+            ] == [1, 1, 0]
 
     play(script)
 
@@ -194,7 +216,9 @@ def test_an_update_that_needs_larger_machines_moves_there_one_by_one() -> None:
                 await town.bind()
                 await town.finish()
             await town.look()
-            assert Counter(each.spec.constraints.node_selector["lattice.dev/node-class"] for each in town.live()) == Counter(l=2)
+            assert Counter(
+                each.spec.constraints.node_selector["lattice.dev/node-class"] for each in town.live()
+            ) == Counter(l=2)
             assert town.machines() == {"p1-001": {"l": 1}}
 
     play(script)
@@ -222,7 +246,11 @@ def test_replicas_of_an_earlier_service_of_the_same_name_are_not_its_own() -> No
             await town.remove(LatticeService, "api", "default")
             await town.apply(a_service(replicas=2))
             await town.look()
-            mine = [each for each in town.workloads() if each.metadata.owner_references[0].uid == town.service().metadata.uid]
+            mine = [
+                each
+                for each in town.workloads()
+                if each.metadata.owner_references[0].uid == town.service().metadata.uid
+            ]
             assert [each.spec.slot for each in mine] == [2, 3]
 
     play(script)
@@ -361,7 +389,9 @@ def test_when_the_drain_goes_on_it_is_the_one_that_leaves_which_is_not_needed_an
             await town.bind()
             waiting, leaving = {"default/api": "default/api-0"}, set[str]()
             town.replicas.surges = lambda: waiting
-            town.replicas.leaving = lambda each: "its node is drained" if each.metadata.name in leaving else ""
+            town.replicas.leaving = lambda each: (
+                "its node is drained" if each.metadata.name in leaving else ""
+            )
             await town.look()
             await town.bind()
             waiting.clear()
@@ -379,8 +409,12 @@ def test_one_more_runs_for_a_drain_also_while_the_one_that_waits_is_to_go_elsewh
             await town.bind()
             town.replicas.surges = lambda: {"default/api": "default/api-1"}
             service = town.service()
-            moved = tuple(msgspec.structs.replace(each, cluster="p1-002") for each in service.status.placements)
-            elsewhere = msgspec.structs.replace(service, status=msgspec.structs.replace(service.status, placements=moved))
+            moved = tuple(
+                msgspec.structs.replace(each, cluster="p1-002") for each in service.status.placements
+            )
+            elsewhere = msgspec.structs.replace(
+                service, status=msgspec.structs.replace(service.status, placements=moved)
+            )
             assert town.replicas._wanted(elsewhere) == {("p1-002", "m"): 3}
 
     play(script)
@@ -396,9 +430,16 @@ def test_an_update_without_room_for_one_more_says_what_is_missing_and_goes_on_wh
             await town.apply(with_image(service, "app:2"))
             await town.look()
             (waiting,) = [each for each in town.live() if each.status.binding is None]
-            said = Condition(type="Scheduled", status="False", reason="NoNodeFits", message="0 of 1 node: 1 without 1 cpu free")
+            said = Condition(
+                type="Scheduled",
+                status="False",
+                reason="NoNodeFits",
+                message="0 of 1 node: 1 without 1 cpu free",
+            )
             short = {"what": "cpu", "need": "1", "have": "500m", "missing": "500m"}
-            await town.change(waiting, conditions=(said,), decision={"nearest": {"node": "n1", "short": [short]}})
+            await town.change(
+                waiting, conditions=(said,), decision={"nearest": {"node": "n1", "short": [short]}}
+            )
             await town.clock.advance(1)
             progress = town.condition("Progressing")
             assert progress is not None
@@ -408,7 +449,9 @@ def test_an_update_without_room_for_one_more_says_what_is_missing_and_goes_on_wh
             assert len(await town.events("RolloutPaused")) == 1
             before = await town.store.revision()
             await town.clock.advance(600)
-            assert (len(town.live()), await town.store.revision()) == (3, before), "never fewer than are wanted, however long it takes"
+            assert (len(town.live()), await town.store.revision()) == (3, before), (
+                "never fewer than are wanted, however long it takes"
+            )
             await town.bind()
             await town.clock.advance(1)
             assert town.condition("Progressing").reason == "RollingOut"  # type: ignore[union-attr]

@@ -39,7 +39,11 @@ _numbers = itertools.count(1)
 def a_site(nodes: int = 3, reserved: int = 1) -> Kind:
     """A data center of machines with 4 cores; so many are for production."""
     return a_static(
-        "dc", nodes, 4 * nodes, f"{16 * nodes}Gi", reservation={"reserved": {"nodes": reserved}, "reservedFor": [{"labelSelector": PROD}]}
+        "dc",
+        nodes,
+        4 * nodes,
+        f"{16 * nodes}Gi",
+        reservation={"reserved": {"nodes": reserved}, "reservedFor": [{"labelSelector": PROD}]},
     )
 
 
@@ -84,7 +88,10 @@ class Site:
 
     async def _relabel(self, cluster: LatticeCluster) -> None:
         for node in self.town.all(LatticeNode):
-            if node.spec.cluster == cluster.metadata.name and (labels := labels_of(node, cluster)) != node.metadata.labels:
+            if (
+                node.spec.cluster == cluster.metadata.name
+                and (labels := labels_of(node, cluster)) != node.metadata.labels
+            ):
                 await self._write_labels(Key(LatticeNode.resource.id, "", node.metadata.name), labels)
 
     async def _write_labels(self, key: Key, labels: dict[str, str]) -> None:
@@ -106,7 +113,11 @@ class Site:
         await self.settle()
 
     def on(self, node: str) -> list[LatticeWorkload]:
-        return [each for each in self.town.all(LatticeWorkload) if each.status.binding and each.status.binding.node == node]
+        return [
+            each
+            for each in self.town.all(LatticeWorkload)
+            if each.status.binding and each.status.binding.node == node
+        ]
 
     def running(self, service: str) -> int:
         return sum(1 for each in self.town.live(service) if each.status.binding)
@@ -125,14 +136,18 @@ class Site:
         nodes = self.town.all(LatticeNode)
         labels: dict[str, list[str | None]] = {each.spec.cluster: [] for each in nodes}
         for node in nodes:
-            labels[node.spec.cluster] += [(each.metadata.labels or {}).get("env") for each in self.on(node.metadata.name)]
+            labels[node.spec.cluster] += [
+                (each.metadata.labels or {}).get("env") for each in self.on(node.metadata.name)
+            ]
         return sum(any(each != "prod" for each in labels[node.spec.cluster]) for node in nodes)
 
 
 def a_machine(cluster: LatticeCluster, name: str, kind: str) -> LatticeNode:
     node = node_object(cluster, name, None, kind)
     status = msgspec.structs.replace(
-        node.status, allocatable=dict(MACHINE), conditions=(Condition(type="Ready", status="True", reason="Heard"),)
+        node.status,
+        allocatable=dict(MACHINE),
+        conditions=(Condition(type="Ready", status="True", reason="Heard"),),
     )
     return msgspec.structs.replace(node, status=status)
 
@@ -140,7 +155,10 @@ def a_machine(cluster: LatticeCluster, name: str, kind: str) -> LatticeNode:
 @asynccontextmanager
 async def a_place(*objects: Kind) -> AsyncIterator[Site]:
     clock = VirtualClock()
-    async with a_town(*objects, clock=clock) as town, acting(town.store, clock, role="scheduling") as scheduler:
+    async with (
+        a_town(*objects, clock=clock) as town,
+        acting(town.store, clock, role="scheduling") as scheduler,
+    ):
         site = Site(town, scheduler)
         await site.settle()
         yield site
@@ -291,15 +309,29 @@ def test_machines_are_anybodys_once_nothing_is_reserved() -> None:
     played(script, a_site(), crit(1, 1))
 
 
-STEPS = st.lists(st.tuples(st.sampled_from(["crit", "vip", "web", "job"]), st.integers(0, 6)), min_size=1, max_size=7)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["crit", "vip", "web", "job"]), st.integers(0, 6)), min_size=1, max_size=7
+)
 
 
 @EXAMPLES
-@given(nodes=st.integers(2, 4), reserved=st.integers(1, 2), sizes=st.tuples(*[st.sampled_from([1, 2, 3, 4])] * 4), steps=STEPS)
-def test_whatever_comes_and_goes_reserves_are_kept(nodes: int, reserved: int, sizes: tuple[int, ...], steps: list[tuple[str, int]]) -> None:
+@given(
+    nodes=st.integers(2, 4),
+    reserved=st.integers(1, 2),
+    sizes=st.tuples(*[st.sampled_from([1, 2, 3, 4])] * 4),
+    steps=STEPS,
+)
+def test_whatever_comes_and_goes_reserves_are_kept(
+    nodes: int, reserved: int, sizes: tuple[int, ...], steps: list[tuple[str, int]]
+) -> None:
     """Two services are production, two are not, two share their rules. In the end production begins anew, and wants all that is reserved."""
     cores = dict(zip(("crit", "vip", "web", "job"), sizes, strict=True))
-    labels = {"crit": PROD, "vip": {**PROD, "team": "own"}, "web": {"env": "dev"}, "job": {"env": "dev", "team": "own"}}
+    labels = {
+        "crit": PROD,
+        "vip": {**PROD, "team": "own"},
+        "web": {"env": "dev"},
+        "job": {"env": "dev", "team": "own"},
+    }
 
     async def script(site: Site) -> None:
         known: set[str] = set()
@@ -316,11 +348,16 @@ def test_whatever_comes_and_goes_reserves_are_kept(nodes: int, reserved: int, si
         await site.apply(a_service("anew", replicas=min(nodes, reserved), cores=4, labels=PROD))
         assert site.running("anew") == min(nodes, reserved)
 
-    played(script, a_site(nodes, min(nodes, reserved)), a_policy(selector={"team": "own"}, clusters={"minNodes": 2}))
+    played(
+        script,
+        a_site(nodes, min(nodes, reserved)),
+        a_policy(selector={"team": "own"}, clusters={"minNodes": 2}),
+    )
 
 
 CHANGES = st.lists(
-    st.tuples(st.sampled_from(["crit", "web", "guest"]), st.integers(0, 5)) | st.tuples(st.just("reserve"), st.integers(0, 3)),
+    st.tuples(st.sampled_from(["crit", "web", "guest"]), st.integers(0, 5))
+    | st.tuples(st.just("reserve"), st.integers(0, 3)),
     min_size=2,
     max_size=8,
 )
@@ -328,7 +365,9 @@ CHANGES = st.lists(
 
 @EXAMPLES
 @given(sizes=st.tuples(*[st.sampled_from([1, 2, 4])] * 2), changes=CHANGES)
-def test_reserves_that_come_and_go_leave_others_no_more_than_they_have(sizes: tuple[int, int], changes: list[tuple[str, int]]) -> None:
+def test_reserves_that_come_and_go_leave_others_no_more_than_they_have(
+    sizes: tuple[int, int], changes: list[tuple[str, int]]
+) -> None:
     """Who has more than is left beside a reserve keeps it, gets nothing new, and a workload of no service comes where others are already."""
     cores = dict(zip(("crit", "web"), sizes, strict=True))
 
@@ -342,7 +381,14 @@ def test_reserves_that_come_and_go_leave_others_no_more_than_they_have(sizes: tu
             elif what == "guest":
                 await site.apply(a_workload(f"guest-{number}", 1000 * max(1, count)))
             elif count:
-                await site.apply(a_service(what, replicas=count, cores=cores[what], labels={"env": "prod" if what == "crit" else "dev"}))
+                await site.apply(
+                    a_service(
+                        what,
+                        replicas=count,
+                        cores=cores[what],
+                        labels={"env": "prod" if what == "crit" else "dev"},
+                    )
+                )
                 known.add(what)
             elif what in known:
                 await site.remove(what)

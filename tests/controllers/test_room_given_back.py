@@ -21,7 +21,11 @@ from lattice.scheduling.cycle.profile import DEFAULT, PRESETS, ProfileSpec, pars
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Check, Entry, Key, Put, Term, Write
 
-FAR = {"affinity": {"antiWorkload": {"required": [{"topologyKey": "node", "selector": {"matchLabels": {"app": "x"}}}]}}}
+FAR = {
+    "affinity": {
+        "antiWorkload": {"required": [{"topologyKey": "node", "selector": {"matchLabels": {"app": "x"}}}]}
+    }
+}
 
 
 class Between(MemoryStore):
@@ -39,7 +43,12 @@ class Between(MemoryStore):
         return await super().get(key)
 
     async def commit(
-        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+        self,
+        writes: Sequence[Write],
+        *,
+        checks: Sequence[Check] = (),
+        fence: Term | None = None,
+        request_id: str | None = None,
     ) -> int:
         if self.away:
             raise Unavailable("no answer")
@@ -152,7 +161,9 @@ def test_whoever_is_told_to_end_while_it_binds_ends_though_its_copies_stand_stil
 
 
 @pytest.mark.parametrize("mode", BindingMode)
-def test_who_found_no_room_hears_when_the_one_that_had_it_is_deleted_while_it_is_bound(mode: BindingMode) -> None:
+def test_who_found_no_room_hears_when_the_one_that_had_it_is_deleted_while_it_is_bound(
+    mode: BindingMode,
+) -> None:
     async def script(world: World, store: Between, clock: VirtualClock) -> None:
         await world.add(a_node("n1", 1000), a_workload("x", 1000, priority=5), a_workload("y", 1000))
         async with acting(store, clock, profile(mode)) as one:
@@ -182,7 +193,9 @@ def test_who_found_no_room_hears_when_somebody_asks_for_less() -> None:
 def test_who_waits_for_room_does_not_go_beside_one_that_it_must_be_far_from_by_now() -> None:
     async def script(world: World, store: Between, clock: VirtualClock) -> None:
         async with acting(store, clock) as one:
-            await world.add(a_node("n1", 1500), a_workload("stays", 500, priority=20), a_workload("low", 1000))
+            await world.add(
+                a_node("n1", 1500), a_workload("stays", 500, priority=20), a_workload("low", 1000)
+            )
             await one.look()
             await world.add(a_workload("high", 1000, priority=10, constraints=FAR))
             await one.look()
@@ -214,7 +227,9 @@ def test_what_is_decided_and_not_written_yet_is_decided_anew_when_somebody_there
         await world.add(a_workload("stays", 1000, **on("1")))
         async with acting(store, clock, profile(mode)) as one:
             await one.look()
-            await world.add(a_workload("a", 1000, priority=9, **on("1")), a_workload("x", 1000, priority=8, **on("1")))
+            await world.add(
+                a_workload("a", 1000, priority=9, **on("1")), a_workload("x", 1000, priority=8, **on("1"))
+            )
             await world.add(*(a_workload(f"z{number}", 10, **on("2")) for number in range(20)))
 
             async def grow() -> None:
@@ -224,7 +239,10 @@ def test_what_is_decided_and_not_written_yet_is_decided_anew_when_somebody_there
 
             store.before = grow
             await one.look()
-            assert sorted(name for name, node in (await world.bindings()).items() if node == "n1") == ["a", "stays"]
+            assert sorted(name for name, node in (await world.bindings()).items() if node == "n1") == [
+                "a",
+                "stays",
+            ]
 
     play(script)
 

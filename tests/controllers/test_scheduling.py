@@ -53,7 +53,10 @@ def test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why() -> N
 
 def test_each_of_many_equals_is_told_why_it_went_to_its_own_node() -> None:
     async def script(world: World, clock: VirtualClock) -> None:
-        await world.add(*(a_node(f"n{number}") for number in range(6)), *(a_workload(f"w{number}") for number in range(24)))
+        await world.add(
+            *(a_node(f"n{number}") for number in range(6)),
+            *(a_workload(f"w{number}") for number in range(24)),
+        )
         async with acting(world.store, clock) as one:
             await one.look()
         for number in range(24):
@@ -96,7 +99,9 @@ def test_nodes_as_they_were_written_are_kept_only_until_the_copy_has_them() -> N
         pytest.param(a_workload("w", desiredState="Stopped"), {}, id="one that is to be stopped"),
         pytest.param(a_workload("w", desiredState="Deleted"), {}, id="one that is to be deleted"),
         pytest.param(
-            a_workload("w", revision="0" * 24), {"retry": Retry(attempts=5, max=5, revision="0" * 24)}, id="one that failed for good"
+            a_workload("w", revision="0" * 24),
+            {"retry": Retry(attempts=5, max=5, revision="0" * 24)},
+            id="one that failed for good",
         ),
     ],
 )
@@ -136,14 +141,20 @@ def test_without_room_it_sleeps_until_a_node_is_added() -> None:
             found = await world.workload("w")
             told = condition(found, "Scheduled")
             assert told is not None
-            assert (told.status, told.reason, told.message) == ("False", "NoNodeFits", "0 of 1 node: 1 without 1 cpu free")
+            assert (told.status, told.reason, told.message) == (
+                "False",
+                "NoNodeFits",
+                "0 of 1 node: 1 without 1 cpu free",
+            )
             assert found.status.decision["nearest"] == {
                 "node": "n1",
                 "short": [{"what": "cpu", "need": "1", "have": "500m", "missing": "500m"}],
             }
             await world.add(a_node("n2"))
             await one.look()
-            assert await world.bindings() == {}, "woken at once it would still wait for a second after its failure"
+            assert await world.bindings() == {}, (
+                "woken at once it would still wait for a second after its failure"
+            )
             await clock.advance(1)
             await one.look()
         assert await world.bindings() == {"w": "n2"}
@@ -166,7 +177,9 @@ def test_the_same_refusal_is_told_once_and_another_one_again() -> None:
             await one.look()
             assert await world.events() == [("FailedScheduling", "w")]
             for name in ("n1", "m0", "m1", "m2"):
-                await world.set_status(LatticeNode, name, conditions=(Condition(type="Ready", status="False"),))
+                await world.set_status(
+                    LatticeNode, name, conditions=(Condition(type="Ready", status="False"),)
+                )
             await one.look()
             await clock.advance(400)
             await one.look()
@@ -185,7 +198,9 @@ def test_nodes_that_are_not_ready_cordoned_or_going_are_left_alone() -> None:
             a_workload("w"),
         )
         going = await world.entry(LatticeNode, "going")
-        await world.store.commit([with_metadata(going, lambda metadata: metadata | {"deletionTimestamp": "2026-01-01T00:00:00Z"})])
+        await world.store.commit(
+            [with_metadata(going, lambda metadata: metadata | {"deletionTimestamp": "2026-01-01T00:00:00Z"})]
+        )
         async with acting(world.store, clock) as one:
             await one.look()
         assert await world.bindings() == {}
@@ -199,7 +214,9 @@ def test_a_rivals_binding_is_heard_before_anything_else_is_put_there() -> None:
         async with acting(world.store, clock, role="a") as one, acting(world.store, clock, role="b") as other:
             await other.caught_up()
             await one.caught_up()
-            results = await asyncio.gather(one.controller.reconcile("nodes"), other.controller.reconcile("nodes"))
+            results = await asyncio.gather(
+                one.controller.reconcile("nodes"), other.controller.reconcile("nodes")
+            )
             assert results
             await one.look()
             await other.look()
@@ -219,7 +236,9 @@ def test_what_was_decided_before_a_rival_came_is_not_written_after_even_if_the_c
             assert decided is not None
             await world.add(a_workload("rival"))
             node = await world.node("n1")
-            await world.set_status(LatticeWorkload, "rival", binding=Binding(node="n1", uid=node.metadata.uid))
+            await world.set_status(
+                LatticeWorkload, "rival", binding=Binding(node="n1", uid=node.metadata.uid)
+            )
             await world.set_status(LatticeNode, "n1", workloads=1)
             await one.caught_up()
             await one.controller._write(decided)
@@ -266,7 +285,11 @@ def test_when_the_term_is_over_nothing_is_written() -> None:
 
 def test_a_new_controller_knows_what_is_bound_and_goes_on() -> None:
     async def script(world: World, clock: VirtualClock) -> None:
-        await world.add(a_node("n1", 2000), a_node("n2", 2000), *(a_workload(f"w{number}", ports=("http",)) for number in range(3)))
+        await world.add(
+            a_node("n1", 2000),
+            a_node("n2", 2000),
+            *(a_workload(f"w{number}", ports=("http",)) for number in range(3)),
+        )
         async with acting(world.store, clock) as one:
             await one.look()
         first = await world.bindings()
@@ -277,7 +300,11 @@ def test_a_new_controller_knows_what_is_bound_and_goes_on() -> None:
         after = await world.bindings()
         assert {name: after[name] for name in first} == first
         assert sorted(after.values()) == ["n1", "n1", "n2", "n2"]
-        ports = [(after[name], (await world.workload(name)).status.allocated_ports.get("http")) for name in after if name != "too-much"]
+        ports = [
+            (after[name], (await world.workload(name)).status.allocated_ports.get("http"))
+            for name in after
+            if name != "too-much"
+        ]
         assert len(set(ports)) == len(ports)
 
     play(script)
@@ -363,7 +390,11 @@ def test_who_must_make_room_is_marked_and_only_then_replaced() -> None:
             assert await world.bindings() == {"low": "n1"}
             mark = condition(await world.workload("low"), "Leaving")
             assert mark is not None
-            assert (mark.status, mark.reason, mark.message) == ("True", "Preempted", "makes room on node n1 for default/high")
+            assert (mark.status, mark.reason, mark.message) == (
+                "True",
+                "Preempted",
+                "makes room on node n1 for default/high",
+            )
             before = await world.revision()
             await one.look()
             assert await world.revision() == before

@@ -29,7 +29,12 @@ class Mortal(MemoryStore):
     away: int = 0  # so many commits get no answer, though every other one of them is written
 
     async def commit(
-        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+        self,
+        writes: Sequence[Write],
+        *,
+        checks: Sequence[Check] = (),
+        fence: Term | None = None,
+        request_id: str | None = None,
     ) -> int:
         if fence is not None and self.left is not None:
             if self.left == 0:
@@ -49,7 +54,12 @@ class Mute(Mortal):
     hushed: bool = False
 
     async def commit(
-        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+        self,
+        writes: Sequence[Write],
+        *,
+        checks: Sequence[Check] = (),
+        fence: Term | None = None,
+        request_id: str | None = None,
     ) -> int:
         revision = await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
         if not self.hushed and any(isinstance(each, Put) and b'"binding"' in each.value for each in writes):
@@ -64,9 +74,16 @@ class Losing(Mortal):
     lose: Callable[[], Coroutine[Any, Any, None]] | None = None
 
     async def commit(
-        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+        self,
+        writes: Sequence[Write],
+        *,
+        checks: Sequence[Check] = (),
+        fence: Term | None = None,
+        request_id: str | None = None,
     ) -> int:
-        if self.lose is not None and any(isinstance(each, Put) and b'"binding"' in each.value for each in writes):
+        if self.lose is not None and any(
+            isinstance(each, Put) and b'"binding"' in each.value for each in writes
+        ):
             meanwhile, self.lose = self.lose, None
             await meanwhile()
         return await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
@@ -82,13 +99,20 @@ def profile(**fields: Any) -> ProfileSpec:
 
 
 def a_group(name: str, size: int, least: int, cpu: int = 100) -> list[LatticeWorkload]:
-    return [a_workload(f"{name}-{number}", cpu, group={"name": name, "minMember": least}) for number in range(size)]
+    return [
+        a_workload(f"{name}-{number}", cpu, group={"name": name, "minMember": least})
+        for number in range(size)
+    ]
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
 def test_each_mode_binds_through_the_profile_and_leaves_nothing_behind(mode: BindingMode) -> None:
     async def script(world: World, clock: VirtualClock) -> None:
-        await world.add(a_node("n1", 2000), a_node("n2", 2000), *(a_workload(f"w{number}", ports=("http",)) for number in range(5)))
+        await world.add(
+            a_node("n1", 2000),
+            a_node("n2", 2000),
+            *(a_workload(f"w{number}", ports=("http",)) for number in range(5)),
+        )
         async with acting(world.store, clock, profile(binding=mode.value)) as one:
             assert one.controller.binder.mode is mode
             await one.look()
@@ -106,7 +130,9 @@ def test_each_mode_binds_through_the_profile_and_leaves_nothing_behind(mode: Bin
 
 @pytest.mark.parametrize("mode", list(BindingMode))
 @pytest.mark.parametrize("large", [False, True], ids=["alone", "a large group"])
-def test_when_the_term_is_over_no_mode_writes_anything_and_the_controller_hears_of_it(mode: BindingMode, large: bool) -> None:
+def test_when_the_term_is_over_no_mode_writes_anything_and_the_controller_hears_of_it(
+    mode: BindingMode, large: bool
+) -> None:
     async def script(world: World, clock: VirtualClock) -> None:
         await world.add(a_node("n1", 100_000), *(a_group("g", LARGE, LARGE) if large else [a_workload("w")]))
         async with acting(world.store, clock, profile(binding=mode.value)) as one:
@@ -138,8 +164,14 @@ def test_one_that_is_too_large_to_be_bound_is_not_tried_all_the_time_and_holds_u
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-@pytest.mark.parametrize("now", [a_workload("w", 3000), a_workload("w", desiredState="Stopped")], ids=["asks for more", "is to be stopped"])
-def test_one_that_was_changed_after_it_was_decided_is_decided_anew(mode: BindingMode, now: LatticeWorkload) -> None:
+@pytest.mark.parametrize(
+    "now",
+    [a_workload("w", 3000), a_workload("w", desiredState="Stopped")],
+    ids=["asks for more", "is to be stopped"],
+)
+def test_one_that_was_changed_after_it_was_decided_is_decided_anew(
+    mode: BindingMode, now: LatticeWorkload
+) -> None:
     async def script(world: World, clock: VirtualClock) -> None:
         await world.add(a_node("n1", 2000), a_workload("w"))
         async with acting(world.store, clock, profile(binding=mode.value)) as one:
@@ -168,7 +200,10 @@ def test_a_group_is_bound_whole_or_not_at_all(mode: BindingMode) -> None:
             bound = await world.bindings()
             assert sorted(bound) == [f"fits-{number}" for number in range(4)]
             found = await world.workload("large-0")
-            assert "2 of 4 would fit, minMember is 4" in next(each for each in found.status.conditions if each.type == "Scheduled").message
+            assert (
+                "2 of 4 would fit, minMember is 4"
+                in next(each for each in found.status.conditions if each.type == "Scheduled").message
+            )
             await world.add(a_node("n3", 300))
             await clock.advance(2)
             await one.look()
@@ -237,7 +272,9 @@ def test_a_crash_never_leaves_a_large_group_half_bound(commits: int) -> None:
 
 
 @pytest.mark.parametrize("mode", [BindingMode.PESSIMISTIC, BindingMode.TWO_PHASE])
-def test_what_an_earlier_term_has_locked_or_prepared_is_given_up_at_once_whatever_the_clocks_say(mode: BindingMode) -> None:
+def test_what_an_earlier_term_has_locked_or_prepared_is_given_up_at_once_whatever_the_clocks_say(
+    mode: BindingMode,
+) -> None:
     async def script(world: World, clock: VirtualClock) -> None:
         assert isinstance(world.store, Mortal)
         await world.add(a_node("n1"), a_workload("w"))
@@ -258,7 +295,10 @@ def test_what_an_earlier_term_has_locked_or_prepared_is_given_up_at_once_whateve
 
 def test_many_are_bound_in_few_commits() -> None:
     async def script(world: World, clock: VirtualClock) -> None:
-        await world.add(*(a_node(f"n{number}") for number in range(20)), *(a_workload(f"w{number}", 100) for number in range(700)))
+        await world.add(
+            *(a_node(f"n{number}") for number in range(20)),
+            *(a_workload(f"w{number}", 100) for number in range(700)),
+        )
         before = await world.revision()
         async with acting(world.store, clock) as one:
             await one.look()
@@ -282,7 +322,9 @@ def test_records_that_are_too_large_together_are_bound_one_after_the_other() -> 
 def _heavy(name: str, size: int = 450_000) -> LatticeWorkload:
     made = a_workload(name, 100)
     container = msgspec.structs.replace(made.spec.containers["main"], env={"LARGE": "x" * size})
-    return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, containers={"main": container}))
+    return msgspec.structs.replace(
+        made, spec=msgspec.structs.replace(made.spec, containers={"main": container})
+    )
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
@@ -290,7 +332,9 @@ def _heavy(name: str, size: int = 450_000) -> LatticeWorkload:
 def test_a_store_that_gives_no_answer_costs_time_and_nothing_else(mode: BindingMode, away: int) -> None:
     async def script(world: World, clock: VirtualClock) -> None:
         assert isinstance(world.store, Mortal)
-        await world.add(a_node("n1", 2000), *(a_workload(f"w{number}", ports=("http",)) for number in range(3)))
+        await world.add(
+            a_node("n1", 2000), *(a_workload(f"w{number}", ports=("http",)) for number in range(3))
+        )
         async with acting(world.store, clock, profile(binding=mode.value)) as one:
             world.store.away = away
             for _ in range(30):
@@ -298,7 +342,9 @@ def test_a_store_that_gives_no_answer_costs_time_and_nothing_else(mode: BindingM
                 await clock.advance(5)
             assert len(await world.bindings()) == 2
             assert (await world.node("n1")).status.workloads == 2
-            ports = [(await world.workload(name)).status.allocated_ports["http"] for name in await world.bindings()]
+            ports = [
+                (await world.workload(name)).status.allocated_ports["http"] for name in await world.bindings()
+            ]
             assert len(set(ports)) == 2
 
     play(script)
@@ -310,7 +356,11 @@ def test_what_is_bound_stays_bound_when_the_answer_is_lost(mode: BindingMode, me
     """Its node may run it by now: taken back, and bound elsewhere, it would run twice."""
 
     async def script(world: World, clock: VirtualClock) -> None:
-        await world.add(a_node("n1", 100_000), a_node("n2", 100_000), *(a_group("g", members, members) if members else [a_workload("w")]))
+        await world.add(
+            a_node("n1", 100_000),
+            a_node("n2", 100_000),
+            *(a_group("g", members, members) if members else [a_workload("w")]),
+        )
         async with acting(world.store, clock, profile(binding=mode.value)) as one:
             await asyncio.gather(one.look(), return_exceptions=True)
             first = await world.bindings()
@@ -333,15 +383,28 @@ def test_of_a_group_that_is_bound_only_who_is_being_deleted_is_given_up() -> Non
     async def script(world: World, clock: VirtualClock) -> None:
         await world.add(a_node("n1", 4000), *(a_workload(name) for name in ("lead", "goes", "stays")))
         uid = (await world.node("n1")).metadata.uid
-        held = {"node": "n1", "uid": uid, "until": "2100-01-01T00:00:00+00:00", "gang": "together", "lead": "default/lead"}
+        held = {
+            "node": "n1",
+            "uid": uid,
+            "until": "2100-01-01T00:00:00+00:00",
+            "gang": "together",
+            "lead": "default/lead",
+        }
         async with acting(world.store, clock) as one:
             bound = {"reservation": "r-lead", "gang": "together"}
-            await world.set_status(LatticeWorkload, "lead", binding=Binding(node="n1", uid=uid, term=1), decision=bound)
+            await world.set_status(
+                LatticeWorkload, "lead", binding=Binding(node="n1", uid=uid, term=1), decision=bound
+            )
             for name in ("goes", "stays"):
-                await world.set_status(LatticeWorkload, name, decision={"prepared": {**held, "reservation": f"r-{name}"}})
+                await world.set_status(
+                    LatticeWorkload, name, decision={"prepared": {**held, "reservation": f"r-{name}"}}
+                )
             await world.store.commit([await _doomed(world, "goes")])
             await world.set_status(LatticeNode, "n1", workloads=3)
-            asked = [BindRequest(f"default/{name}", "n1", f"r-{name}", (), 0.0) for name in ("lead", "goes", "stays")]
+            asked = [
+                BindRequest(f"default/{name}", "n1", f"r-{name}", (), 0.0)
+                for name in ("lead", "goes", "stays")
+            ]
             assert sorted(await one.controller.ledger.abort_all(asked)) == ["r-lead", "r-stays"]
         assert await world.bindings() == {"lead": "n1", "stays": "n1"}
         assert prepared(await world.workload("goes")) is None
@@ -376,7 +439,9 @@ def test_what_is_bound_when_its_room_was_lost_is_in_the_table_again(mode: Bindin
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-def test_the_room_of_a_binding_that_takes_longer_than_its_reservation_is_nobody_elses(mode: BindingMode) -> None:
+def test_the_room_of_a_binding_that_takes_longer_than_its_reservation_is_nobody_elses(
+    mode: BindingMode,
+) -> None:
     async def script(world: World, clock: VirtualClock) -> None:
         assert isinstance(world.store, Losing)
         await world.add(a_node("n1", 1000), a_workload("w", 1000))

@@ -51,8 +51,12 @@ def test_many_in_one_batch_are_each_decided_by_their_own() -> None:
     bare = [a_workload(f"bare-{number}", 100) for number in range(5)]
     served = [a_workload(f"web-{number}", 100, service="web", slot=number) for number in range(5)]
     where, _ = bound(EMPTIEST, *(each for pair in zip(bare, served, strict=True) for each in pair))
-    assert {name: node for name, node in where.items() if name.startswith("web")} == {f"web-{n}": "full" for n in range(5)}
-    assert {name: node for name, node in where.items() if name.startswith("bare")} == {f"bare-{n}": "empty" for n in range(5)}
+    assert {name: node for name, node in where.items() if name.startswith("web")} == {
+        f"web-{n}": "full" for n in range(5)
+    }
+    assert {name: node for name, node in where.items() if name.startswith("bare")} == {
+        f"bare-{n}": "empty" for n in range(5)
+    }
 
 
 def test_one_profile_for_all_is_one_for_all() -> None:
@@ -65,7 +69,9 @@ def test_who_finds_no_node_is_told_by_its_own_profile() -> None:
         async with a_world() as (world, clock), acting(world.store, clock, FULLEST, plain=EMPTIEST) as one:
             await world.add(a_node("n1", 500), a_workload("bare"), a_workload("web-0", service="web"))
             await one.look()
-            told = {name: (await world.workload(name)).status.decision["profile"] for name in ("bare", "web-0")}
+            told = {
+                name: (await world.workload(name)).status.decision["profile"] for name in ("bare", "web-0")
+            }
             assert told == {"bare": "lowest-utilisation", "web-0": "fullest-first"}
 
     asyncio.run(script())
@@ -74,14 +80,22 @@ def test_who_finds_no_node_is_told_by_its_own_profile() -> None:
 @pytest.mark.parametrize(
     ("said", "profiles"),
     [
-        pytest.param("", ("balanced", "lowest-utilisation"), id="nothing said: one for services, one for others"),
-        pytest.param("balanced", ("balanced", "balanced"), id="said: for all, even where it says what services have anyway"),
+        pytest.param(
+            "", ("balanced", "lowest-utilisation"), id="nothing said: one for services, one for others"
+        ),
+        pytest.param(
+            "balanced",
+            ("balanced", "balanced"),
+            id="said: for all, even where it says what services have anyway",
+        ),
         pytest.param("gpu", ("gpu", "gpu"), id="another"),
     ],
 )
 def test_what_the_operator_names_is_for_all(said: str, profiles: tuple[str, str]) -> None:
     clock = VirtualClock()
-    office = Office(MemoryStore(clock), clock, Term("controllers", 1, "me"), random.Random(1), Presence(clock))  # noqa: S311
+    office = Office(
+        MemoryStore(clock), clock, Term("controllers", 1, "me"), random.Random(1), Presence(clock)
+    )  # noqa: S311
     scheduling = Controllers(office, means(Settings(profile=said), new_authority()[0], clock, {})).scheduling
     asks = [scheduling.roster.ask_of(a_workload("w", service=service)) for service in ("web", "")]
     assert tuple(scheduling.profiles[scheduling.scheduler.profile_of(ask)].name for ask in asks) == profiles

@@ -60,7 +60,12 @@ class Slow(MemoryStore):
         return await super().get(key)
 
     async def commit(
-        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+        self,
+        writes: Sequence[Write],
+        *,
+        checks: Sequence[Check] = (),
+        fence: Term | None = None,
+        request_id: str | None = None,
     ) -> int:
         await self._pass()
         revision = await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
@@ -92,7 +97,9 @@ class Life:
 
     async def _enter(self, role: str) -> None:
         stack = AsyncExitStack()
-        self.sides.append(await stack.enter_async_context(acting(self.world.store, self.clock, profile(self.mode), role)))
+        self.sides.append(
+            await stack.enter_async_context(acting(self.world.store, self.clock, profile(self.mode), role))
+        )
         self.stacks.append(stack)
 
     async def end(self) -> None:
@@ -102,7 +109,11 @@ class Life:
     async def step(self, what: str, first: int, second: int) -> None:
         match what:
             case "add":
-                await self._add(a_workload(f"w{len(self.names)}", first, ports=tuple(f"p{number}" for number in range(second))))
+                await self._add(
+                    a_workload(
+                        f"w{len(self.names)}", first, ports=tuple(f"p{number}" for number in range(second))
+                    )
+                )
             case "group":
                 group = {"name": f"g{len(self.names)}", "minMember": first}
                 for _ in range(first):
@@ -112,7 +123,9 @@ class Life:
             case "restart":
                 await self.stacks[first].aclose()
                 stack = AsyncExitStack()
-                self.sides[first] = await stack.enter_async_context(acting(self.world.store, self.clock, profile(self.mode), "ab"[first]))
+                self.sides[first] = await stack.enter_async_context(
+                    acting(self.world.store, self.clock, profile(self.mode), "ab"[first])
+                )
                 self.stacks[first] = stack
             case "replace node":
                 await self.world.delete(LatticeNode, f"n{first}")
@@ -125,7 +138,10 @@ class Life:
         self.names.append(workload.metadata.name)
 
     async def _to_workload(self, what: str, number: int) -> None:
-        if number >= len(self.names) or await self.world.store.get(key_of(LatticeWorkload, self.names[number])) is None:
+        if (
+            number >= len(self.names)
+            or await self.world.store.get(key_of(LatticeWorkload, self.names[number])) is None
+        ):
             return
         name = self.names[number]
         if what == "delete":
@@ -133,7 +149,9 @@ class Life:
         elif what == "unbind":
             found = await self.world.workload(name)
             if found.status.binding:
-                await self.world.set_status(LatticeWorkload, name, binding=None, allocated_ports={}, decision={})
+                await self.world.set_status(
+                    LatticeWorkload, name, binding=None, allocated_ports={}, decision={}
+                )
         else:
             await self.world.set_status(LatticeWorkload, name, last_log=f"{await self.world.revision()}")
 
@@ -149,7 +167,9 @@ class Life:
                 break
             await self.clock.advance(0.02)
         for answer in await asyncio.gather(*looking, return_exceptions=True):
-            assert answer is None or not isinstance(answer, BaseException) or isinstance(answer, Conflict), answer
+            assert answer is None or not isinstance(answer, BaseException) or isinstance(answer, Conflict), (
+                answer
+            )
 
 
 async def history(store: MemoryStore) -> list[Change]:
@@ -189,7 +209,9 @@ def _where(workload: dict[str, Any]) -> tuple[str, str, int, tuple[int, ...]] | 
     return f"/{held['node']}", held["uid"], cpu, tuple(status.get("allocatedPorts", {}).values())
 
 
-def _check_moment(nodes: dict[str, tuple[str, int]], bound: dict[str, tuple[str, str, int, tuple[int, ...]]], revision: int) -> None:
+def _check_moment(
+    nodes: dict[str, tuple[str, int]], bound: dict[str, tuple[str, str, int, tuple[int, ...]]], revision: int
+) -> None:
     taken: dict[str, int] = defaultdict(int)
     ports: dict[str, list[int]] = defaultdict(list)
     for node, uid, cpu, numbers in bound.values():
@@ -197,7 +219,9 @@ def _check_moment(nodes: dict[str, tuple[str, int]], bound: dict[str, tuple[str,
             taken[node] += cpu
             ports[node] += numbers
     for node, amount in taken.items():
-        assert amount <= nodes[node][1], f"revision {revision}: {amount} of {nodes[node][1]} milli-cores of {node}"
+        assert amount <= nodes[node][1], (
+            f"revision {revision}: {amount} of {nodes[node][1]} milli-cores of {node}"
+        )
     for node, numbers in ports.items():
         assert len(set(numbers)) == len(numbers), f"revision {revision}: {sorted(numbers)} on {node}"
 
@@ -225,7 +249,9 @@ CROSSED = [
 @given(steps=STEPS, seed=st.integers(0, 1000))
 @example(steps=CROSSED, seed=0)
 @example(steps=CROSSED, seed=16)
-def test_nothing_is_ever_given_twice(mode: BindingMode, steps: list[tuple[tuple[str, int, int], str]], seed: int) -> None:
+def test_nothing_is_ever_given_twice(
+    mode: BindingMode, steps: list[tuple[tuple[str, int, int], str]], seed: int
+) -> None:
     async def script() -> None:
         life = Life(VirtualClock(), mode, seed)
         await life.begin()

@@ -22,7 +22,9 @@ from lattice.store.protocol import Write
 
 def test_machines_are_given_up_when_those_on_them_are_gone_and_not_before() -> None:
     async def script() -> None:
-        async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=3, cores=4), a_service("web", cores=4)) as town:
+        async with a_town(
+            a_class(), a_pool(budget=10_000), a_service(replicas=3, cores=4), a_service("web", cores=4)
+        ) as town:
             await town.look()
             await town.bind()
             await town.apply(a_service(replicas=1, cores=4))
@@ -32,14 +34,18 @@ def test_machines_are_given_up_when_those_on_them_are_gone_and_not_before() -> N
             await town.finish()
             await town.look()
             assert town.machines() == {"p1-001": {"m": 2}}
-            assert town.paid() == Counter({("p1-001", "m"): 4}), "released by whoever confirms that they are gone"
+            assert town.paid() == Counter({("p1-001", "m"): 4}), (
+                "released by whoever confirms that they are gone"
+            )
 
     play(script)
 
 
 def test_a_service_that_is_deleted_leaves_its_cluster_empty_in_the_end() -> None:
     async def script() -> None:
-        async with a_town(a_class(), a_pool(), a_policy(clusters={"minNodes": 2}), a_service(replicas=2)) as town:
+        async with a_town(
+            a_class(), a_pool(), a_policy(clusters={"minNodes": 2}), a_service(replicas=2)
+        ) as town:
             await town.look()
             await town.bind()
             await town.remove(LatticeService, "api", "default")
@@ -55,7 +61,9 @@ def test_a_service_that_is_deleted_leaves_its_cluster_empty_in_the_end() -> None
 
 def test_machines_that_were_paid_for_and_never_made_are_paid_back() -> None:
     async def script() -> None:
-        async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4), a_service("web", cores=4)) as town:
+        async with a_town(
+            a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4), a_service("web", cores=4)
+        ) as town:
             await town.look()
             assert town.paid() == Counter({("p1-001", "m"): 3})
             for name in ("api", "web"):
@@ -126,7 +134,9 @@ def test_replicas_that_no_node_takes_get_a_machine_more_after_a_while() -> None:
             await town.caught_up()
             assert town.machines() == {"p1-001": {"m": 2}}
             assert town.paid() == Counter({("p1-001", "m"): 2})
-            assert (await town.events("NoNodeFits"))[0].message == "no node of p1-001 takes 1 of its replicas: 1 more of class m for it"
+            assert (await town.events("NoNodeFits"))[
+                0
+            ].message == "no node of p1-001 takes 1 of its replicas: 1 more of class m for it"
             town.clock.jump(100)
             await town.services.reconcile(FLEET)
             await town.caught_up()
@@ -140,7 +150,9 @@ def test_replicas_that_no_node_takes_get_a_machine_more_after_a_while() -> None:
 
 def test_replicas_that_no_node_takes_go_elsewhere_where_the_cluster_may_not_grow() -> None:
     async def script() -> None:
-        async with a_town(a_class(), a_pool(capacity={"maxNodes": 1}), a_service(replicas=2), grace=10.0) as town:
+        async with a_town(
+            a_class(), a_pool(capacity={"maxNodes": 1}), a_service(replicas=2), grace=10.0
+        ) as town:
             await town.look()
             await town.bind(per_node=1)
             await town.apply(a_pool("p2"))
@@ -182,8 +194,13 @@ async def one_given_back(town: Town) -> None:
     await town.caught_up()
 
 
-@pytest.mark.parametrize(("most", "paid"), [pytest.param(2, 2, id="it may have both"), pytest.param(1, 1, id="it may have one by now")])
-def test_a_machine_whose_payment_was_given_back_meanwhile_is_paid_for_again_if_there_may_be_so_many(most: int, paid: int) -> None:
+@pytest.mark.parametrize(
+    ("most", "paid"),
+    [pytest.param(2, 2, id="it may have both"), pytest.param(1, 1, id="it may have one by now")],
+)
+def test_a_machine_whose_payment_was_given_back_meanwhile_is_paid_for_again_if_there_may_be_so_many(
+    most: int, paid: int
+) -> None:
     async def script() -> None:
         async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4)) as town:
             await town.look()
@@ -229,7 +246,11 @@ def test_a_cluster_of_a_pool_that_is_gone_stays_as_long_as_somebody_is_in_it() -
             await town.remove(LatticePool, "p1")
             await town.look()
             assert town.machines() == {"p1-001": {"m": 1}}, "what runs there runs on"
-            said = plan(World.of(each for copy in town.office.copies for each in copy.all()), [], [("LatticeService", "default", "api")])
+            said = plan(
+                World.of(each for copy in town.office.copies for each in copy.all()),
+                [],
+                [("LatticeService", "default", "api")],
+            )
             assert said.after is not None
             assert said.after.clusters == {}
             await town.remove(LatticeService, "api", "default")

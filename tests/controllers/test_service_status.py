@@ -15,23 +15,60 @@ MAIN = {"main": {"command": ["true"]}}
 
 
 def a_service(placed: int = 2, wanted: int = 2, **more: Any) -> LatticeService:
-    status = {"placements": [{"pool": "north", "replicas": placed}] if placed else [], **more.pop("status", {})}
-    return a(LatticeService, "web", "default", spec={"containers": MAIN, "replicas": {"min": wanted}}, status=status, **more)
+    status = {
+        "placements": [{"pool": "north", "replicas": placed}] if placed else [],
+        **more.pop("status", {}),
+    }
+    return a(
+        LatticeService,
+        "web",
+        "default",
+        spec={"containers": MAIN, "replicas": {"min": wanted}},
+        status=status,
+        **more,
+    )
 
 
 def a_replica(slot: int, state: str = "Running", ready: bool = True, **more: Any) -> LatticeWorkload:
     status = {"actualState": state, "ready": ready, **more.pop("status", {})}
-    return a(LatticeWorkload, f"web-{slot}", "default", spec={"containers": MAIN, "service": "web"}, status=status, **more)
+    return a(
+        LatticeWorkload,
+        f"web-{slot}",
+        "default",
+        spec={"containers": MAIN, "service": "web"},
+        status=status,
+        **more,
+    )
 
 
 GOING = {"meta": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
 NOT_PLACED = {"status": {"schedulerDecision": {"verdict": "NotHere"}}}
 CASES: dict[str, tuple[LatticeService, list[LatticeWorkload], str, str]] = {
     "all ready": (a_service(), [a_replica(0), a_replica(1)], "Running", "2 of 2 replicas are ready"),
-    "one starts": (a_service(), [a_replica(0), a_replica(1, "Starting", False)], "Progressing", "1 of 2 replicas are ready"),
-    "one is not ready": (a_service(), [a_replica(0), a_replica(1, ready=False)], "Progressing", "1 of 2 replicas are ready"),
-    "one more than wanted": (a_service(), [a_replica(0), a_replica(1), a_replica(2)], "Running", "3 of 2 replicas are ready"),
-    "one goes": (a_service(), [a_replica(0), a_replica(1, **GOING)], "Progressing", "1 of 2 replicas are ready"),
+    "one starts": (
+        a_service(),
+        [a_replica(0), a_replica(1, "Starting", False)],
+        "Progressing",
+        "1 of 2 replicas are ready",
+    ),
+    "one is not ready": (
+        a_service(),
+        [a_replica(0), a_replica(1, ready=False)],
+        "Progressing",
+        "1 of 2 replicas are ready",
+    ),
+    "one more than wanted": (
+        a_service(),
+        [a_replica(0), a_replica(1), a_replica(2)],
+        "Running",
+        "3 of 2 replicas are ready",
+    ),
+    "one goes": (
+        a_service(),
+        [a_replica(0), a_replica(1, **GOING)],
+        "Progressing",
+        "1 of 2 replicas are ready",
+    ),
     "one failed": (
         a_service(),
         [a_replica(0), a_replica(1, "Failed", False, status={"failureReason": "INVALID_IMAGE"})],
@@ -62,7 +99,10 @@ def test_health(case: str) -> None:
 
 
 def test_what_it_costs_is_the_sum_of_its_parts() -> None:
-    parts = [{"pool": "a", "replicas": 2, "cost": {"hourly": 0.384}}, {"pool": "b", "replicas": 1, "cost": {"hourly": 0.192}}]
+    parts = [
+        {"pool": "a", "replicas": 2, "cost": {"hourly": 0.384}},
+        {"pool": "b", "replicas": 1, "cost": {"hourly": 0.192}},
+    ]
     service = a(LatticeService, "web", "default", spec={"containers": MAIN}, status={"placements": parts})
     cost = with_health(service, []).total_cost
     assert cost is not None

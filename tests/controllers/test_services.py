@@ -59,7 +59,9 @@ def test_who_waits_is_told_once_however_long_it_takes_and_whoever_leads() -> Non
     async def script() -> None:
         clock = VirtualClock()
         store = MemoryStore(clock)
-        async with a_town(a_class(), a_pool(budget=10), a_service(), a_service("big", cores=64), store=store, clock=clock) as town:
+        async with a_town(
+            a_class(), a_pool(budget=10), a_service(), a_service("big", cores=64), store=store, clock=clock
+        ) as town:
             await town.look()
             assert len(await town.events("NotPlaced")) == 2
             before = await store.revision()
@@ -91,7 +93,9 @@ def test_more_replicas_grow_the_cluster_and_pay_only_for_what_is_new() -> None:
 
 def test_what_does_not_fit_is_told_and_what_fits_runs() -> None:
     async def script() -> None:
-        async with a_town(a_class(), a_pool(capacity={"maxNodes": 1}), a_service(replicas=3, cores=2)) as town:
+        async with a_town(
+            a_class(), a_pool(capacity={"maxNodes": 1}), a_service(replicas=3, cores=2)
+        ) as town:
             await town.look()
             assert town.placed() == {("p1-001", "m"): 2}
             placed = town.condition("Placed")
@@ -185,7 +189,10 @@ def test_a_term_that_is_over_writes_nothing() -> None:
 @pytest.mark.parametrize("hidden", ["p1", "certificate"])
 def test_what_runs_stays_when_its_place_is_not_right_any_more(hidden: str) -> None:
     async def script() -> None:
-        pools = [a_pool("p1", labels={"compliance": ["gdpr"]}), a_pool("p2", labels={"compliance": ["gdpr"]}, capacity={"maxNodes": 0})]
+        pools = [
+            a_pool("p1", labels={"compliance": ["gdpr"]}),
+            a_pool("p2", labels={"compliance": ["gdpr"]}, capacity={"maxNodes": 0}),
+        ]
         async with a_town(a_class(), *pools, a_service(replicas=2, compliance=["gdpr"])) as town:
             await town.look()
             await town.bind()
@@ -217,7 +224,11 @@ def test_a_reference_to_nobody_is_named_until_it_is_there() -> None:
             await town.look()
             said = town.condition("ReferencesResolved")
             assert said is not None
-            assert (said.status, said.reason, said.message) == ("False", "ServiceNotFound", "no LatticeService default/db")
+            assert (said.status, said.reason, said.message) == (
+                "False",
+                "ServiceNotFound",
+                "no LatticeService default/db",
+            )
             await town.apply(a_service("db"))
             await town.look()
             assert town.condition("ReferencesResolved").status == "True"  # type: ignore[union-attr]
@@ -238,7 +249,10 @@ def test_a_pool_that_is_gone_takes_nothing_with_it_that_runs() -> None:
             assert [each.metadata.uid for each in town.live()] == before
             stale = town.condition("PlacementStale")
             assert stale is not None
-            assert (stale.status, stale.message) == ("True", "it would not be put there today, and stays: p1: is not offered any more")
+            assert (stale.status, stale.message) == (
+                "True",
+                "it would not be put there today, and stays: p1: is not offered any more",
+            )
             await town.apply(a_service(replicas=3))
             await town.look()
             assert town.placed() == {("p1-001", "m"): 2, ("p2-001", "m"): 1}
@@ -254,9 +268,14 @@ def test_what_one_budget_refuses_holds_up_nobody_else() -> None:
     """Both are written together at first; then the one that is too dear is left out."""
 
     async def script() -> None:
-        pools = [a_pool("p1", budget=1000, labels={"tier": "one"}), a_pool("p2", budget=1000, labels={"tier": "two"})]
+        pools = [
+            a_pool("p1", budget=1000, labels={"tier": "one"}),
+            a_pool("p2", budget=1000, labels={"tier": "two"}),
+        ]
         one, two = ({"matchLabels": {"tier": tier}} for tier in ("one", "two"))
-        async with a_town(a_class(), *pools, a_service("api", pools=one), a_service("web", pools=two)) as town:
+        async with a_town(
+            a_class(), *pools, a_service("api", pools=one), a_service("web", pools=two)
+        ) as town:
             decide = town.services._decide
 
             async def and_then_lowered(refused: Any) -> Any:
@@ -279,7 +298,9 @@ def test_what_one_budget_refuses_holds_up_nobody_else() -> None:
 def test_a_service_of_many_clusters_is_placed_in_several_commits() -> None:
     async def script() -> None:
         clusters = {"maxNodes": 1}
-        async with a_town(a_class(), a_pool(budget=100_000), a_policy(clusters=clusters), a_service(replicas=120, cores=4)) as town:
+        async with a_town(
+            a_class(), a_pool(budget=100_000), a_policy(clusters=clusters), a_service(replicas=120, cores=4)
+        ) as town:
             before = await town.store.revision()
             await town.services.reconcile(FLEET)
             await town.caught_up()

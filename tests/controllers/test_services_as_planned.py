@@ -31,18 +31,30 @@ def stored(world: World) -> list[Kind]:
 async def committed(town: Town) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
     """Where services are and for how much, machines, and what each ledger pays."""
     where = {
-        f"default/{each.metadata.name}": {(placed.pool, placed.cluster, placed.node): placed.replicas for placed in each.status.placements}
+        f"default/{each.metadata.name}": {
+            (placed.pool, placed.cluster, placed.node): placed.replicas for placed in each.status.placements
+        }
         for each in town.all(LatticeService)
     }
-    machines = {each.metadata.name: dict(each.spec.nodes) for each in town.all(LatticeCluster) if each.spec.nodes}
-    rates = {each.metadata.name: each.status.committed_micros for each in town.all(LatticeLedger) if each.status.committed_micros}
+    machines = {
+        each.metadata.name: dict(each.spec.nodes) for each in town.all(LatticeCluster) if each.spec.nodes
+    }
+    rates = {
+        each.metadata.name: each.status.committed_micros
+        for each in town.all(LatticeLedger)
+        if each.status.committed_micros
+    }
     return where, machines, rates
 
 
 def shares(town: Town) -> dict[str, int]:
     found: dict[str, int] = {}
     for each in town.all(LatticeService):
-        costs = [placed.cost.hourly for placed in each.status.placements if placed.cost and placed.cost.hourly is not None]
+        costs = [
+            placed.cost.hourly
+            for placed in each.status.placements
+            if placed.cost and placed.cost.hourly is not None
+        ]
         if costs:
             found[f"default/{each.metadata.name}"] = sum(map(micros, costs))
     return found
@@ -58,7 +70,9 @@ def test_what_is_committed_is_what_plan_said(world: World) -> None:
             await town.services.reconcile(FLEET)
             await town.caught_up()
             where, machines, rates = await committed(town)
-            assert {name: each for name, each in where.items() if each} == {name: dict(each) for name, each in said.where.items()}
+            assert {name: each for name, each in where.items() if each} == {
+                name: dict(each) for name, each in said.where.items()
+            }
             assert machines == {name: dict(each) for name, each in said.clusters.items()}
             assert rates == {name: rate for name, rate in said.fleet.committed.items() if rate}
             assert shares(town) == {name: said.costs.get(name, 0) for name in said.where}
@@ -87,7 +101,9 @@ def test_one_service_more_goes_where_plan_said_and_costs_what_it_said(world: Wor
             await town.services.reconcile(FLEET)
             await town.caught_up()
             where, machines, rates = await committed(town)
-            assert {name: each for name, each in where.items() if each} == {name: dict(each) for name, each in said.after.where.items()}
+            assert {name: each for name, each in where.items() if each} == {
+                name: dict(each) for name, each in said.after.where.items()
+            }
             assert machines == {name: dict(each) for name, each in said.after.clusters.items()}
             assert rates == {name: rate for name, rate in said.after.fleet.committed.items() if rate}
 

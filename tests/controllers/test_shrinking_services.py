@@ -45,11 +45,19 @@ async def scatter(town: Town, choices: Sequence[int]) -> None:
 def a_set(several: Sequence[Shape], *, after: bool) -> list[LatticeService]:
     """Those that have any replicas."""
     named = zip(NAMES, several, strict=True)
-    return [a_service(name, replicas=each[after], cores=each[2], priority=each[3]) for name, each in named if each[after]]
+    return [
+        a_service(name, replicas=each[after], cores=each[2], priority=each[3])
+        for name, each in named
+        if each[after]
+    ]
 
 
 @EXAMPLES
-@given(several=st.tuples(shapes(), shapes(), shapes()), choices=st.tuples(*[st.integers(0, 9)] * 15), fewest=st.integers(1, 2))
+@given(
+    several=st.tuples(shapes(), shapes(), shapes()),
+    choices=st.tuples(*[st.integers(0, 9)] * 15),
+    fewest=st.integers(1, 2),
+)
 def test_services_that_shrink_or_go_at_once_leave_the_machines_that_the_plan_says(
     several: Sequence[Shape], choices: Sequence[int], fewest: int
 ) -> None:
@@ -66,7 +74,9 @@ def test_services_that_shrink_or_go_at_once_leave_the_machines_that_the_plan_say
             before, wanted = stated(town), a_set(several, after=True)
             note(str([(each.metadata.name, each.status.binding.node) for each in town.all(LatticeWorkload)]))
             gone = sorted({*NAMES} - {each.metadata.name for each in wanted})
-            said = plan(seen(town, NOBODY), wanted, [("LatticeService", "default", name) for name in gone]).after
+            said = plan(
+                seen(town, NOBODY), wanted, [("LatticeService", "default", name) for name in gone]
+            ).after
             assert said is not None
             for name in gone:
                 await town.remove(LatticeService, name, "default")

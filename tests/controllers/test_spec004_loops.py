@@ -23,7 +23,12 @@ def test_disk_is_asked_for_counted_and_given_back() -> None:
     async def script(world: Nodes, clock: VirtualClock) -> None:
         room = {"allocatable": {"cpu": 8000, "memory": 8 * GI, "storage": 10 * GI}}
         await world.add(a_free_node("n1", status=room))
-        await world.add(*(an_asking(name, containers={"main": {"command": ["x"]}}, requests={"storage": "6Gi"}) for name in ("a", "b")))
+        await world.add(
+            *(
+                an_asking(name, containers={"main": {"command": ["x"]}}, requests={"storage": "6Gi"})
+                for name in ("a", "b")
+            )
+        )
         async with acting(world.store, clock) as one:
             await one.look()
             [first] = await world.bindings()
@@ -85,10 +90,20 @@ def test_the_record_is_what_was_declared_and_what_became_of_it() -> None:
         assert "spec" not in record["status"]
         status = record["status"]
         assert status["binding"]["node"] == "n1"
-        assert (status["actualState"], status["failureReason"], status["lastAction"]) == ("Failed", "RUNTIME_ERROR", "BackoffWait")
-        next_at, at = datetime.fromisoformat(status["retry"].pop("nextAt")), datetime.fromisoformat(status["lastActionAt"])
+        assert (status["actualState"], status["failureReason"], status["lastAction"]) == (
+            "Failed",
+            "RUNTIME_ERROR",
+            "BackoffWait",
+        )
+        next_at, at = (
+            datetime.fromisoformat(status["retry"].pop("nextAt")),
+            datetime.fromisoformat(status["lastActionAt"]),
+        )
         assert next_at - at == timedelta(seconds=5)
         assert status["retry"] == {"attempts": 1, "max": 5, "revision": declared.spec.runs, "run": 2}
-        assert (status["appliedRevision"], status["stateSince"]) == (declared.spec.runs, status["lastActionAt"])
+        assert (status["appliedRevision"], status["stateSince"]) == (
+            declared.spec.runs,
+            status["lastActionAt"],
+        )
 
     play(script)

@@ -37,29 +37,57 @@ def a_pool(provider: str = "local", **spec: Any) -> LatticePool:
 
 
 def a_cluster(nodes: int, pool: str = "north", provider: str = "local") -> LatticeCluster:
-    return a(LatticeCluster, f"{pool}-001", spec={"pool": pool, "provider": provider, "region": "north", "nodes": {"nano": nodes}})
+    return a(
+        LatticeCluster,
+        f"{pool}-001",
+        spec={"pool": pool, "provider": provider, "region": "north", "nodes": {"nano": nodes}},
+    )
 
 
 LOGIN = {"login": {"credentials": {"secretRef": "keys"}}}
-KEYS = a(Secret, "keys", "lattice-system", data={"AWS_ACCESS_KEY_ID": "YQ==", "AWS_SECRET_ACCESS_KEY": "YQ=="})
+KEYS = a(
+    Secret, "keys", "lattice-system", data={"AWS_ACCESS_KEY_ID": "YQ==", "AWS_SECRET_ACCESS_KEY": "YQ=="}
+)
 CLOUD = a(CloudInfrastructure, "aws", spec={"provider": "aws", "regions": {"us-east-1": {}, "eu-west-1": {}}})
 DATA_CENTER = {"provider": "local", "location": {"name": "dc", "region": "dc"}, "capacity": {"nodes": 4}}
 
 CASES: dict[str, tuple[list[Kind], str, str, str, str]] = {
     "usable": ([a_pool(), NANO], "Ready", "True", "Usable", ""),
-    "no adapter": ([a_pool("gcp"), NANO], "Ready", "False", "ProviderUnavailable", "no adapter here makes machines of provider gcp"),
+    "no adapter": (
+        [a_pool("gcp"), NANO],
+        "Ready",
+        "False",
+        "ProviderUnavailable",
+        "no adapter here makes machines of provider gcp",
+    ),
     "a class that is not there": ([a_pool()], "ReferencesResolved", "False", "NodeClassNotFound", "nano"),
     "all resolved": ([a_pool(), NANO], "ReferencesResolved", "True", "Resolved", ""),
     "needs no login": ([a_pool(), NANO], "CredentialsValid", "True", "NotNeeded", ""),
-    "no such secret": ([a_pool("aws", **LOGIN), NANO], "CredentialsValid", "False", "SecretNotFound", "lattice-system/keys"),
+    "no such secret": (
+        [a_pool("aws", **LOGIN), NANO],
+        "CredentialsValid",
+        "False",
+        "SecretNotFound",
+        "lattice-system/keys",
+    ),
     "secret without the keys": (
-        [a_pool("aws", **LOGIN), NANO, a(Secret, "keys", "lattice-system", data={"AWS_ACCESS_KEY_ID": "YQ=="})],
+        [
+            a_pool("aws", **LOGIN),
+            NANO,
+            a(Secret, "keys", "lattice-system", data={"AWS_ACCESS_KEY_ID": "YQ=="}),
+        ],
         "CredentialsValid",
         "False",
         "KeysMissing",
         "lacks AWS_SECRET_ACCESS_KEY",
     ),
-    "secret with the keys": ([a_pool("aws", **LOGIN), NANO, KEYS], "CredentialsValid", "True", "KeysFound", ""),
+    "secret with the keys": (
+        [a_pool("aws", **LOGIN), NANO, KEYS],
+        "CredentialsValid",
+        "True",
+        "KeysFound",
+        "",
+    ),
     "nearly full": (
         [a_pool(capacity={"maxNodes": 5}), NANO, a_cluster(4)],
         "CapacityPressure",
@@ -67,9 +95,27 @@ CASES: dict[str, tuple[list[Kind], str, str, str, str]] = {
         "NearlyFull",
         "20% capacity available",
     ),
-    "room left": ([a_pool(capacity={"maxNodes": 5}), NANO, a_cluster(3)], "CapacityPressure", "False", "RoomLeft", "40%"),
-    "within budget": ([a_pool(budget={"maxMonthlyCost": 1000}), NANO, a_cluster(1)], "BudgetExceeded", "False", "WithinBudget", ""),
-    "over budget": ([a_pool(budget={"maxMonthlyCost": 10}), NANO, a_cluster(1)], "BudgetExceeded", "True", "HardLimit", "of $10"),
+    "room left": (
+        [a_pool(capacity={"maxNodes": 5}), NANO, a_cluster(3)],
+        "CapacityPressure",
+        "False",
+        "RoomLeft",
+        "40%",
+    ),
+    "within budget": (
+        [a_pool(budget={"maxMonthlyCost": 1000}), NANO, a_cluster(1)],
+        "BudgetExceeded",
+        "False",
+        "WithinBudget",
+        "",
+    ),
+    "over budget": (
+        [a_pool(budget={"maxMonthlyCost": 10}), NANO, a_cluster(1)],
+        "BudgetExceeded",
+        "True",
+        "HardLimit",
+        "of $10",
+    ),
 }
 
 
@@ -109,7 +155,11 @@ def test_conditions_of_a_pool(case: str) -> None:
 def test_a_cloud_of_which_some_regions_are_of_no_use_is_degraded() -> None:
     async def run() -> None:
         scene = Scene()
-        pool = a(LatticePool, "aaa", spec={"provider": {"type": "aws", "region": "eu-west-1"}, "nodeClasses": ["nano"]})
+        pool = a(
+            LatticePool,
+            "aaa",
+            spec={"provider": {"type": "aws", "region": "eu-west-1"}, "nodeClasses": ["nano"]},
+        )
         await scene.put(NANO, pool, CLOUD)
         await looked(scene)
         cloud = await scene.get(CloudInfrastructure, "aws")
@@ -124,8 +174,18 @@ def test_a_cloud_of_which_some_regions_are_of_no_use_is_degraded() -> None:
 def test_use_and_money_of_everything_that_a_cluster_is_made_of() -> None:
     async def run() -> None:
         scene = Scene()
-        workload = {"containers": {"main": {"command": ["true"]}}, "cluster": "north-001", "service": "web", "requests": {"cpu": "500m"}}
-        await scene.put(NANO, a_pool(capacity={"maxNodes": 8}), a_cluster(2), a(LatticeWorkload, "web-0", "default", spec=workload))
+        workload = {
+            "containers": {"main": {"command": ["true"]}},
+            "cluster": "north-001",
+            "service": "web",
+            "requests": {"cpu": "500m"},
+        }
+        await scene.put(
+            NANO,
+            a_pool(capacity={"maxNodes": 8}),
+            a_cluster(2),
+            a(LatticeWorkload, "web-0", "default", spec=workload),
+        )
         await scene.put(a(StaticInfrastructure, "dc", spec=DATA_CENTER), a_cluster(3, "dc"))
         await looked(scene)
         pool, cluster = await scene.get(LatticePool, "north"), await scene.get(LatticeCluster, "north-001")
@@ -135,8 +195,16 @@ def test_use_and_money_of_everything_that_a_cluster_is_made_of() -> None:
         assert static is not None
         assert kind is not None
         assert pool.status.capacity is not None
-        assert (pool.status.capacity.allocated_nodes, pool.status.clusters[0].services, pool.status.next_cluster_sequence) == (2, 1, 2)
-        assert (cluster.status.workloads, cluster.status.services, str(cluster.status.cost.hourly)) == (1, 1, "0.2")  # type: ignore[union-attr]
+        assert (
+            pool.status.capacity.allocated_nodes,
+            pool.status.clusters[0].services,
+            pool.status.next_cluster_sequence,
+        ) == (2, 1, 2)
+        assert (cluster.status.workloads, cluster.status.services, str(cluster.status.cost.hourly)) == (
+            1,
+            1,
+            "0.2",
+        )  # type: ignore[union-attr]
         assert str(cluster.status.utilization.cores) == "0.25"  # type: ignore[union-attr]
         assert static.status.utilization.nodes.used == 3  # type: ignore[union-attr]
         assert kind.status.nodes == 5
@@ -149,7 +217,11 @@ def test_nothing_is_written_while_only_time_passes_and_money_trickles() -> None:
         scene = Scene()
         spending = {"committedMicros": 100_000, "month": "2026-01", "asOf": "2026-01-01T00:00:00.000000Z"}
         machines = {"north-001": [{"nodeClass": "nano", "count": 1, "micros": 100_000}]}
-        budget = {"budget": {"kind": "LatticePool", "name": "north"}, "limitMicros": 1_000_000_000, "hard": True}
+        budget = {
+            "budget": {"kind": "LatticePool", "name": "north"},
+            "limitMicros": 1_000_000_000,
+            "hard": True,
+        }
         ledger = a(LatticeLedger, "pool.north", spec=budget, status={**spending, "machines": machines})
         await scene.put(NANO, a_pool(budget={"maxMonthlyCost": 1000}), a_cluster(1), ledger)
         supply = Supply(await scene.office(), HERE, pause=0, aside=at_once)
@@ -200,18 +272,34 @@ def test_nothing_of_a_login_is_told() -> None:
 
     async def main() -> None:
         scene = Scene()
-        login = a(Secret, "keys", "lattice-system", data={"AWS_ACCESS_KEY_ID": opens, "odd": opens}, stringData={"more": opens})
-        cloud = a(CloudInfrastructure, "aws", spec={"provider": "aws", "regions": {"us-east-1": {}}, "credentialsRef": {"name": "keys"}})
+        login = a(
+            Secret,
+            "keys",
+            "lattice-system",
+            data={"AWS_ACCESS_KEY_ID": opens, "odd": opens},
+            stringData={"more": opens},
+        )
+        cloud = a(
+            CloudInfrastructure,
+            "aws",
+            spec={"provider": "aws", "regions": {"us-east-1": {}}, "credentialsRef": {"name": "keys"}},
+        )
         await scene.put(a_pool("aws", **LOGIN), NANO, login, cloud)
         office = await scene.office()
         async with acting(office, Supply(office, HERE, pause=0, aside=at_once).loop()):
             await scene.clock.advance(60)
         for kind in KINDS:
             if kind is not Secret:
-                assert opens.encode() not in b"".join(each.value for each in (await scene.store.list(kind.resource.id)).entries)
+                assert opens.encode() not in b"".join(
+                    each.value for each in (await scene.store.list(kind.resource.id)).entries
+                )
         pool = await scene.get(LatticePool, "north")
         assert pool is not None
         found = next(each for each in pool.status.conditions if each.type == "CredentialsValid")
-        assert (found.status, found.reason, "lacks AWS_SECRET_ACCESS_KEY" in found.message) == ("False", "KeysMissing", True)
+        assert (found.status, found.reason, "lacks AWS_SECRET_ACCESS_KEY" in found.message) == (
+            "False",
+            "KeysMissing",
+            True,
+        )
 
     asyncio.run(main())

@@ -20,9 +20,19 @@ def test_everything_can_be_set() -> None:
         missing_grace=1.5, start_grace=9, stop_grace=6, reconcile_workers=3,
     )  # fmt: skip
     times, waits = node_times(settings), graces(settings)
-    assert (times.heartbeat, times.not_ready_after, times.replace_after, times.eviction_pause) == (1, 4, 12, 0.5)
+    assert (times.heartbeat, times.not_ready_after, times.replace_after, times.eviction_pause) == (
+        1,
+        4,
+        12,
+        0.5,
+    )
     assert (waits.missing, waits.start, waits.stop) == (1.5, 9, 6)
-    assert (waits.retry.first, waits.retry.longest, waits.retry.attempts, waits.retry.steady) == (0.5, 3, 2, 6)
+    assert (waits.retry.first, waits.retry.longest, waits.retry.attempts, waits.retry.steady) == (
+        0.5,
+        3,
+        2,
+        6,
+    )
     assert pace(settings).workers == 3
 
 

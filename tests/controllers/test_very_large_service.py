@@ -13,7 +13,9 @@ from lattice.placement.greedy import incremental as series
 
 MOST = 100_000  # replicas that a service may have
 OTHERS = 20
-LOOKS = 10 * OTHERS  # at the whole fleet, for all of them together: each costs milliseconds where there are thousands of pools
+LOOKS = (
+    10 * OTHERS
+)  # at the whole fleet, for all of them together: each costs milliseconds where there are thousands of pools
 
 
 @pytest.mark.timeout(120)
@@ -22,10 +24,14 @@ LOOKS = 10 * OTHERS  # at the whole fleet, for all of them together: each costs 
     [
         pytest.param({}, MOST, id="all of it fits"),
         pytest.param({"capacity": {"maxNodes": 300}}, 12_000, id="its pool is full before"),
-        pytest.param({"budget": 5000}, 1320, id="its budget is used up before"),  # 744 hours of January at $0.20 for 40 of them
+        pytest.param(
+            {"budget": 5000}, 1320, id="its budget is used up before"
+        ),  # 744 hours of January at $0.20 for 40 of them
     ],
 )
-def test_others_are_placed_in_the_round_in_which_a_very_large_one_is(monkeypatch: Any, limits: dict[str, Any], placed: int) -> None:
+def test_others_are_placed_in_the_round_in_which_a_very_large_one_is(
+    monkeypatch: Any, limits: dict[str, Any], placed: int
+) -> None:
     looked = [0]
 
     def counted(*asked: Any) -> Any:
@@ -41,8 +47,12 @@ def test_others_are_placed_in_the_round_in_which_a_very_large_one_is(monkeypatch
         async with a_town(a_class(), *pools, large, *others) as town:
             await town.services.reconcile(FLEET)
             await town.caught_up()
-            found = {each.metadata.name: each.status.placements for each in town.office.copy(LatticeService).all()}
-            counts = {name: sum(each.replicas or 0 for each in placements) for name, placements in found.items()}
+            found = {
+                each.metadata.name: each.status.placements for each in town.office.copy(LatticeService).all()
+            }
+            counts = {
+                name: sum(each.replicas or 0 for each in placements) for name, placements in found.items()
+            }
             assert counts.pop("aaa") == placed
             assert set(counts.values()) == {2}
             assert len(counts) == OTHERS

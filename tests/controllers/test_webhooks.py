@@ -98,8 +98,18 @@ async def hook(folder: Path) -> AsyncIterator[Hook]:
 LOOPBACK = networks("127.0.0.1/32,::1/128")
 
 
-async def say(found: Hook, path: str, *, allowed: Any = LOOPBACK, host: str = "localhost", timeout: float = 5.0, trusted: str = "") -> None:
-    await Webhooks(allowed, trusted or found.trusted).post(f"https://{host}:{found.port}{path}", {"message": "hello"}, timeout)
+async def say(
+    found: Hook,
+    path: str,
+    *,
+    allowed: Any = LOOPBACK,
+    host: str = "localhost",
+    timeout: float = 5.0,
+    trusted: str = "",
+) -> None:
+    await Webhooks(allowed, trusted or found.trusted).post(
+        f"https://{host}:{found.port}{path}", {"message": "hello"}, timeout
+    )
 
 
 def test_what_is_said_arrives_over_verified_tls(tmp_path: Path) -> None:
@@ -124,14 +134,18 @@ REFUSED = {
 def test_the_inside_is_not_called(case: str, tmp_path: Path) -> None:
     async def run() -> None:
         async with hook(tmp_path) as found:
-            with pytest.raises(Unavailable if case == "as a number" else Denied):  # a host that is a number is no address to aiohttp
+            with pytest.raises(
+                Unavailable if case == "as a number" else Denied
+            ):  # a host that is a number is no address to aiohttp
                 await say(found, "/ok", allowed=(), **REFUSED[case])
             assert found.seen == []
 
     asyncio.run(run())
 
 
-def test_a_name_that_means_something_else_a_moment_later_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_means_something_else_a_moment_later_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def run() -> None:
         async with hook(tmp_path) as found:
             answers = iter(["198.51.100.7", "127.0.0.1", "127.0.0.1"])
@@ -142,7 +156,11 @@ def test_a_name_that_means_something_else_a_moment_later_changes_nothing(tmp_pat
                 return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
 
             monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
-            monkeypatch.setattr(webhooks, "address_problem", lambda text, _: "" if str(ip_address(text)) == "198.51.100.7" else "inside")
+            monkeypatch.setattr(
+                webhooks,
+                "address_problem",
+                lambda text, _: "" if str(ip_address(text)) == "198.51.100.7" else "inside",
+            )
             connected: list[Any] = []
 
             async def connect(_: Any, address: Any) -> None:
@@ -159,7 +177,9 @@ def test_a_name_that_means_something_else_a_moment_later_changes_nothing(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("path", "words"), [("/moved", "answered 302"), ("/broken", "answered 500"), ("/slow", "did not answer within 0.3 s")], ids=str
+    ("path", "words"),
+    [("/moved", "answered 302"), ("/broken", "answered 500"), ("/slow", "did not answer within 0.3 s")],
+    ids=str,
 )
 def test_trouble_is_told_without_the_other_sides_words(path: str, words: str, tmp_path: Path) -> None:
     async def run() -> None:

@@ -38,9 +38,13 @@ async def storm(world: World, chance: random.Random, number: int) -> None:
             agent.end(chance.choice(sorted(agent.live)))
         case "stop" | "start" as what if world.is_there(path):
             state = "Stopped" if what == "stop" else "Running"
-            await world.change(LatticeWorkload, path, lambda spec: msgspec.structs.replace(spec, desired_state=state))
+            await world.change(
+                LatticeWorkload, path, lambda spec: msgspec.structs.replace(spec, desired_state=state)
+            )
         case "revise" if world.is_there(path):
-            await world.change(LatticeWorkload, path, lambda spec: msgspec.structs.replace(spec, revision=f"{number:024x}"))
+            await world.change(
+                LatticeWorkload, path, lambda spec: msgspec.structs.replace(spec, revision=f"{number:024x}")
+            )
         case "lead":
             await world.lead(f"server-{number}")
         case "drain":
@@ -81,7 +85,9 @@ def test_storms(seed: int) -> None:
             agent.connect()
         await world.run(400)
         for path in (f"default/{name}" for name in "abcd" if world.is_there(f"default/{name}")):
-            runs = desired(world, path) == "Running" and world.workload(path).status.last_action != "MarkFailed"
+            runs = (
+                desired(world, path) == "Running" and world.workload(path).status.last_action != "MarkFailed"
+            )
             assert world.live(path) == ([world.where(path)] if runs else []), (path, world.workload(path))
             assert desired(world, path) != "Deleted"
         gone = [path for agent in world.agents.values() for path in agent.holds if not world.is_there(path)]

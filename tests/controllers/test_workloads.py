@@ -38,7 +38,9 @@ def wants(state: str) -> Callable[[Any], Any]:
 
 def runs(*command: str) -> Callable[[Any], Any]:
     def change(spec: Any) -> Any:
-        return msgspec.structs.replace(spec, containers={"main": msgspec.structs.replace(spec.containers["main"], command=command)})
+        return msgspec.structs.replace(
+            spec, containers={"main": msgspec.structs.replace(spec.containers["main"], command=command)}
+        )
 
     return change
 
@@ -153,7 +155,11 @@ def test_asking_to_retry_what_has_not_failed_changes_nothing() -> None:
         status = world.workload().status
         await world.annotate(W, {RETRY_REQUESTED: "now"})
         await world.run(10)
-        assert (world.workload().status, world.workload().metadata.annotations, len(agent.starts)) == (status, {}, 1)
+        assert (world.workload().status, world.workload().metadata.annotations, len(agent.starts)) == (
+            status,
+            {},
+            1,
+        )
 
     play(script)
 
@@ -209,7 +215,11 @@ def test_a_deleted_one_leaves_its_node_then_the_store() -> None:
 
 
 @pytest.mark.parametrize(
-    "state", [pytest.param("unbound", id="that has no node"), pytest.param("silent", id="whose node is silent stays until it is back")]
+    "state",
+    [
+        pytest.param("unbound", id="that has no node"),
+        pytest.param("silent", id="whose node is silent stays until it is back"),
+    ],
 )
 def test_deleting_one(state: str) -> None:
     async def script(world: World) -> None:
@@ -235,7 +245,11 @@ def test_one_held_by_somebody_else_is_let_go_of_once() -> None:
     async def script(world: World) -> None:
         await world.join("n1")
         found = a_workload()
-        await world.add(msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, finalizers=("other/one",))))
+        await world.add(
+            msgspec.structs.replace(
+                found, metadata=msgspec.structs.replace(found.metadata, finalizers=("other/one",))
+            )
+        )
         await world.run(1)
         await world.doom(LatticeWorkload, W)
         await world.run(3)
@@ -248,8 +262,12 @@ def test_one_held_by_somebody_else_is_let_go_of_once() -> None:
     play(script)
 
 
-@pytest.mark.parametrize(("disconnect", "earliest"), [pytest.param(KEEPS, 120, id="keep"), pytest.param(STOPS, 120, id="stop")])
-def test_what_a_silent_node_ran_starts_elsewhere_after_two_minutes(disconnect: dict[str, str], earliest: float) -> None:
+@pytest.mark.parametrize(
+    ("disconnect", "earliest"), [pytest.param(KEEPS, 120, id="keep"), pytest.param(STOPS, 120, id="stop")]
+)
+def test_what_a_silent_node_ran_starts_elsewhere_after_two_minutes(
+    disconnect: dict[str, str], earliest: float
+) -> None:
     async def script(world: World) -> None:
         first, second = await world.join("n1"), await world.join("n2")
         await world.add(a_workload(disconnect=disconnect))
@@ -288,7 +306,12 @@ def test_one_that_comes_back_in_time_goes_on_undisturbed() -> None:
         await world.run(100)
         agent.connect()
         await world.run(200)
-        assert (world.where(), sum(agent.starts.values()), attempts(world), shown(world)[0]) == ("n1", 1, 0, "Running")
+        assert (world.where(), sum(agent.starts.values()), attempts(world), shown(world)[0]) == (
+            "n1",
+            1,
+            0,
+            "Running",
+        )
 
     play(script)
 
@@ -362,7 +385,11 @@ def test_one_of_the_same_name_made_anew_is_another() -> None:
         agent.connect()
         await world.run(2)
         held = agent.holds[W]
-        assert (held.uid, held.state, shown(world)[0]) == (world.workload().metadata.uid, "Running", "Running")
+        assert (held.uid, held.state, shown(world)[0]) == (
+            world.workload().metadata.uid,
+            "Running",
+            "Running",
+        )
 
     play(script)
 
@@ -386,13 +413,19 @@ def test_a_server_that_leads_no_more_writes_nothing() -> None:
 
 def test_each_action_is_counted_once() -> None:
     async def script(world: World) -> None:
-        counted = {name: RECONCILIATION_ACTIONS.labels(name)._value.get() for name in ("Apply", "Recreate", "BackoffWait", "Delete")}
+        counted = {
+            name: RECONCILIATION_ACTIONS.labels(name)._value.get()
+            for name in ("Apply", "Recreate", "BackoffWait", "Delete")
+        }
         await world.join("n1", fails={W: ["RUNTIME_ERROR"]})
         await world.add(a_workload())
         await world.run(10)
         await world.doom(LatticeWorkload, W)
         await world.run(2)
-        assert {name: RECONCILIATION_ACTIONS.labels(name)._value.get() - before for name, before in counted.items()} == {
+        assert {
+            name: RECONCILIATION_ACTIONS.labels(name)._value.get() - before
+            for name, before in counted.items()
+        } == {
             "Apply": 1,
             "Recreate": 1,
             "BackoffWait": 1,
@@ -408,9 +441,13 @@ def test_one_that_has_to_make_room_stops_first_and_then_waits_for_another_node()
         await world.add(a_workload())
         await world.run(1)
         entry = await world.entry(LatticeWorkload, W)
-        told = Condition(type="Leaving", status="True", reason="Preempted", message="it makes room for default/more")
+        told = Condition(
+            type="Leaving", status="True", reason="Preempted", message="it makes room for default/more"
+        )
         status = world.workload().status
-        await world.store.commit([with_status(entry, msgspec.structs.replace(status, conditions=(*status.conditions, told)))])
+        await world.store.commit(
+            [with_status(entry, msgspec.structs.replace(status, conditions=(*status.conditions, told)))]
+        )
         await world.run(1)
         assert [each.type for each in world.workload().status.conditions] == ["Ready"]
         assert (await world.events("w"))[-3:] == ["WorkloadStopping", "Rescheduled", "WorkloadApplied"]

@@ -55,12 +55,24 @@ def a_node(name: str, **spec: Any) -> LatticeNode:
 
 
 def a_service(name: str, least: int) -> LatticeService:
-    return obj(LatticeService, name, {"containers": {"main": {"command": ["run"]}}, "replicas": {"min": least}}, namespace="default")
+    return obj(
+        LatticeService,
+        name,
+        {"containers": {"main": {"command": ["run"]}}, "replicas": {"min": least}},
+        namespace="default",
+    )
 
 
-def obj(kind: Any, name: str, spec: dict[str, Any], *, namespace: str = "", status: dict[str, Any] | None = None) -> Any:
+def obj(
+    kind: Any, name: str, spec: dict[str, Any], *, namespace: str = "", status: dict[str, Any] | None = None
+) -> Any:
     metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
-    body = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind, "metadata": metadata, "spec": spec}
+    body = {
+        "apiVersion": kind.resource.api_version,
+        "kind": kind.resource.kind,
+        "metadata": metadata,
+        "spec": spec,
+    }
     return msgspec.convert(body | ({"status": status} if status else {}), kind)
 
 
@@ -70,7 +82,9 @@ class Agent:
 
     name: str
     world: "World"
-    fails: dict[str, list[str]] = field(default_factory=dict)  # by path: reasons with which the next starts fail
+    fails: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # by path: reasons with which the next starts fail
     hangs: set[str] = field(default_factory=set)  # paths that never get beyond Starting, nor stop
     usage: Usage | None = None
     delay: float = 0.1
@@ -104,14 +118,18 @@ class Agent:
         self._become(path, "Failed", failure=failure, log=log)
 
     def say(self, beat: Beat) -> None:
-        if self.session is not None and self.world.presence.hear(self.session, replace(beat, order=self._carried)):
+        if self.session is not None and self.world.presence.hear(
+            self.session, replace(beat, order=self._carried)
+        ):
             self._answered = self.world.clock.monotonic()
 
     def tell(self, path: str) -> None:
         order = self.world.orders_of(self.name).get(path)
         if self.session is None or order == self.sent.get(path):
             return
-        self.sent = {name: each for name, each in self.sent.items() if name != path} | ({path: order} if order else {})
+        self.sent = {name: each for name, each in self.sent.items() if name != path} | (
+            {path: order} if order else {}
+        )
         if number := self.world.presence.order(self.session, {path: order}):
             self._orders.put_nowait((number, {path: order}, False))
 
@@ -195,24 +213,39 @@ class Binder:
         return Loop(self, self.office.clock, self.office.rng, everything, sources)
 
     async def reconcile(self, key: str) -> Again | None:
-        entry, found = self.office.copy(LatticeWorkload).entry(key), self.office.copy(LatticeWorkload).get(key)
+        entry, found = (
+            self.office.copy(LatticeWorkload).entry(key),
+            self.office.copy(LatticeWorkload).get(key),
+        )
         if entry is None or found is None or found.status.binding or found.metadata.deletion_timestamp:
             return None
-        asks = decide(Situation(found.spec.desired_state, found.spec.runs, self.office.clock.now(), "None", retry=found.status.retry))
+        asks = decide(
+            Situation(
+                found.spec.desired_state,
+                found.spec.runs,
+                self.office.clock.now(),
+                "None",
+                retry=found.status.retry,
+            )
+        )
         node = self._node()
         if asks.action is not Action.ASSIGN or node is None:
             return Again(asks.again) if asks.again else None
         status = msgspec.structs.replace(
             found.status,
             binding=Binding(node=node.metadata.name, uid=node.metadata.uid, term=self.office.term.number),
-            allocated_ports=allocated(found.spec.containers, [each for each in PORTS if str(each) not in node.status.taken_ports]),
+            allocated_ports=allocated(
+                found.spec.containers, [each for each in PORTS if str(each) not in node.status.taken_ports]
+            ),
             last_action=str(Action.ASSIGN),
             last_action_at=written(self.office.clock.now()),
         )
         put = with_status(entry, status)
         if FINALIZER not in found.metadata.finalizers:
             held = [*found.metadata.finalizers, FINALIZER]
-            put = with_metadata(Entry(entry.key, put.value, entry.revision), lambda metadata: metadata | {"finalizers": held})
+            put = with_metadata(
+                Entry(entry.key, put.value, entry.revision), lambda metadata: metadata | {"finalizers": held}
+            )
         place = self.office.copy(LatticeNode).entry(path_of(node))
         assert place is not None
         counted = msgspec.structs.replace(node.status, workloads=(node.status.workloads or 0) + 1)
@@ -226,7 +259,9 @@ class Binder:
             (
                 each
                 for each, seen in facts
-                if seen.ready and not (seen.cordoned or seen.draining or seen.taints) and not each.metadata.deletion_timestamp
+                if seen.ready
+                and not (seen.cordoned or seen.draining or seen.taints)
+                and not each.metadata.deletion_timestamp
             ),
             None,
         )
@@ -250,7 +285,9 @@ class World:
         term = await self.store.campaign("leader", holder, 1e9)
         assert term is not None
         self.presence = Presence(self.clock)
-        self.office = Office(self.store, self.clock, term, random.Random(7), self.presence, lambda: next(self._uids))  # noqa: S311
+        self.office = Office(
+            self.store, self.clock, term, random.Random(7), self.presence, lambda: next(self._uids)
+        )  # noqa: S311
         self.nodes = Nodes(self.office)
         self.departures = Departures(self.office)
         self.workloads = Workloads(self.office, self.nodes, self.departures, self.graces)
@@ -322,7 +359,9 @@ class World:
         await self.store.commit([with_spec(entry, change(msgspec.json.decode(entry.value, type=kind).spec))])
 
     async def cordon(self, name: str, *, on: bool = True) -> None:
-        await self.change(LatticeNode, f"/{name}", lambda spec: msgspec.structs.replace(spec, unschedulable=on))
+        await self.change(
+            LatticeNode, f"/{name}", lambda spec: msgspec.structs.replace(spec, unschedulable=on)
+        )
 
     async def set_conditions(self, path: str, conditions: tuple[Condition, ...]) -> None:
         entry = await self.entry(LatticeWorkload, path)
@@ -331,14 +370,18 @@ class World:
 
     async def annotate(self, path: str, annotations: dict[str, str]) -> None:
         entry = await self.entry(LatticeWorkload, path)
-        await self.store.commit([with_metadata(entry, lambda metadata: metadata | {"annotations": annotations})])
+        await self.store.commit(
+            [with_metadata(entry, lambda metadata: metadata | {"annotations": annotations})]
+        )
 
     async def doom(self, kind: type[Kind], path: str) -> None:
         entry = await self.entry(kind, path)
         if not msgspec.json.decode(entry.value)["metadata"].get("finalizers"):
             await self.store.commit([Delete(entry.key, entry.revision)])
             return
-        await self.store.commit([with_metadata(entry, lambda metadata: metadata | {"deletionTimestamp": self.office.now})])
+        await self.store.commit(
+            [with_metadata(entry, lambda metadata: metadata | {"deletionTimestamp": self.office.now})]
+        )
 
     def workload(self, path: str = "default/w") -> LatticeWorkload:
         found = self.office.copy(LatticeWorkload).get(path)

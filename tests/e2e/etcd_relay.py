@@ -88,7 +88,14 @@ class _Relay(grpc.GenericRpcHandler):
 
     def _txn(self, raw: bytes, context: Any) -> bytes:
         ask = pb.TxnRequest.FromString(raw)
-        term = next((int(each.value) for each in ask.compare if b"/terms/" in each.key and each.target == pb.Compare.VALUE), 0)
+        term = next(
+            (
+                int(each.value)
+                for each in ask.compare
+                if b"/terms/" in each.key and each.target == pb.Compare.VALUE
+            ),
+            0,
+        )
         if self._fences.believed and _asks_for_the_term(ask):
             return _term_is(ask, self._fences.believed)
         if term:
@@ -104,7 +111,9 @@ class _Relay(grpc.GenericRpcHandler):
 
 def _kept_alive(asks: Iterator[bytes], context: Any) -> Iterator[bytes]:
     for raw in _until_gone(asks):
-        yield pb.LeaseKeepAliveResponse(ID=pb.LeaseKeepAliveRequest.FromString(raw).ID, TTL=3).SerializeToString()
+        yield pb.LeaseKeepAliveResponse(
+            ID=pb.LeaseKeepAliveRequest.FromString(raw).ID, TTL=3
+        ).SerializeToString()
 
 
 def _asks_for_the_term(ask: Any) -> bool:
@@ -113,7 +122,9 @@ def _asks_for_the_term(ask: Any) -> bool:
 
 def _term_is(ask: Any, term: int) -> bytes:
     found = pb.RangeResponse(kvs=[pb.KeyValue(key=ask.success[0].request_range.key, value=b"%d" % term)])
-    answer: bytes = pb.TxnResponse(succeeded=True, responses=[pb.ResponseOp(response_range=found)]).SerializeToString()
+    answer: bytes = pb.TxnResponse(
+        succeeded=True, responses=[pb.ResponseOp(response_range=found)]
+    ).SerializeToString()
     return answer
 
 

@@ -51,7 +51,11 @@ class Ledger:
 
     def longest_wait(self, since: float, until: float, *, but: str = "") -> float:
         """Seconds without an acknowledgement from anybody but one server."""
-        times = [since, *sorted(deed.at for deed in self.done if since <= deed.at <= until and deed.server != but), until]
+        times = [
+            since,
+            *sorted(deed.at for deed in self.done if since <= deed.at <= until and deed.server != but),
+            until,
+        ]
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 
     def kept(self) -> dict[str, Deed]:
@@ -68,7 +72,13 @@ class Writer(threading.Thread):
 
     def __init__(self, server: str, kubeconfig: Path, ledger: Ledger, place: str, most: int) -> None:
         super().__init__(daemon=True)
-        self._server, self._wire, self._ledger, self._place, self._most = server, Wire(kubeconfig), ledger, place, most
+        self._server, self._wire, self._ledger, self._place, self._most = (
+            server,
+            Wire(kubeconfig),
+            ledger,
+            place,
+            most,
+        )
         self._rng = random.Random(f"{server}{place}")  # noqa: S311 - which one goes
         self._number = 0
         self._kept = 0
@@ -113,7 +123,9 @@ class Writer(threading.Thread):
         path = f"{self._place}/{name}"
         self._ledger.unanswered.add(path)
         method, where = ("POST", self._place) if verb == "create" else ("DELETE", path)
-        line.request(method, where, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+        line.request(
+            method, where, None if body is None else json.dumps(body), {"Content-Type": "application/json"}
+        )
         response = line.getresponse()
         answer = json.loads(response.read())
         if response.status >= 500:

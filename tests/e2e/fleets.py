@@ -68,7 +68,11 @@ class Program:
     def said(self, event: str) -> list[dict[str, Any]]:
         """The lines of its log that tell of such an event, oldest first."""
         text = self.log.read_text() if self.log.exists() else ""
-        lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.startswith("{") and line.endswith("\n")]
+        lines = [
+            json.loads(line)
+            for line in text.splitlines(keepends=True)
+            if line.startswith("{") and line.endswith("\n")
+        ]
         return [line for line in lines if line["event"] == event]
 
 
@@ -88,7 +92,11 @@ class Server(Program):
     def start(self) -> None:
         before = len(self.said("serving"))
         super().start()
-        until(lambda: len(self.said("serving")) > before or self._ended(), f"server {self.name} serves", PATIENCE)
+        until(
+            lambda: len(self.said("serving")) > before or self._ended(),
+            f"server {self.name} serves",
+            PATIENCE,
+        )
 
     def _ended(self) -> None:
         assert self.process is not None
@@ -168,7 +176,9 @@ class Fleet:
             token = JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), authority)
             grant = Grant(expires=stamp(datetime.now(UTC) + timedelta(hours=1)), node=name)
             assert wire.post(SECRETS, token_secret(token, grant)).status == 201
-            turned = urls[number % len(urls) :] + urls[: number % len(urls)]  # they begin at different servers
+            turned = (
+                urls[number % len(urls) :] + urls[: number % len(urls)]
+            )  # they begin at different servers
             command = [
                 *LATTICE, "agent", "--server", ",".join(turned), "--join", str(token), "--data-dir", str(self.folder / name), "--runtime", "fake",
                 "--cpu", str(SLOTS / 5), "--memory", "4Gi", "--disk", "4Gi", "--ports", "20000-20199", "--address", "127.0.0.1",
@@ -201,7 +211,11 @@ class Fleet:
 
     def wait_for_agents(self, term: int) -> datetime:
         """When the last of them came to the leader of that term."""
-        until(lambda: len(self.arrivals(term)) == len(self.agents), f"all agents are with the leader of term {term}", PATIENCE)
+        until(
+            lambda: len(self.arrivals(term)) == len(self.agents),
+            f"all agents are with the leader of term {term}",
+            PATIENCE,
+        )
         return max(self.arrivals(term).values())
 
     def wait_until_ready(self) -> None:

@@ -72,22 +72,44 @@ class History(threading.Thread):
 
     def began(self, term: int) -> Happened | None:
         """How that term began, if it did."""
-        return next((each for each in self.everything if each.key == TERM and each.value and int(each.value) == term), None)
+        return next(
+            (each for each in self.everything if each.key == TERM and each.value and int(each.value) == term),
+            None,
+        )
 
     def first_binding(self, term: int) -> Happened | None:
         mark = f'"term":{term}}}'.encode()
-        found = (each for each in self.everything if each.key.startswith(WORKLOADS) and each.value and mark in each.value)
-        return next((each for each in found if (held := _workload(each.value).status.binding) and held.term == term), None)
+        found = (
+            each
+            for each in self.everything
+            if each.key.startswith(WORKLOADS) and each.value and mark in each.value
+        )
+        return next(
+            (each for each in found if (held := _workload(each.value).status.binding) and held.term == term),
+            None,
+        )
 
     def bound(self) -> dict[str, Binding]:
         """By path: what is bound now."""
         with self._lock:
-            found = {key.removeprefix(WORKLOADS): each.value for key, each in self.now.items() if key.startswith(WORKLOADS)}
-        return {path: held for path, value in found.items() if value and (held := _workload(value).status.binding)}
+            found = {
+                key.removeprefix(WORKLOADS): each.value
+                for key, each in self.now.items()
+                if key.startswith(WORKLOADS)
+            }
+        return {
+            path: held for path, value in found.items() if value and (held := _workload(value).status.binding)
+        }
 
     def _follow(self, channel: grpc.Channel) -> None:
-        create = pb.WatchCreateRequest(key=self._prefix.encode(), range_end=f"{self._prefix[:-1]}0".encode(), start_revision=self._seen + 1)
-        self._call = rpc.WatchStub(channel).Watch(self._ask(pb.WatchRequest(create_request=create)), metadata=(("hasleader", "true"),))
+        create = pb.WatchCreateRequest(
+            key=self._prefix.encode(),
+            range_end=f"{self._prefix[:-1]}0".encode(),
+            start_revision=self._seen + 1,
+        )
+        self._call = rpc.WatchStub(channel).Watch(
+            self._ask(pb.WatchRequest(create_request=create)), metadata=(("hasleader", "true"),)
+        )
         for answer in self._call:
             assert not answer.compact_revision, "history was compacted"
             if answer.canceled:
@@ -102,7 +124,9 @@ class History(threading.Thread):
         at = time.monotonic()
         for event in events:
             value = None if event.type == pb.Event.DELETE else event.kv.value
-            happened = Happened(event.kv.mod_revision, event.kv.key.decode().removeprefix(self._prefix), value, at)
+            happened = Happened(
+                event.kv.mod_revision, event.kv.key.decode().removeprefix(self._prefix), value, at
+            )
             self.everything.append(happened)
             with self._lock:
                 self.now[happened.key] = happened
@@ -171,11 +195,15 @@ class Judge:
         if after.term < self.highest:
             self.faults.append(f"{revision}: {path} is bound in term {after.term}, after term {self.highest}")
         if after.term != self.term:
-            self.faults.append(f"{revision}: {path} is bound in term {after.term}, while term {self.term} lasts")
+            self.faults.append(
+                f"{revision}: {path} is bound in term {after.term}, while term {self.term} lasts"
+            )
         self.highest = max(self.highest, after.term)
 
     def _refuse_overcommit(self, revision: int, name: str) -> None:
-        here = [each for each in self.bound.values() if each.status.binding and each.status.binding.node == name]
+        here = [
+            each for each in self.bound.values() if each.status.binding and each.status.binding.node == name
+        ]
         node = self.nodes.get(name)
         if node is None:
             self.faults.extend([f"{revision}: bound to {name}, which is not there"] if here else [])

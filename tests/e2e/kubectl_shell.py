@@ -28,7 +28,13 @@ class Shell:
     def environment(self, who: str) -> dict[str, str]:
         path = f"{self.home}:{os.environ.get('PATH', os.defpath)}"
         # HOME: kubectl keeps what it discovered in there; two versions must not read each other's.
-        return {"PATH": path, "HOME": str(self.home), "KUBECONFIG": str(self.people[who]), "TMPDIR": str(self.home), "LC_ALL": "C.UTF-8"}
+        return {
+            "PATH": path,
+            "HOME": str(self.home),
+            "KUBECONFIG": str(self.people[who]),
+            "TMPDIR": str(self.home),
+            "LC_ALL": "C.UTF-8",
+        }
 
     def run(self, step: Step) -> Outcome:
         return self._watch(step) if step.meanwhile else self._run(step.run, step.who)

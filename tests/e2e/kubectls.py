@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-DEBIAN = Path(__file__).parents[2] / ".tools" / "kubectl-1.20" / "usr" / "bin" / "kubectl"  # put there by `make tools`
+DEBIAN = (
+    Path(__file__).parents[2] / ".tools" / "kubectl-1.20" / "usr" / "bin" / "kubectl"
+)  # put there by `make tools`
 OLDEST = (1, 20)  # what Debian 12 ships, and what CI must have
 
 
@@ -50,11 +52,15 @@ def _installed() -> Iterator[Path]:
 def _version(path: Path) -> tuple[int, int, int] | None:
     """None for what does not run, and for the dispatcher, which would only hand over to one of its siblings."""
     try:
-        done = subprocess.run([path, "version", "--client", "-o", "json"], capture_output=True, timeout=20, check=True)
+        done = subprocess.run(
+            [path, "version", "--client", "-o", "json"], capture_output=True, timeout=20, check=True
+        )
         text = json.loads(done.stdout)["clientVersion"]["gitVersion"]
         if "dispatcher" in text:
             return None
-        major, minor, patch = (int(part) for part in text.removeprefix("v").partition("-")[0].partition("+")[0].split("."))
+        major, minor, patch = (
+            int(part) for part in text.removeprefix("v").partition("-")[0].partition("+")[0].split(".")
+        )
     except (subprocess.SubprocessError, OSError, ValueError, KeyError):
         return None
     return major, minor, patch

@@ -16,7 +16,9 @@ def configure(settings: kopf.OperatorSettings, **_: object) -> None:
 def created(body: kopf.Body, patch: kopf.Patch, name: str, **_: object) -> None:
     patch.metadata.annotations["example.com/created"] = name
     patch.status["phase"] = "Adopted"
-    patch.status["conditions"] = [{"type": "Ready", "status": "True", "reason": "Adopted", "message": "by the operator"}]
+    patch.status["conditions"] = [
+        {"type": "Ready", "status": "True", "reason": "Adopted", "message": "by the operator"}
+    ]
     kopf.info(body, reason="Adopted", message=f"{name} is ours now")
 
 

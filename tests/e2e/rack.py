@@ -15,16 +15,31 @@ LEAST = 2
 
 
 def declared(kind: str, name: str, spec: Object, **metadata: Any) -> Object:
-    return {"apiVersion": "lattice.dev/v1alpha1", "kind": kind, "metadata": {"name": name, **metadata}, "spec": spec}
+    return {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": name, **metadata},
+        "spec": spec,
+    }
 
 
 def supply() -> list[Object]:
     """Three machines that are there already: their agents are started by hand."""
     size = {"cores": 4, "memoryGi": 4, "storageGi": 4}
     return [
-        declared("LatticeNodeClass", "small", {"providers": {"hand": {}}, "resources": size, "costPerHour": {"hand": 0.01}}),
         declared(
-            "LatticePool", "rack", {"provider": {"type": "hand", "region": "here"}, "capacity": {"maxNodes": 3}, "nodeClasses": ["small"]}
+            "LatticeNodeClass",
+            "small",
+            {"providers": {"hand": {}}, "resources": size, "costPerHour": {"hand": 0.01}},
+        ),
+        declared(
+            "LatticePool",
+            "rack",
+            {
+                "provider": {"type": "hand", "region": "here"},
+                "capacity": {"maxNodes": 3},
+                "nodeClasses": ["small"],
+            },
         ),
         declared(
             "LatticePlacementPolicy",
@@ -41,7 +56,11 @@ def web(site: Site, version: str = "1") -> Object:
         "ports": [{"name": "http"}],
         "probes": {"readiness": {"http": {"port": "http"}, "periodSeconds": 1}},
     }
-    spec = {"containers": {"main": container}, "replicas": {"min": LEAST, "max": 4}, "placement": {"resources": {"cores": 0.1}}}
+    spec = {
+        "containers": {"main": container},
+        "replicas": {"min": LEAST, "max": 4},
+        "placement": {"resources": {"cores": 0.1}},
+    }
     return declared("LatticeService", "web", spec, namespace="default", labels={"app": "web"})
 
 
@@ -50,12 +69,22 @@ def strict(site: Site) -> Object:
     return workload(site, "strict", disconnect={"policy": "stop", "stopAfter": "7s"})
 
 
-def workload(site: Site, name: str, *command: str, image: str = "", port: int | None = None, **spec: Any) -> Object:
+def workload(
+    site: Site, name: str, *command: str, image: str = "", port: int | None = None, **spec: Any
+) -> Object:
     """One of its own, of no service."""
-    container: Object = {"env": {"SITE": site.mark}, **({"image": image} if image else {"command": list(command or ("sleep", "100000"))})}
+    container: Object = {
+        "env": {"SITE": site.mark},
+        **({"image": image} if image else {"command": list(command or ("sleep", "100000"))}),
+    }
     if port is not None:
         container["ports"] = [{"name": "main", "port": port}]
-    return declared("LatticeWorkload", name, {"containers": {"main": container}, "requests": {"cpu": "10m"}, **spec}, namespace="default")
+    return declared(
+        "LatticeWorkload",
+        name,
+        {"containers": {"main": container}, "requests": {"cpu": "10m"}, **spec},
+        namespace="default",
+    )
 
 
 @contextlib.contextmanager
@@ -63,7 +92,10 @@ def a_rack(folder: Path) -> Iterator[Site]:
     """A server, the service, and the agents of three nodes; everything that lives is counted, look after look."""
     with Site(folder) as site:
         site.apply(*supply(), web(site))
-        until(lambda: {*RACK} <= {each["metadata"]["name"] for each in site.get(NODES)["items"]}, "the cluster has its nodes")
+        until(
+            lambda: {*RACK} <= {each["metadata"]["name"] for each in site.get(NODES)["items"]},
+            "the cluster has its nodes",
+        )
         together(*(lambda node=node: _join(site, node) for node in RACK))
         with watched(site):
             yield site
@@ -125,7 +157,11 @@ def answering(site: Site, service: str) -> Iterator[list[int]]:
 
 
 def answers(site: Site, service: str) -> int:
-    ports = [port for each in site.replicas(service) for port in each.get("status", {}).get("allocatedPorts", {}).values()]
+    ports = [
+        port
+        for each in site.replicas(service)
+        for port in each.get("status", {}).get("allocatedPorts", {}).values()
+    ]
     return sum(answer(port) == 200 for port in ports)
 
 

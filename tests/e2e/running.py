@@ -116,10 +116,14 @@ class Site:
     folder: Path
     times: Mapping[str, str] = field(default_factory=lambda: dict(TIMES))
     port: int = 0
-    mark: str = field(default_factory=lambda: uuid.uuid4().hex)  # in the environment of everything that runs here
+    mark: str = field(
+        default_factory=lambda: uuid.uuid4().hex
+    )  # in the environment of everything that runs here
     agents: dict[str, Agent] = field(default_factory=dict)
     server: "subprocess.Popen[bytes] | None" = None
-    most: dict[str, int] = field(default_factory=dict)  # copies of each workload that lived at one moment; see `watched`
+    most: dict[str, int] = field(
+        default_factory=dict
+    )  # copies of each workload that lived at one moment; see `watched`
     _mounts: list[Path] = field(default_factory=list)
 
     def __enter__(self) -> Self:
@@ -128,7 +132,10 @@ class Site:
 
     def __exit__(self, *_: object) -> None:
         """Nothing outlives the test, also if it failed."""
-        for each in (*(agent.process for agent in self.agents.values()), *([self.server] if self.server else [])):
+        for each in (
+            *(agent.process for agent in self.agents.values()),
+            *([self.server] if self.server else []),
+        ):
             end(each)
         for pid in [pid for pids in self.live().values() for pid in pids]:
             with contextlib.suppress(ProcessLookupError):
@@ -171,7 +178,11 @@ class Site:
         text = log.read_bytes()[seen:].decode()
         assert self.server is not None
         assert self.server.poll() is None, text
-        lines = [json.loads(each) for each in text.splitlines(keepends=True) if each.startswith("{") and each.endswith("\n")]
+        lines = [
+            json.loads(each)
+            for each in text.splitlines(keepends=True)
+            if each.startswith("{") and each.endswith("\n")
+        ]
         return next((each for each in lines if each.get("event") == "serving"), None)
 
     def kill_server(self) -> None:
@@ -180,14 +191,31 @@ class Site:
 
     def set_clock(self, seconds: float, *nodes: str) -> None:
         """The wall clocks of the server and of the agents of these nodes are wrong by so many seconds from now on."""
-        for log in (self.folder / "server.log", *(self.agents[node].folder.with_suffix(".log") for node in nodes)):
+        for log in (
+            self.folder / "server.log",
+            *(self.agents[node].folder.with_suffix(".log") for node in nodes),
+        ):
             draft = log.with_suffix(".draft")
             draft.write_text(str(seconds))
             draft.rename(_shift(log))
 
-    def lattice(self, *words: str, stdin: str = "", within: float = PATIENCE) -> "subprocess.CompletedProcess[str]":
-        environment = {**os.environ, "LATTICE_KUBECONFIG": str(self.folder / "server" / "kubeconfig"), "NO_COLOR": "1"}
-        return subprocess.run([*LATTICE, *words], env=environment, input=stdin, capture_output=True, text=True, timeout=within, check=False)
+    def lattice(
+        self, *words: str, stdin: str = "", within: float = PATIENCE
+    ) -> "subprocess.CompletedProcess[str]":
+        environment = {
+            **os.environ,
+            "LATTICE_KUBECONFIG": str(self.folder / "server" / "kubeconfig"),
+            "NO_COLOR": "1",
+        }
+        return subprocess.run(
+            [*LATTICE, *words],
+            env=environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=within,
+            check=False,
+        )
 
     def token(self, node: str, *flags: str) -> str:
         made = self.lattice("tokens", "create", "--node", node, *flags)
@@ -210,14 +238,18 @@ class Site:
         """A file system of its own."""
         place = self.folder / name
         place.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], check=True, capture_output=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], check=True, capture_output=True
+        )
         self._mounts.append(place)
         return place
 
     # What the API says
 
     def apply(self, *objects: Object) -> None:
-        done = self.lattice("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
+        done = self.lattice(
+            "apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
     def get(self, path: str) -> Object:
@@ -270,7 +302,10 @@ class Site:
     @property
     def shown(self) -> str:
         """Everything, as people see it; for when it is not as it should be."""
-        return "\n".join(self.lattice(*words, "-A").stdout for words in (("get", "nodes,workloads,services", "-o", "wide"), ("events",)))
+        return "\n".join(
+            self.lattice(*words, "-A").stdout
+            for words in (("get", "nodes,workloads,services", "-o", "wide"), ("events",))
+        )
 
     # What the machine says
 
@@ -280,7 +315,9 @@ class Site:
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
             environment = self.environment(pid)
             if environment.get("SITE") == self.mark and _leads(pid):
-                found.setdefault(environment.get("LATTICE_WORKLOAD", "").removeprefix("default/"), set()).add(pid)
+                found.setdefault(environment.get("LATTICE_WORKLOAD", "").removeprefix("default/"), set()).add(
+                    pid
+                )
         return found
 
     def environment(self, pid: int) -> dict[str, str]:

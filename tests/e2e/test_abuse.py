@@ -10,7 +10,19 @@ from typing import Any
 import grpc
 import pytest
 from servers import Server, running_server
-from wire import APPLY, CLASSES, CONFIGMAPS, MERGE, SERVICES, Answer, Wire, configmap, node_class, refused, service
+from wire import (
+    APPLY,
+    CLASSES,
+    CONFIGMAPS,
+    MERGE,
+    SERVICES,
+    Answer,
+    Wire,
+    configmap,
+    node_class,
+    refused,
+    service,
+)
 
 from lattice.agent.identity import Identity
 from lattice.agent.join import join
@@ -24,7 +36,11 @@ pytestmark = [pytest.mark.xdist_group("abuse"), pytest.mark.timeout(90)]
 
 API = "/apis/lattice.dev/v1alpha1"
 KIND, CORE = {"apiVersion": "lattice.dev/v1alpha1"}, {"apiVersion": "v1"}
-POOLS, CLOUDS, WORKLOADS = f"{API}/latticepools", f"{API}/cloudinfrastructures", f"{API}/namespaces/default/latticeworkloads"
+POOLS, CLOUDS, WORKLOADS = (
+    f"{API}/latticepools",
+    f"{API}/cloudinfrastructures",
+    f"{API}/namespaces/default/latticeworkloads",
+)
 SECRET = "k3Zq-this-opens-the-cloud"
 SECRETS = "/api/v1/namespaces/lattice-system/secrets"
 
@@ -93,8 +109,19 @@ def test_a_nodes_certificate_opens_no_kind_by_no_verb(server: Server, wire: Wire
         home = f"/apis/{resource.api_version}" if resource.group else "/api/v1"
         inside = f"{home}/namespaces/lattice-system" if resource.namespaced else home
         path = f"{inside}/{resource.plural}"
-        asked = [("GET", path), ("GET", f"{path}?watch=1"), ("GET", f"{path}/n1"), ("POST", path), ("PUT", f"{path}/n1")]
-        asked += [("PATCH", f"{path}/n1"), ("DELETE", f"{path}/n1"), ("DELETE", path), ("PATCH", f"{path}/n1/status")]
+        asked = [
+            ("GET", path),
+            ("GET", f"{path}?watch=1"),
+            ("GET", f"{path}/n1"),
+            ("POST", path),
+            ("PUT", f"{path}/n1"),
+        ]
+        asked += [
+            ("PATCH", f"{path}/n1"),
+            ("DELETE", f"{path}/n1"),
+            ("DELETE", path),
+            ("PATCH", f"{path}/n1/status"),
+        ]
         for method, where in asked:
             answer = node.ask(method, where, {} if method in ("POST", "PUT", "PATCH") else None)
             assert answer.status in (403, 404), (method, where, answer.raw)  # 404: no such part, for anybody
@@ -118,18 +145,29 @@ def test_a_nodes_certificate_opens_no_question_and_no_figures(wire: Wire, node: 
         ("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews"),
         *(("POST", f"{API}/fleet/{question}") for question in (*ASKS, APPLY_PLAN)),
     ]:
-        refused(node.ask(method, path, {"spec": {}} if method == "POST" else None, content_type="application/json"), 403, "Forbidden")
+        refused(
+            node.ask(
+                method, path, {"spec": {}} if method == "POST" else None, content_type="application/json"
+            ),
+            403,
+            "Forbidden",
+        )
     assert wire.revision == before
 
 
-def test_a_nodes_certificate_opens_no_call_of_the_control_service(server: Server, wire: Wire, node: Node) -> None:
+def test_a_nodes_certificate_opens_no_call_of_the_control_service(
+    server: Server, wire: Wire, node: Node
+) -> None:
     before, log = wire.revision, Log(server)
     identity = node.identity
     credentials = grpc.ssl_channel_credentials(identity.authority, identity.key, identity.certificate)
     with grpc.secure_channel(identity.place.agents[0], credentials) as channel:
         stub = rpc.ControlStub(channel)
         for call, request in [
-            (stub.ApplyWorkload, pb.ApplyWorkloadRequest(manifest=json.dumps({"metadata": {"name": "x"}, "spec": {}}))),
+            (
+                stub.ApplyWorkload,
+                pb.ApplyWorkloadRequest(manifest=json.dumps({"metadata": {"name": "x"}, "spec": {}})),
+            ),
             (stub.DeleteWorkload, pb.DeleteWorkloadRequest(name="x")),
             (stub.RetryWorkload, pb.WorkloadName(name="x")),
             (stub.GetWorkload, pb.WorkloadName(name="x")),
@@ -156,13 +194,20 @@ def test_old_tls_is_refused_by_the_server(server: Server, wire: Wire) -> None:
     context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
     old = Wire(server.kubeconfig)
     old._tls = context
-    with pytest.raises(ssl.SSLError, match="(?i)protocol.version|EOF"):  # it is the other side that does not want it
+    with pytest.raises(
+        ssl.SSLError, match="(?i)protocol.version|EOF"
+    ):  # it is the other side that does not want it
         old.get(CLASSES)
     assert wire.get(CLASSES).status == 200
 
 
 def a_pool(**provider: Any) -> dict[str, Any]:
-    return {**KIND, "kind": "LatticePool", "metadata": {"name": "mine"}, "spec": {"provider": {"type": "aws", "region": "r", **provider}}}
+    return {
+        **KIND,
+        "kind": "LatticePool",
+        "metadata": {"name": "mine"},
+        "spec": {"provider": {"type": "aws", "region": "r", **provider}},
+    }
 
 
 def a_cloud(**reference: str) -> dict[str, Any]:
@@ -182,7 +227,9 @@ LOGIN = {"credentials": {"secretRef": "aws-login"}}
         pytest.param("GET", f"{SECRETS}/aws-login", None, id="the secret itself"),
         pytest.param("GET", SECRETS, None, id="all secrets"),
         pytest.param("GET", f"{SECRETS}?watch=1", None, id="a watch of them"),
-        pytest.param("GET", "/api/v1/secrets?fieldSelector=metadata.name%3Daws-login", None, id="by a selector"),
+        pytest.param(
+            "GET", "/api/v1/secrets?fieldSelector=metadata.name%3Daws-login", None, id="by a selector"
+        ),
         pytest.param("GET", "/api/v1/secrets?limit=1", None, id="a page of them"),
     ],
 )
@@ -202,10 +249,22 @@ def test_who_may_not_use_a_login_neither_names_nor_reads_it(
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [
-        pytest.param(CLOUDS, a_cloud(name="token", namespace="team-a"), "spec.credentialsRef.namespace", id="a secret of a team"),
-        pytest.param(CLOUDS, a_cloud(name="x", namespace=""), "spec.credentialsRef.namespace", id="no namespace"),
+        pytest.param(
+            CLOUDS,
+            a_cloud(name="token", namespace="team-a"),
+            "spec.credentialsRef.namespace",
+            id="a secret of a team",
+        ),
+        pytest.param(
+            CLOUDS, a_cloud(name="x", namespace=""), "spec.credentialsRef.namespace", id="no namespace"
+        ),
         pytest.param(CLOUDS, a_cloud(name="../default/x"), "spec.credentialsRef.name", id="a path"),
-        pytest.param(POOLS, a_pool(credentials={"secretRef": "a/b"}), "spec.provider.credentials.secretRef", id="a path in a pool"),
+        pytest.param(
+            POOLS,
+            a_pool(credentials={"secretRef": "a/b"}),
+            "spec.provider.credentials.secretRef",
+            id="a path in a pool",
+        ),
     ],
 )
 def test_logins_are_taken_from_one_namespace_only_also_for_an_administrator(
@@ -245,15 +304,31 @@ PLACES = {  # what is sent where, and the field that must be named
     "a node class": lambda text: (CLASSES, node_class(text), NAME),
     "a service": lambda text: (SERVICES, service(text), NAME),
     "a workload": lambda text: (WORKLOADS, a_workload(text), NAME),
-    "a namespace": lambda text: ("/api/v1/namespaces", {**CORE, "kind": "Namespace", "metadata": {"name": text}}, NAME),
-    "a prefix": lambda text: (CONFIGMAPS, {**CORE, "kind": "ConfigMap", "metadata": {"generateName": text}}, "metadata.generateName"),
+    "a namespace": lambda text: (
+        "/api/v1/namespaces",
+        {**CORE, "kind": "Namespace", "metadata": {"name": text}},
+        NAME,
+    ),
+    "a prefix": lambda text: (
+        CONFIGMAPS,
+        {**CORE, "kind": "ConfigMap", "metadata": {"generateName": text}},
+        "metadata.generateName",
+    ),
     "a label": lambda text: (CONFIGMAPS, configmap("x", labels={text: "v"}), "metadata.labels"),
     "a label's value": lambda text: (CONFIGMAPS, configmap("x", labels={"k": text}), "metadata.labels.k"),
-    "an annotation": lambda text: (CONFIGMAPS, configmap("x", annotations={text: "v"}), "metadata.annotations"),
+    "an annotation": lambda text: (
+        CONFIGMAPS,
+        configmap("x", annotations={text: "v"}),
+        "metadata.annotations",
+    ),
     "a finalizer": lambda text: (CONFIGMAPS, configmap("x", finalizers=[text]), "metadata.finalizers[0]"),
     "a container": lambda text: (WORKLOADS, a_workload(container=text), "spec.containers"),
     "an image": lambda text: (WORKLOADS, a_workload(image=text), "spec.containers.main.image"),
-    "a port": lambda text: (WORKLOADS, a_workload(ports=[{"name": text}]), "spec.containers.main.ports[0].name"),
+    "a port": lambda text: (
+        WORKLOADS,
+        a_workload(ports=[{"name": text}]),
+        "spec.containers.main.ports[0].name",
+    ),
 }
 MEANT = {  # these are what they seem, and harm nobody
     ("a label", "upper"), ("a label's value", "upper"), ("an annotation", "upper"), ("a finalizer", "upper"),
@@ -263,7 +338,9 @@ MEANT = {  # these are what they seem, and harm nobody
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_names_that_would_be_something_else_elsewhere_are_refused_by_their_grammar(server: Server, wire: Wire, place: str) -> None:
+def test_names_that_would_be_something_else_elsewhere_are_refused_by_their_grammar(
+    server: Server, wire: Wire, place: str
+) -> None:
     for kind, text in EVIL.items():
         if (place, kind) in MEANT:
             continue
@@ -277,7 +354,9 @@ def test_names_that_would_be_something_else_elsewhere_are_refused_by_their_gramm
 
 
 @pytest.mark.parametrize("part", ["command", "args"])
-def test_a_word_with_a_nul_in_it_is_refused_and_what_a_shell_would_read_is_kept_as_it_is(wire: Wire, part: str) -> None:
+def test_a_word_with_a_nul_in_it_is_refused_and_what_a_shell_would_read_is_kept_as_it_is(
+    wire: Wire, part: str
+) -> None:
     before = wire.revision
     details = refused(wire.post(WORKLOADS, a_workload(**{part: ["sh", "a\0b"]})), 422, "Invalid")
     assert [cause["field"] for cause in details["causes"]] == [f"spec.containers.main.{part}[1]"]
@@ -305,7 +384,9 @@ def test_an_address_means_one_object_or_none(wire: Wire, viewer: Wire, method: s
     before = wire.revision
     for who in (viewer, wire):
         path = f"{CONFIGMAPS}/{road}"
-        answer = who.ask(method, path, configmap("x") if method in ("PATCH", "PUT") else None, content_type=_type(method))
+        answer = who.ask(
+            method, path, configmap("x") if method in ("PATCH", "PUT") else None, content_type=_type(method)
+        )
         assert answer.status in (400, 403, 404, 405, 409, 422), answer.raw
         assert SECRET.encode() not in answer.raw
     assert wire.revision == before
@@ -315,7 +396,9 @@ def _type(method: str) -> str:
     return MERGE if method == "PATCH" else "application/json"
 
 
-@pytest.mark.parametrize("namespace", ["default/latticeservices", "..", "a%00b", "default%2flatticeservices", "DEFAULT"])
+@pytest.mark.parametrize(
+    "namespace", ["default/latticeservices", "..", "a%00b", "default%2flatticeservices", "DEFAULT"]
+)
 def test_a_namespace_in_a_short_address_is_one_word(wire: Wire, namespace: str) -> None:
     before = wire.revision
     answers: list[Answer] = [

@@ -58,9 +58,22 @@ class Site:
         return str(token)
 
     @contextlib.asynccontextmanager
-    async def agent(self, token: str = "", *flags: str, log: Any = asyncio.subprocess.PIPE) -> AsyncIterator[asyncio.subprocess.Process]:
-        words = ["agent", "--server", self.url, "--data-dir", str(self.folder / "agent"), "--grace", "2s", *flags]
-        process = await asyncio.create_subprocess_exec(*LATTICE, *words, env={**os.environ, "LATTICE_JOIN_TOKEN": token}, stderr=log)
+    async def agent(
+        self, token: str = "", *flags: str, log: Any = asyncio.subprocess.PIPE
+    ) -> AsyncIterator[asyncio.subprocess.Process]:
+        words = [
+            "agent",
+            "--server",
+            self.url,
+            "--data-dir",
+            str(self.folder / "agent"),
+            "--grace",
+            "2s",
+            *flags,
+        ]
+        process = await asyncio.create_subprocess_exec(
+            *LATTICE, *words, env={**os.environ, "LATTICE_JOIN_TOKEN": token}, stderr=log
+        )
         try:
             yield process
         finally:
@@ -71,13 +84,17 @@ class Site:
     async def clear(self) -> int:
         if not (self.folder / "agent" / "state.json").exists():
             return 0
-        process = await asyncio.create_subprocess_exec(*LATTICE, "agent", "--data-dir", str(self.folder / "agent"), "--clear")
+        process = await asyncio.create_subprocess_exec(
+            *LATTICE, "agent", "--data-dir", str(self.folder / "agent"), "--clear"
+        )
         return await process.wait()
 
     def said(self, node: str = "n1", path: str = "default/web") -> Any:
         assert self.leader.office is not None
         heard = self.leader.office.presence.get(node)
-        return heard and heard.is_connected and heard.order and heard.workloads.get(path)  # said on this connection
+        return (
+            heard and heard.is_connected and heard.order and heard.workloads.get(path)
+        )  # said on this connection
 
     async def running(self, run: int = 1) -> None:
         await until(lambda: (said := self.said()) and said.state == "Running" and said.run == run)
@@ -168,7 +185,9 @@ def test_an_agent_that_is_killed_finds_what_it_ran(tmp_path: Path) -> None:
     play(story)
 
 
-def test_an_agent_whose_node_was_deleted_while_it_was_away_stops_what_it_kept_and_can_join_anew(tmp_path: Path) -> None:
+def test_an_agent_whose_node_was_deleted_while_it_was_away_stops_what_it_kept_and_can_join_anew(
+    tmp_path: Path,
+) -> None:
     marker = a_marker()
 
     async def story() -> None:
@@ -217,9 +236,14 @@ def test_what_may_not_run_without_contact_ends_though_its_agent_was_killed(tmp_p
     async def story() -> None:
         async with a_site(tmp_path) as site:
             await site.leader.add(
-                a_workload(containers={"main": Container(command=("sleep", strict))}, disconnect=Disconnect(policy="stop", stop_after="3s"))
+                a_workload(
+                    containers={"main": Container(command=("sleep", strict))},
+                    disconnect=Disconnect(policy="stop", stop_after="3s"),
+                )
             )
-            await site.leader.add(a_workload("lasting", containers={"main": Container(command=("sleep", lasting))}))
+            await site.leader.add(
+                a_workload("lasting", containers={"main": Container(command=("sleep", lasting))})
+            )
             async with site.agent(await site.token(node="n1")):
                 await until(lambda: site.leader.links.lines)
                 await site.leader.bind("web", applied("n1"))
@@ -291,7 +315,9 @@ def test_logs_are_read_and_followed_over_the_connection(tmp_path: Path) -> None:
     async def story() -> None:
         async with a_site(tmp_path) as site:
             script = "echo one; echo two; read line < go; echo three"
-            await site.leader.add(a_workload(containers={"main": Container(command=("sh", "-c", f"mkfifo go; {script}"))}))
+            await site.leader.add(
+                a_workload(containers={"main": Container(command=("sh", "-c", f"mkfifo go; {script}"))})
+            )
             async with site.agent(await site.token(node="n1"), "--stop-workloads-on-exit") as process:
                 await until(lambda: site.leader.links.lines)
                 await site.leader.bind("web", applied("n1"))
@@ -323,14 +349,18 @@ def test_logs_are_read_and_followed_over_the_connection(tmp_path: Path) -> None:
         pytest.param("hello", Invalid, "this is not a join token", id="no token at all"),
     ],
 )  # fmt: skip
-def test_a_bad_token_is_refused_with_a_reason(tmp_path: Path, token: str, error: type[LatticeError], words: str) -> None:
+def test_a_bad_token_is_refused_with_a_reason(
+    tmp_path: Path, token: str, error: type[LatticeError], words: str
+) -> None:
     async def story() -> None:
         async with a_site(tmp_path) as site:
             good = await site.token()
             revision = await site.leader.store.revision()
             identity = Identity.load(tmp_path / "other")
             with pytest.raises(error, match=words):
-                await asyncio.to_thread(join, identity, site.url, token.format(authority=good.rpartition(".")[2]))
+                await asyncio.to_thread(
+                    join, identity, site.url, token.format(authority=good.rpartition(".")[2])
+                )
             assert not identity.has_joined
             assert await site.leader.store.revision() == revision, "nothing was written"
 
@@ -378,13 +408,17 @@ def test_a_nodes_certificate_opens_nothing_in_the_api(tmp_path: Path) -> None:
 
 def test_tokens_are_made_listed_and_deleted(tmp_path: Path) -> None:
     with running_server(tmp_path / "server") as server:
-        made = server.lattice("tokens", "create", "--node", "rack-1", "--ttl", "15m", "--label", "rack=a3", "--zone", "a")
+        made = server.lattice(
+            "tokens", "create", "--node", "rack-1", "--ttl", "15m", "--label", "rack=a3", "--zone", "a"
+        )
         token = parse_token(made.stdout)
         assert made.returncode == 0, made.stderr
         listed = server.lattice("tokens", "list").stdout.splitlines()
         assert [line.split()[:2] for line in listed] == [["ID", "NODE"], [token.id, "rack-1"]]
         assert listed[1].endswith("unused")
-        assert token.secret not in server.lattice("get", "secrets", "-n", "lattice-system", "-o", "yaml").stdout
+        assert (
+            token.secret not in server.lattice("get", "secrets", "-n", "lattice-system", "-o", "yaml").stdout
+        )
         identity = Identity.load(tmp_path / "node")
         join(identity, server.url, str(token))
         assert identity.name == "rack-1"

@@ -53,7 +53,12 @@ def listening(folder: Path, authority: Authority) -> Iterator[tuple[str, list[An
 def a_rule(url: str) -> Object:
     actions = [{"event": {"reason": "NodeBusy"}}, {"webhook": {"url": url}}]
     spec = {"when": {"nodeCpu": {"above": 0.5, "for": "1s"}}, "actions": actions}
-    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "AutomationRule", "metadata": {"name": "busy"}, "spec": spec}
+    return {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "AutomationRule",
+        "metadata": {"name": "busy"},
+        "spec": spec,
+    }
 
 
 def test_a_real_busy_loop_sets_off_the_rule_once(tmp_path: Path) -> None:
@@ -65,7 +70,11 @@ def test_a_real_busy_loop_sets_off_the_rule_once(tmp_path: Path) -> None:
         for node in ("north", "south"):
             site.start_agent(node, site.token(node), "--cpu", "200m")
         alone: Object = {"requests": {"cpu": "150m"}}  # two of them do not fit on one node
-        site.apply(a_rule(url), workload(site, "rests", "sleep", "1000", **alone), workload(site, "burns", *BUSY, **alone))
+        site.apply(
+            a_rule(url),
+            workload(site, "rests", "sleep", "1000", **alone),
+            workload(site, "burns", *BUSY, **alone),
+        )
         until(lambda: site.is_running("rests") and site.is_running("burns"), "both run")
         busy, calm = site.node_of("burns"), site.node_of("rests")
         until(lambda: "NodeBusy" in site.reasons(busy), "it is told of that its node is busy")
@@ -74,4 +83,8 @@ def test_a_real_busy_loop_sets_off_the_rule_once(tmp_path: Path) -> None:
         assert "of 200m cpu are in use" in posted[0]["message"]
         assert "NodeBusy" not in site.reasons(calm)
         status = site.get(f"{RULES}/busy")["status"]
-        assert (status["fired"], list(status["crossed"]), status.get("lastError", "")) == (1, [f"latticenode/{busy}"], "")
+        assert (status["fired"], list(status["crossed"]), status.get("lastError", "")) == (
+            1,
+            [f"latticenode/{busy}"],
+            "",
+        )

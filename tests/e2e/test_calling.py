@@ -16,9 +16,17 @@ AGREEMENTS = "/apis/lattice.dev/v1alpha1/namespaces/default/latticeagreements"
 
 def supply() -> list[Object]:
     size = {"cores": 4, "memoryGi": 4, "storageGi": 4}
-    pool = {"provider": {"type": "hand", "region": "here"}, "capacity": {"maxNodes": 1}, "nodeClasses": ["small"]}
+    pool = {
+        "provider": {"type": "hand", "region": "here"},
+        "capacity": {"maxNodes": 1},
+        "nodeClasses": ["small"],
+    }
     return [
-        declared("LatticeNodeClass", "small", {"providers": {"hand": {}}, "resources": size, "costPerHour": {"hand": 0.01}}),
+        declared(
+            "LatticeNodeClass",
+            "small",
+            {"providers": {"hand": {}}, "resources": size, "costPerHour": {"hand": 0.01}},
+        ),
         declared("LatticePool", "rack", pool),
     ]
 
@@ -26,7 +34,12 @@ def supply() -> list[Object]:
 def a_service(site: Site, name: str, other: str, direction: str, **container: object) -> Object:
     main = {"command": ["sleep", "100000"], "env": {"SITE": site.mark}, **container}
     resources = {other: {"type": "Service", "direction": direction}}
-    spec = {"containers": {"main": main}, "resources": resources, "replicas": {"min": 1}, "placement": {"resources": {"cores": 0.1}}}
+    spec = {
+        "containers": {"main": main},
+        "resources": resources,
+        "replicas": {"min": 1},
+        "placement": {"resources": {"cores": 0.1}},
+    }
     return declared("LatticeService", name, spec, namespace="default")
 
 
@@ -42,7 +55,9 @@ def test_a_caller_is_told_where_the_other_answers_and_a_running_one_is_left_alon
         found = until(lambda: _endpoints(site), "the agreement has addresses")
         assert site.pid("shop-0") == before, "nobody is started anew because somebody else moved"
         os.kill(before, signal.SIGKILL)
-        now = until(lambda: site.is_running("shop-0") and site.pids("shop-0") - {before}, "it is started again")
+        now = until(
+            lambda: site.is_running("shop-0") and site.pids("shop-0") - {before}, "it is started again"
+        )
         told = site.environment(now.pop())
         [end] = found
         assert told["STOCK_API_ENDPOINTS"] == f"{end['address']}:{end['port']}"
@@ -51,4 +66,6 @@ def test_a_caller_is_told_where_the_other_answers_and_a_running_one_is_left_alon
 
 
 def _endpoints(site: Site) -> list[Object]:
-    return [end for each in site.get(AGREEMENTS)["items"] for end in each.get("status", {}).get("endpoints", ())]
+    return [
+        end for each in site.get(AGREEMENTS)["items"] for end in each.get("status", {}).get("endpoints", ())
+    ]

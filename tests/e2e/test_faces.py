@@ -54,7 +54,10 @@ BAD = {
     "apiVersion": "lattice.dev/v1alpha1",
     "kind": "LatticeWorkload",
     "metadata": {"name": "bad"},
-    "spec": {"containers": {"main": {"command": ["sh", "-c", "echo oops; exit 3"]}}, "requests": {"cpu": "50m"}},
+    "spec": {
+        "containers": {"main": {"command": ["sh", "-c", "echo oops; exit 3"]}},
+        "requests": {"cpu": "50m"},
+    },
 }
 
 
@@ -70,7 +73,9 @@ def until(look: Callable[[], Any], seconds: float = 60) -> Any:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("faces")
     (folder / "seed.yaml").write_text(SEED)
-    with running_server(folder / "data", "--controllers", "*", "--room-grace", "1", "--seed", str(folder / "seed.yaml")) as server:
+    with running_server(
+        folder / "data", "--controllers", "*", "--room-grace", "1", "--seed", str(folder / "seed.yaml")
+    ) as server:
         wire = Wire(server.kubeconfig)
         until(lambda: ready_replicas(wire) == 2, 90)
         yield server
@@ -83,11 +88,17 @@ def wire(site: Server) -> Wire:
 
 def ready_replicas(wire: Wire) -> int:
     answer = wire.get(f"{API}/namespaces/default/latticeservices/talk")
-    return int((answer.value.get("status", {}).get("health") or {}).get("ready") or 0) if answer.status == 200 else 0
+    return (
+        int((answer.value.get("status", {}).get("health") or {}).get("ready") or 0)
+        if answer.status == 200
+        else 0
+    )
 
 
 def node_of(wire: Wire, workload: str) -> str:
-    return str(((wire.get(f"{WORKLOADS}/{workload}").value.get("status") or {}).get("binding") or {}).get("node", ""))
+    return str(
+        ((wire.get(f"{WORKLOADS}/{workload}").value.get("status") or {}).get("binding") or {}).get("node", "")
+    )
 
 
 def test_logs_of_one_and_of_all(site: Server) -> None:
@@ -105,7 +116,9 @@ def test_logs_of_one_and_of_all(site: Server) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        pytest.param(("nope",), 1, 'latticeworkloads.lattice.dev "nope" not found', id="neither workload nor service"),
+        pytest.param(
+            ("nope",), 1, 'latticeworkloads.lattice.dev "nope" not found', id="neither workload nor service"
+        ),
         pytest.param(("talk-0", "-c", "side"), 1, "there is no container 'side'", id="no such container"),
         pytest.param(("pool/yard",), 2, "pool/yard is neither a workload nor a service", id="something else"),
         pytest.param(("talk-0", "--tail", "-3"), 2, "there are no -3 lines", id="fewer than none"),
@@ -118,7 +131,9 @@ def test_logs_that_cannot_be_shown(words: tuple[str, ...], code: int, told: str,
 
 def follow(site: Server, *words: str) -> "subprocess.Popen[str]":
     environment = {**os.environ, "LATTICE_KUBECONFIG": str(site.kubeconfig)}
-    return subprocess.Popen([*LATTICE, "logs", *words, "-f"], env=environment, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [*LATTICE, "logs", *words, "-f"], env=environment, stdout=subprocess.PIPE, text=True
+    )
 
 
 def lines_of(process: "subprocess.Popen[str]", count: int) -> list[str]:
@@ -130,7 +145,9 @@ def lines_of(process: "subprocess.Popen[str]", count: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("words", [("talk-0", "--tail", "0"), ("service/talk", "--all", "--tail", "0")], ids=["one", "all"])
+@pytest.mark.parametrize(
+    "words", [("talk-0", "--tail", "0"), ("service/talk", "--all", "--tail", "0")], ids=["one", "all"]
+)
 def test_logs_are_followed(words: tuple[str, ...], site: Server) -> None:
     process = follow(site, *words)
     try:
@@ -149,13 +166,20 @@ def test_what_failed_is_tried_again_when_somebody_asks(site: Server, wire: Wire)
     assert wire.post(WORKLOADS, BAD).status == 201
 
     def attempts() -> int:
-        return int(((wire.get(f"{WORKLOADS}/bad").value.get("status") or {}).get("retry") or {}).get("attempts") or 0)
+        return int(
+            ((wire.get(f"{WORKLOADS}/bad").value.get("status") or {}).get("retry") or {}).get("attempts") or 0
+        )
 
     until(lambda: attempts() >= 2)
     done = site.lattice("retry", "bad")
     assert (done.returncode, done.stdout) == (0, "workload/bad will be tried again\n")
     until(lambda: "RetryTriggered" in site.lattice("events", "--for", "workload/bad").stdout)
-    until(lambda: "lattice.dev/retry-requested" not in str(wire.get(f"{WORKLOADS}/bad").value["metadata"].get("annotations")))
+    until(
+        lambda: (
+            "lattice.dev/retry-requested"
+            not in str(wire.get(f"{WORKLOADS}/bad").value["metadata"].get("annotations"))
+        )
+    )
     assert "oops" in site.lattice("logs", "bad").stdout
     assert site.lattice("retry", "service/talk").stderr == "service/talk: no replica has failed\n"
     assert wire.delete(f"{WORKLOADS}/bad").status == 200
@@ -163,7 +187,10 @@ def test_what_failed_is_tried_again_when_somebody_asks(site: Server, wire: Wire)
 
 def test_plain_rest_for_workloads_and_nodes(wire: Wire) -> None:
     home = "/lattice/v1/workloads"
-    job = {"metadata": {"name": "plain"}, "spec": {"containers": {"main": {"command": ["sleep", "600"]}}, "requests": {"cpu": "50m"}}}
+    job = {
+        "metadata": {"name": "plain"},
+        "spec": {"containers": {"main": {"command": ["sleep", "600"]}}, "requests": {"cpu": "50m"}},
+    }
     assert wire.post(home, job).status == 201
     assert wire.post(home, job).status == 409
     changed = {**job, "spec": {**job["spec"], "priority": 7}}
@@ -172,7 +199,9 @@ def test_plain_rest_for_workloads_and_nodes(wire: Wire) -> None:
 
     def put_back() -> bool:
         """As it was read, with its resourceVersion: refused if it has changed since."""
-        answer = wire.ask("PUT", f"{home}/plain", wire.get(f"{home}/plain").value, content_type="application/json")
+        answer = wire.ask(
+            "PUT", f"{home}/plain", wire.get(f"{home}/plain").value, content_type="application/json"
+        )
         assert answer.status in (200, 409)
         return answer.status == 200
 
@@ -183,7 +212,10 @@ def test_plain_rest_for_workloads_and_nodes(wire: Wire) -> None:
     assert {node["kind"] for node in wire.get("/lattice/v1/nodes").value["items"]} == {"LatticeNode"}
     until(lambda: wire.get(f"{home}/plain").value.get("status", {}).get("actualState") == "Running")
     assert wire.get(f"{home}/plain/log", accept="*/*", tail="3").raw == b""
-    assert wire.ask("PUT", f"{home}/talk-0", {"spec": {"priority": 1}}, content_type="application/json").status == 403
+    assert (
+        wire.ask("PUT", f"{home}/talk-0", {"spec": {"priority": 1}}, content_type="application/json").status
+        == 403
+    )
     assert wire.delete(f"{home}/plain").status == 200
     until(lambda: wire.get(f"{home}/plain").status == 404)
 
@@ -191,7 +223,12 @@ def test_plain_rest_for_workloads_and_nodes(wire: Wire) -> None:
 def test_top_shows_what_is_used_and_what_it_costs(site: Server) -> None:
     def measured() -> Any:
         found = json.loads(site.lattice("top", "-o", "json").stdout)
-        return found if found["services"][0]["memory"]["used"] and sum(node["memory"]["used"] for node in found["nodes"]) else None
+        return (
+            found
+            if found["services"][0]["memory"]["used"]
+            and sum(node["memory"]["used"] for node in found["nodes"])
+            else None
+        )
 
     found = until(measured)
     (talk,) = found["services"]
@@ -202,7 +239,9 @@ def test_top_shows_what_is_used_and_what_it_costs(site: Server) -> None:
         50_000_000,
         yard["nodes"],
     )
-    assert all(node["memory"]["used"] < node["memory"]["of"] for node in found["nodes"]), "a part of a machine does not use all of it"
+    assert all(node["memory"]["used"] < node["memory"]["of"] for node in found["nodes"]), (
+        "a part of a machine does not use all of it"
+    )
     shown = site.lattice("top").stdout
     assert [line.split()[0] for line in shown.splitlines() if line.split() and line.split()[0].isupper()] == [
         "POOL",
@@ -249,16 +288,29 @@ def test_cordon_and_uncordon(site: Server, wire: Wire) -> None:
 def test_the_control_service_over_grpc(site: Server, wire: Wire) -> None:
     lease = wire.get("/apis/coordination.k8s.io/v1/namespaces/lattice-system/leases/controllers").value
     known = read_kubeconfig(site.kubeconfig)
-    credentials = grpc.ssl_channel_credentials(known.authority.encode(), known.key.encode(), known.certificate.encode())
+    credentials = grpc.ssl_channel_credentials(
+        known.authority.encode(), known.key.encode(), known.certificate.encode()
+    )
     assert lease["metadata"]["annotations"]["lattice.dev/api"] == site.url
     with grpc.secure_channel(lease["metadata"]["annotations"]["lattice.dev/agents"], credentials) as channel:
         stub = rpc.ControlStub(channel)
-        names = [each.name for each in stub.ListWorkloads(pb.ListRequest(label_selector="lattice.dev/service=talk")).workloads]
+        names = [
+            each.name
+            for each in stub.ListWorkloads(
+                pb.ListRequest(label_selector="lattice.dev/service=talk")
+            ).workloads
+        ]
         assert names == ["talk-0", "talk-1"]
         assert stub.GetNode(pb.NodeName(name=node_of(wire, "talk-0"))).ready
         found = stub.GetClusterSummary(pb.ClusterSummaryRequest())
-        assert (found.ready_nodes == found.nodes, found.ready_workloads >= 2, found.requested["cpu"] >= 1200) == (True, True, True)
-        events = stub.WatchEvents(pb.WatchEventsRequest(kind="LatticeService", name="talk", from_the_beginning=True), timeout=20)
+        assert (
+            found.ready_nodes == found.nodes,
+            found.ready_workloads >= 2,
+            found.requested["cpu"] >= 1200,
+        ) == (True, True, True)
+        events = stub.WatchEvents(
+            pb.WatchEventsRequest(kind="LatticeService", name="talk", from_the_beginning=True), timeout=20
+        )
         assert next(iter(events)).name == "talk"
         events.cancel()
 

@@ -18,7 +18,9 @@ from wire import CLASSES, Answer, Wire
 
 ROOT = "/apis/lattice.dev/v1alpha1/fleet"
 SEED_000 = Path(__file__).parents[2] / "examples" / "worlds" / "seed-000"
-ARRIVAL = 0.5  # seconds after which a request has surely come to the server, which nothing outside it can tell
+ARRIVAL = (
+    0.5  # seconds after which a request has surely come to the server, which nothing outside it can tell
+)
 pytestmark = [pytest.mark.xdist_group("fleet-questions"), pytest.mark.timeout(120)]
 
 
@@ -62,7 +64,12 @@ def wait_until_gone(pid: int, seconds: float = 5) -> None:
 @pytest.mark.parametrize(
     ("flags", "ask", "question"),
     [
-        pytest.param(["plan", "--delete", "pool/ap-south"], "plan", {"delete": [{"kind": "LatticePool", "name": "ap-south"}]}, id="plan"),
+        pytest.param(
+            ["plan", "--delete", "pool/ap-south"],
+            "plan",
+            {"delete": [{"kind": "LatticePool", "name": "ap-south"}]},
+            id="plan",
+        ),
         pytest.param(["why", "service/api-gateway"], "why", {"service": "default/api-gateway"}, id="why"),
         pytest.param(["fit", "service/cache"], "fit", {"service": "default/cache"}, id="fit"),
         pytest.param(["whatif", "--lose-pool", "us-east"], "whatif", {"lose": ["us-east"]}, id="whatif"),
@@ -70,8 +77,15 @@ def wait_until_gone(pid: int, seconds: float = 5) -> None:
         pytest.param(["optimise", "--time-limit", "5s"], "optimise", {"timeLimitSeconds": 5}, id="optimise"),
     ],
 )
-def test_the_answer_is_the_one_found_offline(server: Server, wire: Wire, flags: list[str], ask: str, question: dict[str, Any]) -> None:
-    offline = subprocess.run([*LATTICE, *flags, "--world", str(SEED_000), "-o", "json"], capture_output=True, text=True, check=False)
+def test_the_answer_is_the_one_found_offline(
+    server: Server, wire: Wire, flags: list[str], ask: str, question: dict[str, Any]
+) -> None:
+    offline = subprocess.run(
+        [*LATTICE, *flags, "--world", str(SEED_000), "-o", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     wanted = _timeless(json.loads(offline.stdout))
     before = wire.revision
     told = asked(wire, ask, **question)
@@ -86,7 +100,11 @@ def test_the_answer_is_the_one_found_offline(server: Server, wire: Wire, flags: 
 
 def _timeless(document: dict[str, Any]) -> dict[str, Any]:
     """Without when it was asked, and how long it took: a server counts by the month that it is, files alone by 30 days."""
-    return {name: value for name, value in document.items() if name not in ("revision", "month") and "econds" not in name}
+    return {
+        name: value
+        for name, value in document.items()
+        if name not in ("revision", "month") and "econds" not in name
+    }
 
 
 def test_who_may_ask(server: Server) -> None:
@@ -95,7 +113,9 @@ def test_who_may_ask(server: Server) -> None:
     stranger = asked(Wire(server.mint("eve", "painters")), "plan")
     assert (stranger.status, stranger.value["reason"]) == (403, "Forbidden")
     known = Wire(server.mint("tom", "lattice:viewers", token=True))
-    unknown = known.ask("POST", f"{ROOT}/plan", {}, content_type="application/json", authorization="Bearer lat-nobody.x")
+    unknown = known.ask(
+        "POST", f"{ROOT}/plan", {}, content_type="application/json", authorization="Bearer lat-nobody.x"
+    )
     assert (unknown.status, unknown.value["reason"]) == (401, "Unauthorized")
 
 
@@ -178,8 +198,14 @@ def test_a_killed_process_is_an_error_and_then_forgotten(server: Server, wire: W
         told = lost.result()
     assert (told.status, told.value["reason"]) == (503, "ServiceUnavailable")
     assert "ended in the middle: it was ended by SIGKILL (fix: ask again" in told.value["message"]
-    lines = [json.loads(line) for line in (server.data_dir / "server.log").read_text().splitlines() if '"fleet process ended"' in line]
-    assert [(line["pid"], line["why"]) for line in lines if line["pid"] == pid] == [(pid, "it was ended by SIGKILL")]
+    lines = [
+        json.loads(line)
+        for line in (server.data_dir / "server.log").read_text().splitlines()
+        if '"fleet process ended"' in line
+    ]
+    assert [(line["pid"], line["why"]) for line in lines if line["pid"] == pid] == [
+        (pid, "it was ended by SIGKILL")
+    ]
     assert asked(wire, "cost").status == 200
     assert child_of(server.process) not in (None, pid)
 
@@ -192,7 +218,15 @@ def test_who_hangs_up_frees_the_process(server: Server, wire: Wire) -> None:
         "print('asking', flush=True); Wire(Path(sys.argv[3])).ask('POST', sys.argv[4], {}, content_type='application/json')"
     )
     here = Path(__file__).parent
-    command = [sys.executable, "-c", code, str(here), str(here.parent), str(server.kubeconfig), f"{ROOT}/cost"]
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        str(here),
+        str(here.parent),
+        str(server.kubeconfig),
+        f"{ROOT}/cost",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as caller:
         assert caller.stdout is not None
         assert caller.stdout.readline() == "asking\n"
@@ -207,7 +241,9 @@ def test_questions_are_counted_and_logged_once(server: Server, wire: Wire) -> No
     before = log.read_text().count('"event": "fleet question"')
     assert asked(wire, "cost").status == 200
     assert asked(wire, "why").status == 422
-    lines = [json.loads(line) for line in log.read_text().splitlines() if '"event": "fleet question"' in line][before:]
+    lines = [
+        json.loads(line) for line in log.read_text().splitlines() if '"event": "fleet question"' in line
+    ][before:]
     assert [(line["ask"], line["outcome"]) for line in lines] == [("cost", "answered"), ("why", "refused")]
     told = wire.get("/metrics").raw.decode()
     assert 'lattice_fleet_questions_total{ask="why",outcome="refused"} 1.0' in told
@@ -281,16 +317,35 @@ def test_prices_from_a_file_are_used_and_read_again_when_they_change(tmp_path: P
 
 def _class() -> dict[str, Any]:
     spec = {"providers": {"aws": {"instanceType": "m5.xlarge"}}, "resources": {"cores": 4, "memoryGi": 16}}
-    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNodeClass", "metadata": {"name": "m"}, "spec": spec}
+    return {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticeNodeClass",
+        "metadata": {"name": "m"},
+        "spec": spec,
+    }
 
 
 def _pool(spec: dict[str, Any]) -> dict[str, Any]:
-    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticePool", "metadata": {"name": spec.pop("name")}, "spec": spec}
+    return {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticePool",
+        "metadata": {"name": spec.pop("name")},
+        "spec": spec,
+    }
 
 
 def _service() -> dict[str, Any]:
-    spec = {"containers": {"main": {"image": "nginx"}}, "placement": {"resources": {"cores": 1, "memoryGi": 1}}, "replicas": {"min": 1}}
-    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService", "metadata": {"name": "web"}, "spec": spec}
+    spec = {
+        "containers": {"main": {"image": "nginx"}},
+        "placement": {"resources": {"cores": 1, "memoryGi": 1}},
+        "replicas": {"min": 1},
+    }
+    return {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticeService",
+        "metadata": {"name": "web"},
+        "spec": spec,
+    }
 
 
 def test_a_price_file_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:

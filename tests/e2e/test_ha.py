@@ -67,7 +67,10 @@ class Trial:
         fleet, history = self.fleet, self.fleet.history
         term, former = history.term, fleet.leader
         fleet.wait_for_agents(term)
-        until(lambda: sum(each.term == term for each in history.bound().values()) >= BINDINGS, f"{former.name} binds")
+        until(
+            lambda: sum(each.term == term for each in history.bound().values()) >= BINDINGS,
+            f"{former.name} binds",
+        )
         began, at = datetime.now(UTC), time.monotonic()
         act(former)
         fleet.wait_for_leader(term)
@@ -76,7 +79,9 @@ class Trial:
         first = until(lambda: history.first_binding(term + 1), "the new leader binds")
         arrived = fleet.wait_for_agents(term + 1)
         wait = self.ledger.longest_wait(at, time.monotonic(), but=former.name)
-        self.figures.append(HandOver(how, begun.at - at, first.at - at, (arrived - began).total_seconds(), wait))
+        self.figures.append(
+            HandOver(how, begun.at - at, first.at - at, (arrived - began).total_seconds(), wait)
+        )
         print(self.figures[-1])
         return former
 
@@ -117,8 +122,12 @@ def _check_everything(trial: Trial) -> None:
     judge = Judge().judge(trial.fleet.history.everything)
     assert judge.faults == []
     trial.copies.look()
-    assert {uid: places for uid, places in trial.copies.places.items() if len(places) > 1} == {}, "alive on two nodes"
-    assert {uid: starts for uid, starts in trial.copies.starts.items() if starts > 1} == {}, "started again for no reason"
+    assert {uid: places for uid, places in trial.copies.places.items() if len(places) > 1} == {}, (
+        "alive on two nodes"
+    )
+    assert {uid: starts for uid, starts in trial.copies.starts.items() if starts > 1} == {}, (
+        "started again for no reason"
+    )
     creates = [deed for deed in trial.ledger.done if deed.verb == "create"]
     print(
         f"{len(trial.ledger.done)} writes acknowledged ({len(creates)} creates), {len(trial.ledger.unanswered)} without an answer;"
@@ -148,11 +157,17 @@ def _check_acknowledged(trial: Trial) -> None:
     kept, deleted = trial.ledger.kept(), trial.ledger.deleted()
     assert trial.ledger.refused == []
     for server in trial.fleet.servers:
-        there = {f"{place}/{name}" for place in (WORKLOADS, CONFIGMAPS) for name in Wire(server.kubeconfig).get(place).names}
+        there = {
+            f"{place}/{name}"
+            for place in (WORKLOADS, CONFIGMAPS)
+            for name in Wire(server.kubeconfig).get(place).names
+        }
         assert set(kept) - there == set(), "acknowledged and lost"
         assert deleted & there == set(), "deleted and there again"
     for path, deed in kept.items():
-        assert (deed.revision, path.rpartition("/")[2]) in history, f"acknowledged at a revision that is not its own: {deed}"
+        assert (deed.revision, path.rpartition("/")[2]) in history, (
+            f"acknowledged at a revision that is not its own: {deed}"
+        )
 
 
 def _check_fences(trial: Trial) -> int:
@@ -197,7 +212,10 @@ def test_three_servers_on_three_members_of_etcd_survive_whatever_happens_to_one(
             _kill_etcd_leader(trial)
         _check_everything(trial)
         _check_fences(trial)
-        by_name = {name: [each.leads for each in trial.figures if each.how == name] for name in ("SIGTERM", "kill -9")}
+        by_name = {
+            name: [each.leads for each in trial.figures if each.how == name]
+            for name in ("SIGTERM", "kill -9")
+        }
         assert max(by_name["SIGTERM"]) <= 1.0
         assert max(by_name["kill -9"]) <= LEASE_TTL + 2
 
@@ -217,7 +235,9 @@ def _deceive_leader(trial: Trial) -> None:
     (line,) = deceived.said("controllers end")
     assert f"term {term} of controllers is over, term {term + 1} has begun" in line["why"]
     assert fenced > 0
-    print(f"{'':<22} {late} writes of term {term} after its end, all refused; {fenced:.0f} reconciles were told so")
+    print(
+        f"{'':<22} {late} writes of term {term} after its end, all refused; {fenced:.0f} reconciles were told so"
+    )
 
 
 def _pause_leader(trial: Trial) -> None:
@@ -244,7 +264,10 @@ def _check_that_it_stopped(trial: Trial, former: Server, term: int) -> int:
     begun = fleet.history.began(term + 1)
     assert begun is not None
     until(lambda: fleet.fences.after(begun.revision, term), "it tries to write")
-    until(lambda: not former.leads and former.said("no longer leading")[-1]["term"] == term, "it sees that it is over")
+    until(
+        lambda: not former.leads and former.said("no longer leading")[-1]["term"] == term,
+        "it sees that it is over",
+    )
     _wait_for_more(trial)  # what it had sent before it knew has arrived
     late = fleet.fences.after(begun.revision, term)
     _wait_for_more(trial)
@@ -279,7 +302,9 @@ def _kill_etcd_leader(trial: Trial) -> None:
     wait = trial.ledger.longest_wait(at, time.monotonic())
     fleet.wait_for_agents(history.term)
     member.start()
-    print(f"etcd leader killed     longest wait for an acknowledgement {wait:.2f} s; terms {term} to {history.term}")
+    print(
+        f"etcd leader killed     longest wait for an acknowledgement {wait:.2f} s; terms {term} to {history.term}"
+    )
 
 
 def _a_node(revision: int = 2, ready: Literal["True", "False"] = "True") -> Happened:
@@ -311,13 +336,31 @@ OTHER = Happened(2, f"{NODES}m", _a_node().value)
 @pytest.mark.parametrize(
     ("history", "fault"),
     [
-        pytest.param([*FIRST, _bound(3, "x"), _bound(4, "y")], "n has 1000 of cpu, 1200 are bound", id="too much on a node"),
-        pytest.param([*FIRST, OTHER, _bound(3, "x"), _bound(4, "x", "m")], "bound to n and to m", id="a workload on two nodes"),
-        pytest.param([*FIRST, _bound(3, "x"), SECOND, _bound(5, "x", term=2)], "bound to n and to n", id="bound again by the next leader"),
         pytest.param(
-            [*FIRST, OTHER, SECOND, _bound(5, "x", term=2), _bound(6, "y", "m")], "after term 2", id="a former leader binds later"
+            [*FIRST, _bound(3, "x"), _bound(4, "y")],
+            "n has 1000 of cpu, 1200 are bound",
+            id="too much on a node",
         ),
-        pytest.param([*FIRST, SECOND, _bound(5, "x")], "in term 1, while term 2 lasts", id="a former leader binds first"),
+        pytest.param(
+            [*FIRST, OTHER, _bound(3, "x"), _bound(4, "x", "m")],
+            "bound to n and to m",
+            id="a workload on two nodes",
+        ),
+        pytest.param(
+            [*FIRST, _bound(3, "x"), SECOND, _bound(5, "x", term=2)],
+            "bound to n and to n",
+            id="bound again by the next leader",
+        ),
+        pytest.param(
+            [*FIRST, OTHER, SECOND, _bound(5, "x", term=2), _bound(6, "y", "m")],
+            "after term 2",
+            id="a former leader binds later",
+        ),
+        pytest.param(
+            [*FIRST, SECOND, _bound(5, "x")],
+            "in term 1, while term 2 lasts",
+            id="a former leader binds first",
+        ),
         pytest.param([*FIRST, _bound(3, "x", "gone")], "which is not there", id="a node that is not there"),
         pytest.param([*FIRST, _a_node(3, "False")], "n is taken for lost", id="a node is lost that is not"),
         pytest.param([*FIRST, Happened(3, TERM, b"1")], "term 1 follows term 1", id="a term is used twice"),

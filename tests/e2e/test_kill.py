@@ -18,9 +18,7 @@ from writers import Deed, Memory, Writer
 pytestmark = [pytest.mark.xdist_group("kill"), pytest.mark.timeout(1200)]
 
 WRITERS = 8
-LOG = (
-    "SELECT id >> 7, substr(path, 9), previous_revision, value FROM log WHERE resource = 'configmaps' AND path LIKE 'default/%' ORDER BY id"
-)
+LOG = "SELECT id >> 7, substr(path, 9), previous_revision, value FROM log WHERE resource = 'configmaps' AND path LIKE 'default/%' ORDER BY id"
 NOW = "SELECT substr(path, 9), revision FROM objects WHERE resource = 'configmaps' AND path LIKE 'default/%'"
 
 
@@ -79,7 +77,10 @@ def _read(path: Path) -> tuple[list[Row], dict[str, int]]:
     """The log and the objects, from the file alone, which must be sound."""
     db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     assert db.pragma("integrity_check") == "ok"
-    rows = [Row(revision, name, replaced or 0, _marker(value)) for revision, name, replaced, value in db.execute(LOG)]
+    rows = [
+        Row(revision, name, replaced or 0, _marker(value))
+        for revision, name, replaced, value in db.execute(LOG)
+    ]
     now = dict(db.execute(NOW))
     db.close()
     return rows, now
@@ -142,7 +143,10 @@ def _acknowledged(deeds: list[Deed]) -> Iterator[Deed]:
     return (deed for deed in deeds if deed.outcome == "ok")
 
 
-GOOD = [Deed("create", "a", "m1", 0, 4, outcome="ok", revision=5), Deed("update", "a", "m2", 5, 5, outcome="ok", revision=7)]
+GOOD = [
+    Deed("create", "a", "m1", 0, 4, outcome="ok", revision=5),
+    Deed("update", "a", "m2", 5, 5, outcome="ok", revision=7),
+]
 DONE = [Row(5, "a", 0, "m1"), Row(7, "a", 5, "m2")]
 
 
@@ -151,14 +155,22 @@ DONE = [Row(5, "a", 0, "m1"), Row(7, "a", 5, "m2")]
     [
         pytest.param(GOOD, DONE[:1], id="an acknowledged write is lost"),
         pytest.param(
-            [*GOOD, Deed("update", "a", "m3", 7, 7, outcome="refused")], [*DONE, Row(8, "a", 7, "m3")], id="a refused one is done"
+            [*GOOD, Deed("update", "a", "m3", 7, 7, outcome="refused")],
+            [*DONE, Row(8, "a", 7, "m3")],
+            id="a refused one is done",
         ),
         pytest.param(GOOD, [*DONE, Row(8, "b", 0, "m9")], id="something happened that nobody asked for"),
         pytest.param(GOOD, [*DONE, Row(8, "a", 5, "m2")], id="a write is done twice"),
         pytest.param(
-            [*GOOD, Deed("create", "b", "m4", 0, 7, outcome="ok", revision=7)], [*DONE, Row(8, "b", 0, "m4")], id="revision reused"
+            [*GOOD, Deed("create", "b", "m4", 0, 7, outcome="ok", revision=7)],
+            [*DONE, Row(8, "b", 0, "m4")],
+            id="revision reused",
         ),
-        pytest.param([*GOOD, Deed("create", "b", "m4", 0, 7, outcome="ok")], [Row(3, "b", 0, "m4"), *DONE], id="time runs backwards"),
+        pytest.param(
+            [*GOOD, Deed("create", "b", "m4", 0, 7, outcome="ok")],
+            [Row(3, "b", 0, "m4"), *DONE],
+            id="time runs backwards",
+        ),
     ],
 )
 def test_the_check_would_notice_that(deeds: list[Deed], rows: list[Row]) -> None:

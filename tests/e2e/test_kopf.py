@@ -34,7 +34,12 @@ def operating(kubeconfig: Path, log: Path) -> Iterator[None]:
         str(Path(__file__).with_name("operator_kopf.py")),
     ]
     with log.open("w") as output:
-        process = subprocess.Popen(command, env={**os.environ, "KUBECONFIG": str(kubeconfig)}, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
         try:
             yield
             assert process.poll() is None, "the operator ended by itself"
@@ -97,7 +102,10 @@ def _lives_and_dies(wire: Wire, name: str) -> None:
     ready = eventually(lambda: wire.get(f"{SERVICES}/{name}").value["status"].get("conditions"))
     assert "Adopted" in {condition["reason"] for condition in ready}
     assert kept["metadata"]["generation"] == 1, "marks and status are no new intent"
-    assert wire.patch(f"{SERVICES}/{name}", {"spec": {"replicas": {"min": 3}}}).value["metadata"]["generation"] == 2
+    assert (
+        wire.patch(f"{SERVICES}/{name}", {"spec": {"replicas": {"min": 3}}}).value["metadata"]["generation"]
+        == 2
+    )
     assert eventually(lambda: annotated(wire, name, "scaled")) == "1->3"
     assert eventually(lambda: wire.get(f"{SERVICES}/{name}").value["status"].get("observedGeneration")) == 2
     marked = wire.delete(f"{SERVICES}/{name}").value

@@ -16,7 +16,18 @@ from wire import Wire
 pytestmark = [pytest.mark.xdist_group("local-servers"), pytest.mark.timeout(180)]
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/lattice-system/leases"
-FLAGS = ("--lease-ttl", "3", "--heartbeat", "1", "--node-lost-after", "30", "--reconcile-interval", "1", "--providers", "local")
+FLAGS = (
+    "--lease-ttl",
+    "3",
+    "--heartbeat",
+    "1",
+    "--node-lost-after",
+    "30",
+    "--reconcile-interval",
+    "1",
+    "--providers",
+    "local",
+)
 
 
 def manifests(site: Site) -> list[Object]:
@@ -39,8 +50,19 @@ def two_servers(folder: Path) -> Iterator[tuple[Server, Server]]:
         for name in ("first", "second"):
             place, port = folder / name, free_port()
             place.mkdir()
-            command = [*LATTICE, "server", "--data-dir", str(place), "--store", f"etcd://{etcd.endpoint}/two", "--instance-id", name]
-            server = Server(name, [*command, "--port", str(port), *FLAGS], place / "log", folder=place, port=port)
+            command = [
+                *LATTICE,
+                "server",
+                "--data-dir",
+                str(place),
+                "--store",
+                f"etcd://{etcd.endpoint}/two",
+                "--instance-id",
+                name,
+            ]
+            server = Server(
+                name, [*command, "--port", str(port), *FLAGS], place / "log", folder=place, port=port
+            )
             stack.callback(lambda server=server: server.process and server.end())
             server.start()
             servers.append(server)
@@ -75,7 +97,11 @@ def ready(server: Server) -> list[Object]:
 
 def _listed(server: Server) -> set[str]:
     found = Wire(server.kubeconfig).get(f"{LEASES}/servers")
-    return {*found.value["metadata"]["annotations"]["lattice.dev/servers"].split(",")} if found.status == 200 else set()
+    return (
+        {*found.value["metadata"]["annotations"]["lattice.dev/servers"].split(",")}
+        if found.status == 200
+        else set()
+    )
 
 
 def _agents(folder: Path) -> list[int]:
@@ -91,7 +117,9 @@ def _agents(folder: Path) -> list[int]:
     return found
 
 
-def test_agents_of_a_server_that_is_killed_go_to_the_other_and_nothing_is_started_again(tmp_path: Path) -> None:
+def test_agents_of_a_server_that_is_killed_go_to_the_other_and_nothing_is_started_again(
+    tmp_path: Path,
+) -> None:
     site = Site(tmp_path)  # only to look with
     with nothing_left(site), two_servers(tmp_path) as (first, second):
         create(Wire(first.kubeconfig), site)
@@ -105,7 +133,9 @@ def test_agents_of_a_server_that_is_killed_go_to_the_other_and_nothing_is_starte
         until(lambda: second.leads, "the second leads")
         until(lambda: log.read_text().count('"event": "connected"') > connected, "the agent is with it")
         binding = ready(second)[0]["status"]["binding"]
-        assert (_agents(first.folder / "machines"), site.live()) == ([agent], before), "the same agent runs the same process"
+        assert (_agents(first.folder / "machines"), site.live()) == ([agent], before), (
+            "the same agent runs the same process"
+        )
         assert not [*(second.folder / "machines").glob("local/*")], "and no other machine was made for it"
         first.start()
         until(lambda: _listed(second) == {first.url, second.url}, "both are there again")
@@ -140,6 +170,8 @@ def test_agents_follow_a_server_that_was_killed_and_comes_back_on_another_port(t
         assert second.port != first.port
         until(lambda: log.read_text().count('"event": "connected"') > connected, "the agent is with it")
         until(lambda: len(ready(second)) == 1, "and what it runs is ready")
-        assert (_agents(place / "machines"), site.live()) == ([agent], before), "the same agent runs the same process"
+        assert (_agents(place / "machines"), site.live()) == ([agent], before), (
+            "the same agent runs the same process"
+        )
         assert second.end() == 0
         assert site.live() == {}

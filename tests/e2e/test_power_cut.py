@@ -27,7 +27,9 @@ CUTS, MEBIBYTES, WRITERS = 50, 96, 4
 @contextmanager
 def _mounted(image: Path, at: Path) -> Iterator[Path]:
     at.mkdir(exist_ok=True)
-    done = subprocess.run(["mount", "-o", "loop", str(image), str(at)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["mount", "-o", "loop", str(image), str(at)], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         pytest.skip(f"no disk of our own can be mounted here: {done.stderr.strip()}")
     try:
@@ -97,7 +99,9 @@ def test_nothing_acknowledged_is_lost_in_a_power_cut(tmp_path: Path) -> None:
     assert (lost, told > 20 * CUTS) == (0, True)
 
 
-def test_a_server_that_does_not_sync_each_commit_would_be_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_sync_each_commit_would_be_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same with synchronous=NORMAL, put into the server as it starts."""
     (tmp_path / "sitecustomize.py").write_text(
         "import apsw\n"

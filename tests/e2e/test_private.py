@@ -13,5 +13,9 @@ def test_nobody_else_can_read_what_the_server_keeps(tmp_path: Path) -> None:
     folder.mkdir(mode=0o755)
     with running_server(folder) as server:
         server.lattice("get", "pools")
-        readable = [path.name for path in folder.rglob("*") if path.is_file() and stat.S_IMODE(path.stat().st_mode) & 0o077]
+        readable = [
+            path.name
+            for path in folder.rglob("*")
+            if path.is_file() and stat.S_IMODE(path.stat().st_mode) & 0o077
+        ]
     assert readable == []

@@ -67,14 +67,20 @@ BAD_BODIES = [
     pytest.param(b"null", 400, "BadRequest", id="null"),
     pytest.param(b"\xff\xfe", 400, "BadRequest", id="no text"),
     pytest.param(b"{}", 400, "BadRequest", id="no kind"),
-    pytest.param({"kind": "LatticeNodeClass", "metadata": {"name": "x"}}, 400, "BadRequest", id="no apiVersion"),
+    pytest.param(
+        {"kind": "LatticeNodeClass", "metadata": {"name": "x"}}, 400, "BadRequest", id="no apiVersion"
+    ),
     pytest.param({**node_class("x"), "kind": "LatticePool"}, 422, "Invalid", id="another kind"),
     pytest.param({**node_class("x"), "apiVersion": "lattice.dev/v9"}, 422, "Invalid", id="another version"),
     pytest.param({**node_class("x"), "metadata": []}, 422, "Invalid", id="metadata that is no object"),
     pytest.param({**node_class("x"), "metadata": {}}, 422, "Invalid", id="no name"),
     pytest.param(node_class("UPPER"), 422, "Invalid", id="a name that no DNS would take"),
-    pytest.param(node_class("x", namespace="default"), 400, "BadRequest", id="a namespace where there is none"),
-    pytest.param(node_class("x", resourceVersion="7"), 400, "BadRequest", id="a revision before there is one"),
+    pytest.param(
+        node_class("x", namespace="default"), 400, "BadRequest", id="a namespace where there is none"
+    ),
+    pytest.param(
+        node_class("x", resourceVersion="7"), 400, "BadRequest", id="a revision before there is one"
+    ),
     pytest.param(node_class("x", cores=-1), 422, "Invalid", id="fewer than no cores"),
     pytest.param(node_class("x", cores={"many": 1}), 422, "Invalid", id="cores that are no number"),
     pytest.param({**node_class("x"), "spec": None}, 422, "Invalid", id="no spec"),
@@ -90,20 +96,22 @@ def test_what_cannot_be_created_is_refused_whole(wire, body, code, reason):
     assert code != 422 or details["causes"]
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1" * 400, "99999999999999999999"])
+@pytest.mark.parametrize(
+    "number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1" * 400, "99999999999999999999"]
+)
 @pytest.mark.parametrize("how", ["create", "merge patch", "json patch", "apply"])
 @pytest.mark.usefixtures("known")
 def test_numbers_without_end_are_refused(wire, how, number):
     spec = f'{{"resources": {{"cores": {number}}}}}'
-    whole = (
-        f'{{"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNodeClass", "metadata": {{"name": "known"}}, "spec": {spec}}}'.encode()
-    )
+    whole = f'{{"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNodeClass", "metadata": {{"name": "known"}}, "spec": {spec}}}'.encode()
     one = f"{CLASSES}/known"
     with nothing_written(wire):
         answer = {
             "create": lambda: wire.post(CLASSES, whole.replace(b"known", b"fresh")),
             "merge patch": lambda: wire.patch(one, f'{{"spec": {spec}}}'.encode()),
-            "json patch": lambda: wire.patch(one, f'[{{"op": "add", "path": "/spec", "value": {spec}}}]'.encode(), JSON_PATCH),
+            "json patch": lambda: wire.patch(
+                one, f'[{{"op": "add", "path": "/spec", "value": {spec}}}]'.encode(), JSON_PATCH
+            ),
             "apply": lambda: wire.apply(one, whole),
         }[how]()
     refused(answer, answer.status, "BadRequest" if answer.status == 400 else "Invalid")
@@ -158,7 +166,12 @@ def test_fields_twice_or_unknown_are_refused_or_told(wire, validation, code):
 def test_options_that_do_not_exist_are_invalid(wire, method, path, field, kind):
     body = None if method == "DELETE" else configmap("known")
     with nothing_written(wire):
-        details = refused(wire.ask(method, path, body, content_type=MERGE if method == "PATCH" else JSON), 422, "Invalid", kind)
+        details = refused(
+            wire.ask(method, path, body, content_type=MERGE if method == "PATCH" else JSON),
+            422,
+            "Invalid",
+            kind,
+        )
     assert (details["kind"], details["group"]) == (kind, "meta.k8s.io")
     assert [cause["field"] for cause in details["causes"]] == [field]
 
@@ -166,30 +179,65 @@ def test_options_that_do_not_exist_are_invalid(wire, method, path, field, kind):
 @pytest.mark.usefixtures("known")
 def test_an_apply_needs_a_manager(wire):
     with nothing_written(wire):
-        details = refused(wire.patch(f"{CONFIGMAPS}/known", configmap("known"), APPLY), 422, "Invalid", "PatchOptions.meta.k8s.io")
+        details = refused(
+            wire.patch(f"{CONFIGMAPS}/known", configmap("known"), APPLY),
+            422,
+            "Invalid",
+            "PatchOptions.meta.k8s.io",
+        )
     assert details["causes"][0]["field"] == "fieldManager"
 
 
 @pytest.mark.usefixtures("known")
 def test_what_exists_is_not_created_again_but_is_validated_first(wire):
     with nothing_written(wire):
-        details = refused(wire.post(CLASSES, node_class("known")), 409, "AlreadyExists", '"known" already exists')
+        details = refused(
+            wire.post(CLASSES, node_class("known")), 409, "AlreadyExists", '"known" already exists'
+        )
         assert details == {"name": "known", "group": "lattice.dev", "kind": "latticenodeclasses"}
-        details = refused(wire.post(CLASSES, node_class("known", cores=-1)), 422, "Invalid", '"known" is invalid')
-        assert (details["name"], details["kind"], details["causes"][0]["field"]) == ("known", "LatticeNodeClass", "spec.resources.cores")
+        details = refused(
+            wire.post(CLASSES, node_class("known", cores=-1)), 422, "Invalid", '"known" is invalid'
+        )
+        assert (details["name"], details["kind"], details["causes"][0]["field"]) == (
+            "known",
+            "LatticeNodeClass",
+            "spec.resources.cores",
+        )
 
 
 def test_a_missing_namespace_is_named(wire):
     with nothing_written(wire):
-        refused(wire.post("/api/v1/namespaces/nowhere/configmaps", configmap("x")), 404, "NotFound", 'namespaces "nowhere" not found')
-        refused(wire.post(SERVICES.replace("default", "nowhere"), service("x")), 404, "NotFound", 'namespaces "nowhere" not found')
-        refused(wire.apply("/api/v1/namespaces/nowhere/configmaps/x", configmap("x")), 404, "NotFound", 'namespaces "nowhere" not found')
+        refused(
+            wire.post("/api/v1/namespaces/nowhere/configmaps", configmap("x")),
+            404,
+            "NotFound",
+            'namespaces "nowhere" not found',
+        )
+        refused(
+            wire.post(SERVICES.replace("default", "nowhere"), service("x")),
+            404,
+            "NotFound",
+            'namespaces "nowhere" not found',
+        )
+        refused(
+            wire.apply("/api/v1/namespaces/nowhere/configmaps/x", configmap("x")),
+            404,
+            "NotFound",
+            'namespaces "nowhere" not found',
+        )
 
 
 def test_a_missing_object_is_named(wire):
     with nothing_written(wire):
-        for method, body in (("GET", None), ("PUT", node_class("none", resourceVersion="1")), ("PATCH", {}), ("DELETE", None)):
-            answer = wire.ask(method, f"{CLASSES}/none", body, content_type=MERGE if method == "PATCH" else JSON)
+        for method, body in (
+            ("GET", None),
+            ("PUT", node_class("none", resourceVersion="1")),
+            ("PATCH", {}),
+            ("DELETE", None),
+        ):
+            answer = wire.ask(
+                method, f"{CLASSES}/none", body, content_type=MERGE if method == "PATCH" else JSON
+            )
             details = refused(answer, 404, "NotFound", 'latticenodeclasses.lattice.dev "none" not found')
             assert details == {"name": "none", "group": "lattice.dev", "kind": "latticenodeclasses"}
 
@@ -207,18 +255,30 @@ def test_a_stale_revision_is_a_conflict(wire):
             wire.delete(f"{CONFIGMAPS}/known", {"preconditions": {"uid": "another"}}),
         ):
             assert refused(answer, 409, "Conflict")["name"] == "known"
-        refused(wire.patch(f"{CONFIGMAPS}/known", [{"op": "test", "path": "/data/a", "value": "no"}], JSON_PATCH), 422, "Invalid")
+        refused(
+            wire.patch(f"{CONFIGMAPS}/known", [{"op": "test", "path": "/data/a", "value": "no"}], JSON_PATCH),
+            422,
+            "Invalid",
+        )
         refused(wire.patch(f"{CONFIGMAPS}/known", [{"op": "dance"}], JSON_PATCH), 400, "BadRequest")
 
 
 def test_an_update_of_ours_names_its_revision_and_may_not_change_identity(wire):
     made = wire.post(CLASSES, node_class("same")).value
     with nothing_written(wire):
-        refused(wire.ask("PUT", f"{CLASSES}/same", node_class("same")), 422, "Invalid", "metadata.resourceVersion")
+        refused(
+            wire.ask("PUT", f"{CLASSES}/same", node_class("same")), 422, "Invalid", "metadata.resourceVersion"
+        )
         other = {**made, "metadata": {**made["metadata"], "uid": "another"}}
         assert wire.ask("PUT", f"{CLASSES}/same", other).status in (409, 422)
-        refused(wire.ask("PUT", f"{CLASSES}/same", {**made, "metadata": {**made["metadata"], "name": "other"}}), 400, "BadRequest")
-    assert wire.ask("PUT", f"{CLASSES}/same", {**made, "spec": {"resources": {"cores": 2}}}).value["spec"] == {"resources": {"cores": 2}}
+        refused(
+            wire.ask("PUT", f"{CLASSES}/same", {**made, "metadata": {**made["metadata"], "name": "other"}}),
+            400,
+            "BadRequest",
+        )
+    assert wire.ask("PUT", f"{CLASSES}/same", {**made, "spec": {"resources": {"cores": 2}}}).value[
+        "spec"
+    ] == {"resources": {"cores": 2}}
 
 
 def test_writing_what_is_there_already_writes_nothing(wire, robot):
@@ -230,24 +290,45 @@ def test_writing_what_is_there_already_writes_nothing(wire, robot):
     with nothing_written(wire):
         assert wire.ask("PUT", one, current).value == current
         assert wire.patch(one, {"spec": made["spec"]}).value == current
-        assert wire.patch(one, [{"op": "replace", "path": "/spec/resources/cores", "value": 1}], JSON_PATCH).value == current
+        assert (
+            wire.patch(
+                one, [{"op": "replace", "path": "/spec/resources/cores", "value": 1}], JSON_PATCH
+            ).value
+            == current
+        )
         assert wire.apply(one, node_class("noop", labels={"c": "d"})).value == current
         assert robot.patch(f"{one}/status", {"status": {"phase": "Ready"}}).value == current
 
 
 def test_generation_counts_intents_only(wire, robot):
     one = f"{CLASSES}/grown"
-    assert metadata_of(wire.post(CLASSES, {**node_class("grown", generation=7), "status": {"phase": "Mine"}}))["generation"] == 1
+    assert (
+        metadata_of(wire.post(CLASSES, {**node_class("grown", generation=7), "status": {"phase": "Mine"}}))[
+            "generation"
+        ]
+        == 1
+    )
     assert wire.get(one).value.get("status", {}).get("phase") != "Mine", "status is not the user's to write"
     assert metadata_of(wire.patch(one, {"metadata": {"labels": {"a": "b"}}}))["generation"] == 1
     assert metadata_of(wire.patch(one, {"spec": {"resources": {"cores": 2}}}))["generation"] == 2
-    told = robot.patch(f"{one}/status", {"spec": {"resources": {"cores": 9}}, "status": {"phase": "Ready"}}).value
-    assert (told["metadata"]["generation"], told["spec"]["resources"]["cores"], told["status"]["phase"]) == (2, 2, "Ready")
+    told = robot.patch(
+        f"{one}/status", {"spec": {"resources": {"cores": 9}}, "status": {"phase": "Ready"}}
+    ).value
+    assert (told["metadata"]["generation"], told["spec"]["resources"]["cores"], told["status"]["phase"]) == (
+        2,
+        2,
+        "Ready",
+    )
     through = wire.patch(one, {"spec": {"resources": {"cores": 3}}, "status": {"phase": "Lost"}}).value
     assert (through["metadata"]["generation"], through["status"]["phase"]) == (3, "Ready")
     wire.patch(one, {"metadata": {"finalizers": ["example.com/hold"]}})
     assert metadata_of(wire.delete(one))["generation"] == 4
-    refused(wire.patch(one, {"metadata": {"finalizers": ["example.com/hold", "example.com/more"]}}), 422, "Invalid", "no new finalizers")
+    refused(
+        wire.patch(one, {"metadata": {"finalizers": ["example.com/hold", "example.com/more"]}}),
+        422,
+        "Invalid",
+        "no new finalizers",
+    )
     wire.patch(one, {"metadata": {"finalizers": []}})
     assert wire.get(one).status == 404
 
@@ -256,7 +337,12 @@ def test_generation_counts_intents_only(wire, robot):
 def test_a_dry_run_answers_as_if_and_writes_nothing(wire):
     with nothing_written(wire):
         assert wire.post(f"{CLASSES}?dryRun=All", node_class("dry")).status == 201
-        assert wire.patch(f"{CLASSES}/known?dryRun=All", {"spec": {"resources": {"cores": 7}}}).value["spec"]["resources"]["cores"] == 7
+        assert (
+            wire.patch(f"{CLASSES}/known?dryRun=All", {"spec": {"resources": {"cores": 7}}}).value["spec"][
+                "resources"
+            ]["cores"]
+            == 7
+        )
         assert wire.apply(f"{CLASSES}/dry", node_class("dry"), dryRun="All").status == 201
         current = wire.get(f"{CLASSES}/known").value
         assert wire.ask("PUT", f"{CLASSES}/known?dryRun=All", {**current, "spec": {}}).value["spec"] == {}
@@ -264,7 +350,9 @@ def test_a_dry_run_answers_as_if_and_writes_nothing(wire):
         assert wire.delete(f"{CLASSES}/known", {"dryRun": ["All"]}).status == 200
         assert wire.delete(f"{CLASSES}?dryRun=All").status == 200
         refused(wire.post(f"{CLASSES}?dryRun=All", node_class("known")), 409, "AlreadyExists")
-        refused(wire.post("/api/v1/namespaces/nowhere/configmaps?dryRun=All", configmap("x")), 404, "NotFound")
+        refused(
+            wire.post("/api/v1/namespaces/nowhere/configmaps?dryRun=All", configmap("x")), 404, "NotFound"
+        )
         refused(wire.post(f"{CLASSES}?dryRun=All", node_class("dry", cores=-1)), 422, "Invalid")
 
 
@@ -294,7 +382,9 @@ def test_a_collection_is_deleted_by_selector(wire):
 )
 def test_bodies_in_other_forms_are_not_read(wire, method, path, content):
     with nothing_written(wire):
-        refused(wire.ask(method, path, node_class("known"), content_type=content), 415, "UnsupportedMediaType")
+        refused(
+            wire.ask(method, path, node_class("known"), content_type=content), 415, "UnsupportedMediaType"
+        )
 
 
 @pytest.mark.usefixtures("known")
@@ -377,7 +467,9 @@ def test_scale_moves_one_number(wire):
     wire.post(SERVICES, service("moved", 3))
     scale = wire.get(f"{SERVICES}/moved/scale").value
     assert (scale["kind"], scale["apiVersion"], scale["spec"]) == ("Scale", "autoscaling/v1", {"replicas": 3})
-    assert wire.ask("PUT", f"{SERVICES}/moved/scale", {**scale, "spec": {"replicas": 5}}).value["spec"] == {"replicas": 5}
+    assert wire.ask("PUT", f"{SERVICES}/moved/scale", {**scale, "spec": {"replicas": 5}}).value["spec"] == {
+        "replicas": 5
+    }
     assert wire.patch(f"{SERVICES}/moved/scale", {"spec": {"replicas": 0}}).value["spec"] == {"replicas": 0}
     assert wire.get(f"{SERVICES}/moved").value["spec"]["replicas"] == {"min": 0, "max": 9}
     refused(wire.ask("PUT", f"{SERVICES}/moved/scale", scale), 409, "Conflict")
@@ -389,7 +481,9 @@ def test_a_generated_name_has_room_for_its_suffix(wire):
     refused(wire.post(CONFIGMAPS, {"metadata": {"generateName": "UPPER-"}}), 422, "Invalid")
 
 
-@pytest.mark.parametrize("body", [configmap("bare"), {"metadata": {"name": "bare"}}], ids=["named", "unnamed"])
+@pytest.mark.parametrize(
+    "body", [configmap("bare"), {"metadata": {"name": "bare"}}], ids=["named", "unnamed"]
+)
 def test_kubernetes_own_kinds_need_not_say_what_they_are(wire, body):
     """kopf posts its events without apiVersion and kind; the address says both."""
     made = wire.post(f"{CONFIGMAPS}?dryRun=All", body)

@@ -73,7 +73,10 @@ def test_unknown_tokens_are_nobody(nobody, token):
 def test_groups_that_we_do_not_know_may_do_nothing(stranger, wire, method):
     before = wire.revision
     details = refused(
-        stranger.ask(method, CLASSES, node_class("x") if method == "POST" else None), 403, "Forbidden", 'User "stranger" cannot'
+        stranger.ask(method, CLASSES, node_class("x") if method == "POST" else None),
+        403,
+        "Forbidden",
+        'User "stranger" cannot',
     )
     assert (details["group"], details["kind"]) == ("lattice.dev", "latticenodeclasses")
     assert wire.revision == before
@@ -93,16 +96,29 @@ def test_a_viewer_reads_all_but_secrets(viewer, wire):
 def test_an_admin_writes_no_status_and_makes_nothing_that_lattice_makes(wire):
     wire.post(CLASSES, node_class("mine"))
     before = wire.revision
-    refused(wire.patch(f"{CLASSES}/mine/status", {"status": {"phase": "Ready"}}), 403, "Forbidden", "status is written by Lattice only")
-    refused(wire.post("/apis/lattice.dev/v1alpha1/latticeclusters", {}), 403, "Forbidden", "made by Lattice only")
+    refused(
+        wire.patch(f"{CLASSES}/mine/status", {"status": {"phase": "Ready"}}),
+        403,
+        "Forbidden",
+        "status is written by Lattice only",
+    )
+    refused(
+        wire.post("/apis/lattice.dev/v1alpha1/latticeclusters", {}), 403, "Forbidden", "made by Lattice only"
+    )
     assert wire.revision == before
 
 
-@pytest.mark.parametrize("header", ["impersonate_user", "impersonate_group", "impersonate_uid", "impersonate_extra_reason"])
+@pytest.mark.parametrize(
+    "header", ["impersonate_user", "impersonate_group", "impersonate_uid", "impersonate_extra_reason"]
+)
 def test_impersonation_is_refused_and_nothing_done(wire, header):
     wire.post(CONFIGMAPS, configmap("kept"))
     before = wire.revision
-    for method, path, body in (("DELETE", f"{CONFIGMAPS}/kept", None), ("POST", CLASSES, node_class("x")), ("GET", CLASSES, None)):
+    for method, path, body in (
+        ("DELETE", f"{CONFIGMAPS}/kept", None),
+        ("POST", CLASSES, node_class("x")),
+        ("GET", CLASSES, None),
+    ):
         refused(wire.ask(method, path, body, **{header: "bob"}), 403, "Forbidden", "impersonation")
     assert wire.revision == before
 
@@ -112,7 +128,11 @@ def test_health_is_for_everybody_and_metrics_are_not(nobody, wire, viewer):
         assert (nobody.ask("GET", path).status, nobody.ask("GET", path).raw) == (200, b"ok")
     told = nobody.ask("GET", "/health").value
     assert told.keys() == {"status", "isLeader", "instanceId", "lastReconciliation", "pending"}
-    assert (told["status"], isinstance(told["isLeader"], bool), isinstance(told["instanceId"], str)) == ("ok", True, True)
+    assert (told["status"], isinstance(told["isLeader"], bool), isinstance(told["instanceId"], str)) == (
+        "ok",
+        True,
+        True,
+    )
     refused(nobody.ask("GET", "/metrics"), 401, "Unauthorized")
     text = viewer.ask("GET", "/metrics").raw.decode()
     assert "lattice_" in text
@@ -144,7 +164,12 @@ def named(name):
 PROTOBUFS = [
     pytest.param("/api/v1/namespaces", "v1", "Namespace", named("proto"), {}, id="Namespace"),
     pytest.param(
-        CONFIGMAPS, "v1", "ConfigMap", named("proto") + field(2, field(1, "k") + field(2, "v")), {"data": {"k": "v"}}, id="ConfigMap"
+        CONFIGMAPS,
+        "v1",
+        "ConfigMap",
+        named("proto") + field(2, field(1, "k") + field(2, "v")),
+        {"data": {"k": "v"}},
+        id="ConfigMap",
     ),
     pytest.param(
         "/api/v1/namespaces/default/secrets",
@@ -158,8 +183,15 @@ PROTOBUFS = [
         "/apis/coordination.k8s.io/v1/namespaces/default/leases",
         "coordination.k8s.io/v1",
         "Lease",
-        named("proto") + field(2, field(1, "me") + field(2, 15) + field(4, field(1, 1_700_000_000) + field(2, 5000))),
-        {"spec": {"holderIdentity": "me", "leaseDurationSeconds": 15, "renewTime": "2023-11-14T22:13:20.000005Z"}},
+        named("proto")
+        + field(2, field(1, "me") + field(2, 15) + field(4, field(1, 1_700_000_000) + field(2, 5000))),
+        {
+            "spec": {
+                "holderIdentity": "me",
+                "leaseDurationSeconds": 15,
+                "renewTime": "2023-11-14T22:13:20.000005Z",
+            }
+        },
         id="Lease",
     ),
 ]
@@ -170,7 +202,11 @@ def test_go_clients_send_core_kinds_as_protobuf(wire, path, api_version, kind, m
     made = wire.post(path, enveloped(api_version, kind, message), PROTOBUF)
     assert made.status == 201, made.value
     value = made.value
-    assert (value["kind"], value["metadata"]["name"], value["metadata"]["labels"]) == (kind, "proto", {"app": "x"})
+    assert (value["kind"], value["metadata"]["name"], value["metadata"]["labels"]) == (
+        kind,
+        "proto",
+        {"app": "x"},
+    )
     assert {name: value[name] for name in shown} == shown
     before = wire.revision
     refused(wire.post(path, enveloped(api_version, kind, message), PROTOBUF), 409, "AlreadyExists")
@@ -185,7 +221,11 @@ def test_access_reviews_come_as_protobuf_too(wire, viewer, verb, allowed):
     asked = field(2, field(1, field(2, verb) + field(3, "lattice.dev") + field(5, "latticepools")))
     body = enveloped("authorization.k8s.io/v1", "SelfSubjectAccessReview", asked)
     answer = wire.post(REVIEWS, body, PROTOBUF)
-    assert (answer.status, answer.value["kind"], answer.value["status"]["allowed"]) == (201, "SelfSubjectAccessReview", allowed)
+    assert (answer.status, answer.value["kind"], answer.value["status"]["allowed"]) == (
+        201,
+        "SelfSubjectAccessReview",
+        allowed,
+    )
     assert viewer.post(REVIEWS, body, PROTOBUF).value["status"]["allowed"] is False
 
 
@@ -199,7 +239,13 @@ def test_delete_options_come_as_protobuf_too(wire):
 def owned(wire, name, policy=""):
     """An owner with something that belongs to it, and the owner deleted."""
     owner = wire.post(CONFIGMAPS, configmap(name)).value
-    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": owner["metadata"]["uid"], "blockOwnerDeletion": True}
+    reference = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": name,
+        "uid": owner["metadata"]["uid"],
+        "blockOwnerDeletion": True,
+    }
     assert wire.post(CONFIGMAPS, configmap(f"{name}-part", ownerReferences=[reference])).status == 201
     return wire.delete(f"{CONFIGMAPS}/{name}", {"propagationPolicy": policy} if policy else None)
 

@@ -33,7 +33,9 @@ def wire(server):
 def room(wire, request):
     """A namespace of the test's own; the address of its config maps."""
     name = request.node.name.partition("[")[0].removeprefix("test_").replace("_", "-")[:60].strip("-")
-    made = wire.post("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    made = wire.post(
+        "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    )
     assert made.status in (201, 409), made.value
     return f"/api/v1/namespaces/{name}/configmaps"
 
@@ -46,7 +48,12 @@ def told(event):
 
 def test_initial_events_come_first_and_end_with_an_annotated_bookmark(wire, room):
     made = [wire.post(room, configmap(name)).revision for name in ("a", "b")]
-    query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true", "timeoutSeconds": 10}
+    query = {
+        "sendInitialEvents": "true",
+        "resourceVersionMatch": "NotOlderThan",
+        "allowWatchBookmarks": "true",
+        "timeoutSeconds": 10,
+    }
     with wire.watching(room, **query) as events:
         first = list(islice(events, 3))
         assert [told(event) for event in first[:2]] == [("ADDED", "a", made[0]), ("ADDED", "b", made[1])]
@@ -61,7 +68,9 @@ def test_initial_events_come_first_and_end_with_an_annotated_bookmark(wire, room
 @pytest.mark.parametrize("form", [TABLE, PARTIAL], ids=["as tables", "as metadata"])
 def test_initial_events_end_with_a_bookmark_in_the_asked_form(wire, form):
     query = {"sendInitialEvents": "1", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "1"}
-    with wire.watching("/api/v1/namespaces", form.format("v1"), fieldSelector="metadata.name=default", **query) as events:
+    with wire.watching(
+        "/api/v1/namespaces", form.format("v1"), fieldSelector="metadata.name=default", **query
+    ) as events:
         added, bookmark = islice(events, 2)
     assert (added["type"], bookmark["type"]) == ("ADDED", "BOOKMARK")
     assert added["object"]["kind"] == bookmark["object"]["kind"]
@@ -71,7 +80,12 @@ def test_initial_events_end_with_a_bookmark_in_the_asked_form(wire, form):
 
 def test_initial_events_from_a_future_revision_are_not_there_yet(wire):
     ahead = wire.revision + 1000
-    query = {"watch": 1, "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "resourceVersion": ahead}
+    query = {
+        "watch": 1,
+        "sendInitialEvents": "true",
+        "resourceVersionMatch": "NotOlderThan",
+        "resourceVersion": ahead,
+    }
     refused(wire.get(CONFIGMAPS, **query), 504, "Timeout", "Too large resource version")
 
 
@@ -97,7 +111,10 @@ def test_a_watch_resumes_after_the_revision_it_names(wire, room):
     made = wire.post(room, configmap("a")).revision
     changed = wire.patch(f"{room}/a", {"data": {"k": "v"}}).revision
     with wire.watching(room, resourceVersion=before) as events:
-        assert [told(event) for event in islice(events, 2)] == [("ADDED", "a", made), ("MODIFIED", "a", changed)]
+        assert [told(event) for event in islice(events, 2)] == [
+            ("ADDED", "a", made),
+            ("MODIFIED", "a", changed),
+        ]
     with wire.watching(room, resourceVersion=made) as events:
         assert told(next(events)) == ("MODIFIED", "a", changed)
 
@@ -138,7 +155,9 @@ def test_leaving_a_selector_is_a_deletion_and_entering_it_an_addition(wire, room
         ("ADDED", "a", back),
         ("MODIFIED", "a", stayed),
     ]
-    assert seen[1]["object"]["metadata"]["labels"] == {"app": "x"}, "the object as it was when it still matched"
+    assert seen[1]["object"]["metadata"]["labels"] == {"app": "x"}, (
+        "the object as it was when it still matched"
+    )
 
 
 def test_a_watch_from_a_future_revision_is_gone(wire):
@@ -156,14 +175,30 @@ def test_a_list_at_a_future_revision_has_not_happened_yet(wire):
 @pytest.mark.parametrize(
     ("query", "field"),
     [
-        pytest.param({"resourceVersionMatch": "Exact"}, "resourceVersionMatch", id="a match needs a revision"),
-        pytest.param({"resourceVersionMatch": "Newest", "resourceVersion": "1"}, "resourceVersionMatch", id="an unknown match"),
-        pytest.param({"resourceVersionMatch": "Exact", "resourceVersion": "0"}, "resourceVersionMatch", id="exactly nothing"),
         pytest.param(
-            {"resourceVersionMatch": "NotOlderThan", "resourceVersion": "1", "watch": "1"}, "resourceVersionMatch", id="in a watch"
+            {"resourceVersionMatch": "Exact"}, "resourceVersionMatch", id="a match needs a revision"
+        ),
+        pytest.param(
+            {"resourceVersionMatch": "Newest", "resourceVersion": "1"},
+            "resourceVersionMatch",
+            id="an unknown match",
+        ),
+        pytest.param(
+            {"resourceVersionMatch": "Exact", "resourceVersion": "0"},
+            "resourceVersionMatch",
+            id="exactly nothing",
+        ),
+        pytest.param(
+            {"resourceVersionMatch": "NotOlderThan", "resourceVersion": "1", "watch": "1"},
+            "resourceVersionMatch",
+            id="in a watch",
         ),
         pytest.param({"sendInitialEvents": "true"}, "sendInitialEvents", id="initial events of a list"),
-        pytest.param({"sendInitialEvents": "true", "watch": "1"}, "resourceVersionMatch", id="initial events without a match"),
+        pytest.param(
+            {"sendInitialEvents": "true", "watch": "1"},
+            "resourceVersionMatch",
+            id="initial events without a match",
+        ),
     ],
 )
 def test_contradictory_read_options_are_invalid(wire, query, field):
@@ -245,7 +280,12 @@ def test_after_compaction_what_is_too_old_is_gone(tmp_path):
     asyncio.run(_compact(tmp_path / "state.db", newest))
     with running_server(tmp_path, "--port", first.url.rpartition(":")[2]) as second:
         assert second.url == first.url
-        refused(wire.get(CONFIGMAPS, limit=1, **{"continue": token}), 410, "Expired", "continue parameter is too old")
+        refused(
+            wire.get(CONFIGMAPS, limit=1, **{"continue": token}),
+            410,
+            "Expired",
+            "continue parameter is too old",
+        )
         refused(wire.get(CONFIGMAPS, resourceVersion=old, resourceVersionMatch="Exact"), 410, "Expired")
         refused(wire.get(CONFIGMAPS, watch=1, resourceVersion=old), 410, "Expired")
         assert wire.get(CONFIGMAPS, resourceVersion=old).names == ["a", "b", "c"]
@@ -280,7 +320,10 @@ def test_a_table_has_heads_and_rows_with_metadata(wire, version):
     assert [each["cells"][0] for each in single["rows"]] == ["small"]
 
 
-@pytest.mark.parametrize(("include", "kind"), [("Object", "LatticeNodeClass"), ("None", None), ("Metadata", "PartialObjectMetadata")])
+@pytest.mark.parametrize(
+    ("include", "kind"),
+    [("Object", "LatticeNodeClass"), ("None", None), ("Metadata", "PartialObjectMetadata")],
+)
 def test_a_table_carries_as_much_of_the_object_as_asked(wire, include, kind):
     wire.post(CLASSES, node_class("small", 0.5))
     row = wire.get(CLASSES, TABLE.format("v1"), includeObject=include).value["rows"][0]

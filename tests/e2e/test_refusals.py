@@ -44,8 +44,12 @@ class Case:
 
 
 CASES = {
-    "an unknown field": Case(POOL + "    colour: red\n", ("FILE:9: spec.capacity.colour", "field not declared in schema")),
-    "a value of the wrong type": Case(POOL + "    maxCores: many\n", ("FILE:9: spec.capacity.maxCores", '"many"')),
+    "an unknown field": Case(
+        POOL + "    colour: red\n", ("FILE:9: spec.capacity.colour", "field not declared in schema")
+    ),
+    "a value of the wrong type": Case(
+        POOL + "    maxCores: many\n", ("FILE:9: spec.capacity.maxCores", '"many"')
+    ),
     "several mistakes are all told": Case(
         POOL.replace("us-east\n", "US_East\n").replace("100", "-5") + "    maxCores: many\n    colour: red\n",
         (
@@ -59,18 +63,31 @@ CASES = {
     ),
     "an alias bomb": Case(ALIAS_BOMB, ("FILE:6: the anchor &a is not read",)),
     "an alias alone": Case(CONFIGMAP + "  a: *b\n", ("FILE:6: the alias *b is not read",)),
-    "a key given twice": Case(POOL + "    maxNodes: 7\n", ('FILE:9: the key "maxNodes" is given twice, first on line 8',)),
+    "a key given twice": Case(
+        POOL + "    maxNodes: 7\n", ('FILE:9: the key "maxNodes" is given twice, first on line 8',)
+    ),
     "NaN": Case(POOL.replace("100", ".nan"), ("FILE:8: .nan is not a number",)),
     "infinity": Case(POOL.replace("100", ".inf"), ("FILE:8: .inf is not a number",)),
-    "a number beyond all bounds": Case(POOL.replace("100", "1e999"), ("FILE:8: the number 1e999 is out of range",)),
+    "a number beyond all bounds": Case(
+        POOL.replace("100", "1e999"), ("FILE:8: the number 1e999 is out of range",)
+    ),
     "a hundred thousand levels": Case(NESTING, ("FILE:6: is nested deeper than 32 levels",)),
     "more than a megabyte": Case(CONFIGMAP + f"  a: {'x' * (1 << 20)}\n", ("FILE:6: is larger than 1 MiB",)),
-    "a name in capitals": Case(POOL.replace("name: us-east", "name: US_East"), ("FILE:4: metadata.name", '"US_East"')),
-    "a name that leaves its place": Case(POOL.replace("name: us-east", "name: ../us-east"), ('FILE:4: "../us-east" cannot be a name',)),
-    "no name": Case(POOL.replace("  name: us-east\n", "  labels: {a: b}\n"), ("FILE:3: metadata.name is missing",)),
-    "a version that is not there": Case(POOL.replace("v1alpha1", "v9"), ("FILE:2: there is no LatticePool in lattice.dev/v9", "v1alpha1")),
+    "a name in capitals": Case(
+        POOL.replace("name: us-east", "name: US_East"), ("FILE:4: metadata.name", '"US_East"')
+    ),
+    "a name that leaves its place": Case(
+        POOL.replace("name: us-east", "name: ../us-east"), ('FILE:4: "../us-east" cannot be a name',)
+    ),
+    "no name": Case(
+        POOL.replace("  name: us-east\n", "  labels: {a: b}\n"), ("FILE:3: metadata.name is missing",)
+    ),
+    "a version that is not there": Case(
+        POOL.replace("v1alpha1", "v9"), ("FILE:2: there is no LatticePool in lattice.dev/v9", "v1alpha1")
+    ),
     "a kind that is not there": Case(
-        POOL.replace("LatticePool", "LatticePond"), ("FILE:2: there is no kind 'LatticePond'", "did you mean LatticePool?")
+        POOL.replace("LatticePool", "LatticePond"),
+        ("FILE:2: there is no kind 'LatticePond'", "did you mean LatticePool?"),
     ),
     "a namespace that is not there": Case(
         CONFIGMAP.replace("name: settings", "name: settings\n  namespace: nowhere"),
@@ -79,7 +96,9 @@ CASES = {
     "not YAML": Case(POOL + "  : [\n", ("FILE:9: is not YAML",)),
     "not a manifest": Case("- just\n- a list\n", ("FILE:1: a manifest is a mapping, got a list",)),
     "nothing at all": Case("# empty\n", ("FILE: there is no manifest here",)),
-    "a mistake in the second of two": Case(CONFIGMAP + "  a: b\n---\n" + POOL + "    maxCores: {\n", ("FILE:16: is not YAML",)),
+    "a mistake in the second of two": Case(
+        CONFIGMAP + "  a: b\n---\n" + POOL + "    maxCores: {\n", ("FILE:16: is not YAML",)
+    ),
 }
 
 
@@ -115,10 +134,16 @@ def people(server: Server) -> dict[str, Path]:
     token = server.mint("toni", "lattice:admins", token=True)
     forged = token.with_name("forged.kubeconfig")
     forged.write_text(re.sub(r"token: \S+", "token: lat-0123456789ab.forged", token.read_text()))
-    return {"viewer": server.mint("vera", "lattice:viewers"), "nobody": server.mint("bob", "guests"), "forged": forged}
+    return {
+        "viewer": server.mint("vera", "lattice:viewers"),
+        "nobody": server.mint("bob", "guests"),
+        "forged": forged,
+    }
 
 
-@pytest.mark.parametrize(("who", "code", "words"), [pytest.param(*case, id=name) for name, case in WHO.items()])
+@pytest.mark.parametrize(
+    ("who", "code", "words"), [pytest.param(*case, id=name) for name, case in WHO.items()]
+)
 def test_who_may_not_is_told_so(
     who: str, code: int, words: tuple[str, ...], server: Server, people: dict[str, Path], tmp_path: Path
 ) -> None:

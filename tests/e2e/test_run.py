@@ -50,7 +50,10 @@ def test_what_is_applied_runs_and_what_cannot_run_says_why(site: Site) -> None:
         assert not site.pids(name)
     deleted = site.lattice("delete", "workloads", "no-command", "no-port", "no-runtime", "crashing")
     assert deleted.returncode == 0, deleted.stderr
-    until(lambda: not _left_of(site, "no-command", "no-port", "no-runtime", "crashing"), "nothing of them is left on the nodes")
+    until(
+        lambda: not _left_of(site, "no-command", "no-port", "no-runtime", "crashing"),
+        "nothing of them is left on the nodes",
+    )
 
 
 def _answers(site: Site) -> None:
@@ -63,7 +66,9 @@ def _fails_for_good(site: Site, name: str, why: str) -> None:
     status = until(lambda: _when(site.status(name), "Failed"), f"{name} fails")
     assert (status["failureReason"], status["retry"]["attempts"], status["retry"]["final"]) == (why, 1, True)
     assert "nextAt" not in status["retry"]
-    told = until(lambda: [each for each in site.events(name) if each["reason"] == "WorkloadFailed"], "an event says so")
+    told = until(
+        lambda: [each for each in site.events(name) if each["reason"] == "WorkloadFailed"], "an event says so"
+    )
     assert [each["type"] for each in told] == ["Warning"]
     assert why in told[0]["message"]
     assert "RetryTriggered" not in site.reasons(name)
@@ -72,14 +77,23 @@ def _fails_for_good(site: Site, name: str, why: str) -> None:
 def _is_tried_five_times(site: Site, name: str) -> None:
     until(lambda: "WorkloadFailed" in site.reasons(name), f"{name} is given up")
     status = site.status(name)
-    assert (status["actualState"], status["failureReason"], status["retry"]["attempts"]) == ("Failed", "RUNTIME_ERROR", 5)
+    assert (status["actualState"], status["failureReason"], status["retry"]["attempts"]) == (
+        "Failed",
+        "RUNTIME_ERROR",
+        5,
+    )
     assert (status["failureMessage"], status["lastLog"]) == ("ended with code 3", "out of luck\n" * 5)
-    assert "RUNTIME_ERROR, ended with code 3: it failed once" in [each["message"] for each in site.events(name)]
+    assert "RUNTIME_ERROR, ended with code 3: it failed once" in [
+        each["message"] for each in site.events(name)
+    ]
     assert site.reasons(name).count("RetryTriggered") == 4
 
 
 def _finds_no_node(site: Site, name: str) -> None:
-    told = until(lambda: [each for each in site.events(name) if each["reason"] == "FailedScheduling"], f"{name} finds no node")
+    told = until(
+        lambda: [each for each in site.events(name) if each["reason"] == "FailedScheduling"],
+        f"{name} finds no node",
+    )
     assert "container runtime" in told[-1]["message"]
     status = site.status(name)
     said = next(each for each in status["conditions"] if each["type"] == "Scheduled")
@@ -129,7 +143,10 @@ def _rises_again(site: Site, name: str) -> None:
         until(lambda: site.is_running(name), f"{name} runs")
         killed = site.pid(name)
         os.kill(killed, signal.SIGKILL)
-        until(lambda failures=failures: site.reasons(name).count("RetryTriggered") == failures, "it is tried again")
+        until(
+            lambda failures=failures: site.reasons(name).count("RetryTriggered") == failures,
+            "it is tried again",
+        )
         until(lambda killed=killed: site.pids(name) - {killed} and site.is_running(name), "another runs")
     counted = [each["message"] for each in site.events(name) if each["reason"] == "WorkloadBackOff"]
     assert counted[0] == "RUNTIME_ERROR, ended by signal SIGKILL: it failed once"
@@ -153,7 +170,10 @@ def _scales(site: Site) -> None:
     for wanted in (4, LEAST):
         changed = site.wire.patch(f"{SERVICES}/web/scale", {"spec": {"replicas": wanted}})
         assert changed.status == 200, changed.raw
-        until(lambda wanted=wanted: len(site.ready("web")) == len(site.replicas("web")) == wanted, f"there are {wanted} replicas")
+        until(
+            lambda wanted=wanted: len(site.ready("web")) == len(site.replicas("web")) == wanted,
+            f"there are {wanted} replicas",
+        )
         until(lambda wanted=wanted: len(_live_replicas(site)) == wanted, "and so many processes")
     assert {"ScaledUp", "ScaledDown"} <= {*site.reasons("web")}
 
@@ -177,14 +197,21 @@ def test_an_update_and_a_drain_never_leave_too_few(site: Site) -> None:
     with _single(site), answering(site, "web") as counts:
         site.apply(web(site, version="2"))
         until(lambda: "RolloutDone" in site.reasons("web"), "all replicas are replaced")
-        until(lambda: len(site.replicas("web")) == LEAST == len(site.ready("web")), "as many as before are ready")
-        assert {site.environment(pid)["VERSION"] for pids in _live_replicas(site).values() for pid in pids} == {"2"}
+        until(
+            lambda: len(site.replicas("web")) == LEAST == len(site.ready("web")),
+            "as many as before are ready",
+        )
+        assert {
+            site.environment(pid)["VERSION"] for pids in _live_replicas(site).values() for pid in pids
+        } == {"2"}
         node = next(each["status"]["binding"]["node"] for each in site.ready("web"))
         drained = site.lattice("drain", node, "--timeout", "60s")
         assert drained.returncode == 0, drained.stderr
         assert f"node/{node} drained" in drained.stdout
     assert min(counts) >= LEAST, counts
-    assert not [each for each in site.get(WORKLOADS)["items"] if each["status"].get("binding", {}).get("node") == node]
+    assert not [
+        each for each in site.get(WORKLOADS)["items"] if each["status"].get("binding", {}).get("node") == node
+    ]
     site.apply(*(workload(site, f"late-{number}") for number in range(3)))
     until(lambda: all(site.is_running(f"late-{number}") for number in range(3)), "others run")
     assert node not in {site.node_of(f"late-{number}") for number in range(3)}
@@ -195,11 +222,18 @@ def test_an_update_and_a_drain_never_leave_too_few(site: Site) -> None:
 def test_an_agent_that_is_started_again_takes_over_what_it_finds(site: Site) -> None:
     site.apply(workload(site, "steady"), strict(site))
     for _ in range(TRIES):
-        until(lambda: len(site.ready("web")) == LEAST and site.is_running("steady") and site.is_running("strict"), "everything runs")
+        until(
+            lambda: (
+                len(site.ready("web")) == LEAST and site.is_running("steady") and site.is_running("strict")
+            ),
+            "everything runs",
+        )
         before, agent = site.live(), site.agents[site.node_of("steady")]
         began, connections = time.monotonic(), agent.connections
         agent.start_again()
-        until(lambda agent=agent, connections=connections: agent.connections > connections, "the agent is back")
+        until(
+            lambda agent=agent, connections=connections: agent.connections > connections, "the agent is back"
+        )
         if time.monotonic() < began + float(TIMES["node-lost-after"]):
             break  # else its node was lost, as it should be on a machine that is so busy
     assert agent.said.count('"event": "adopted"') >= 1
@@ -218,13 +252,19 @@ def _is_untouched(site: Site, before: dict[str, set[int]], *but: str) -> None:
 def test_a_wall_clock_that_is_set_wrong_changes_nothing(site: Site) -> None:
     """By an hour, forward and back, of the server and of one node: time is measured by another clock."""
     until(lambda: site.is_running("phoenix") or site.apply(workload(site, "phoenix")), "phoenix runs")
-    until(lambda: all(site.is_running(each["metadata"]["name"]) for each in site.get(WORKLOADS)["items"]), "so does everything else")
+    until(
+        lambda: all(site.is_running(each["metadata"]["name"]) for each in site.get(WORKLOADS)["items"]),
+        "so does everything else",
+    )
     before, term = {name: pids for name, pids in site.live().items() if name != "phoenix"}, site.leadership
     for seconds in (3600, -3600, 0):
         site.set_clock(seconds, site.node_of("phoenix"))
         killed = site.pid("phoenix")
         os.kill(killed, signal.SIGKILL)
-        until(lambda killed=killed: site.is_running("phoenix") and site.pids("phoenix") - {killed}, "it is started again")
+        until(
+            lambda killed=killed: site.is_running("phoenix") and site.pids("phoenix") - {killed},
+            "it is started again",
+        )
     assert {name: pids for name, pids in site.live().items() if name != "phoenix"} == before
     assert site.leadership == term
     assert all(site.condition(node)["status"] == "True" for node in RACK)
@@ -240,7 +280,9 @@ def test_what_may_run_on_its_own_is_untouched_while_no_server_is_there(site: Sit
     until(lambda: time.monotonic() > killed + float(TIMES["replace-after"]) + 1, "it is away for long enough")
     assert site.live() == {name: pids for name, pids in before.items() if name != "strict"}
     site.start_server()
-    until(lambda: all(site.agents[node].connections > connections[node] for node in RACK), "all agents are back")
+    until(
+        lambda: all(site.agents[node].connections > connections[node] for node in RACK), "all agents are back"
+    )
     _is_untouched(site, before, "strict")
     assert site.pids("strict") != before["strict"]
     assert site.status("strict")["retry"]["attempts"] == 0, "it ended through no fault of its own"
@@ -273,7 +315,11 @@ def loss(site: Site) -> Loss:
     until(lambda: site.is_running("kept"), "it runs")
     assert site.lattice("uncordon", *others).returncode == 0
     assert site.node_of("kept") == lost, "the others are cordoned"
-    here = [each["metadata"]["name"] for each in site.get(WORKLOADS)["items"] if each["status"]["binding"]["node"] == lost]
+    here = [
+        each["metadata"]["name"]
+        for each in site.get(WORKLOADS)["items"]
+        if each["status"]["binding"]["node"] == lost
+    ]
     found = Loss(lost, frozenset(here), site.pid("kept"))
     site.most.clear()
     site.agents[lost].process.kill()
@@ -284,7 +330,8 @@ def test_a_node_that_is_silent_is_lost(site: Site, loss: Loss) -> None:
     until(lambda: site.condition(loss.node).get("reason") == "HeartbeatMissed", "its node is lost")
     assert "NodeLost" in site.reasons(loss.node)
     until(
-        lambda: site.status("kept")["actualState"] == "Unknown" or site.node_of("kept") != loss.node, "nobody knows how its workloads are"
+        lambda: site.status("kept")["actualState"] == "Unknown" or site.node_of("kept") != loss.node,
+        "nobody knows how its workloads are",
     )
 
 
@@ -303,7 +350,9 @@ def test_a_full_disk_fails_what_starts_and_nothing_else(site: Site) -> None:
     site.apply(workload(site, "cramped", constraints={"nodeSelector": {"disk": "tiny"}}))
     until(lambda: site.status("cramped").get("failureReason") == "STORAGE_ERROR", "it cannot start")
     assert site.status("cramped")["retry"]["attempts"] >= 1
-    assert "STORAGE_ERROR" in next(each["message"] for each in site.events("cramped") if each["type"] == "Warning")
+    assert "STORAGE_ERROR" in next(
+        each["message"] for each in site.events("cramped") if each["type"] == "Warning"
+    )
     assert not site.pids("cramped")
     assert (agent.process.poll(), site.condition("tiny")["status"]) == (None, "True")
     filler.unlink()
@@ -317,10 +366,18 @@ def test_a_full_disk_fails_what_starts_and_nothing_else(site: Site) -> None:
     assert site.lattice("delete", "workload", "cramped").returncode == 0
 
 
-def test_what_a_lost_node_ran_is_replaced_and_goes_there_when_the_node_is_back(site: Site, loss: Loss) -> None:
-    until(lambda: site.node_of("kept") not in (loss.node, "") and site.is_running("kept"), "another copy runs elsewhere")
+def test_what_a_lost_node_ran_is_replaced_and_goes_there_when_the_node_is_back(
+    site: Site, loss: Loss
+) -> None:
+    until(
+        lambda: site.node_of("kept") not in (loss.node, "") and site.is_running("kept"),
+        "another copy runs elsewhere",
+    )
     assert loss.kept in site.pids("kept"), "with `keep` the cut-off copy runs on"
-    until(lambda: site.node_of("strict") not in (loss.node, "") and site.is_running("strict"), "so does the strict one")
+    until(
+        lambda: site.node_of("strict") not in (loss.node, "") and site.is_running("strict"),
+        "so does the strict one",
+    )
     assert {"Rescheduled"} <= {*site.reasons("kept")} & {*site.reasons("strict")}
     site.agents[loss.node].start_again()
     until(lambda: site.condition(loss.node).get("status") == "True", "the node is back")
@@ -328,7 +385,10 @@ def test_what_a_lost_node_ran_is_replaced_and_goes_there_when_the_node_is_back(s
     assert loss.kept not in site.pids("kept"), "it is the one that was cut off that goes"
     assert (site.most["strict"], site.most["kept"]) == (1, 2), "a strict one never has two live copies"
     until(lambda: all(site.is_running(name) for name in loss.workloads), "everything runs")
-    until(lambda: not _left_of_node(site, loss.node) & loss.workloads, "and nothing of them is left where they were")
+    until(
+        lambda: not _left_of_node(site, loss.node) & loss.workloads,
+        "and nothing of them is left where they were",
+    )
 
 
 def _left_of_node(site: Site, node: str) -> set[str]:
@@ -351,7 +411,10 @@ def test_a_deleted_node_is_emptied_first_and_its_machine_can_join_anew(site: Sit
     agent.command[agent.command.index("--join") + 1] = site.token(node)
     agent.start_again()
     until(lambda: site.condition(node).get("status") == "True", "the machine is a node again")
-    until(lambda: all(site.is_running(each["metadata"]["name"]) for each in site.get(WORKLOADS)["items"]), "everything runs")
+    until(
+        lambda: all(site.is_running(each["metadata"]["name"]) for each in site.get(WORKLOADS)["items"]),
+        "everything runs",
+    )
 
 
 def test_in_the_end_nothing_is_left(site: Site) -> None:

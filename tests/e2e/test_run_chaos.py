@@ -29,10 +29,18 @@ def _begin(site: Site) -> None:
 def _converges(site: Site) -> None:
     """Every node is there, every workload runs, each of them once."""
     try:
-        until(lambda: all(site.condition(node).get("status") == "True" for node in RACK), "all nodes are ready")
-        until(lambda: len(site.ready("web")) == len(site.replicas("web")) == LEAST, "the service has its replicas")
+        until(
+            lambda: all(site.condition(node).get("status") == "True" for node in RACK), "all nodes are ready"
+        )
+        until(
+            lambda: len(site.ready("web")) == len(site.replicas("web")) == LEAST,
+            "the service has its replicas",
+        )
         names = [each["metadata"]["name"] for each in site.get(WORKLOADS)["items"]]
-        until(lambda: all(site.is_running(name) and len(site.pids(name)) == 1 for name in names), f"{names} run once each")
+        until(
+            lambda: all(site.is_running(name) and len(site.pids(name)) == 1 for name in names),
+            f"{names} run once each",
+        )
     except AssertionError as error:
         raise AssertionError(f"{error}\n{site.live()}\n{site.shown}") from error
 
@@ -41,7 +49,10 @@ def test_an_agent_that_was_frozen_does_not_bring_back_what_runs_elsewhere_by_now
     _begin(site)
     lost = site.node_of("strict")
     site.agents[lost].process.send_signal(signal.SIGSTOP)
-    until(lambda: site.node_of("strict") not in (lost, "") and site.is_running("strict"), "the strict one runs elsewhere")
+    until(
+        lambda: site.node_of("strict") not in (lost, "") and site.is_running("strict"),
+        "the strict one runs elsewhere",
+    )
     site.agents[lost].process.send_signal(signal.SIGCONT)
     _converges(site)
     assert site.most["strict"] == 1, "never two live copies"
@@ -53,7 +64,9 @@ def test_a_server_that_was_frozen_blames_nobody(site: Site) -> None:
     assert site.server is not None
     site.server.send_signal(signal.SIGSTOP)
     frozen = time.monotonic()
-    until(lambda: time.monotonic() > frozen + float(TIMES["replace-after"]) + 2, "it is frozen for long enough")
+    until(
+        lambda: time.monotonic() > frozen + float(TIMES["replace-after"]) + 2, "it is frozen for long enough"
+    )
     site.server.send_signal(signal.SIGCONT)
     until(lambda: site.pids("strict") - before["strict"], "the strict one is started again")
     _converges(site)

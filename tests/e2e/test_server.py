@@ -36,7 +36,9 @@ def member(folder: Path, store: str, *flags: str, **environment: str) -> Iterato
     named = ("--store", store) if store else ()
     command = [*LATTICE, "server", "--data-dir", str(folder), *named, "--port", "0", *flags]
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, text=True, env={**os.environ, **environment})
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, text=True, env={**os.environ, **environment}
+        )
     try:
         yield Server(process, _url(process, folder / "log"), folder / "kubeconfig", folder)
     finally:
@@ -91,7 +93,12 @@ def test_a_server_is_set_up_by_its_environment_and_a_file(etcd: EtcdServer, tmp_
     (tmp_path / "lattice.yaml").write_text(
         "lease-ttl: 60\nreconcile-interval: 0.5\nstore: etcd://nowhere.invalid:1\ncontrollers: garbage\n"
     )
-    environment = {"ETCD_HOST": host, "ETCD_PORT": port, "SCHEDULER_INSTANCE_ID": "seven", "LEADER_LEASE_TTL": "5"}
+    environment = {
+        "ETCD_HOST": host,
+        "ETCD_PORT": port,
+        "SCHEDULER_INSTANCE_ID": "seven",
+        "LEADER_LEASE_TTL": "5",
+    }
     with member(tmp_path / "a", "", "--config", str(tmp_path / "lattice.yaml"), **environment) as a:
         _wait_for_leader(a, seconds=10)
         wire = Wire(a.kubeconfig)
@@ -161,7 +168,11 @@ def test_a_killed_leader_is_replaced_when_its_lease_is_over(etcd: EtcdServer, tm
 
 
 def test_a_leader_that_is_told_to_stop_hands_over(etcd: EtcdServer, tmp_path: Path) -> None:
-    flags = (etcd.url("stopped"), "--lease-ttl", "60")  # so long that only a resignation explains a new leader
+    flags = (
+        etcd.url("stopped"),
+        "--lease-ttl",
+        "60",
+    )  # so long that only a resignation explains a new leader
     with member(tmp_path / "a", *flags) as a, member(tmp_path / "b", *flags) as b:
         leader = _wait_for_leader(a, b, seconds=10)
         assert leader.stop(signal.SIGTERM) == 0
@@ -196,7 +207,16 @@ def etcd_that_says(endpoint: str, version: str) -> Iterator[str]:
 
 def test_an_etcd_that_loses_writes_is_refused_unless_allowed(etcd: EtcdServer, tmp_path: Path) -> None:
     with etcd_that_says(etcd.endpoint, "3.5.3") as store:
-        command = [*LATTICE, "server", "--data-dir", str(tmp_path / "refused"), "--store", store, "--port", "0"]
+        command = [
+            *LATTICE,
+            "server",
+            "--data-dir",
+            str(tmp_path / "refused"),
+            "--store",
+            store,
+            "--port",
+            "0",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         assert done.returncode == 3, done.stderr
         assert "etcd 3.5.3 is not used: this release can lose writes it has acknowledged" in done.stderr

@@ -61,7 +61,9 @@ def test_the_next_start_goes_on_where_the_last_one_stopped(tmp_path: Path) -> No
     before = Wire(server.kubeconfig).revision
     assert server.stop() == 0
     server.kubeconfig.write_text("this: is: not\n- a kubeconfig")
-    process = subprocess.Popen([*LATTICE, "up", "--data-dir", str(tmp_path), "--port", "0"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*LATTICE, "up", "--data-dir", str(tmp_path), "--port", "0"], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline().startswith("Lattice is back up at https://")
     while "Ctrl-C stops it." not in process.stdout.readline():
@@ -108,7 +110,9 @@ def test_only_the_default_port_gives_way(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # if somebody else has it, as well
             stack.enter_context(socket.create_server(("127.0.0.1", 7443)))
-        process = subprocess.Popen([*LATTICE, "up", "--data-dir", tmp_path], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [*LATTICE, "up", "--data-dir", tmp_path], stdout=subprocess.PIPE, text=True
+        )
         assert process.stdout is not None
         assert not process.stdout.readline().strip().endswith(":7443")
         assert process.stdout.readline() == "  (port 7443 was taken)\n"
@@ -153,9 +157,22 @@ def _until_ready(server: Server) -> str:
 
 def test_seeds_are_applied_when_the_state_is_new_and_only_then(tmp_path: Path) -> None:
     manifest, data = tmp_path / "hello.yaml", tmp_path / "data"
-    manifest.write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hello, namespace: default}\ndata: {a: '1'}\n")
-    with socket.create_server(("127.0.0.1", 0)) as other:  # a start that fails leaves a state that is still to be seeded
-        command = [*LATTICE, "up", "--data-dir", data, "--seed", manifest, "--port", str(other.getsockname()[1])]
+    manifest.write_text(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hello, namespace: default}\ndata: {a: '1'}\n"
+    )
+    with socket.create_server(
+        ("127.0.0.1", 0)
+    ) as other:  # a start that fails leaves a state that is still to be seeded
+        command = [
+            *LATTICE,
+            "up",
+            "--data-dir",
+            data,
+            "--seed",
+            manifest,
+            "--port",
+            str(other.getsockname()[1]),
+        ]
         assert subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 3
     first = start(data, "--seed", str(manifest))
     assert "configmap/hello created" in _until_ready(first)
@@ -177,10 +194,17 @@ def test_seeds_are_applied_when_the_state_is_new_and_only_then(tmp_path: Path) -
     [
         pytest.param(None, 1, "cannot be read: no such file or directory", id="not there"),
         pytest.param("a: [", 1, "is not YAML", id="not YAML"),
-        pytest.param("{apiVersion: lattice.dev/v1alpha1, kind: LatticePool, metadata: {name: x}}", 1, "spec: Required value", id="invalid"),
+        pytest.param(
+            "{apiVersion: lattice.dev/v1alpha1, kind: LatticePool, metadata: {name: x}}",
+            1,
+            "spec: Required value",
+            id="invalid",
+        ),
     ],
 )
-def test_a_seed_that_cannot_be_used_is_refused_before_anything_is_made(text: str | None, code: int, words: str, tmp_path: Path) -> None:
+def test_a_seed_that_cannot_be_used_is_refused_before_anything_is_made(
+    text: str | None, code: int, words: str, tmp_path: Path
+) -> None:
     manifest, data = tmp_path / "seed.yaml", tmp_path / "data"
     if text is not None:
         manifest.write_text(text)
@@ -192,11 +216,19 @@ def test_a_seed_that_cannot_be_used_is_refused_before_anything_is_made(text: str
     assert not data.exists()
 
 
-def test_a_seed_that_is_gone_is_told_on_a_state_that_is_there_and_one_that_was_kept_is_not_judged_again(tmp_path: Path) -> None:
+def test_a_seed_that_is_gone_is_told_on_a_state_that_is_there_and_one_that_was_kept_is_not_judged_again(
+    tmp_path: Path,
+) -> None:
     manifest, data = tmp_path / "seed.yaml", tmp_path / "data"
     first = start(data)
     assert first.stop() == 0
-    done = subprocess.run([*LATTICE, "up", "--data-dir", data, "--seed", manifest], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [*LATTICE, "up", "--data-dir", data, "--seed", manifest],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
     assert (done.returncode, "cannot be read" in done.stderr) == (1, True), done.stderr
     manifest.write_text("{apiVersion: lattice.dev/v1alpha1, kind: LatticePool, metadata: {name: x}}")
     second = start(data, "--seed", str(manifest))
@@ -221,10 +253,14 @@ def test_ctrl_c_while_it_starts_is_no_crash(file: str, tmp_path: Path) -> None:
 
 def test_apply_applies_once_it_runs(tmp_path: Path) -> None:
     manifest = tmp_path / "hello.yaml"
-    manifest.write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hello, namespace: default}\ndata: {a: '1'}\n")
+    manifest.write_text(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hello, namespace: default}\ndata: {a: '1'}\n"
+    )
     server = start(tmp_path / "data", "--apply", str(manifest))
     deadline = time.monotonic() + 20
-    while (answer := Wire(server.kubeconfig).get(f"{CONFIGMAPS}/hello")).status == 404 and time.monotonic() < deadline:
+    while (
+        answer := Wire(server.kubeconfig).get(f"{CONFIGMAPS}/hello")
+    ).status == 404 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert answer.value["data"] == {"a": "1"}
     assert server.stop() == 0
@@ -236,7 +272,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Four megabytes. In CI this must work; elsewhere it needs somebody who may mount."""
     folder = tmp_path / "small"
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode and os.environ.get("CI"):
         pytest.fail(f"CI must be able to mount a small disk: {done.stderr}")
     if done.returncode:
@@ -259,7 +300,9 @@ def test_a_full_disk_refuses_writes_says_so_and_goes_on_reading(small_disk: Path
         refused(wire.post(CONFIGMAPS, configmap("still-full", BIG)), 507, "StorageFull")
         ballast.unlink()
         deadline = time.monotonic() + 5
-        while (answer := wire.post(CONFIGMAPS, configmap("after", BIG))).status == 507 and time.monotonic() < deadline:
+        while (
+            answer := wire.post(CONFIGMAPS, configmap("after", BIG))
+        ).status == 507 and time.monotonic() < deadline:
             time.sleep(0.1)
         assert answer.status == 201
         assert wire.get(CONFIGMAPS).names == sorted([*kept, "after"])
@@ -275,7 +318,11 @@ def test_on_a_full_disk_it_stops_cleanly_and_starts_again_or_says_why_not(small_
     assert server.stop() == 0
     assert "Traceback" not in _said(server)
     again = subprocess.run(
-        [*LATTICE, "up", "--data-dir", str(small_disk / "data")], capture_output=True, text=True, timeout=20, check=False
+        [*LATTICE, "up", "--data-dir", str(small_disk / "data")],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
     )
     assert again.returncode == 3
     assert "the disk is full" in again.stderr
@@ -286,12 +333,22 @@ def test_on_a_full_disk_it_stops_cleanly_and_starts_again_or_says_why_not(small_
     [
         pytest.param("good", ["--port", "99999"], 2, "must be 0 to 65535, got 99999", id="no such port"),
         pytest.param("file", [], 1, "file: cannot be used: file exists", id="the data folder is a file"),
-        pytest.param("junk", [], 3, "state.db: SQLite cannot use this file: file is not a database", id="the state is damaged"),
+        pytest.param(
+            "junk",
+            [],
+            3,
+            "state.db: SQLite cannot use this file: file is not a database",
+            id="the state is damaged",
+        ),
         pytest.param("good", ["--store", "redis://x"], 2, "'redis://x' is not a store", id="no such store"),
-        pytest.param("good", ["--listen", "192.0.2.1"], 3, "cannot listen on 192.0.2.1", id="not our address"),
+        pytest.param(
+            "good", ["--listen", "192.0.2.1"], 3, "cannot listen on 192.0.2.1", id="not our address"
+        ),
     ],
 )
-def test_what_cannot_start_says_why(name: str, flags: list[str], code: int, words: str, tmp_path: Path) -> None:
+def test_what_cannot_start_says_why(
+    name: str, flags: list[str], code: int, words: str, tmp_path: Path
+) -> None:
     (tmp_path / "junk").mkdir()
     (tmp_path / "junk" / "state.db").write_bytes(b"not a database, " * 512)
     (tmp_path / "file").touch()
@@ -321,7 +378,10 @@ def _processes(mark: str, folder: Path) -> list[int]:
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with contextlib.suppress(OSError):
             place = Path(f"/proc/{pid}")
-            if mark.encode() in (place / "environ").read_bytes() or str(folder).encode() in (place / "cmdline").read_bytes():
+            if (
+                mark.encode() in (place / "environ").read_bytes()
+                or str(folder).encode() in (place / "cmdline").read_bytes()
+            ):
                 found.append(pid)
     return found
 
@@ -330,7 +390,12 @@ def test_ctrl_c_ends_also_a_workload_that_does_not_want_to_end(tmp_path: Path) -
     manifest, data, mark = tmp_path / "stubborn.yaml", tmp_path / "data", uuid.uuid4().hex
     manifest.write_text(STUBBORN % mark)
     server = start(data, "--seed", str(manifest), "--controllers", "*", "--local-stop-within", "3")
-    until(lambda: "stubborn" in server.lattice("get", "workloads").stdout and _processes(mark, tmp_path / "nowhere"), "it runs")
+    until(
+        lambda: (
+            "stubborn" in server.lattice("get", "workloads").stdout and _processes(mark, tmp_path / "nowhere")
+        ),
+        "it runs",
+    )
     assert server.stop(signal.SIGINT) == 0
     left = _processes(mark, data)
     for pid in left:

@@ -85,20 +85,31 @@ class Wire:
     def watching(self, path: str, accept: str = JSON, **query: object) -> Iterator[Iterator[Any]]:
         """The events of a watch, as they come; ten seconds without one is an error."""
         with self.connected() as connection:
-            response = self._send(connection, "GET", with_query(path, {"watch": "1", **query}), None, {"accept": accept})
+            response = self._send(
+                connection, "GET", with_query(path, {"watch": "1", **query}), None, {"accept": accept}
+            )
             assert response.status == 200, response.read()
             yield (json.loads(line) for line in iter(response.readline, b""))
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[http.client.HTTPSConnection]:
         address = urllib.parse.urlsplit(self.server.url)
-        connection = http.client.HTTPSConnection(address.hostname or "", address.port, context=self._tls, timeout=10)
+        connection = http.client.HTTPSConnection(
+            address.hostname or "", address.port, context=self._tls, timeout=10
+        )
         try:
             yield connection
         finally:
             connection.close()
 
-    def _send(self, connection: http.client.HTTPSConnection, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Any:
+    def _send(
+        self,
+        connection: http.client.HTTPSConnection,
+        method: str,
+        path: str,
+        body: Any,
+        headers: Mapping[str, str],
+    ) -> Any:
         sent = {name.replace("_", "-").title(): value for name, value in headers.items()}
         if self.server.token:
             sent.setdefault("Authorization", f"Bearer {self.server.token}")
@@ -115,7 +126,13 @@ def refused(answer: Answer, code: int, reason: str, *words: str) -> dict[str, An
     """A proper Status, whose details are handed back."""
     status = answer.value
     shape = {name: status.get(name) for name in ("kind", "apiVersion", "status", "code", "reason")}
-    assert shape == {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason}, status
+    assert shape == {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "code": code,
+        "reason": reason,
+    }, status
     assert answer.status == code
     assert isinstance(status["metadata"], dict)
     for word in words:
@@ -125,7 +142,12 @@ def refused(answer: Answer, code: int, reason: str, *words: str) -> dict[str, An
 
 
 def configmap(name: str, data: Mapping[str, str] | None = None, **metadata: Any) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}, "data": dict(data or {})}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, **metadata},
+        "data": dict(data or {}),
+    }
 
 
 def node_class(name: str, cores: Any = 1, **metadata: Any) -> dict[str, Any]:

@@ -48,7 +48,9 @@ class Memory:
     def plan(self, rng: random.Random) -> tuple[Deed, dict[str, Any] | None]:
         """The next write and its body."""
         with self.lock:
-            deed, body = self._choose(rng, f"name-{rng.randrange(NAMES):03d}", f"marker-{len(self.deeds):07d}.")
+            deed, body = self._choose(
+                rng, f"name-{rng.randrange(NAMES):03d}", f"marker-{len(self.deeds):07d}."
+            )
             self.deeds.append(deed)
             return deed, body
 
@@ -60,12 +62,18 @@ class Memory:
             wrong = configmap(f"{name}-wrong", {"marker": marker, "number": 7})  # type: ignore[dict-item]
             return Deed("create", f"{name}-wrong", marker, 0, self.newest, doomed=True), wrong
         if dice < 0.16 and stale:
-            return Deed("update", name, marker, stale, self.newest, doomed=True), configmap(name, data, resourceVersion=str(stale))
+            return Deed("update", name, marker, stale, self.newest, doomed=True), configmap(
+                name, data, resourceVersion=str(stale)
+            )
         if not there or dice < 0.24:
             return Deed("create", name, marker, 0, self.newest), configmap(name, data)
         if dice < 0.8:
-            return Deed("update", name, marker, there, self.newest), configmap(name, data, resourceVersion=str(there))
-        return Deed("delete", name, "", there, self.newest), {"preconditions": {"resourceVersion": str(there)}}
+            return Deed("update", name, marker, there, self.newest), configmap(
+                name, data, resourceVersion=str(there)
+            )
+        return Deed("delete", name, "", there, self.newest), {
+            "preconditions": {"resourceVersion": str(there)}
+        }
 
     def learn(self, deed: Deed, status: int, answer: Any) -> None:
         with self.lock:
@@ -105,7 +113,9 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         address = urllib.parse.urlsplit(self._server.url)
-        connection = http.client.HTTPSConnection(address.hostname or "", address.port, context=self._tls(), timeout=10)
+        connection = http.client.HTTPSConnection(
+            address.hostname or "", address.port, context=self._tls(), timeout=10
+        )
         with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
             while True:
                 deed, body = self._memory.plan(self._rng)
@@ -113,13 +123,19 @@ class Writer(threading.Thread):
                 self._memory.learn(deed, status, answer)
                 if deed.outcome == "refused" and not deed.doomed:
                     status, answer = self._request(connection, "GET", f"{CONFIGMAPS}/{deed.name}")
-                    self._memory.ask_again(deed, int(answer["metadata"]["resourceVersion"]) if status == 200 else 0)
+                    self._memory.ask_again(
+                        deed, int(answer["metadata"]["resourceVersion"]) if status == 200 else 0
+                    )
 
     def _ask(self, connection: http.client.HTTPSConnection, deed: Deed, body: Any) -> tuple[int, Any]:
         method = {"create": "POST", "update": "PUT", "delete": "DELETE"}[deed.verb]
-        return self._request(connection, method, CONFIGMAPS if deed.verb == "create" else f"{CONFIGMAPS}/{deed.name}", body)
+        return self._request(
+            connection, method, CONFIGMAPS if deed.verb == "create" else f"{CONFIGMAPS}/{deed.name}", body
+        )
 
-    def _request(self, connection: http.client.HTTPSConnection, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    def _request(
+        self, connection: http.client.HTTPSConnection, method: str, path: str, body: Any = None
+    ) -> tuple[int, Any]:
         sent = None if body is None else json.dumps(body)
         connection.request(method, path, sent, {"Content-Type": "application/json"})
         response = connection.getresponse()

@@ -30,7 +30,9 @@ class Wanted:
 
 def wanted(table: Table, name: str = "w", **amounts: int) -> Wanted:
     return Wanted(
-        name, tuple(sorted(amounts.items())), tuple((table.add_resource(each), amount) for each, amount in sorted(amounts.items()))
+        name,
+        tuple(sorted(amounts.items())),
+        tuple((table.add_resource(each), amount) for each, amount in sorted(amounts.items())),
     )
 
 
@@ -78,7 +80,9 @@ class Room:
         return bool(ask.needs)
 
     def filter(self, ask: Any, rows: Rows) -> Rejections:
-        return {Lacks(name, amount): rows.free(rows.table.index[name]) < amount for name, amount in ask.amounts}
+        return {
+            Lacks(name, amount): rows.free(rows.table.index[name]) < amount for name, amount in ask.amounts
+        }
 
 
 class Unmarked:
@@ -130,7 +134,9 @@ class Early:
 
     def score(self, ask: Any, rows: Rows) -> Floats:
         order = rows.fact("names", lambda table: sorted(table.row_of))
-        return np.array([1 / (2 + order.index(name)) if name else 0 for name in rows.each(rows.table.names)], np.float32)
+        return np.array(
+            [1 / (2 + order.index(name)) if name else 0 for name in rows.each(rows.table.names)], np.float32
+        )
 
 
 class Lonely:
@@ -161,7 +167,10 @@ class Whim:
 
     def score(self, ask: Any, rows: Rows) -> Floats:
         lookup = rows.derived(
-            self, lambda some: np.array([self.values[name] for name in some.each(some.table.names)], np.float32).reshape(-1, LEVELS)
+            self,
+            lambda some: np.array(
+                [self.values[name] for name in some.each(some.table.names)], np.float32
+            ).reshape(-1, LEVELS),
         )
         level = np.minimum((rows.total(0) - rows.free(0)) // self.unit, LEVELS - 1)
         return np.take_along_axis(lookup, level[:, None].astype(np.intp), axis=1)[:, 0].copy()
@@ -170,5 +179,7 @@ class Whim:
 def a_profile(*filters: Any, **weights: Any) -> Profile:
     """Weights by the name of a score, or (score, weight) pairs."""
     known: dict[str, Any] = {"fullest": Fullest(), "early": Early(), "lonely": Lonely()}
-    scores = tuple(value if isinstance(value, tuple) else (known[name], value) for name, value in weights.items())
+    scores = tuple(
+        value if isinstance(value, tuple) else (known[name], value) for name, value in weights.items()
+    )
     return Profile("toy", filters, scores)

@@ -121,7 +121,11 @@ def test_not_more_shapes_are_remembered_than_allowed() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["take", "take", "mark", "add", "remove", "resize", "decide"]), st.integers(0, 7), st.integers(0, 6)),
+    st.tuples(
+        st.sampled_from(["take", "take", "mark", "add", "remove", "resize", "decide"]),
+        st.integers(0, 7),
+        st.integers(0, 6),
+    ),
     max_size=25,
 )
 
@@ -155,10 +159,15 @@ def afresh(table: Table, *, backwards: bool = False) -> Table:
 
 def obvious(table: Table, amount: int) -> dict[str, float]:
     """Totals of the candidates that fit, one at a time, by what the plugins of ALL say."""
-    names, shares = sorted(table.row_of), {name: float(table.share(0)[row]) for name, row in table.row_of.items()}
+    names, shares = (
+        sorted(table.row_of),
+        {name: float(table.share(0)[row]) for name, row in table.row_of.items()},
+    )
     found = {}
     for name, row in table.row_of.items():
-        fullest = any(shares.values()) and shares[name] == max(*shares.values(), *([0.0] * (table.count > len(names))), -1e9)
+        fullest = any(shares.values()) and shares[name] == max(
+            *shares.values(), *([0.0] * (table.count > len(names))), -1e9
+        )
         if table.free(0)[row] >= amount and not table.column("marked")[row] and not fullest:
             found[name] = shares[name] + 0.5 / (2 + names.index(name)) + 0.25 * (1 - shares[name])
     return found
@@ -166,7 +175,9 @@ def obvious(table: Table, amount: int) -> dict[str, float]:
 
 @many
 @given(st.lists(st.integers(0, 6), max_size=6), STEPS, st.integers(1, 3))
-def test_remembered_answers_equal_fresh_and_obvious_ones(rooms: list[int], steps: list[tuple[str, int, int]], amount: int) -> None:
+def test_remembered_answers_equal_fresh_and_obvious_ones(
+    rooms: list[int], steps: list[tuple[str, int, int]], amount: int
+) -> None:
     table = a_table(rooms)
     for what, which, much in steps:
         step(table, what, which, much)
@@ -175,16 +186,24 @@ def test_remembered_answers_equal_fresh_and_obvious_ones(rooms: list[int], steps
     decision = decide(wanted(table, x=amount), table, ALL)
     for other in (afresh(table), afresh(table, backwards=True)):
         anew = decide(wanted(other, x=amount), other, ALL)
-        if other.count == table.count:  # no holes: these count as empty rows for a plugin that looks at the whole table
+        if (
+            other.count == table.count
+        ):  # no holes: these count as empty rows for a plugin that looks at the whole table
             assert anew.name == decision.name
             for name, row in table.row_of.items():
                 assert decision.totals[row] == anew.totals[other.row_of[name]], "to the last bit"
     expected = obvious(table, amount)
-    totals = {name: float(decision.totals[row]) for name, row in table.row_of.items() if decision.totals[row] > RULED_OUT}
+    totals = {
+        name: float(decision.totals[row])
+        for name, row in table.row_of.items()
+        if decision.totals[row] > RULED_OUT
+    }
     assert totals == pytest.approx(expected, abs=1e-6)  # 32-bit floats
     if totals:
         best = max(totals.values())
-        assert decision.name == min((name for name, total in totals.items() if total == best), key=lambda name: tie_rank(0, name))
+        assert decision.name == min(
+            (name for name, total in totals.items() if total == best), key=lambda name: tie_rank(0, name)
+        )
         rest = [total for name, total in totals.items() if name != decision.name]
         assert (decision.runner_up == NOWHERE) == (not rest)
         assert not rest or decision.totals[decision.runner_up] == np.float32(max(rest))
@@ -194,7 +213,9 @@ def test_remembered_answers_equal_fresh_and_obvious_ones(rooms: list[int], steps
 
 @many
 @given(st.lists(st.integers(0, 4), max_size=6), st.integers(1, 4), st.lists(st.integers(0, 5), max_size=3))
-def test_every_row_that_is_out_has_a_reason_and_every_other_has_none(rooms: list[int], amount: int, marked: list[int]) -> None:
+def test_every_row_that_is_out_has_a_reason_and_every_other_has_none(
+    rooms: list[int], amount: int, marked: list[int]
+) -> None:
     table = a_table(rooms)
     for row in marked:
         if row < len(rooms):

@@ -19,7 +19,11 @@ PROFILE = a_profile(Unmarked(), Room(), fullest=3.0, early=1.0)
 
 
 def decided(
-    rooms: list[int], amount: int = 2, marked: tuple[int, ...] = (), taken: tuple[int, ...] = (), profile: Any = PROFILE
+    rooms: list[int],
+    amount: int = 2,
+    marked: tuple[int, ...] = (),
+    taken: tuple[int, ...] = (),
+    profile: Any = PROFILE,
 ) -> Decision:
     table = a_table(rooms)
     for row in marked:
@@ -33,11 +37,23 @@ def decided(
     ("decision", "words"),
     [
         pytest.param(decided([4, 4]), "r0: best of 2 that fit, of 2 nodes", id="all fit"),
-        pytest.param(decided([4, 1, 4], marked=(2,)), "r0: best of 1 that fit, of 3 nodes (1 marked; 1 without 2 x free)", id="some fit"),
-        pytest.param(decided([1, 1, 1, 4], marked=(3,)), "0 of 4 nodes: 3 without 2 x free; 1 marked", id="none fits: most first"),
+        pytest.param(
+            decided([4, 1, 4], marked=(2,)),
+            "r0: best of 1 that fit, of 3 nodes (1 marked; 1 without 2 x free)",
+            id="some fit",
+        ),
+        pytest.param(
+            decided([1, 1, 1, 4], marked=(3,)),
+            "0 of 4 nodes: 3 without 2 x free; 1 marked",
+            id="none fits: most first",
+        ),
         pytest.param(decided([1]), "0 of 1 node: 1 without 2 x free", id="one is one node"),
         pytest.param(decided([]), "0 of 0 nodes: there are none", id="there are none"),
-        pytest.param(decided([1, 1], marked=(0,)), "0 of 2 nodes: 1 marked; 1 without 2 x free", id="counted once, for the first reason"),
+        pytest.param(
+            decided([1, 1], marked=(0,)),
+            "0 of 2 nodes: 1 marked; 1 without 2 x free",
+            id="counted once, for the first reason",
+        ),
     ],
 )
 def test_sentence(decision: Decision, words: str) -> None:
@@ -47,7 +63,10 @@ def test_sentence(decision: Decision, words: str) -> None:
 def test_removed_rows_are_not_counted() -> None:
     table = a_table([1, 1, 4])
     table.remove("r0")
-    assert sentence(decide(wanted(table, x=2), table, PROFILE)) == "r2: best of 1 that fit, of 2 nodes (1 without 2 x free)"
+    assert (
+        sentence(decide(wanted(table, x=2), table, PROFILE))
+        == "r2: best of 1 that fit, of 2 nodes (1 without 2 x free)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +74,11 @@ def test_removed_rows_are_not_counted() -> None:
     [
         pytest.param("r0", [], id="nothing: it would do"),
         pytest.param("r1", [Shortfall("x", "2", "1", "1")], id="need, have, missing"),
-        pytest.param("r2", [Shortfall("marked"), Shortfall("x", "2", "0", "2")], id="everything that is in the way, not only the first"),
+        pytest.param(
+            "r2",
+            [Shortfall("marked"), Shortfall("x", "2", "0", "2")],
+            id="everything that is in the way, not only the first",
+        ),
     ],
 )
 def test_why_not(name: str, lacking: list[Shortfall]) -> None:
@@ -66,7 +89,9 @@ def test_why_not(name: str, lacking: list[Shortfall]) -> None:
     ("shortfall", "words"),
     [
         pytest.param(Shortfall("x", "2", "1", "1"), "x: need 2, have 1, missing 1", id="numbers"),
-        pytest.param(Shortfall("label", "a=1", "none"), "label: need a=1, have none", id="nothing to subtract"),
+        pytest.param(
+            Shortfall("label", "a=1", "none"), "label: need a=1, have none", id="nothing to subtract"
+        ),
         pytest.param(Shortfall("cordoned"), "cordoned", id="no numbers at all"),
     ],
 )
@@ -77,7 +102,10 @@ def test_a_shortfall_reads_well(shortfall: Shortfall, words: str) -> None:
 def test_ranked_says_what_scores_are_made_of_and_which_part_decided() -> None:
     first, second = ranked(decided([8, 8], taken=(0, 4)), top=2)
     assert (first.name, second.name) == ("r1", "r0")
-    assert [(part.plugin, part.score, part.weight) for part in second.parts] == [("Fullest", 0.0, 3.0), ("Early", 50.0, 1.0)]
+    assert [(part.plugin, part.score, part.weight) for part in second.parts] == [
+        ("Fullest", 0.0, 3.0),
+        ("Early", 50.0, 1.0),
+    ]
     assert first.score == pytest.approx((3 * 50 + 100 / 3) / 4, abs=1e-4)
     assert first.deciding_over(second).plugin == "Fullest"
 
@@ -88,7 +116,9 @@ def test_scores_of_the_whole_table_are_shown_too() -> None:
 
 
 def test_without_scores_or_candidates_there_is_little_to_rank() -> None:
-    assert [(each.score, each.parts) for each in ranked(decided([4], profile=a_profile(Room())))] == [(0.0, ())]
+    assert [(each.score, each.parts) for each in ranked(decided([4], profile=a_profile(Room())))] == [
+        (0.0, ())
+    ]
     assert ranked(decided([1])) == []
 
 
@@ -97,7 +127,11 @@ def test_as_json_holds_everything_on_request() -> None:
     document = json.loads(json.dumps(as_json(decision, everything=True)))
     assert (document["ask"], document["chosen"], document["profile"]) == ("w", "r0", "toy")
     assert document["ranked"] == [
-        {"name": "r0", "score": 12.5, "parts": {"Fullest": {"score": 0.0, "weight": 3.0}, "Early": {"score": 50.0, "weight": 1.0}}}
+        {
+            "name": "r0",
+            "score": 12.5,
+            "parts": {"Fullest": {"score": 0.0, "weight": 3.0}, "Early": {"score": 50.0, "weight": 1.0}},
+        }
     ]
     assert document["reasons"] == [
         {"plugin": "Unmarked", "reason": "marked", "count": 1},
@@ -130,13 +164,23 @@ def test_a_reason_that_can_is_asked_once_about_all_its_rows_and_only_about_these
     decision.table.remove("r2")
     decision.reasons = {counted: np.array([True, False, True, True]), **decision.reasons}
     told = dict(refusals(decision))
-    assert told == {name: (Shortfall(f"row {name[1:]}"), Shortfall("x", "2", "1", "1")) for name in ("r0", "r3")}
+    assert told == {
+        name: (Shortfall(f"row {name[1:]}"), Shortfall("x", "2", "1", "1")) for name in ("r0", "r3")
+    }
     assert counted.asked == 1
 
 
 def test_a_frozen_decision_tells_what_was_so_when_it_was_made() -> None:
     decision = decided([4, 1, 3], 2, taken=(0, 0, 2))
-    table, told = decision.table, (why_not(decision, "r1"), why_not(decision, "r2"), ranked(decision), as_json(decision, everything=True))
+    table, told = (
+        decision.table,
+        (
+            why_not(decision, "r1"),
+            why_not(decision, "r2"),
+            ranked(decision),
+            as_json(decision, everything=True),
+        ),
+    )
     kept = freeze(decision)
     table.take(2, [(0, -2)])
     table.take(0, [(0, 4)])
@@ -146,15 +190,21 @@ def test_a_frozen_decision_tells_what_was_so_when_it_was_made() -> None:
     assert [str(each) for each in why_not(kept, "r2")] == ["x: need 2, have 1, missing 1"]
 
 
-WORLDS = st.tuples(st.lists(st.integers(0, 5), max_size=8), st.lists(st.integers(0, 7), max_size=4), st.integers(1, 4))
+WORLDS = st.tuples(
+    st.lists(st.integers(0, 5), max_size=8), st.lists(st.integers(0, 7), max_size=4), st.integers(1, 4)
+)
 WIDE = a_profile(Unmarked(), Room(), NotTheFullest(), fullest=1.0, lonely=1.0)
 
 
 @many
 @given(WORLDS, st.lists(st.integers(0, 2), max_size=8))
-def test_counts_add_up_and_nobody_who_is_out_goes_without_a_reason(world: tuple[list[int], list[int], int], taken: list[int]) -> None:
+def test_counts_add_up_and_nobody_who_is_out_goes_without_a_reason(
+    world: tuple[list[int], list[int], int], taken: list[int]
+) -> None:
     rooms, marked, amount = world
-    decision = decided(rooms, amount, tuple(row for row in marked if row < len(rooms)), tuple(taken[: len(rooms)]), WIDE)
+    decision = decided(
+        rooms, amount, tuple(row for row in marked if row < len(rooms)), tuple(taken[: len(rooms)]), WIDE
+    )
     out = {name for name, row in decision.table.row_of.items() if decision.totals[row] == RULED_OUT}
     refused = dict(refusals(decision))
     assert set(refused) == out
@@ -173,7 +223,9 @@ def test_counts_add_up_and_nobody_who_is_out_goes_without_a_reason(world: tuple[
 @given(WORLDS, st.lists(st.integers(0, 2), max_size=8))
 def test_ranking_agrees_with_deciding(world: tuple[list[int], list[int], int], taken: list[int]) -> None:
     rooms, marked, amount = world
-    decision = decided(rooms, amount, tuple(row for row in marked if row < len(rooms)), tuple(taken[: len(rooms)]), WIDE)
+    decision = decided(
+        rooms, amount, tuple(row for row in marked if row < len(rooms)), tuple(taken[: len(rooms)]), WIDE
+    )
     before = decision.totals.copy()
     rows = best_rows(decision, 3)
     assert (decision.totals == before).all()

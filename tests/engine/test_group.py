@@ -17,7 +17,9 @@ from lattice.engine.plugin import Profile
 from lattice.engine.table import Table
 
 
-def one_at_a_time(table: Table, profile: Profile, count: int, amount: int, tell: Callable[[Decision], Any] = told) -> list[Any]:
+def one_at_a_time(
+    table: Table, profile: Profile, count: int, amount: int, tell: Callable[[Decision], Any] = told
+) -> list[Any]:
     rows: list[int] = []
     found: list[Any] = []
     for _ in range(count):
@@ -38,25 +40,36 @@ def one_at_a_time(table: Table, profile: Profile, count: int, amount: int, tell:
     [
         pytest.param([4, 4], 3, {"early": 1.0}, ["r0", "r0", "r0"], id="the best one as long as it has room"),
         pytest.param([2, 4], 3, {"early": 1.0}, ["r0", "r0", "r1"], id="then the next"),
-        pytest.param([1, 1], 3, {"early": 1.0}, ["r0", "r1"], id="fewer rows than asked: the rest fits nowhere"),
+        pytest.param(
+            [1, 1], 3, {"early": 1.0}, ["r0", "r1"], id="fewer rows than asked: the rest fits nowhere"
+        ),
         pytest.param([0, 0], 3, {"early": 1.0}, [], id="nobody fits"),
         pytest.param([], 3, {"early": 1.0}, [], id="nothing to choose from"),
     ],
 )
 def test_decide_many(rooms: list[int], count: int, weights: dict[str, float], names: list[str]) -> None:
     table = a_table(rooms)
-    assert [table.names[row] for row in decide_many(wanted(table, x=1), table, a_profile(Room(), **weights), count).rows] == names
+    assert [
+        table.names[row]
+        for row in decide_many(wanted(table, x=1), table, a_profile(Room(), **weights), count).rows
+    ] == names
     assert not table.taken(0).any(), "the table is as before"
 
 
 @pytest.mark.parametrize(
     ("profile", "additive", "taken", "together"),
     [
-        pytest.param(a_profile(Room(), Unmarked(), fullest=1.0, early=1.0), True, 0, True, id="each row by itself"),
+        pytest.param(
+            a_profile(Room(), Unmarked(), fullest=1.0, early=1.0), True, 0, True, id="each row by itself"
+        ),
         pytest.param(a_profile(Room(), fullest=1.0), False, 0, False, id="placing changes more than amounts"),
-        pytest.param(a_profile(Room(), lonely=1.0), True, 0, False, id="a score that looks at the whole table"),
+        pytest.param(
+            a_profile(Room(), lonely=1.0), True, 0, False, id="a score that looks at the whole table"
+        ),
         pytest.param(a_profile(Room(), lonely=0.0), True, 0, True, id="one without weight is not asked"),
-        pytest.param(a_profile(Room(), NotTheFullest()), True, 1, False, id="a filter that looks at the whole table"),
+        pytest.param(
+            a_profile(Room(), NotTheFullest()), True, 1, False, id="a filter that looks at the whole table"
+        ),
         pytest.param(a_profile(Room(), NotTheFullest()), True, 0, True, id="one that has nothing to say now"),
     ],
 )
@@ -71,7 +84,11 @@ def test_without_the_table_a_wide_filter_might_always_speak() -> None:
     assert not groupable(wanted(table, x=1), a_profile(Room(), NotTheFullest()))
 
 
-WHIMS = st.lists(st.lists(st.integers(0, 4).map(lambda value: value / 4), min_size=LEVELS, max_size=LEVELS), min_size=8, max_size=8)
+WHIMS = st.lists(
+    st.lists(st.integers(0, 4).map(lambda value: value / 4), min_size=LEVELS, max_size=LEVELS),
+    min_size=8,
+    max_size=8,
+)
 
 
 @many
@@ -105,4 +122,6 @@ def test_together_is_the_same_as_one_at_a_time_even_with_random_scores(
 def test_many_rows_and_many_levels_come_out_the_same(rooms: list[int], packs: bool) -> None:
     table = a_table(rooms)
     profile = a_profile(Room(), fullest=1.0) if packs else a_profile(Room(), early=1.0)
-    assert decide_many(wanted(table, x=1), table, profile, 400).rows == one_at_a_time(table, profile, 400, 1, lambda each: each.chosen)
+    assert decide_many(wanted(table, x=1), table, profile, 400).rows == one_at_a_time(
+        table, profile, 400, 1, lambda each: each.chosen
+    )

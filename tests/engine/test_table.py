@@ -59,9 +59,14 @@ def test_a_removed_row_is_empty_and_used_again() -> None:
 @given(
     before=st.integers(0, 70),
     gone=st.sets(st.integers(0, 69), max_size=3),
-    batches=st.lists(st.tuples(st.integers(1, 70), st.dictionaries(st.sampled_from("xyz"), st.integers(0, 1 << 60))), max_size=3),
+    batches=st.lists(
+        st.tuples(st.integers(1, 70), st.dictionaries(st.sampled_from("xyz"), st.integers(0, 1 << 60))),
+        max_size=3,
+    ),
 )
-def test_many_rows_at_once_are_as_one_after_the_other(before: int, gone: set[int], batches: list[tuple[int, dict[str, int]]]) -> None:
+def test_many_rows_at_once_are_as_one_after_the_other(
+    before: int, gone: set[int], batches: list[tuple[int, dict[str, int]]]
+) -> None:
     once, singly = Table(("x",)), Table(("x",))
     for table in (once, singly):
         for number in range(before):
@@ -71,8 +76,17 @@ def test_many_rows_at_once_are_as_one_after_the_other(before: int, gone: set[int
     for start, (count, totals) in enumerate(batches):
         names = [f"n{start}-{number}" for number in range(count)]
         assert once.add_alike(names, totals) == [singly.add(name, totals) for name in names]
-    assert (once.names, once.row_of, once.count, once.in_order) == (singly.names, singly.row_of, singly.count, singly.in_order)
-    assert (once.version, once.fixed_version, once.by_rank().tolist()) == (singly.version, singly.fixed_version, singly.by_rank().tolist())
+    assert (once.names, once.row_of, once.count, once.in_order) == (
+        singly.names,
+        singly.row_of,
+        singly.count,
+        singly.in_order,
+    )
+    assert (once.version, once.fixed_version, once.by_rank().tolist()) == (
+        singly.version,
+        singly.fixed_version,
+        singly.by_rank().tolist(),
+    )
     for name in once.index:
         for read in ("free", "total", "taken", "share", "inverse"):
             one, other = (getattr(table, read)(table.index[name]) for table in (once, singly))
@@ -112,15 +126,25 @@ def test_rows_and_columns_grow_together() -> None:
 @pytest.mark.parametrize(
     ("change", "anew"),
     [
-        pytest.param(lambda table: table.take(0, [(0, 1)]), False, id="taking leaves what was derived from fixed columns"),
-        pytest.param(lambda table: table.set(0, "marked", True, fixed=False), False, id="so does a column that is not fixed"),
+        pytest.param(
+            lambda table: table.take(0, [(0, 1)]),
+            False,
+            id="taking leaves what was derived from fixed columns",
+        ),
+        pytest.param(
+            lambda table: table.set(0, "marked", True, fixed=False),
+            False,
+            id="so does a column that is not fixed",
+        ),
         pytest.param(lambda table: table.set(0, "marked", True), True, id="a fixed column does not"),
         pytest.param(lambda table: table.add("new", {"x": 1}), True, id="nor does a new row"),
         pytest.param(lambda table: table.remove("r1"), True, id="nor a row that goes"),
         pytest.param(lambda table: table.resize("r0", {"x": 9}), True, id="nor a changed capacity"),
     ],
 )
-def test_what_is_made_from_the_whole_table_is_made_once_until_something_fixed_changes(change: Any, anew: bool) -> None:
+def test_what_is_made_from_the_whole_table_is_made_once_until_something_fixed_changes(
+    change: Any, anew: bool
+) -> None:
     table, made = a_table([4, 4]), []
 
     def make(whole: Table) -> Any:
@@ -141,8 +165,16 @@ def test_what_is_made_from_the_whole_table_is_made_once_until_something_fixed_ch
         pytest.param(lambda table: table.set(3, "marked", True), [3], id="a fixed column changes its row"),
         pytest.param(lambda table: table.add("new", {"x": 1}), [9], id="a new row is looked at alone"),
         pytest.param(lambda table: table.remove("r1"), [1], id="so is one that goes"),
-        pytest.param(lambda table: [table.remove("r1"), table.add("new", {"x": 7})], [1], id="and one that is used again"),
-        pytest.param(lambda table: [table.touch_fixed(row) for row in range(5)], list(range(9)), id="all of them, if many changed"),
+        pytest.param(
+            lambda table: [table.remove("r1"), table.add("new", {"x": 7})],
+            [1],
+            id="and one that is used again",
+        ),
+        pytest.param(
+            lambda table: [table.touch_fixed(row) for row in range(5)],
+            list(range(9)),
+            id="all of them, if many changed",
+        ),
     ],
 )
 def test_derived_columns_follow_row_by_row(change: Any, looked_at: list[int]) -> None:
@@ -187,7 +219,9 @@ def test_resources_that_nobody_has_or_takes_make_room_for_others() -> None:
 
 
 def test_shares_of_huge_amounts_are_the_same_however_they_came_about() -> None:
-    amount = (1 << 60) + (1 << 36) + 1  # rounded once to 32 bits it goes up, rounded to 64 bits first it goes down
+    amount = (
+        (1 << 60) + (1 << 36) + 1
+    )  # rounded once to 32 bits it goes up, rounded to 64 bits first it goes down
     table = a_table([1 << 61])
     table.take(0, [(0, amount)])
     taken = table.share(0)[0]
@@ -214,11 +248,18 @@ def test_the_tie_order_depends_on_name_and_seed_only() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["add", "remove", "take", "take", "resize", "set"]), st.integers(0, 5), st.integers(-20, 100)), max_size=40
+    st.tuples(
+        st.sampled_from(["add", "remove", "take", "take", "resize", "set"]),
+        st.integers(0, 5),
+        st.integers(-20, 100),
+    ),
+    max_size=40,
 )
 
 
-def walk(table: Table, steps: list[tuple[str, int, int]]) -> tuple[dict[str, tuple[int, int, bool]], list[tuple[int, set[int]]]]:
+def walk(
+    table: Table, steps: list[tuple[str, int, int]]
+) -> tuple[dict[str, tuple[int, int, bool]], list[tuple[int, set[int]]]]:
     """What a dictionary says should be there (total, taken, mark), and before each step the version and the rows touched from it on."""
     slow: dict[str, tuple[int, int, bool]] = {}
     seen: list[tuple[int, set[int]]] = []
@@ -260,7 +301,11 @@ def test_the_table_agrees_with_a_dictionary(steps: list[tuple[str, int, int]]) -
     assert sorted(table.names[row] for row in alive(table)) == sorted(slow)
     for name, (total, taken, mark) in slow.items():
         row = table.row_of[name]
-        assert (int(table.total(0)[row]), int(table.taken(0)[row]), int(table.free(0)[row])) == (total, taken, total - taken)
+        assert (int(table.total(0)[row]), int(table.taken(0)[row]), int(table.free(0)[row])) == (
+            total,
+            taken,
+            total - taken,
+        )
         assert table.share(0)[row] == (np.float32(taken) * np.float32(1 / total) if total else 0)
         assert table.column("marked")[row] == mark
         assert table.column("rank")[row] == tie_rank(0, name)
@@ -268,7 +313,9 @@ def test_the_table_agrees_with_a_dictionary(steps: list[tuple[str, int, int]]) -
 
 @many
 @given(STEPS)
-def test_changes_since_any_moment_are_the_rows_touched_after_it_each_once(steps: list[tuple[str, int, int]]) -> None:
+def test_changes_since_any_moment_are_the_rows_touched_after_it_each_once(
+    steps: list[tuple[str, int, int]],
+) -> None:
     table = a_table({})
     _, seen = walk(table, steps)
     for version, rows in seen:
@@ -284,7 +331,9 @@ def test_rows_said_to_be_in_tie_order_are(steps: list[tuple[str, int, int]]) -> 
     table = a_table({})
     walk(table, steps)
     ranks = table.column("rank")[alive(table)].tolist()
-    assert table.column("rank")[[row for row in table.by_rank() if table.column("alive")[row]]].tolist() == sorted(ranks)
+    assert table.column("rank")[
+        [row for row in table.by_rank() if table.column("alive")[row]]
+    ].tolist() == sorted(ranks)
     if table.in_order:
         assert ranks == sorted(ranks)
 
@@ -301,7 +350,9 @@ def test_the_tie_order_follows_as_a_few_rows_come_and_go(rounds: list[list[tuple
                 table.remove(f"n{which}")
         order = table.by_rank().tolist()
         assert sorted(order) == list(range(table.count))
-        assert [table.names[row] for row in order if table.names[row]] == sorted(table.row_of, key=lambda name: tie_rank(0, name))
+        assert [table.names[row] for row in order if table.names[row]] == sorted(
+            table.row_of, key=lambda name: tie_rank(0, name)
+        )
 
 
 ROOMS = st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**12)), min_size=1, max_size=8)
@@ -309,12 +360,16 @@ ROOMS = st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**12)), min_
 
 @many
 @given(ROOMS, st.data())
-def test_a_few_rows_look_as_they_would_after_more_was_placed_there(rooms: list[tuple[int, int]], data: st.DataObject) -> None:
+def test_a_few_rows_look_as_they_would_after_more_was_placed_there(
+    rooms: list[tuple[int, int]], data: st.DataObject
+) -> None:
     table = a_table([total for total, _ in rooms])
     for row, (_, taken) in enumerate(rooms):
         table.take(row, [(0, taken)])
     rows = np.array(data.draw(st.lists(st.integers(0, len(rooms) - 1), min_size=1, max_size=6)), np.intp)
-    more = np.array(data.draw(st.lists(st.integers(0, 10**12), min_size=len(rows), max_size=len(rows))), np.int64)
+    more = np.array(
+        data.draw(st.lists(st.integers(0, 10**12), min_size=len(rows), max_size=len(rows))), np.int64
+    )
     as_is, as_if = Some(table, rows), Some(table, rows, [(0, 1)], more)
     assert as_is.free(0).tolist() == table.free(0)[rows].tolist()
     assert np.array_equal(as_is.share(0), table.share(0)[rows])
@@ -341,7 +396,10 @@ def test_a_first_row_that_is_used_again_out_of_order_is_noticed() -> None:
 
 
 def test_rows_are_in_tie_order_again_once_those_that_came_late_have_left() -> None:
-    table, names = Table(("x",)), sorted((f"n{number}" for number in range(9)), key=lambda name: tie_rank(0, name))
+    table, names = (
+        Table(("x",)),
+        sorted((f"n{number}" for number in range(9)), key=lambda name: tie_rank(0, name)),
+    )
     for name in (*names[1:4], *names[5:], names[0], names[4]):
         table.add(name, {"x": 1})
     assert not table.in_order
@@ -350,4 +408,6 @@ def test_rows_are_in_tie_order_again_once_those_that_came_late_have_left() -> No
     table.remove(names[4])
     assert table.in_order
     table.add("other", {"x": 1})
-    assert [table.names[row] for row in table.by_rank() if table.names[row]] == sorted(table.row_of, key=lambda name: tie_rank(0, name))
+    assert [table.names[row] for row in table.by_rank() if table.names[row]] == sorted(
+        table.row_of, key=lambda name: tie_rank(0, name)
+    )

@@ -23,7 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from servers import Server, start
 
 SLOW = 5.0
-ROUNDS = 8  # some operations can be asked in a few ways only: the others are asked more often, in another round
+ROUNDS = (
+    8  # some operations can be asked in a few ways only: the others are asked more often, in another round
+)
 HOME = "/apis/lattice.dev/v1alpha1"
 EXPECTED = {  # whatever the documents come to be, these are asked
     f"POST {HOME}/join",
@@ -44,7 +46,13 @@ JOIN = {
                         "application/json": {
                             "schema": {
                                 "type": "object",
-                                "properties": {"token": TEXT, "request": TEXT, "name": TEXT, "certificate": TEXT, "signature": TEXT},
+                                "properties": {
+                                    "token": TEXT,
+                                    "request": TEXT,
+                                    "name": TEXT,
+                                    "certificate": TEXT,
+                                    "signature": TEXT,
+                                },
                             }
                         }
                     },
@@ -88,19 +96,29 @@ def session_of(server: Server) -> requests.Session:
 
 def fuzz(server: Server, wanted: int, number: int) -> Count:
     session, count = session_of(server), Count()
-    operations = [found.ok() for schema in documents(session, server.url) for found in schema.get_all_operations()]
+    operations = [
+        found.ok() for schema in documents(session, server.url) for found in schema.get_all_operations()
+    ]
     asked = {operation.label for operation in operations}
     count.bad += [f"no document tells of {label}" for label in sorted(EXPECTED - asked)]
     for round_ in range(ROUNDS):
         left = wanted - count.answers.total()
         if left <= 0:
             break
-        each = -(-left // len(operations)) * (round_ + 1)  # rounded up, and more when some have nothing more to say
+        each = -(-left // len(operations)) * (
+            round_ + 1
+        )  # rounded up, and more when some have nothing more to say
         for operation in operations:
             settings_ = settings(
-                max_examples=each, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+                max_examples=each,
+                database=None,
+                deadline=None,
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
             )
-            seed(number + round_)(settings_(given(operation.as_strategy())(sender(session, server.url, count))))()
+            seed(number + round_)(
+                settings_(given(operation.as_strategy())(sender(session, server.url, count)))
+            )()
     if count.answers.total() < wanted:
         count.bad.append(f"{count.answers.total():,} requests were sent, {wanted:,} were asked for")
     return count
@@ -128,7 +146,9 @@ def sender(session: requests.Session, url: str, count: Count) -> Callable[[schem
         if case.query and "watch" in case.query:
             case.query["timeoutSeconds"] = "1"  # 0 is as long as the server likes
         try:
-            answer = case.call(session=session, base_url=url, timeout=10, verify=session.verify, cert=session.cert)
+            answer = case.call(
+                session=session, base_url=url, timeout=10, verify=session.verify, cert=session.cert
+            )
         except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
             return  # never sent
         count.note(f"{case.method} {case.formatted_path} {str(case.body)[:200]}", answer)
@@ -146,13 +166,18 @@ def main() -> int:
         began = time.monotonic()
         try:
             count = fuzz(server, given_.requests, given_.seed)
-            alive = server.process.poll() is None and session_of(server).get(f"{server.url}/readyz", timeout=10).ok
+            alive = (
+                server.process.poll() is None
+                and session_of(server).get(f"{server.url}/readyz", timeout=10).ok
+            )
         finally:
             server.stop()
     print("| answer | times |\n|---|---|")
     for status, times in sorted(count.answers.items()):
         print(f"| {status} | {times:,} |")
-    print(f"\n{count.answers.total():,} requests in {time.monotonic() - began:.0f} s; {len(dict.fromkeys(count.bad))} findings")
+    print(
+        f"\n{count.answers.total():,} requests in {time.monotonic() - began:.0f} s; {len(dict.fromkeys(count.bad))} findings"
+    )
     for line in dict.fromkeys(count.bad):
         print(line)
     if not alive:

@@ -18,7 +18,10 @@ import atheris
 sys.path.insert(0, str(Path(__file__).parent))
 from outcome import Outcome, outcome_of, table
 
-with contextlib.redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["lattice"]):  # it names each module there
+with (
+    contextlib.redirect_stderr(io.StringIO()),
+    atheris.instrument_imports(include=["lattice"]),
+):  # it names each module there
     from parsers import PARSERS, Parser, refuses_or_takes
 
 SLOW, GROWTH = 0.1, 64 * 1024  # seconds of CPU; KiB
@@ -33,7 +36,10 @@ class Watched:
         self.count = self.resident = 0
 
     def __call__(self, data: bytes) -> None:
-        if seconds(self.parser, data) > SLOW and (least := min(seconds(self.parser, data) for _ in range(3))) > SLOW:
+        if (
+            seconds(self.parser, data) > SLOW
+            and (least := min(seconds(self.parser, data) for _ in range(3))) > SLOW
+        ):
             raise RuntimeError(f"{least:.3f} s of CPU for {len(data)} bytes")
         self.count += 1
         self._weigh()
@@ -61,8 +67,15 @@ def one(name: str, seconds_each: int, folder: Path) -> None:
     for number, example in enumerate(watched.parser.examples):
         (folder / f"example-{number}").write_bytes(example)
     words = folder.with_suffix(".dict")
-    words.write_text("".join('"' + "".join(f"\\x{byte:02x}" for byte in word) + '"\n' for word in watched.parser.words))
-    flags = [f"-max_total_time={seconds_each}", f"-dict={words}", "-max_len=8192", f"-artifact_prefix={folder}.found-"]
+    words.write_text(
+        "".join('"' + "".join(f"\\x{byte:02x}" for byte in word) + '"\n' for word in watched.parser.words)
+    )
+    flags = [
+        f"-max_total_time={seconds_each}",
+        f"-dict={words}",
+        "-max_len=8192",
+        f"-artifact_prefix={folder}.found-",
+    ]
     atheris.Setup([sys.argv[0], *flags, str(folder)], watched)
     atheris.Fuzz()
 
@@ -89,7 +102,12 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every parser, one after the other")
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--at-once", type=int, default=2)
-    parser.add_argument("--corpus", type=Path, default=Path(".tools/fuzz-corpus"), help="folder; what reaches new lines is kept there")
+    parser.add_argument(
+        "--corpus",
+        type=Path,
+        default=Path(".tools/fuzz-corpus"),
+        help="folder; what reaches new lines is kept there",
+    )
     given = parser.parse_args()
     if given.all:
         sys.exit(every(given.seconds, given.corpus, given.at_once))

@@ -35,6 +35,12 @@ def outcome_of(parser: str, code: int, said: str) -> Outcome:
 def table(outcomes: Sequence[Outcome]) -> str:
     total = sum(each.inputs for each in outcomes)
     count = sum(bool(each.found) for each in outcomes)
-    rows = ["| parser | inputs | seconds | branches reached | |", "|---|---|---|---|---|", *(each.row for each in outcomes)]
+    rows = [
+        "| parser | inputs | seconds | branches reached | |",
+        "|---|---|---|---|---|",
+        *(each.row for each in outcomes),
+    ]
     told = [f"{each.parser}: {each.found}" for each in outcomes if each.found]
-    return "\n".join([*rows, "", f"{len(outcomes)} parsers, {total:,} inputs; {count} found something", *told])
+    return "\n".join(
+        [*rows, "", f"{len(outcomes)} parsers, {total:,} inputs; {count} found something", *told]
+    )

@@ -12,7 +12,14 @@ from lattice.kinds.meta.json_body import parse_json
 from lattice.kinds.join_token import parse_token
 from lattice.kinds.meta.jsonpath import compile_path
 from lattice.kinds.meta.yaml_manifest import load
-from lattice.kinds.meta.quantity import parse_bits, parse_bytes, parse_cores, parse_count, parse_millis, parse_seconds
+from lattice.kinds.meta.quantity import (
+    parse_bits,
+    parse_bytes,
+    parse_cores,
+    parse_count,
+    parse_millis,
+    parse_seconds,
+)
 from lattice.kinds.meta.selector import parse_selector
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.server.resources.admission import admit, complete, demand_identity
@@ -114,48 +121,84 @@ def _prices(text: str) -> None:
 
 
 def _hello() -> bytes:
-    registration = pb.Registration(capacity={"cpu": 4000, "memory": 1 << 34}, runtimes=["process"], labels={"zone": "a"})
-    return bytes(pb.FromAgent(hello=pb.Hello(protocol=1, version="0.1", term=3, registration=registration)).SerializeToString())
+    registration = pb.Registration(
+        capacity={"cpu": 4000, "memory": 1 << 34}, runtimes=["process"], labels={"zone": "a"}
+    )
+    return bytes(
+        pb.FromAgent(
+            hello=pb.Hello(protocol=1, version="0.1", term=3, registration=registration)
+        ).SerializeToString()
+    )
 
 
 def _beat() -> bytes:
     report = pb.Report(workload="default/web-0", uid="u", revision="r", run=1, state="Running", ready=True)
-    return bytes(pb.FromAgent(beat=pb.Beat(number=1, reports=[report], gone=["default/x"], is_whole=True)).SerializeToString())
+    return bytes(
+        pb.FromAgent(
+            beat=pb.Beat(number=1, reports=[report], gone=["default/x"], is_whole=True)
+        ).SerializeToString()
+    )
 
 
 PARSERS: dict[str, Parser] = {
     "manifest": Parser(
-        _manifest, (POOL, SERVICE), (b"---\n", b": ", b"- ", b"&a ", b"*a", b"!!int ", b"<<: ", b"|\n ", b"0o17", b"1_0", b".nan")
+        _manifest,
+        (POOL, SERVICE),
+        (b"---\n", b": ", b"- ", b"&a ", b"*a", b"!!int ", b"<<: ", b"|\n ", b"0o17", b"1_0", b".nan"),
     ),
-    "body": Parser(_body, (SERVICE,), (b'"spec":', b"1e999", b"NaN", b"-0", b"null", b'{"', b"[[", b"\\ud800")),
+    "body": Parser(
+        _body, (SERVICE,), (b'"spec":', b"1e999", b"NaN", b"-0", b"null", b'{"', b"[[", b"\\ud800")
+    ),
     "patch": Parser(
         _patches,
         (
-            SERVICE + b'\x00[{"op":"add","path":"/spec/x~1y/-","value":1},{"op":"test","path":"","value":{}}]',
+            SERVICE
+            + b'\x00[{"op":"add","path":"/spec/x~1y/-","value":1},{"op":"test","path":"","value":{}}]',
             SERVICE + b'\x00{"spec":null}',
         ),
-        (b'"op":"move"', b'"from":"/spec"', b'"$patch":"replace"', b'"$setElementOrder/containers"', b"~0", b"/-1"),
+        (
+            b'"op":"move"',
+            b'"from":"/spec"',
+            b'"$patch":"replace"',
+            b'"$setElementOrder/containers"',
+            b"~0",
+            b"/-1",
+        ),
     ),
     "selector": Parser(
         _text(parse_selector),
         (b"app=web,tier in (a, b),!gone,x notin (y),cpu > 3", b"a==b,lattice.dev/x"),
         (b" in ", b" notin ", b"!=", b"(", b")", b">", b","),
     ),
-    "field selector": Parser(_text(parse_field_selector), (b"metadata.name=web,status.phase!=Running",), (b"==", b"!=", b"\\,", b".")),
+    "field selector": Parser(
+        _text(parse_field_selector),
+        (b"metadata.name=web,status.phase!=Running",),
+        (b"==", b"!=", b"\\,", b"."),
+    ),
     "quantity": Parser(
-        _text(_quantities), (b"100m", b"1.5Gi", b"12e6", b"0.1", b"90s", b"1h30m", b"10Gbps"), (b"Ki", b"m", b"E", b"e-", b"u", b"n", b"+")
+        _text(_quantities),
+        (b"100m", b"1.5Gi", b"12e6", b"0.1", b"90s", b"1h30m", b"10Gbps"),
+        (b"Ki", b"m", b"E", b"e-", b"u", b"n", b"+"),
     ),
     "protobuf": Parser(
         decode,
         (b"k8s\x00\n\x0c\n\x02v1\x12\x06Secret\x12\x10\n\x0e\n\x01a\x12\x00\x1a\x07default",),
         (b"\n\x02v1", b"\x12\x06Secret", b"\xff\xff\x01"),
     ),
-    "agent's words": Parser(_spoken, (_hello(), _beat()), (b"\x08\x01", b"default/web-0", b"\xff\xff\xff\xff\x0f")),
-    "join token": Parser(_text(parse_token), (b"ljt-0123456789ab." + b"a" * 22 + b"." + b"0" * 64,), (b".", b"ljt-")),
-    "continue token": Parser(_text(read_token), (b"WyJsYXR0aWNlcG9vbHMubGF0dGljZS5kZXYvIiwxMiwiIl0=",), (b"=", b"_-", b"W10=")),
+    "agent's words": Parser(
+        _spoken, (_hello(), _beat()), (b"\x08\x01", b"default/web-0", b"\xff\xff\xff\xff\x0f")
+    ),
+    "join token": Parser(
+        _text(parse_token), (b"ljt-0123456789ab." + b"a" * 22 + b"." + b"0" * 64,), (b".", b"ljt-")
+    ),
+    "continue token": Parser(
+        _text(read_token), (b"WyJsYXR0aWNlcG9vbHMubGF0dGljZS5kZXYvIiwxMiwiIl0=",), (b"=", b"_-", b"W10=")
+    ),
     "signing request": Parser(
         read_request,
-        (b"-----BEGIN CERTIFICATE REQUEST-----\nMIHOMHYCAQAwFDESMBAGA1UEAwwJbm9kZTpub2RlMFkw\n-----END CERTIFICATE REQUEST-----\n",),
+        (
+            b"-----BEGIN CERTIFICATE REQUEST-----\nMIHOMHYCAQAwFDESMBAGA1UEAwwJbm9kZTpub2RlMFkw\n-----END CERTIFICATE REQUEST-----\n",
+        ),
         (b"-----BEGIN ", b"-----END ", b"MII", b"\n"),
     ),
     "path": Parser(
@@ -164,7 +207,9 @@ PARSERS: dict[str, Parser] = {
         (b"[?(@.", b"..", b"[1:2:-1]", b"'", b"}"),
     ),
     "prices": Parser(
-        _text(_prices), (b"provider,region,instance_type,usd_per_hour\naws,us-east-1,m5.large,0.096\n",), (b",", b"\n", b'"', b"1e999")
+        _text(_prices),
+        (b"provider,region,instance_type,usd_per_hour\naws,us-east-1,m5.large,0.096\n",),
+        (b",", b"\n", b'"', b"1e999"),
     ),
 }
 

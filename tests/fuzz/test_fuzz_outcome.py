@@ -3,8 +3,12 @@
 import pytest
 from outcome import outcome_of, table
 
-DONE = "#2\tINITED cov: 2 ft: 2\n#528223\tDONE   cov: 41 ft: 4 corp: 2/105b\nDone 528223 runs in 600 second(s)\n"
-CRASHED = "#2\tINITED cov: 2 ft: 2\n#700\tNEW    cov: 9 ft: 3\n === Uncaught Python exception: ===\nKeyError: 'x'\n"
+DONE = (
+    "#2\tINITED cov: 2 ft: 2\n#528223\tDONE   cov: 41 ft: 4 corp: 2/105b\nDone 528223 runs in 600 second(s)\n"
+)
+CRASHED = (
+    "#2\tINITED cov: 2 ft: 2\n#700\tNEW    cov: 9 ft: 3\n === Uncaught Python exception: ===\nKeyError: 'x'\n"
+)
 
 
 @pytest.mark.parametrize(

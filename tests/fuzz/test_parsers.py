@@ -10,14 +10,20 @@ EXAMPLES = 500
 
 def made_up(parser: Parser) -> st.SearchStrategy[bytes]:
     """Noise, words of the language, and examples with a stretch cut out, doubled or replaced."""
-    piece = st.one_of(st.binary(max_size=12), st.sampled_from([*parser.words, *parser.examples]), st.text(max_size=8).map(str.encode))
+    piece = st.one_of(
+        st.binary(max_size=12),
+        st.sampled_from([*parser.words, *parser.examples]),
+        st.text(max_size=8).map(str.encode),
+    )
     noise = st.lists(piece, max_size=8).map(b"".join)
 
     def bent(example: bytes, at: int, length: int, into: bytes) -> bytes:
         start = at % (len(example) + 1)
         return example[:start] + into + example[start + length % 20 :]
 
-    twisted = st.builds(bent, st.sampled_from(parser.examples), st.integers(0, 10_000), st.integers(0, 19), noise)
+    twisted = st.builds(
+        bent, st.sampled_from(parser.examples), st.integers(0, 10_000), st.integers(0, 19), noise
+    )
     return st.one_of(noise, twisted)
 
 

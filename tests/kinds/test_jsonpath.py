@@ -13,7 +13,11 @@ from lattice.kinds.meta.jsonpath_template import compile_template
 LISTED = {
     "kind": "List",
     "items": [
-        {"metadata": {"name": "a", "labels": {"app.kubernetes.io/name": "x", "env": "prod"}}, "n": 1, "ports": [80, 443]},
+        {
+            "metadata": {"name": "a", "labels": {"app.kubernetes.io/name": "x", "env": "prod"}},
+            "n": 1,
+            "ports": [80, 443],
+        },
         {"metadata": {"name": "b"}, "n": Decimal("2.5"), "type": "Ready", "ok": True},
         {"metadata": {"name": "c"}, "n": 3, "type": "Failed", "none": None},
     ],
@@ -42,11 +46,17 @@ def refused(act):
         pytest.param(".items[1:].metadata.name", ["b", "c"], id="items from the second on"),
         pytest.param(".items[0,2].n", [1, 3], id="two items"),
         pytest.param(".items[0]['n','ports']", [1, [80, 443]], id="two fields"),
-        pytest.param(r".items[0].metadata.labels.app\.kubernetes\.io/name", ["x"], id="dots in a name, escaped"),
-        pytest.param(".items[0].metadata.labels['app.kubernetes.io/name']", ["x"], id="dots in a name, quoted"),
+        pytest.param(
+            r".items[0].metadata.labels.app\.kubernetes\.io/name", ["x"], id="dots in a name, escaped"
+        ),
+        pytest.param(
+            ".items[0].metadata.labels['app.kubernetes.io/name']", ["x"], id="dots in a name, quoted"
+        ),
         pytest.param(".items[0].metadata.labels.*", ["x", "prod"], id="every value of a mapping"),
         pytest.param("..name", ["a", "b", "c"], id="a field at any depth"),
-        pytest.param('.items[?(@.type=="Ready")].metadata.name', ["b"], id="items for which a comparison holds"),
+        pytest.param(
+            '.items[?(@.type=="Ready")].metadata.name', ["b"], id="items for which a comparison holds"
+        ),
         pytest.param(".items[?(@.type!='Ready')].metadata.name", ["c"], id="items for which it does not"),
         pytest.param(".items[?(@.n>1)].metadata.name", ["b", "c"], id="larger"),
         pytest.param(".items[?(@.n<2.5)].metadata.name", ["a"], id="smaller"),
@@ -68,18 +78,44 @@ def test_paths(path, found):
 @pytest.mark.parametrize(
     ("path", "what"),
     [
-        pytest.param(".a[", "expected a number, a quoted name, * or ?( inside [ ], found the end", id="an open bracket"),
-        pytest.param(".a[x]", "expected a number, a quoted name, * or ?( inside [ ], found 'x'", id="a bare word in brackets"),
+        pytest.param(
+            ".a[", "expected a number, a quoted name, * or ?( inside [ ], found the end", id="an open bracket"
+        ),
+        pytest.param(
+            ".a[x]",
+            "expected a number, a quoted name, * or ?( inside [ ], found 'x'",
+            id="a bare word in brackets",
+        ),
         pytest.param(".a[0", "expected ], found the end", id="a bracket that is not closed"),
         pytest.param("a..", "expected a field name after the dot, found the end", id="a dot at the end"),
         pytest.param(".a b", "expected the path to end, found ' '", id="two words"),
-        pytest.param(".a[?(@.x ~ 1)]", "expected ) at the end of the comparison, found '~'", id="an unknown comparison"),
-        pytest.param(".a[?(@.x==y)]", "expected a quoted text, a number, true or false, found 'y'", id="a bare word to compare with"),
-        pytest.param(".a[-:]", "expected a number, a quoted name, * or ?( inside [ ], found '-'", id="a slice from nothing"),
-        pytest.param(f".a[{'9' * 5000}:]", "expected a number, a quoted name, * or ?( inside [ ], found '9'", id="a slice from far away"),
-        pytest.param(f".a[?(@.x==1e{'9' * 30})]", "expected ) at the end of the comparison, found '9'", id="an exponent that fits nowhere"),
+        pytest.param(
+            ".a[?(@.x ~ 1)]", "expected ) at the end of the comparison, found '~'", id="an unknown comparison"
+        ),
+        pytest.param(
+            ".a[?(@.x==y)]",
+            "expected a quoted text, a number, true or false, found 'y'",
+            id="a bare word to compare with",
+        ),
+        pytest.param(
+            ".a[-:]",
+            "expected a number, a quoted name, * or ?( inside [ ], found '-'",
+            id="a slice from nothing",
+        ),
+        pytest.param(
+            f".a[{'9' * 5000}:]",
+            "expected a number, a quoted name, * or ?( inside [ ], found '9'",
+            id="a slice from far away",
+        ),
+        pytest.param(
+            f".a[?(@.x==1e{'9' * 30})]",
+            "expected ) at the end of the comparison, found '9'",
+            id="an exponent that fits nowhere",
+        ),
         pytest.param(".a[::0]", "a slice cannot step by 0, found ':'", id="a slice that goes nowhere"),
-        pytest.param("[?(@" * 500, "comparisons are nested too deep, found '@'", id="comparisons without end"),
+        pytest.param(
+            "[?(@" * 500, "comparisons are nested too deep, found '@'", id="comparisons without end"
+        ),
     ],
 )
 def test_bad_paths_say_where(path, what):
@@ -94,7 +130,9 @@ def test_bad_paths_say_where(path, what):
     [
         pytest.param('{.items[*].metadata.name}{"\\n"}', "a b c\n", id="values with blanks between"),
         pytest.param('{range .items[*]}{.metadata.name}={.n}{"\\n"}{end}', "a=1\nb=2.5\nc=3\n", id="a range"),
-        pytest.param("{range .items[0]}{range .ports[*]}<{@}>{end}{end}", "<80><443>", id="a range in a range"),
+        pytest.param(
+            "{range .items[0]}{range .ports[*]}<{@}>{end}{end}", "<80><443>", id="a range in a range"
+        ),
         pytest.param("{range .items[*]}{$.kind} {end}", "List List List ", id="the root inside a range"),
         pytest.param("names: {.items[0].metadata.name}!", "names: a!", id="text around"),
         pytest.param(".items[1].n", "2.5", id="a path without braces"),

@@ -38,7 +38,14 @@ def a(text: str) -> Kind:
     """A kind from the YAML of its spec, with the kind's name on the first line."""
     name, _, spec = text.strip().partition("\n")
     resource = BY_NAME[name].resource
-    return decoded({"apiVersion": resource.api_version, "kind": name, "metadata": {"name": "x"}, "spec": yaml.safe_load(spec)})
+    return decoded(
+        {
+            "apiVersion": resource.api_version,
+            "kind": name,
+            "metadata": {"name": "x"},
+            "spec": yaml.safe_load(spec),
+        }
+    )
 
 
 def the(*path: str) -> Kind:
@@ -62,7 +69,9 @@ def test_there_are_examples():
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_field_says_what_it_is(kind):
     silent = [
-        path for path, schema in _fields(structural_schema(kind), "") if not schema.get("description") and path.split(".")[0] != "metadata"
+        path
+        for path, schema in _fields(structural_schema(kind), "")
+        if not schema.get("description") and path.split(".")[0] != "metadata"
     ]
     assert [path for path in silent if ".conditions[]." not in path] == []
 
@@ -145,7 +154,9 @@ def test_a_pool_counts_in_integers():
 @pytest.mark.parametrize(
     ("provider", "cores", "memory", "price"),
     [
-        pytest.param("aws", 4000, 16 << 30, 192_000, id="a provider that states no size has the abstract one"),
+        pytest.param(
+            "aws", 4000, 16 << 30, 192_000, id="a provider that states no size has the abstract one"
+        ),
         pytest.param("proxmox", 4000, 16 << 30, 50_000, id="a plain number of memory is MiB"),
         pytest.param("docker", 4000, 4 << 30, 0, id="docker states less, and is free"),
     ],
@@ -153,7 +164,12 @@ def test_a_pool_counts_in_integers():
 def test_a_class_has_one_size_per_provider(provider, cores, memory, price):
     spec = the("seeds", "000-latticenodeclass", "medium.yaml").spec
     size = spec.size_on(provider)
-    assert (size.milli, size.memory, size.storage, spec.price_on(provider)) == (cores, memory, 100 << 30, price)
+    assert (size.milli, size.memory, size.storage, spec.price_on(provider)) == (
+        cores,
+        memory,
+        100 << 30,
+        price,
+    )
     assert spec.size_on("gcp") is None
     assert spec.price_on("gcp") is None
 
@@ -169,7 +185,11 @@ def test_a_region_replaces_lists_and_takes_the_smaller_quota():
 
 def test_a_data_centre_counts_in_integers():
     spec = the("seeds", "001-staticinfrastructure", "dc-east.yaml").spec
-    assert (spec.capacity.milli, spec.capacity.memory_bytes, spec.capacity.storage_bytes) == (800_000, 3200 << 30, 500 << 40)
+    assert (spec.capacity.milli, spec.capacity.memory_bytes, spec.capacity.storage_bytes) == (
+        800_000,
+        3200 << 30,
+        500 << 40,
+    )
     assert spec.network.egress_bits == 10**10
     assert spec.network.latency_ms == {"us-west-dc1": 65, "eu-west-dc1": 85, "aws-us-east-1": 2}
     assert spec.reservation.admits({"priority": "critical", "x": "y"})
@@ -213,9 +233,21 @@ placement: {resources: {cores: 8}}
             "names 3 regions, but replicas.max allows only 2",
             id="more regions than replicas",
         ),
-        pytest.param("LatticeService\ncontainers: {}", "spec.containers", "at least one container", id="no container"),
-        pytest.param("LatticeService\ncontainers: {main: {}}", "spec.containers.main", "neither image nor command", id="nothing to run"),
-        pytest.param("LatticeService\ncontainers: {Main: {image: x}}", "spec.containers.Main", "lower-case", id="a container in capitals"),
+        pytest.param(
+            "LatticeService\ncontainers: {}", "spec.containers", "at least one container", id="no container"
+        ),
+        pytest.param(
+            "LatticeService\ncontainers: {main: {}}",
+            "spec.containers.main",
+            "neither image nor command",
+            id="nothing to run",
+        ),
+        pytest.param(
+            "LatticeService\ncontainers: {Main: {image: x}}",
+            "spec.containers.Main",
+            "lower-case",
+            id="a container in capitals",
+        ),
         pytest.param(
             "LatticeService\ncontainers: {main: {image: x, resources: {requests: {memory: 4g}}}}",
             "spec.containers.main.resources.requests.memory",
@@ -308,7 +340,10 @@ placement: {resources: {cores: 8}}
             id="a number as a label",
         ),
         pytest.param(
-            "LatticePool\nprovider: {type: aws}\nlabels: {a.b/c: [x, {}]}", "spec.labels[a.b/c]", "got {}", id="an object in a label"
+            "LatticePool\nprovider: {type: aws}\nlabels: {a.b/c: [x, {}]}",
+            "spec.labels[a.b/c]",
+            "got {}",
+            id="an object in a label",
         ),
         pytest.param(
             "LatticePool\nprovider: {type: aws}\nbudget: {alertThreshold: 180}",
@@ -322,9 +357,17 @@ placement: {resources: {cores: 8}}
             "got -1",
             id="a negative budget",
         ),
-        pytest.param("LatticeNodeClass\ncostPerHour: {aws: -0.1}", "spec.costPerHour.aws", "got -0.1", id="a negative price"),
         pytest.param(
-            "LatticeNodeClass\nproviders: {docker: {memory: lots}}", "spec.providers.docker.memory", 'got "lots"', id="memory in words"
+            "LatticeNodeClass\ncostPerHour: {aws: -0.1}",
+            "spec.costPerHour.aws",
+            "got -0.1",
+            id="a negative price",
+        ),
+        pytest.param(
+            "LatticeNodeClass\nproviders: {docker: {memory: lots}}",
+            "spec.providers.docker.memory",
+            'got "lots"',
+            id="memory in words",
         ),
         pytest.param(
             "LatticeNodeClass\nproviders: {docker: {cores: 2, cpus: 4}}",
@@ -351,7 +394,10 @@ placement: {resources: {cores: 8}}
             id="in nothing",
         ),
         pytest.param(
-            "CloudInfrastructure\nprovider: aws\nregions: {'a b': {}}", "spec.regions.a b", "label value", id="a region with a space"
+            "CloudInfrastructure\nprovider: aws\nregions: {'a b': {}}",
+            "spec.regions.a b",
+            "label value",
+            id="a region with a space",
         ),
         pytest.param(
             "CloudInfrastructure\nprovider: aws\nregions: {r: {budget: {alertThreshold: 0}}}",
@@ -414,7 +460,10 @@ placement: {resources: {cores: 8}}
             id="a toleration of nothing",
         ),
         pytest.param(
-            "LatticeAgreement\ncaller: {name: a}\ncallee: {name: a}", "spec.callee", "must be another service", id="talking to oneself"
+            "LatticeAgreement\ncaller: {name: a}\ncallee: {name: a}",
+            "spec.callee",
+            "must be another service",
+            id="talking to oneself",
         ),
         pytest.param(
             "AutomationRule\nwhen: {nodeCpu: {above: 0.85, for: soon}}\nactions: [{event: {reason: Busy}}]",
@@ -462,7 +511,9 @@ def test_wrong_in_itself(text, where, says):
         pytest.param(Toleration(key="gpu"), False, id="another value"),
         pytest.param(Toleration(key="gpu", operator="Exists"), True, id="any value"),
         pytest.param(Toleration(operator="Exists"), True, id="everything"),
-        pytest.param(Toleration(key="gpu", operator="Exists", effect="NoExecute"), False, id="another effect"),
+        pytest.param(
+            Toleration(key="gpu", operator="Exists", effect="NoExecute"), False, id="another effect"
+        ),
     ],
 )
 def test_toleration(toleration, tolerates):
@@ -470,18 +521,44 @@ def test_toleration(toleration, tolerates):
 
 
 def test_an_address_is_told_everything_that_is_wrong_with_it_but_not_its_password():
-    rule = a("AutomationRule\nwhen: {workloadFailures: {count: 3}}\nactions: [{webhook: {url: 'http://me:secret@x'}}]")
-    assert [cause.message for cause in rule.problems()] == ["must not carry a user name or password", "must be an https address"]
+    rule = a(
+        "AutomationRule\nwhen: {workloadFailures: {count: 3}}\nactions: [{webhook: {url: 'http://me:secret@x'}}]"
+    )
+    assert [cause.message for cause in rule.problems()] == [
+        "must not carry a user name or password",
+        "must be an https address",
+    ]
 
 
 def test_data_of_secrets_is_base64():
-    secret = decoded({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"a": "x!"}, "stringData": {"b": "x!"}})
-    assert [str(cause) for cause in secret.problems()] == ["data.a: must be base64; put plain text into stringData"]
+    secret = decoded(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "s"},
+            "data": {"a": "x!"},
+            "stringData": {"b": "x!"},
+        }
+    )
+    assert [str(cause) for cause in secret.problems()] == [
+        "data.a: must be base64; put plain text into stringData"
+    ]
 
 
 def test_an_event_was_last_seen_when_its_series_was():
-    event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "involvedObject": {"kind": "LatticePool", "name": "p"}}
-    assert decoded(event | {"lastTimestamp": "T1", "eventTime": None, "series": {"count": 2, "lastObservedTime": "T2"}}).last_seen == "T2"
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "e"},
+        "involvedObject": {"kind": "LatticePool", "name": "p"},
+    }
+    assert (
+        decoded(
+            event
+            | {"lastTimestamp": "T1", "eventTime": None, "series": {"count": 2, "lastObservedTime": "T2"}}
+        ).last_seen
+        == "T2"
+    )
     assert decoded(event | {"lastTimestamp": "T1", "eventTime": "T0"}).last_seen == "T1"
     assert decoded(event).last_seen is None
 

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from lattice.errors import Denied
 from lattice.kinds.meta.base import Metadata
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
-from lattice.kinds.ledger import Account, LatticeLedger, LedgerSpec, Lot, cloud_terms, overflow_terms, pool_terms, terms
+from lattice.kinds.ledger import (
+    Account,
+    LatticeLedger,
+    LedgerSpec,
+    Lot,
+    cloud_terms,
+    overflow_terms,
+    pool_terms,
+    terms,
+)
 from lattice.kinds.meta.metadata import name_problem
 from lattice.kinds.pool import LatticePool
 from lattice.server.access.authorization import ADMINS, Deed, authorize
@@ -32,7 +41,10 @@ def static(name: str) -> Account:
 
 def a(kind: Any, spec: dict[str, Any], name: str = "x") -> Any:
     resource = kind.resource
-    return msgspec.convert({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, "spec": spec}, kind)
+    return msgspec.convert(
+        {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, "spec": spec},
+        kind,
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,7 +63,20 @@ def test_names(account: Account, name: str) -> None:
 
 
 LONG = "x" * 253
-TRICKY = ["a", "b", "a.b", "b.c", "a.b.c", "a-b", "overflow", "a.overflow", "pool", "x", LONG, "x" * 252 + "y"]
+TRICKY = [
+    "a",
+    "b",
+    "a.b",
+    "b.c",
+    "a.b.c",
+    "a-b",
+    "overflow",
+    "a.overflow",
+    "pool",
+    "x",
+    LONG,
+    "x" * 252 + "y",
+]
 REGIONS = ["", "a", "b", "c", "b.c", "B", "b_c", "b-c", "overflow", "x" * 63]
 
 
@@ -89,8 +114,16 @@ PLACE = {"location": {"name": "dc"}, "capacity": {"nodes": 1}}
     ("spec", "expected"),
     [
         pytest.param({}, (None, True, 800_000), id="no budget limits nothing"),
-        pytest.param({"budget": {"maxMonthlyCost": 10000}}, (10_000_000_000, True, 800_000), id="a pool's budget is hard"),
-        pytest.param({"budget": {"maxMonthlyCost": 1, "alertThreshold": 90}}, (1_000_000, True, 900_000), id="its own threshold"),
+        pytest.param(
+            {"budget": {"maxMonthlyCost": 10000}},
+            (10_000_000_000, True, 800_000),
+            id="a pool's budget is hard",
+        ),
+        pytest.param(
+            {"budget": {"maxMonthlyCost": 1, "alertThreshold": 90}},
+            (1_000_000, True, 900_000),
+            id="its own threshold",
+        ),
     ],
 )
 def test_what_a_pool_states(spec: dict[str, Any], expected: tuple[int | None, bool, int]) -> None:
@@ -101,7 +134,13 @@ def test_what_a_pool_states(spec: dict[str, Any], expected: tuple[int | None, bo
     ("whole", "own", "total", "region"),
     [
         pytest.param(None, None, (None, False, 800_000), (None, False, 800_000), id="no budget"),
-        pytest.param({"monthly": 5}, None, (5_000_000, False, 800_000), (None, False, 800_000), id="soft unless it says otherwise"),
+        pytest.param(
+            {"monthly": 5},
+            None,
+            (5_000_000, False, 800_000),
+            (None, False, 800_000),
+            id="soft unless it says otherwise",
+        ),
         pytest.param(
             {"monthly": 5, "hardLimit": True, "alertThreshold": 70},
             {"monthly": 2},
@@ -132,7 +171,9 @@ def test_what_a_cloud_states(whole: Any, own: Any, total: Any, region: Any) -> N
         pytest.param({"enabled": False, "target": "aws"}, None, id="overflow that is switched off"),
         pytest.param({"enabled": True, "target": "aws"}, (None, True, 800_000), id="without limits"),
         pytest.param(
-            {"enabled": True, "target": "aws", "limits": {"maxMonthlySpend": 10}}, (10_000_000, True, 800_000), id="limits are hard"
+            {"enabled": True, "target": "aws", "limits": {"maxMonthlySpend": 10}},
+            (10_000_000, True, 800_000),
+            id="limits are hard",
         ),
     ],
 )
@@ -161,12 +202,22 @@ def test_a_book_that_adds_up() -> None:
 @pytest.mark.parametrize(
     ("book", "field"),
     [
-        pytest.param(a_book(pool("a"), committedMicros=1), "status.committedMicros", id="more is committed than the machines cost"),
-        pytest.param(a_book(pool("a"), month="2026-10"), "status.month", id="another month than that of asOf"),
+        pytest.param(
+            a_book(pool("a"), committedMicros=1),
+            "status.committedMicros",
+            id="more is committed than the machines cost",
+        ),
+        pytest.param(
+            a_book(pool("a"), month="2026-10"), "status.month", id="another month than that of asOf"
+        ),
         pytest.param(a_book(pool("a"), asOf="2026-11"), "status.asOf", id="no time"),
         pytest.param(a_book(pool("a"), past={"2026-11": 1}), "status.past", id="this month is not past"),
         pytest.param(a_book(pool("a"), past={"November": 1}), "status.past", id="no month"),
-        pytest.param(a_book(Account(kind="LatticePool", name="a", region="r")), "spec.budget.region", id="a pool has no regions"),
+        pytest.param(
+            a_book(Account(kind="LatticePool", name="a", region="r")),
+            "spec.budget.region",
+            id="a pool has no regions",
+        ),
         pytest.param(
             msgspec.structs.replace(a_book(pool("a")), metadata=Metadata(name="pool.b")),
             "metadata.name",

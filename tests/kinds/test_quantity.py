@@ -54,24 +54,62 @@ def test_is_read_as(parse, text, amount):
 @pytest.mark.parametrize(
     ("parse", "value", "says"),
     [
-        pytest.param(q.parse_cores, "-1", 'must be 0 or more, such as 2, "0.5" or "500m", got "-1"', id="negative cores"),
+        pytest.param(
+            q.parse_cores,
+            "-1",
+            'must be 0 or more, such as 2, "0.5" or "500m", got "-1"',
+            id="negative cores",
+        ),
         pytest.param(q.parse_cores, "NaN", 'got "NaN"', id="not a number"),
-        pytest.param(q.parse_cores, Decimal("Infinity"), "must be a number from 0 to 1,000,000,000, got Infinity", id="infinity"),
+        pytest.param(
+            q.parse_cores,
+            Decimal("Infinity"),
+            "must be a number from 0 to 1,000,000,000, got Infinity",
+            id="infinity",
+        ),
         pytest.param(q.parse_cores, float("inf"), 'got "inf"', id="a float that is infinite"),
-        pytest.param(q.parse_bytes, "4g", 'such as "512Mi", "16Gi" or "1.5Ti", got "4g"', id="docker's unit where Kubernetes' is due"),
+        pytest.param(
+            q.parse_bytes,
+            "4g",
+            'such as "512Mi", "16Gi" or "1.5Ti", got "4g"',
+            id="docker's unit where Kubernetes' is due",
+        ),
         pytest.param(q.parse_bytes, "100m", 'got "100m"', id="thousandths of a byte"),
         pytest.param(q.parse_bytes, "1e999", 'got "1e999"', id="an exponent out of this world"),
-        pytest.param(q.parse_bytes, "16Ei", "is more than can be counted (2^63 - 1)", id="more than an int64"),
-        pytest.param(q.parse_cores, "9" * 20, "is more than can be counted (2^63 - 1), got", id="more digits than an int64 has"),
-        pytest.param(q.parse_cores, "1" + "0" * 19 + "m", "is more than can be counted", id="more digits, with a unit"),
-        pytest.param(q.parse_cores, "9" * 20 + "x", "must be 0 or more", id="more digits, of a unit that there is not"),
+        pytest.param(
+            q.parse_bytes, "16Ei", "is more than can be counted (2^63 - 1)", id="more than an int64"
+        ),
+        pytest.param(
+            q.parse_cores,
+            "9" * 20,
+            "is more than can be counted (2^63 - 1), got",
+            id="more digits than an int64 has",
+        ),
+        pytest.param(
+            q.parse_cores, "1" + "0" * 19 + "m", "is more than can be counted", id="more digits, with a unit"
+        ),
+        pytest.param(
+            q.parse_cores, "9" * 20 + "x", "must be 0 or more", id="more digits, of a unit that there is not"
+        ),
         pytest.param(q.parse_bytes, "١٦Gi", 'got "١٦Gi"', id="digits of other scripts"),
         pytest.param(q.parse_bytes, "", 'got ""', id="nothing at all"),
         pytest.param(q.parse_bytes, "9" * 5000, "...", id="a long value is shown short"),
-        pytest.param(q.parse_bits, "10G", 'such as "100Mbps" or "10Gbps", got "10G"', id="bandwidth without bps"),
-        pytest.param(q.parse_millis, "5", 'must be a duration such as 65ms, 90s, 1.5h or 1h30m, got "5"', id="a duration without unit"),
+        pytest.param(
+            q.parse_bits, "10G", 'such as "100Mbps" or "10Gbps", got "10G"', id="bandwidth without bps"
+        ),
+        pytest.param(
+            q.parse_millis,
+            "5",
+            'must be a duration such as 65ms, 90s, 1.5h or 1h30m, got "5"',
+            id="a duration without unit",
+        ),
         pytest.param(q.parse_millis, "5m ago", 'got "5m ago"', id="words after the duration"),
-        pytest.param(q.parse_count, "1.5", 'must be a whole number such as 2, got "1.5"', id="half of what cannot be halved"),
+        pytest.param(
+            q.parse_count,
+            "1.5",
+            'must be a whole number such as 2, got "1.5"',
+            id="half of what cannot be halved",
+        ),
         pytest.param(q.micros, Decimal("1e999"), "got 1E+999", id="money out of this world"),
         pytest.param(q.micros, Decimal("-0.01"), "got -0.01", id="negative money"),
         pytest.param(q.micros, Decimal("NaN"), "got NaN", id="money that is not a number"),
@@ -123,14 +161,23 @@ def test_durations_and_money_are_read_back(count):
     unit=st.sampled_from(["", "Ki", "Mi", "Gi", "Ti", "k", "M", "G"]),
 )
 def test_bytes_agree_with_exact_fractions(whole, part, unit):
-    scale = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9}[unit]
+    scale = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9}[
+        unit
+    ]
     exact = (Fraction(whole) + Fraction(int(part), 10 ** len(part))) * scale
     assert q.parse_bytes(f"{whole}.{part}{unit}") == math.ceil(exact)
 
 
 @given(st.text(max_size=12))
 def test_any_text_is_read_or_refused_and_nothing_else(text):
-    for parse in (q.parse_cores, q.parse_bytes, q.parse_docker_bytes, q.parse_bits, q.parse_millis, q.parse_count):
+    for parse in (
+        q.parse_cores,
+        q.parse_bytes,
+        q.parse_docker_bytes,
+        q.parse_bits,
+        q.parse_millis,
+        q.parse_count,
+    ):
         try:
             assert 0 <= parse(text) <= q.LARGEST
         except Invalid as refused:

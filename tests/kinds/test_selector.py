@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.errors import Malformed
-from lattice.kinds.meta.selector import LabelSelector, Requirement, dns_label_problem, key_problem, parse_selector, subdomain_problem, value_problem
+from lattice.kinds.meta.selector import (
+    LabelSelector,
+    Requirement,
+    dns_label_problem,
+    key_problem,
+    parse_selector,
+    subdomain_problem,
+    value_problem,
+)
 
 LABELS = {"env": "prod", "tier": "web", "compliance": ["soc2", "hipaa"], "cores": "8"}
 
@@ -48,7 +56,9 @@ def test_string_form(text, matches):
         pytest.param("env in prod", 'expected "(" after in or notin', id="a list without brackets"),
         pytest.param("env in (a", 'expected "," or ")" in the list', id="a bracket left open"),
         pytest.param("env in ()", "expected at least one value", id="an empty list"),
-        pytest.param("env prod", 'expected =, !=, in, notin, < or > after "env", got "prod"', id="no operator"),
+        pytest.param(
+            "env prod", 'expected =, !=, in, notin, < or > after "env", got "prod"', id="no operator"
+        ),
         pytest.param("env=a b", "expected a comma between demands", id="two values"),
         pytest.param("-env=a", "label key must be", id="a key that is no label key"),
         pytest.param("a.b_c/x=1", "prefix of label key", id="a prefix that is no domain"),
@@ -66,13 +76,33 @@ def test_unreadable_string(text, says):
 @pytest.mark.parametrize(
     ("requirement", "where", "says"),
     [
-        pytest.param(Requirement(key="a", operator="In"), "x.values", "at least one value for In", id="In without values"),
         pytest.param(
-            Requirement(key="a", operator="Exists", values=("b",)), "x.values", "must be empty for Exists", id="Exists with values"
+            Requirement(key="a", operator="In"),
+            "x.values",
+            "at least one value for In",
+            id="In without values",
         ),
-        pytest.param(Requirement(key="a", operator="Gt", values=("1",)), "x.operator", 'got "Gt"', id="Gt outside of node affinity"),
-        pytest.param(Requirement(key="a b", operator="Exists"), "x.key", "label key must be", id="a key with a space"),
-        pytest.param(Requirement(key="a", operator="In", values=("ok", "-")), "x.values[1]", "label value must be", id="a bad value"),
+        pytest.param(
+            Requirement(key="a", operator="Exists", values=("b",)),
+            "x.values",
+            "must be empty for Exists",
+            id="Exists with values",
+        ),
+        pytest.param(
+            Requirement(key="a", operator="Gt", values=("1",)),
+            "x.operator",
+            'got "Gt"',
+            id="Gt outside of node affinity",
+        ),
+        pytest.param(
+            Requirement(key="a b", operator="Exists"), "x.key", "label key must be", id="a key with a space"
+        ),
+        pytest.param(
+            Requirement(key="a", operator="In", values=("ok", "-")),
+            "x.values[1]",
+            "label value must be",
+            id="a bad value",
+        ),
     ],
 )
 def test_expression_problems(requirement, where, says):
@@ -93,7 +123,9 @@ def test_gt_is_fine_in_node_affinity():
         pytest.param(key_problem, "Agent_1.x-y", True, id="all characters that a key may have"),
         pytest.param(key_problem, "x" * 63, True, id="63 characters are the most"),
         pytest.param(key_problem, "x" * 64, False, id="64 are too many"),
-        pytest.param(key_problem, ".".join(["d" * 60] * 5) + "/x", False, id="a prefix of more than 253 characters"),
+        pytest.param(
+            key_problem, ".".join(["d" * 60] * 5) + "/x", False, id="a prefix of more than 253 characters"
+        ),
         pytest.param(key_problem, "/x", False, id="an empty prefix"),
         pytest.param(key_problem, "a/b/c", False, id="two slashes"),
         pytest.param(key_problem, "", False, id="an empty key"),
@@ -125,7 +157,10 @@ requirements = st.one_of(
     ),
     st.builds(Requirement, key=keys, operator=st.sampled_from(["Exists", "DoesNotExist"])),
     st.builds(
-        Requirement, key=keys, operator=st.sampled_from(["Gt", "Lt"]), values=st.sampled_from(["0", "1", "5", "10"]).map(lambda v: (v,))
+        Requirement,
+        key=keys,
+        operator=st.sampled_from(["Gt", "Lt"]),
+        values=st.sampled_from(["0", "1", "5", "10"]).map(lambda v: (v,)),
     ),
 )
 
@@ -150,7 +185,9 @@ def obviously(requirement, labels):
 @given(exact=st.dictionaries(keys, values), expressions=st.lists(requirements, max_size=3), labels=labels)
 def test_agrees_with_the_obvious_reading(exact, expressions, labels):
     selector = LabelSelector(match_labels=exact, match_expressions=tuple(expressions))
-    wanted = [Requirement(key=key, operator="In", values=(value,)) for key, value in exact.items()] + expressions
+    wanted = [
+        Requirement(key=key, operator="In", values=(value,)) for key, value in exact.items()
+    ] + expressions
     assert selector.matches(labels) == all(obviously(requirement, labels) for requirement in wanted)
 
 

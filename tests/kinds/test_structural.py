@@ -49,7 +49,16 @@ WALK = compile_schema(SCHEMA)
 
 def walked(**spec: Any) -> tuple[dict[str, Any], Findings]:
     found = Findings()
-    kept = WALK({"apiVersion": "lattice.dev/v1alpha1", "kind": "Thing", "metadata": {}, "spec": {"color": "red", **spec}}, "", found)
+    kept = WALK(
+        {
+            "apiVersion": "lattice.dev/v1alpha1",
+            "kind": "Thing",
+            "metadata": {},
+            "spec": {"color": "red", **spec},
+        },
+        "",
+        found,
+    )
     return kept["spec"], found
 
 
@@ -57,20 +66,52 @@ def walked(**spec: Any) -> tuple[dict[str, Any], Findings]:
     ("spec", "complaint"),
     [
         pytest.param(
-            {"color": "blue"}, 'spec.color: Unsupported value: "blue": supported values: "green", "red"', id="a word not in the list"
+            {"color": "blue"},
+            'spec.color: Unsupported value: "blue": supported values: "green", "red"',
+            id="a word not in the list",
         ),
-        pytest.param({"count": 0}, "spec.count: Invalid value: 0: must be more than 0", id="an exclusive minimum"),
-        pytest.param({"count": 10}, "spec.count: Invalid value: 10: must be less than 10", id="an exclusive maximum"),
-        pytest.param({"count": "five"}, 'spec.count: Invalid value: "five": must be an integer', id="a word for a number"),
-        pytest.param({"count": True}, "spec.count: Invalid value: true: must be an integer", id="true is not one"),
-        pytest.param({"count": Decimal("1.5")}, "spec.count: Invalid value: 1.5: must be an integer", id="a half is not whole"),
-        pytest.param({"count": 1 << 63}, f"spec.count: Invalid value: {1 << 63}: must fit in 64 bits", id="more than 64 bits"),
-        pytest.param({"price": Decimal("-0.1")}, "spec.price: Invalid value: -0.1: must be 0 or more", id="a negative price"),
-        pytest.param({"size": []}, "spec.size: Invalid value: []: must be a number or a string", id="a list for a quantity"),
-        pytest.param({"tags": "a"}, 'spec.tags: Invalid value: "a": must be a list', id="one for many"),
-        pytest.param({"tags": ["a", "a"]}, 'spec.tags[1]: Duplicate value: "a"', id="a set holds each value once"),
         pytest.param(
-            {"ports": [{"name": "a"}, {"name": "a"}]}, 'spec.ports[1]: Duplicate value: {"name":"a"}', id="a list-map holds each key once"
+            {"count": 0}, "spec.count: Invalid value: 0: must be more than 0", id="an exclusive minimum"
+        ),
+        pytest.param(
+            {"count": 10}, "spec.count: Invalid value: 10: must be less than 10", id="an exclusive maximum"
+        ),
+        pytest.param(
+            {"count": "five"},
+            'spec.count: Invalid value: "five": must be an integer',
+            id="a word for a number",
+        ),
+        pytest.param(
+            {"count": True}, "spec.count: Invalid value: true: must be an integer", id="true is not one"
+        ),
+        pytest.param(
+            {"count": Decimal("1.5")},
+            "spec.count: Invalid value: 1.5: must be an integer",
+            id="a half is not whole",
+        ),
+        pytest.param(
+            {"count": 1 << 63},
+            f"spec.count: Invalid value: {1 << 63}: must fit in 64 bits",
+            id="more than 64 bits",
+        ),
+        pytest.param(
+            {"price": Decimal("-0.1")},
+            "spec.price: Invalid value: -0.1: must be 0 or more",
+            id="a negative price",
+        ),
+        pytest.param(
+            {"size": []},
+            "spec.size: Invalid value: []: must be a number or a string",
+            id="a list for a quantity",
+        ),
+        pytest.param({"tags": "a"}, 'spec.tags: Invalid value: "a": must be a list', id="one for many"),
+        pytest.param(
+            {"tags": ["a", "a"]}, 'spec.tags[1]: Duplicate value: "a"', id="a set holds each value once"
+        ),
+        pytest.param(
+            {"ports": [{"name": "a"}, {"name": "a"}]},
+            'spec.ports[1]: Duplicate value: {"name":"a"}',
+            id="a list-map holds each key once",
         ),
         pytest.param({"ports": [{}]}, "spec.ports[0].name: Required value", id="a required field in a list"),
         pytest.param(
@@ -83,9 +124,15 @@ def walked(**spec: Any) -> tuple[dict[str, Any], Findings]:
             "spec.labels[app.io/x]: Invalid value: 1: must be a string",
             id="a map key with a slash is bracketed",
         ),
-        pytest.param({"labels": []}, "spec.labels: Invalid value: []: must be an object", id="a list for a map"),
-        pytest.param({"title": "x"}, 'spec.title: Invalid value: "x": must have 2 characters or more', id="too short"),
-        pytest.param({"title": "ABC"}, 'spec.title: Invalid value: "ABC": must match ^[a-z]+$', id="a pattern"),
+        pytest.param(
+            {"labels": []}, "spec.labels: Invalid value: []: must be an object", id="a list for a map"
+        ),
+        pytest.param(
+            {"title": "x"}, 'spec.title: Invalid value: "x": must have 2 characters or more', id="too short"
+        ),
+        pytest.param(
+            {"title": "ABC"}, 'spec.title: Invalid value: "ABC": must match ^[a-z]+$', id="a pattern"
+        ),
     ],
 )
 def test_a_wrong_value_is_told_with_its_path(spec: dict[str, Any], complaint: str) -> None:
@@ -134,16 +181,23 @@ def test_a_whole_decimal_is_an_integer() -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 70000) | st.text(max_size=6) | st.decimals(-2, 12, places=1),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "number", "a", "app.io/x"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["name", "number", "a", "app.io/x"]), inner, max_size=3)
+    ),
     max_leaves=6,
 )
-specs = st.fixed_dictionaries({}, optional=dict.fromkeys(SCHEMA["properties"]["spec"]["properties"], json_values))
+specs = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(SCHEMA["properties"]["spec"]["properties"], json_values)
+)
 
 
 @given(spec=specs)
 def test_what_the_schema_accepts_the_class_decodes(spec: dict[str, Any]) -> None:
     found = Findings()
-    obj = WALK({"apiVersion": "lattice.dev/v1alpha1", "kind": "Thing", "metadata": {}, "spec": spec}, "", found)
+    obj = WALK(
+        {"apiVersion": "lattice.dev/v1alpha1", "kind": "Thing", "metadata": {}, "spec": spec}, "", found
+    )
     if not found.causes:
         msgspec.convert(obj, Thing)
 

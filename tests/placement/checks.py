@@ -22,7 +22,13 @@ OVERFLOW = "lattice.dev/overflow-of"
 
 def complaints(settled: Settled) -> list[str]:
     applied = settled.applied()
-    return [*_limits(applied), *_money(applied), *_machines(settled.fleet), *_reserves(settled), *_rules(settled)]
+    return [
+        *_limits(applied),
+        *_money(applied),
+        *_machines(settled.fleet),
+        *_reserves(settled),
+        *_rules(settled),
+    ]
 
 
 def made_worse(before: Settled, after: Settled) -> list[str]:
@@ -38,7 +44,11 @@ def _measured(complaint: str) -> tuple[str, float]:
 
 
 def _clusters(world: World, offer: str) -> list[LatticeCluster]:
-    return [each for each in world.objects.values() if isinstance(each, LatticeCluster) and each.spec.pool == offer]
+    return [
+        each
+        for each in world.objects.values()
+        if isinstance(each, LatticeCluster) and each.spec.pool == offer
+    ]
 
 
 def _class(world: World, name: str) -> LatticeNodeClass:
@@ -60,7 +70,11 @@ def _limits(world: World) -> Iterator[str]:
             yield from _cloud_limits(world, each)
         elif isinstance(each, StaticInfrastructure):
             made = _clusters(world, each.metadata.name)
-            yield from _over(f"{each.metadata.name} nodes", sum(one.spec.wanted_nodes for one in made), each.spec.capacity.nodes)
+            yield from _over(
+                f"{each.metadata.name} nodes",
+                sum(one.spec.wanted_nodes for one in made),
+                each.spec.capacity.nodes,
+            )
         elif isinstance(each, LatticeCluster):
             yield from _over(f"{each.metadata.name} nodes", each.spec.wanted_nodes, each.spec.max_nodes)
             yield from _over(f"{each.metadata.name} least nodes", each.spec.min_nodes, each.spec.wanted_nodes)
@@ -73,18 +87,36 @@ def _pool_limits(world: World, pool: LatticePool) -> Iterator[str]:
     capacity, name = pool.spec.capacity, pool.metadata.name
     size = {each: _class(world, each).spec.resources for each in nodes}
     yield from _over(f"{name} nodes", nodes.total(), capacity.max_nodes)
-    yield from _over(f"{name} cores", sum(Decimal(str(size[each].cores)) * nodes[each] for each in nodes), capacity.max_cores)
-    yield from _over(f"{name} memory", sum(Decimal(str(size[each].memory_gi)) * nodes[each] for each in nodes), capacity.max_memory_gi)
+    yield from _over(
+        f"{name} cores",
+        sum(Decimal(str(size[each].cores)) * nodes[each] for each in nodes),
+        capacity.max_cores,
+    )
+    yield from _over(
+        f"{name} memory",
+        sum(Decimal(str(size[each].memory_gi)) * nodes[each] for each in nodes),
+        capacity.max_memory_gi,
+    )
 
 
 def _cloud_limits(world: World, cloud: CloudInfrastructure) -> Iterator[str]:
     for region, stated in cloud.spec.regions.items():
         made = _clusters(world, f"{cloud.metadata.name}/{region}")
-        most = [each for each in (stated.quotas.max_clusters, cloud.spec.defaults.max_clusters_per_region) if each is not None]
-        nodes = [each for each in (stated.quotas.max_nodes_per_cluster, cloud.spec.defaults.max_nodes_per_cluster) if each is not None]
+        most = [
+            each
+            for each in (stated.quotas.max_clusters, cloud.spec.defaults.max_clusters_per_region)
+            if each is not None
+        ]
+        nodes = [
+            each
+            for each in (stated.quotas.max_nodes_per_cluster, cloud.spec.defaults.max_nodes_per_cluster)
+            if each is not None
+        ]
         yield from _over(f"{region} clusters", len(made), min(most, default=None))
         for cluster in made:
-            yield from _over(f"{cluster.metadata.name} nodes", cluster.spec.wanted_nodes, min(nodes, default=None))
+            yield from _over(
+                f"{cluster.metadata.name} nodes", cluster.spec.wanted_nodes, min(nodes, default=None)
+            )
 
 
 def _hourly(world: World, clusters: list[LatticeCluster]) -> Decimal:
@@ -92,7 +124,9 @@ def _hourly(world: World, clusters: list[LatticeCluster]) -> Decimal:
     total = Decimal(0)
     for cluster in clusters:
         for name, count in cluster.spec.nodes.items():
-            total += Decimal(str(_class(world, name).spec.cost_per_hour.get(cluster.spec.provider, 0))) * count
+            total += (
+                Decimal(str(_class(world, name).spec.cost_per_hour.get(cluster.spec.provider, 0))) * count
+            )
     return total
 
 
@@ -106,19 +140,33 @@ def _unpriced(world: World, clusters: list[LatticeCluster]) -> Iterator[str]:
 def _money(world: World) -> Iterator[str]:
     for each in world.objects.values():
         name = each.metadata.name
-        if isinstance(each, LatticePool) and each.spec.budget and each.spec.budget.max_monthly_cost is not None:
+        if (
+            isinstance(each, LatticePool)
+            and each.spec.budget
+            and each.spec.budget.max_monthly_cost is not None
+        ):
             made = _clusters(world, name)
-            yield from _over(f"{name} money", _hourly(world, made) * MONTH, Decimal(str(each.spec.budget.max_monthly_cost)))
+            yield from _over(
+                f"{name} money", _hourly(world, made) * MONTH, Decimal(str(each.spec.budget.max_monthly_cost))
+            )
             yield from _unpriced(world, made)
         elif isinstance(each, CloudInfrastructure):
             yield from _cloud_money(world, each)
         elif isinstance(each, StaticInfrastructure) and each.spec.overflow:
             limits = each.spec.overflow.limits
-            spilled = [one for one in world.objects.values() if isinstance(one, LatticeCluster) and one.spec.labels.get(OVERFLOW) == name]
+            spilled = [
+                one
+                for one in world.objects.values()
+                if isinstance(one, LatticeCluster) and one.spec.labels.get(OVERFLOW) == name
+            ]
             yield from _over(f"{name} overflow clusters", len(spilled), limits.max_clusters)
             most = None if limits.max_monthly_spend is None else Decimal(str(limits.max_monthly_spend))
             yield from _over(f"{name} overflow money", _hourly(world, spilled) * MONTH, most)
-            yield from (f"{name} spills to {one.spec.pool}" for one in spilled if one.spec.infrastructure != each.spec.overflow.target)
+            yield from (
+                f"{name} spills to {one.spec.pool}"
+                for one in spilled
+                if one.spec.infrastructure != each.spec.overflow.target
+            )
 
 
 def _cloud_money(world: World, cloud: CloudInfrastructure) -> Iterator[str]:
@@ -126,11 +174,21 @@ def _cloud_money(world: World, cloud: CloudInfrastructure) -> Iterator[str]:
     made = {region: _clusters(world, f"{name}/{region}") for region in cloud.spec.regions}
     is_hard = bool(whole and whole.hard_limit)
     if whole and whole.monthly is not None and is_hard:
-        yield from _over(f"{name} money", sum(_hourly(world, each) for each in made.values()) * MONTH, Decimal(str(whole.monthly)))
+        yield from _over(
+            f"{name} money",
+            sum(_hourly(world, each) for each in made.values()) * MONTH,
+            Decimal(str(whole.monthly)),
+        )
     for region, stated in cloud.spec.regions.items():
         budget = stated.budget
-        if budget and budget.monthly is not None and (is_hard if budget.hard_limit is None else budget.hard_limit):
-            yield from _over(f"{name}/{region} money", _hourly(world, made[region]) * MONTH, Decimal(str(budget.monthly)))
+        if (
+            budget
+            and budget.monthly is not None
+            and (is_hard if budget.hard_limit is None else budget.hard_limit)
+        ):
+            yield from _over(
+                f"{name}/{region} money", _hourly(world, made[region]) * MONTH, Decimal(str(budget.monthly))
+            )
 
 
 def _machines(fleet: Fleet) -> Iterator[str]:
@@ -141,7 +199,11 @@ def _machines(fleet: Fleet) -> Iterator[str]:
             taken[seat.machine].update(dict(seat.needs))
     for machine, amounts in taken.items():
         for resource, amount in amounts.items():
-            yield from _over(f"{fleet.machines.names[machine]} {resource}", amount, fleet.machines.kind[machine].size.get(resource, 0))
+            yield from _over(
+                f"{fleet.machines.names[machine]} {resource}",
+                amount,
+                fleet.machines.kind[machine].size.get(resource, 0),
+            )
 
 
 def _reserves(settled: Settled) -> Iterator[str]:
@@ -151,11 +213,29 @@ def _reserves(settled: Settled) -> Iterator[str]:
         if not offer.is_static:
             continue
         if offer.reservation:
-            admitted = {name for name, each in settled.world.services.items() if offer.reservation.admits(each.metadata.labels or {})}
-            held = [[fleet.machines.holds[machine] for machine in each.machines] for each in fleet.in_offer[row].values()]
-            others = sum(len(machines) for machines in held if any(service not in admitted for each in machines for service in each))
-            yield from _over(f"{offer.name} machines beside the reserve", others, offer.limits.nodes - offer.reserved_nodes)
-        gpus = sum(dict(seat.needs).get("gpu", 0) for seats in fleet.seats.values() for seat in seats if seat.machine in fleet.on_row[row])
+            admitted = {
+                name
+                for name, each in settled.world.services.items()
+                if offer.reservation.admits(each.metadata.labels or {})
+            }
+            held = [
+                [fleet.machines.holds[machine] for machine in each.machines]
+                for each in fleet.in_offer[row].values()
+            ]
+            others = sum(
+                len(machines)
+                for machines in held
+                if any(service not in admitted for each in machines for service in each)
+            )
+            yield from _over(
+                f"{offer.name} machines beside the reserve", others, offer.limits.nodes - offer.reserved_nodes
+            )
+        gpus = sum(
+            dict(seat.needs).get("gpu", 0)
+            for seats in fleet.seats.values()
+            for seat in seats
+            if seat.machine in fleet.on_row[row]
+        )
         if gpus:
             yield from _over(f"{offer.name} gpus", gpus, sum(offer.limits.gpus.values()))
 
@@ -182,15 +262,21 @@ def _place_rules(settled: Settled, service: LatticeService, offer: Offer) -> Ite
     placement, policies = service.spec.placement, _policies(settled.world, service)
     wanted = {**(placement.pools.match_labels if placement.pools else {})}
     yield from (f"label {key}" for key, value in wanted.items() if value not in offer.labels.get(key, ()))
-    certificates = _lower(placement.compliance).union(*(_lower(each.spec.requirements.compliance) for each in policies))
+    certificates = _lower(placement.compliance).union(
+        *(_lower(each.spec.requirements.compliance) for each in policies)
+    )
     yield from (f"compliance {each}" for each in certificates - offer.compliance)
-    abilities = _lower(placement.capabilities).union(*(_lower(each.spec.requirements.capabilities) for each in policies))
+    abilities = _lower(placement.capabilities).union(
+        *(_lower(each.spec.requirements.capabilities) for each in policies)
+    )
     yield from (f"capability {each}" for each in abilities - offer.capabilities)
     if placement.data_residency and placement.data_residency.lower() not in offer.residency:
         yield "residency"
     for name, stated in placement.latency.items():
         there = _offers(settled.fleet, f"default/{name}")
-        trips = [rtt.ms for other in there if (rtt := settled.world.latencies.between(offer.place, other.place))]
+        trips = [
+            rtt.ms for other in there if (rtt := settled.world.latencies.between(offer.place, other.place))
+        ]
         if not trips or min(trips) > stated.max_ms:
             yield f"latency to {name}: {min(trips, default=None)} of {stated.max_ms}"
 
@@ -207,14 +293,26 @@ def _whole_rules(settled: Settled, service: LatticeService, offers: list[Offer])
     least = max((each.spec.requirements.min_regions or 0 for each in policies), default=0)
     if len({offer.region for offer in offers}) < least:
         yield f"fewer than {least} regions"
-    rules = [(each.topology_key, each.max_skew) for each in service.spec.spread if each.when_unsatisfiable == "DoNotSchedule"]
-    rules += [(rule.topology_key, rule.max_skew) for each in policies if (rule := each.spec.requirements.spread_constraint)]
+    rules = [
+        (each.topology_key, each.max_skew)
+        for each in service.spec.spread
+        if each.when_unsatisfiable == "DoNotSchedule"
+    ]
+    rules += [
+        (rule.topology_key, rule.max_skew)
+        for each in policies
+        if (rule := each.spec.requirements.spread_constraint)
+    ]
     for key, skew in rules:
         yield from _skew(settled, service, key, skew)
 
 
 def _domain(offer: Offer, key: str) -> str:
-    return {"region": offer.region, "zone": f"{offer.region}/{offer.place.zone}", "provider": offer.place.provider}.get(key, offer.name)
+    return {
+        "region": offer.region,
+        "zone": f"{offer.region}/{offer.place.zone}",
+        "provider": offer.place.provider,
+    }.get(key, offer.name)
 
 
 def _skew(settled: Settled, service: LatticeService, key: str, most: int) -> Iterator[str]:
@@ -224,11 +322,15 @@ def _skew(settled: Settled, service: LatticeService, key: str, most: int) -> Ite
         yield from _over("on one machine", fullest, most)
         return
     counts = Counter(_domain(offer, key) for offer in _offers(fleet, name))
-    could = {_domain(offer, key) for row, offer in enumerate(fleet.offers) if _may(settled, service, offer, row)}
+    could = {
+        _domain(offer, key) for row, offer in enumerate(fleet.offers) if _may(settled, service, offer, row)
+    }
     inside = [counts[domain] for domain in could]
     yield from _over(f"skew over {key}", max(inside, default=0) - min(inside, default=0), most)
 
 
 def _may(settled: Settled, service: LatticeService, offer: Offer, row: int) -> bool:
-    serves = settled.fleet.table.quotes.serving(settled.world.demands[f"default/{service.metadata.name}"]).serves[:, row]
+    serves = settled.fleet.table.quotes.serving(
+        settled.world.demands[f"default/{service.metadata.name}"]
+    ).serves[:, row]
     return not offer.closed and bool(serves.any()) and not list(_place_rules(settled, service, offer))

@@ -52,8 +52,14 @@ def pool(draw: Random, name: str) -> LatticePool:
         region=draw.choice(REGIONS),
         zone=draw.choice(["", "a", "b"]),
         classes=draw.choice([["m"], ["s", "m"], ["m", "l"], ["s", "m", "l", "g"], ["m", "l", "unpriced"]]),
-        labels={"tier": "production", "compliance": draw.choice([[], ["gdpr"], ["soc2", "gdpr"]]), "capabilities": ["gpu", "nvme"]},
-        capacity=draw.choice([{}, {"maxNodes": 2}, {"maxNodes": 4}, {"maxNodes": 6, "maxCores": 24}, {"maxMemoryGi": 80}]),
+        labels={
+            "tier": "production",
+            "compliance": draw.choice([[], ["gdpr"], ["soc2", "gdpr"]]),
+            "capabilities": ["gpu", "nvme"],
+        },
+        capacity=draw.choice(
+            [{}, {"maxNodes": 2}, {"maxNodes": 4}, {"maxNodes": 6, "maxCores": 24}, {"maxMemoryGi": 80}]
+        ),
         budget=draw.choice([None, None, 150, 400, 1000, 2000]),
     )
 
@@ -62,13 +68,18 @@ def _cloud(draw: Random) -> Kind:
     regions: dict[str, dict[str, Any]] = {
         region: {
             "compliance": draw.choice([None, ["gdpr"], ["soc2", "gdpr"]]),
-            "quotas": {"maxClusters": draw.choice([None, 1, 2]), "maxNodesPerCluster": draw.choice([None, 2, 5])},
+            "quotas": {
+                "maxClusters": draw.choice([None, 1, 2]),
+                "maxNodesPerCluster": draw.choice([None, 2, 5]),
+            },
             "dataResidency": draw.choice(["", "eu"]),
             "budget": draw.choice([None, None, {"monthly": 300}]),
         }
         for region in draw.sample(REGIONS, draw.randint(1, 2))
     }
-    budget = draw.choice([None, {"monthly": 300, "hardLimit": True}, {"monthly": 900, "hardLimit": True}, {"monthly": 10}])
+    budget = draw.choice(
+        [None, {"monthly": 300, "hardLimit": True}, {"monthly": 900, "hardLimit": True}, {"monthly": 10}]
+    )
     return a_cloud("cloud", regions, provider="gcp", budget=budget, labels={"tier": "production"})
 
 
@@ -88,7 +99,9 @@ def _static(draw: Random, has_cloud: bool) -> Kind:
         compliance=draw.choice([[], ["gdpr", "soc2"]]),
         labels={"tier": draw.choice(["production", "test"])},
         overflow=draw.choice([None, overflow]) if has_cloud else None,
-        reservation=draw.choice([None, {"reserved": {"nodes": 1}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}]),
+        reservation=draw.choice(
+            [None, {"reserved": {"nodes": 1}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}]
+        ),
         accelerators=draw.choice([[], [{"type": "t4", "count": 3}]]),
     )
 
@@ -125,10 +138,20 @@ def _skew(key: str, when: str = "DoNotSchedule") -> list[dict[str, Any]]:
 
 
 def policy(draw: Random, name: str) -> LatticePlacementPolicy:
-    rules: dict[str, Any] = draw.choice([{}, {}, {}, {}, {"minRegions": 2}, {"compliance": ["gdpr"]}, {"capabilities": ["nvme"]}])
+    rules: dict[str, Any] = draw.choice(
+        [{}, {}, {}, {}, {"minRegions": 2}, {"compliance": ["gdpr"]}, {"capabilities": ["nvme"]}]
+    )
     if draw.random() < 0.3:
-        rules = {**rules, "spreadConstraint": {"topologyKey": draw.choice(["region", "pool", "provider"]), "maxSkew": draw.randint(1, 2)}}
-    clusters = draw.choice([None, {"minNodes": 2}, {"minNodes": 3, "maxNodes": 4}, {"maxNodes": 2}, {"binPackingThreshold": 1}])
+        rules = {
+            **rules,
+            "spreadConstraint": {
+                "topologyKey": draw.choice(["region", "pool", "provider"]),
+                "maxSkew": draw.randint(1, 2),
+            },
+        }
+    clusters = draw.choice(
+        [None, {"minNodes": 2}, {"minNodes": 3, "maxNodes": 4}, {"maxNodes": 2}, {"binPackingThreshold": 1}]
+    )
     return a_policy(name, selector=draw.choice([None, {"env": "prod"}]), clusters=clusters, **rules)
 
 
@@ -142,7 +165,9 @@ def change(number: int, world: World) -> tuple[list[Kind], list[tuple[str, str, 
         case 1:
             return [service(draw, name) for name in draw.sample(NAMES, 3)], []
         case 2:
-            return [], [("LatticeService", "default", draw.choice(services).metadata.name)] if services else []
+            return [], [
+                ("LatticeService", "default", draw.choice(services).metadata.name)
+            ] if services else []
         case 3:
             return [pool(draw, draw.choice(["p1", "p9"]))], []
         case 4:

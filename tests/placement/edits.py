@@ -61,7 +61,11 @@ def _selecting(policy: LatticePlacementPolicy, operator: Any) -> Any:
 def hindrances(world: World, name: str) -> list[Hindrance]:
     own = [policy for policy in world.policies if policy.metadata.name.startswith(OWN)]
     service = world.services[name]
-    return [*_of_service(service), *(each for policy in own for each in _of_policy(policy)), *_limits(name, own)]
+    return [
+        *_of_service(service),
+        *(each for policy in own for each in _of_policy(policy)),
+        *_limits(name, own),
+    ]
 
 
 def _of_service(service: LatticeService) -> Iterator[Hindrance]:
@@ -75,15 +79,31 @@ def _of_service(service: LatticeService) -> Iterator[Hindrance]:
         (label,) = placement.pools.requirements  # these worlds ask for one label at most
         yield without("label", str(label), lambda it: _placement(it, pools=None))
     for one in placement.compliance:
-        yield without("compliance", one.lower(), lambda it, one=one: _placement(it, compliance=_less(it.spec.placement.compliance, one)))
+        yield without(
+            "compliance",
+            one.lower(),
+            lambda it, one=one: _placement(it, compliance=_less(it.spec.placement.compliance, one)),
+        )
     for one in placement.capabilities:
-        yield without("capability", one, lambda it, one=one: _placement(it, capabilities=_less(it.spec.placement.capabilities, one)))
+        yield without(
+            "capability",
+            one,
+            lambda it, one=one: _placement(it, capabilities=_less(it.spec.placement.capabilities, one)),
+        )
     if placement.data_residency:
         yield without("residency", placement.data_residency, lambda it: _placement(it, data_residency=""))
     for one in placement.required_regions:
-        yield without("region", one, lambda it, one=one: _placement(it, required_regions=_less(it.spec.placement.required_regions, one)))
+        yield without(
+            "region",
+            one,
+            lambda it, one=one: _placement(
+                it, required_regions=_less(it.spec.placement.required_regions, one)
+            ),
+        )
     for one in placement.latency:
-        yield without("latency", one, lambda it, one=one: _placement(it, latency=_but(it.spec.placement.latency, one)))
+        yield without(
+            "latency", one, lambda it, one=one: _placement(it, latency=_but(it.spec.placement.latency, one))
+        )
     for each in service.spec.spread:
         if each.when_unsatisfiable == "DoNotSchedule":
             yield without("spread", each.topology_key, lambda it: _spec(it, spread=()))
@@ -91,7 +111,9 @@ def _of_service(service: LatticeService) -> Iterator[Hindrance]:
         yield without(
             "resource",
             resource,
-            lambda it, field=field: _placement(it, resources=within(it.spec.placement.resources, **{field: Decimal(0)})),
+            lambda it, field=field: _placement(
+                it, resources=within(it.spec.placement.resources, **{field: Decimal(0)})
+            ),
         )
 
 
@@ -115,22 +137,39 @@ def _of_policy(policy: LatticePlacementPolicy) -> Iterator[Hindrance]:
 
     if rules.min_regions and rules.min_regions > 1:
         yield without("minRegions", "regions", min_regions=None)
-    yield from (without("compliance", each, compliance=()) for each in rules.compliance)  # these policies ask for one at most
+    yield from (
+        without("compliance", each, compliance=()) for each in rules.compliance
+    )  # these policies ask for one at most
     yield from (without("capability", each, capabilities=()) for each in rules.capabilities)
     if rules.spread_constraint:
         yield without("spread", rules.spread_constraint.topology_key, spread_constraint=None)
 
 
 def _limits(name: str, policies: list[LatticePlacementPolicy]) -> Iterator[Hindrance]:
-    everywhere = {"prices": _priced, "budget": _rich, "capacity": _roomy, "overflow": _ungated, "reservation": _unreserved}
+    everywhere = {
+        "prices": _priced,
+        "budget": _rich,
+        "capacity": _roomy,
+        "overflow": _ungated,
+        "reservation": _unreserved,
+    }
     for kind, rewrite in everywhere.items():
         yield Hindrance(
-            (kind, "", ""), lambda world, rewrite=rewrite: [each for old in world.objects.values() if (each := rewrite(old)) is not old]
+            (kind, "", ""),
+            lambda world, rewrite=rewrite: [
+                each for old in world.objects.values() if (each := rewrite(old)) is not old
+            ],
         )
     yield Hindrance(("dependencies", "", ""), lambda world: [_not_waiting(world, name)])
     if any(each.spec.cluster_policy for each in policies):
-        keys = [("LatticePlacementPolicy", "", each.metadata.name) for each in policies if each.spec.cluster_policy]
-        yield Hindrance(("clusterSize", "", ""), lambda world: [_any_size(world.objects[key]) for key in keys])
+        keys = [
+            ("LatticePlacementPolicy", "", each.metadata.name)
+            for each in policies
+            if each.spec.cluster_policy
+        ]
+        yield Hindrance(
+            ("clusterSize", "", ""), lambda world: [_any_size(world.objects[key]) for key in keys]
+        )
 
 
 def _any_size(policy: Any) -> Any:
@@ -159,7 +198,12 @@ def _rich(kind: Any) -> Any:
         regions = {name: within(each, budget=None) for name, each in kind.spec.regions.items()}
         return _spec(kind, budget=None, regions=regions)
     if isinstance(kind, StaticInfrastructure) and kind.spec.overflow:
-        return _spec(kind, overflow=within(kind.spec.overflow, limits=within(kind.spec.overflow.limits, max_monthly_spend=None)))
+        return _spec(
+            kind,
+            overflow=within(
+                kind.spec.overflow, limits=within(kind.spec.overflow.limits, max_monthly_spend=None)
+            ),
+        )
     return kind
 
 
@@ -171,7 +215,10 @@ def _roomy(kind: Any) -> Any:
     if isinstance(kind, LatticePool):
         return _spec(kind, capacity=type(kind.spec.capacity)())
     if isinstance(kind, CloudInfrastructure):
-        regions = {name: within(each, quotas=within(each.quotas, max_clusters=None)) for name, each in kind.spec.regions.items()}
+        regions = {
+            name: within(each, quotas=within(each.quotas, max_clusters=None))
+            for name, each in kind.spec.regions.items()
+        }
         return _spec(kind, regions=regions)
     if isinstance(kind, StaticInfrastructure):
         return _with_machines(kind)
@@ -181,14 +228,22 @@ def _roomy(kind: Any) -> Any:
 def _with_machines(static: Any) -> Any:
     capacity, overflow = static.spec.capacity, static.spec.overflow
     gib = int(capacity.memory.removesuffix("Gi"))
-    more = within(capacity, nodes=capacity.nodes * MORE, cores=capacity.cores * MORE, memory=f"{gib * MORE}Gi")
+    more = within(
+        capacity, nodes=capacity.nodes * MORE, cores=capacity.cores * MORE, memory=f"{gib * MORE}Gi"
+    )
     limits = within(overflow, limits=within(overflow.limits, max_clusters=None)) if overflow else None
     return _spec(static, capacity=more, overflow=limits)
 
 
 def _ungated(kind: Any) -> Any:
-    return _spec(kind, overflow=None) if isinstance(kind, StaticInfrastructure) and kind.spec.overflow else kind
+    return (
+        _spec(kind, overflow=None) if isinstance(kind, StaticInfrastructure) and kind.spec.overflow else kind
+    )
 
 
 def _unreserved(kind: Any) -> Any:
-    return _spec(kind, reservation=None) if isinstance(kind, StaticInfrastructure) and kind.spec.reservation else kind
+    return (
+        _spec(kind, reservation=None)
+        if isinstance(kind, StaticInfrastructure) and kind.spec.reservation
+        else kind
+    )

@@ -27,7 +27,9 @@ Vector = tuple[int, int]
 class Rules:
     """Of all policies that are about a service."""
 
-    clusters: tuple[int, int, str]  # least nodes, most nodes, threshold: services share machines only where all of it is equal
+    clusters: tuple[
+        int, int, str
+    ]  # least nodes, most nodes, threshold: services share machines only where all of it is equal
     regions: int
     skews: tuple[tuple[str, int], ...]
 
@@ -48,7 +50,9 @@ class Fleet:
         return int(stated.cores * 1000), int(stated.memory_gi * GIB)
 
     def price(self, spot: Spot) -> int:
-        return int(self.classes[spot[1]].spec.cost_per_hour[self.pools[spot[0]].spec.provider.type] * 1_000_000)
+        return int(
+            self.classes[spot[1]].spec.cost_per_hour[self.pools[spot[0]].spec.provider.type] * 1_000_000
+        )
 
     def needs(self, service: str) -> Vector:
         stated = self.services[service].spec.placement.resources
@@ -58,7 +62,10 @@ class Fleet:
         return self.pools[pool].spec.provider.region
 
     def domain(self, pool: str, key: str) -> str:
-        return {"region": self.region(pool), "zone": f"{self.region(pool)}/{self.pools[pool].spec.provider.zone}"}.get(key, pool)
+        return {
+            "region": self.region(pool),
+            "zone": f"{self.region(pool)}/{self.pools[pool].spec.provider.zone}",
+        }.get(key, pool)
 
     def milliseconds(self, one: str, other: str) -> float:
         places = {offer.name: offer.place for offer in self.world.supply.offers}
@@ -90,9 +97,16 @@ def _rules(service: LatticeService, policies: list[LatticePlacementPolicy]) -> R
     stated = [each.cluster_policy for each in matching if each.cluster_policy]
     least = max((each.min_nodes for each in stated if each.min_nodes is not None), default=1)
     most = min((each.max_nodes for each in stated if each.max_nodes is not None), default=20)
-    threshold = min((str(each.bin_packing_threshold) for each in stated if each.bin_packing_threshold is not None), default="0.8")
+    threshold = min(
+        (str(each.bin_packing_threshold) for each in stated if each.bin_packing_threshold is not None),
+        default="0.8",
+    )
     skews = [(each.topology_key, each.max_skew) for each in service.spec.spread]
-    skews += [(each.topology_key, each.max_skew) for spec in matching if (each := spec.requirements.spread_constraint)]
+    skews += [
+        (each.topology_key, each.max_skew)
+        for spec in matching
+        if (each := spec.requirements.spread_constraint)
+    ]
     regions = max((spec.requirements.min_regions or 1 for spec in matching), default=1)
     return Rules((least, most, threshold), regions, tuple(skews))
 
@@ -130,9 +144,14 @@ def truth(settled: Settled, move_price: int, most_moves: int | None) -> Truth | 
 def _options(fleet: Fleet, service: str) -> list[Counter[Spot]]:
     """Every way to put its replicas, as far as its own rules go."""
     spots = [
-        (pool, kind) for pool in sorted(fleet.pools) for kind in fleet.pools[pool].spec.node_classes if _may(fleet, service, (pool, kind))
+        (pool, kind)
+        for pool in sorted(fleet.pools)
+        for kind in fleet.pools[pool].spec.node_classes
+        if _may(fleet, service, (pool, kind))
     ]
-    every = (Counter(each) for each in itertools.combinations_with_replacement(spots, fleet.now[service].total()))
+    every = (
+        Counter(each) for each in itertools.combinations_with_replacement(spots, fleet.now[service].total())
+    )
     return [each for each in every if _keeps_rules(fleet, service, each)]
 
 
@@ -170,7 +189,11 @@ def _is_even(fleet: Fleet, chosen: Placed) -> bool:
 
 def _skew(fleet: Fleet, service: str, placed: Placed, key: str) -> int:
     """Over all domains that it may be in, given where the others are."""
-    could = [pool for pool in fleet.pools if any(_may(fleet, service, (pool, kind)) for kind in _kinds(fleet, pool))]
+    could = [
+        pool
+        for pool in fleet.pools
+        if any(_may(fleet, service, (pool, kind)) for kind in _kinds(fleet, pool))
+    ]
     counts = {fleet.domain(pool, key): 0 for pool in could if _reaches(fleet, service, pool, placed)}
     for pool, count in _pools(placed[service]).items():
         counts[fleet.domain(pool, key)] = counts.get(fleet.domain(pool, key), 0) + count
@@ -182,7 +205,9 @@ def _kinds(fleet: Fleet, pool: str) -> tuple[str, ...]:
 
 
 def _is_near(fleet: Fleet, chosen: Placed) -> bool:
-    return all(_reaches(fleet, name, pool, chosen) for name, spots in chosen.items() for pool in _pools(spots))
+    return all(
+        _reaches(fleet, name, pool, chosen) for name, spots in chosen.items() for pool in _pools(spots)
+    )
 
 
 def _reaches(fleet: Fleet, service: str, pool: str, placed: Placed) -> bool:
@@ -198,10 +223,17 @@ def _cost(fleet: Fleet, chosen: Placed) -> int | None:
     items: dict[str, dict[tuple[Spot, tuple[int, int, str]], list[Vector]]] = {}
     for name, spots in chosen.items():
         for spot, count in spots.items():
-            items.setdefault(spot[0], {}).setdefault((spot, fleet.rules[name].clusters), []).extend([fleet.needs(name)] * count)
+            items.setdefault(spot[0], {}).setdefault((spot, fleet.rules[name].clusters), []).extend(
+                [fleet.needs(name)] * count
+            )
     total = 0
     for pool, listed in items.items():
-        machines = Counter({key: fewest_machines(fleet.size(key[0]), tuple(sorted(needs, reverse=True))) for key, needs in listed.items()})
+        machines = Counter(
+            {
+                key: fewest_machines(fleet.size(key[0]), tuple(sorted(needs, reverse=True)))
+                for key, needs in listed.items()
+            }
+        )
         costs = [_price(fleet, pool, each) for each in _with_least(fleet, pool, machines)]
         allowed = [each for each in costs if each is not None]
         if not allowed:
@@ -210,7 +242,9 @@ def _cost(fleet: Fleet, chosen: Placed) -> int | None:
     return total
 
 
-def _with_least(fleet: Fleet, pool: str, machines: Counter[tuple[Spot, tuple[int, int, str]]]) -> Iterator[Counter[str]]:
+def _with_least(
+    fleet: Fleet, pool: str, machines: Counter[tuple[Spot, tuple[int, int, str]]]
+) -> Iterator[Counter[str]]:
     """With empty machines where a cluster has to have more: every choice of their classes."""
     ways = []
     for rules in {key[1] for key in machines}:

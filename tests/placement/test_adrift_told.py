@@ -27,7 +27,11 @@ def left_behind() -> World:
         pytest.param({"by": "pool"}, RATES, id="by pool"),
         pytest.param({"by": "service"}, {"default/api": 400_000}, id="by service"),
         pytest.param({"by": "pool", "inNamespace": "default"}, RATES, id="by pool in a namespace"),
-        pytest.param({"by": "service", "inNamespace": "default"}, {"default/api": 400_000}, id="by service in a namespace"),
+        pytest.param(
+            {"by": "service", "inNamespace": "default"},
+            {"default/api": 400_000},
+            id="by service in a namespace",
+        ),
         pytest.param({"by": "label:team"}, {"(no label team)": 400_000}, id="by label"),
     ],
 )
@@ -58,7 +62,9 @@ def test_why_and_fit_say_placed_with_what_runs_on() -> None:
 
 
 def test_why_speaks_of_those_that_lack_a_place_only() -> None:
-    found = answer({"ask": "why", "service": "default/api"}, left_behind().having([a_service(cores=3, replicas=3)]))
+    found = answer(
+        {"ask": "why", "service": "default/api"}, left_behind().having([a_service(cores=3, replicas=3)])
+    )
     assert (found["isPlaced"], found["placed"], found["replicas"]) == (False, 2, 3)
     made = answer({"ask": "plan"}, left_behind().having([a_service(cores=3, replicas=3)]))
     assert [(each["replicas"], each["missing"]) for each in made["unplaced"]] == [(3, 1)]

@@ -22,7 +22,11 @@ NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller world 
 
 def asked(world: World, changes: list[Kind], name: str = API) -> tuple[Document, Document, Document]:
     planned = answer({"ask": "plan"}, world, changes)
-    return planned, answer({"ask": "why", "service": name}, world, changes), answer({"ask": "fit", "service": name}, world, changes)
+    return (
+        planned,
+        answer({"ask": "why", "service": name}, world, changes),
+        answer({"ask": "fit", "service": name}, world, changes),
+    )
 
 
 def left_nowhere(planned: Document) -> set[str]:
@@ -57,7 +61,10 @@ def test_what_a_plan_leaves_nowhere_does_not_fit(world: World, changes: list[Kin
 def test_what_may_not_stay_is_given_a_place_by_what_fit_suggests() -> None:
     world = settled(a_pool(labels=GDPR), a_service(compliance=["gdpr"]))
     found = answer({"ask": "fit", "service": API}, world, [a_pool()])["suggestions"]
-    assert [each["sentence"] for each in found] == ["add compliance gdpr to p1", "do not require compliance gdpr"]
+    assert [each["sentence"] for each in found] == [
+        "add compliance gdpr to p1",
+        "do not require compliance gdpr",
+    ]
     assert {each["cost"]["hourlyMicros"] for each in found} == {0}, "its machine is paid already"
     wanted = world.having([a_pool()])
     for each in fit(wanted.having([], [("LatticeCluster", "", "p1-001")]), API):
@@ -66,10 +73,19 @@ def test_what_may_not_stay_is_given_a_place_by_what_fit_suggests() -> None:
         assert not made.would_move
 
 
-@settings(max_examples=EXAMPLES if EXAMPLES > 40 else 20, deadline=None, suppress_health_check=list(HealthCheck), phases=NO_SHRINKING)
+@settings(
+    max_examples=EXAMPLES if EXAMPLES > 40 else 20,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=NO_SHRINKING,
+)
 @given(
     worlds(),
-    st.lists(st.one_of(pools("p1"), services("api", ["db"]), services("new"), policies("rules0")), min_size=1, max_size=2),
+    st.lists(
+        st.one_of(pools("p1"), services("api", ["db"]), services("new"), policies("rules0")),
+        min_size=1,
+        max_size=2,
+    ),
     st.booleans(),
 )
 def test_plan_why_and_fit_agree(world: World, changes: list[Kind], is_settled: bool) -> None:
@@ -100,7 +116,14 @@ def test_fit_may_try_a_longer_way_together_with_none_at_all() -> None:
         a_static(nodes=3, cores=12, memory="48Gi", region="eu-west-1", compliance=["gdpr"]),
         a_policy(minRegions=2, selector={"env": "prod"}),
         a_service("db", compliance=["gdpr"]),
-        a_service(replicas=3, cores=4, labels={"env": "prod"}, latency={"db": {"maxMs": 5}}, capabilities=["gpu"], dataResidency="eu"),
+        a_service(
+            replicas=3,
+            cores=4,
+            labels={"env": "prod"},
+            latency={"db": {"maxMs": 5}},
+            capabilities=["gpu"],
+            dataResidency="eu",
+        ),
     )
     found = answer({"ask": "fit", "service": API}, world)["suggestions"]
     assert found

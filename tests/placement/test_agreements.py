@@ -12,11 +12,28 @@ from lattice.kinds.agreement import AgreementStatus, Endpoint
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.lifecycle.agreements import Name, Pair, agreed, agreement, endpoints, environment, name_of, pair_of, pairs
+from lattice.lifecycle.agreements import (
+    Name,
+    Pair,
+    agreed,
+    agreement,
+    endpoints,
+    environment,
+    name_of,
+    pair_of,
+    pairs,
+)
 
 
-def a_service(name: str, resources: dict[str, Any] | None = None, namespace: str = "default") -> LatticeService:
-    return made(LatticeService, name, {"containers": {"main": {"command": ["true"]}}, "resources": resources or {}}, namespace=namespace)
+def a_service(
+    name: str, resources: dict[str, Any] | None = None, namespace: str = "default"
+) -> LatticeService:
+    return made(
+        LatticeService,
+        name,
+        {"containers": {"main": {"command": ["true"]}}, "resources": resources or {}},
+        namespace=namespace,
+    )
 
 
 def calls(**more: str) -> dict[str, str]:
@@ -59,7 +76,10 @@ def test_web_may_call_api(case: str) -> None:
 
 def test_services_of_other_namespaces_are_others() -> None:
     web = a_service("web", {"api": calls(namespace="shop")})
-    own, other = a_service("api", {"web": admits()}), a_service("api", {"web": admits(namespace="default")}, "shop")
+    own, other = (
+        a_service("api", {"web": admits()}),
+        a_service("api", {"web": admits(namespace="default")}, "shop"),
+    )
     services = {name_of(each): each for each in (web, own, other)}
     assert not agreed(Pair(WEB, API), services).active
     assert agreed(Pair(WEB, Name("shop", "api")), services).active
@@ -68,7 +88,13 @@ def test_services_of_other_namespaces_are_others() -> None:
     assert pair_of(found) == Pair(WEB, Name("shop", "api"))
 
 
-NAMES = st.sampled_from([Name(namespace, name) for namespace in ("a", "b.c") for name in ("x", "x--y", "y", "x.b.c", "y.a", "x--y.a")])
+NAMES = st.sampled_from(
+    [
+        Name(namespace, name)
+        for namespace in ("a", "b.c")
+        for name in ("x", "x--y", "y", "x.b.c", "y.a", "x--y.a")
+    ]
+)
 
 
 @given(st.sets(st.tuples(NAMES, NAMES), max_size=12))
@@ -84,7 +110,9 @@ ENTRIES = st.dictionaries(WORDS, st.sampled_from(["outbound", "inbound", "both"]
 @given(st.dictionaries(st.sampled_from(["a", "b", "c"]), ENTRIES))
 def test_what_is_active_is_exactly_what_both_sides_declare(drawn: dict[str, dict[str, str]]) -> None:
     services = {
-        Name("default", name): a_service(name, {other: {"type": "Service", "direction": way} for other, way in lists.items()})
+        Name("default", name): a_service(
+            name, {other: {"type": "Service", "direction": way} for other, way in lists.items()}
+        )
         for name, lists in drawn.items()
     }
     objects = {pair for each in services.values() for pair in pairs(each)}
@@ -97,7 +125,9 @@ def test_what_is_active_is_exactly_what_both_sides_declare(drawn: dict[str, dict
             pair = Pair(Name("default", caller), Name("default", callee))
             if caller != callee:
                 assert agreed(pair, services).active is (out and inward)
-            named = (says.get(callee) in ("outbound", "both") or hears.get(caller) in ("inbound", "both")) and caller != callee
+            named = (
+                says.get(callee) in ("outbound", "both") or hears.get(caller) in ("inbound", "both")
+            ) and caller != callee
             assert (pair in objects) is named
 
 
@@ -110,7 +140,9 @@ def test_addresses_are_those_of_ready_replicas_and_are_handed_over() -> None:
         return _with(found, status)
 
     nodes = {
-        "n1": _with(made(LatticeNode, "n1", {}), {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}),
+        "n1": _with(
+            made(LatticeNode, "n1", {}), {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}
+        ),
         "n2": made(LatticeNode, "n2", {}),
     }
     replicas = [
@@ -143,7 +175,11 @@ def test_services_of_the_same_name_have_variables_of_their_own() -> None:
     for order in (made, made[::-1]):
         told = environment(order)
         hosts = {name: address for name, address in told.items() if name.endswith("_HOST")}
-        assert (hosts["API_HOST"], hosts["API_BANK_HOST"], hosts["API_SHOP_HOST"]) == ("10.0.0.0", "10.0.0.2", "10.0.0.3")
+        assert (hosts["API_HOST"], hosts["API_BANK_HOST"], hosts["API_SHOP_HOST"]) == (
+            "10.0.0.0",
+            "10.0.0.2",
+            "10.0.0.3",
+        )
         assert sorted(hosts.values()) == ["10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.3"], "nobody's is lost"
 
 

@@ -18,7 +18,10 @@ def near(**limits: int) -> dict[str, Any]:
 
 def offers(settled: Settled) -> dict[str, list[str]]:
     """Without the namespace."""
-    return {name.partition("/")[2]: sorted({offer for offer, _, _ in counts}) for name, counts in settled.where.items()}
+    return {
+        name.partition("/")[2]: sorted({offer for offer, _, _ in counts})
+        for name, counts in settled.where.items()
+    }
 
 
 def placed(*objects: Kind) -> dict[str, list[str]]:
@@ -36,12 +39,18 @@ def test_important_ones_come_first_then_names() -> None:
 
 
 def test_the_important_one_gets_the_last_machine() -> None:
-    assert placed(one("p1", EAST), a_service("a", cores=4), a_service("z", cores=4, priority=5)) == {"z": ["p1"]}
+    assert placed(one("p1", EAST), a_service("a", cores=4), a_service("z", cores=4, priority=5)) == {
+        "z": ["p1"]
+    }
 
 
 def test_services_tied_by_latency_are_groups_with_dependencies_first() -> None:
     world = a_world(
-        a_service("a", **near(c=5)), a_service("b"), a_service("c", **near(d=5)), a_service("d"), a_service("e", **near(ghost=5))
+        a_service("a", **near(c=5)),
+        a_service("b"),
+        a_service("c", **near(d=5)),
+        a_service("d"),
+        a_service("e", **near(ghost=5)),
     )
     assert [[each.name for each in group] for group in groups(world.demands)] == [
         ["default/d", "default/c", "default/a"], ["default/b"], ["default/e"],
@@ -49,8 +58,16 @@ def test_services_tied_by_latency_are_groups_with_dependencies_first() -> None:
 
 
 def test_a_dependency_is_placed_before_whoever_has_to_be_near_it() -> None:
-    pools = [a_pool("p1", region=EAST, classes=["dear"]), a_pool("p2", region=WEST), a_class(), a_class("dear", price=0.9)]
-    assert placed(*pools, a_service("api", **near(db=5)), a_service("db", requiredRegions=[EAST])) == {"api": ["p1"], "db": ["p1"]}
+    pools = [
+        a_pool("p1", region=EAST, classes=["dear"]),
+        a_pool("p2", region=WEST),
+        a_class(),
+        a_class("dear", price=0.9),
+    ]
+    assert placed(*pools, a_service("api", **near(db=5)), a_service("db", requiredRegions=[EAST])) == {
+        "api": ["p1"],
+        "db": ["p1"],
+    }
 
 
 def test_a_circle_is_placed_together() -> None:
@@ -60,31 +77,59 @@ def test_a_circle_is_placed_together() -> None:
 
 
 def test_a_circle_of_three() -> None:
-    pools = [a_pool("p1", region=EAST, capacity={"maxNodes": 2}), a_pool("p2", region=WEST, capacity={"maxNodes": 3})]
-    services = a_service("a", cores=4, **near(b=5)), a_service("b", cores=4, **near(c=5)), a_service("c", cores=4, **near(a=5))
+    pools = [
+        a_pool("p1", region=EAST, capacity={"maxNodes": 2}),
+        a_pool("p2", region=WEST, capacity={"maxNodes": 3}),
+    ]
+    services = (
+        a_service("a", cores=4, **near(b=5)),
+        a_service("b", cores=4, **near(c=5)),
+        a_service("c", cores=4, **near(a=5)),
+    )
     assert placed(*pools, *services) == {"a": ["p2"], "b": ["p2"], "c": ["p2"]}
 
 
 def test_a_circle_that_fits_nowhere_waits() -> None:
-    settled = settle(a_world(one("p1", EAST), one("p2", WEST), a_service("a", cores=4, **near(b=5)), a_service("b", cores=4, **near(a=5))))
+    settled = settle(
+        a_world(
+            one("p1", EAST),
+            one("p2", WEST),
+            a_service("a", cores=4, **near(b=5)),
+            a_service("b", cores=4, **near(a=5)),
+        )
+    )
     assert not settled.where
     assert sorted(settled.unplaced) == ["default/a", "default/b"]
 
 
 def test_the_cheapest_place_of_the_first_is_given_up_if_the_second_fits_only_elsewhere() -> None:
     """db alone would go to p1, the cheapest, where api finds no room nearby."""
-    pools = [a_class(), a_class("dear", price=0.9), one("p1", EAST), a_pool("p2", region=WEST, classes=["dear"])]
-    assert placed(*pools, a_service("db", cores=4), a_service("api", cores=4, **near(db=5))) == {"db": ["p2"], "api": ["p2"]}
+    pools = [
+        a_class(),
+        a_class("dear", price=0.9),
+        one("p1", EAST),
+        a_pool("p2", region=WEST, classes=["dear"]),
+    ]
+    assert placed(*pools, a_service("db", cores=4), a_service("api", cores=4, **near(db=5))) == {
+        "db": ["p2"],
+        "api": ["p2"],
+    }
 
 
 def test_what_does_not_fit_together_is_placed_as_far_as_it_goes() -> None:
-    settled = settle(a_world(one("p1", EAST), a_service("db", cores=4), a_service("api", cores=4, **near(db=5))))
+    settled = settle(
+        a_world(one("p1", EAST), a_service("db", cores=4), a_service("api", cores=4, **near(db=5)))
+    )
     assert offers(settled) == {"db": ["p1"]}
     assert sorted(settled.unplaced) == ["default/api"]
 
 
 def test_who_waits_for_nobody_that_comes_does_not_keep_its_group_from_running() -> None:
-    settled = settle(a_world(a_pool(), a_service("db"), a_service("api", **near(db=5, ghost=5)), a_service("web", **near(db=5))))
+    settled = settle(
+        a_world(
+            a_pool(), a_service("db"), a_service("api", **near(db=5, ghost=5)), a_service("web", **near(db=5))
+        )
+    )
     assert offers(settled) == {"db": ["p1"], "web": ["p1"]}
 
 
@@ -135,7 +180,9 @@ def test_what_is_as_it_should_be_is_not_stale() -> None:
     pytest.param(a_service(replicas=4, spread=[{"topologyKey": "node", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]), 3, id="one to a machine"),
 ])  # fmt: skip
 def test_who_has_outgrown_its_machine(service: Kind, leaving: int) -> None:
-    world = settle(a_world(a_pool(capacity={"maxNodes": 1}), a_service(replicas=4))).applied().having([service])
+    world = (
+        settle(a_world(a_pool(capacity={"maxNodes": 1}), a_service(replicas=4))).applied().having([service])
+    )
     assert len(outgrown(world.demands["default/api"], world.fleet())) == leaving
 
 
@@ -147,7 +194,13 @@ def test_who_finds_no_gpu_left_in_a_data_center_has_outgrown_its_machine() -> No
 
 def test_all_replicas_in_one_of_several_regions_are_stale_under_a_new_spread() -> None:
     world = a_world(a_class(), a_pool("p1", region="r1"), a_service("api", replicas=4))
-    there = settle(world).applied().having([a_pool("p2", region="r2"), a_policy(spreadConstraint={"topologyKey": "region", "maxSkew": 1})])
+    there = (
+        settle(world)
+        .applied()
+        .having(
+            [a_pool("p2", region="r2"), a_policy(spreadConstraint={"topologyKey": "region", "maxSkew": 1})]
+        )
+    )
     settled = settle(there)
     found = stale(there.demands["default/api"], settled.fleet)
     assert found is not None

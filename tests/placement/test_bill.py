@@ -12,7 +12,9 @@ MANY = settings(max_examples=500, deadline=None)
 ROOM = {"cpu": 4000, "memory": 16 << 30}
 
 
-def a_machine(*tenants: Tenant, micros: int = 192_000, pool: str = "us-east", room: dict[str, int] | None = None) -> Machine:
+def a_machine(
+    *tenants: Tenant, micros: int = 192_000, pool: str = "us-east", room: dict[str, int] | None = None
+) -> Machine:
     return Machine("m", pool, micros, ROOM if room is None else room, tenants)
 
 
@@ -25,11 +27,24 @@ def a_tenant(name: str, cpu: int = 0, memory: int = 0, service: str = "", **more
     [
         pytest.param(192_000, {"a": 1}, {"a": 192_000}, id="alone pays all"),
         pytest.param(100, {"a": 1, "b": 3}, {"a": 25, "b": 75}, id="in proportion"),
-        pytest.param(100, {"c": 1, "b": 1, "a": 1}, {"a": 34, "b": 33, "c": 33}, id="what is left over goes to the first by name"),
         pytest.param(
-            100, {"a": 0, "b": 1, "c": 2}, {"a": 0, "b": 34, "c": 66}, id="who asks for nothing pays nothing, nor what is left over"
+            100,
+            {"c": 1, "b": 1, "a": 1},
+            {"a": 34, "b": 33, "c": 33},
+            id="what is left over goes to the first by name",
         ),
-        pytest.param(100, {"a": 0, "b": 0, "c": 0}, {"a": 34, "b": 33, "c": 33}, id="if nobody asks for anything all pay alike"),
+        pytest.param(
+            100,
+            {"a": 0, "b": 1, "c": 2},
+            {"a": 0, "b": 34, "c": 66},
+            id="who asks for nothing pays nothing, nor what is left over",
+        ),
+        pytest.param(
+            100,
+            {"a": 0, "b": 0, "c": 0},
+            {"a": 34, "b": 33, "c": 33},
+            id="if nobody asks for anything all pay alike",
+        ),
         pytest.param(0, {"a": 1, "b": 2}, {"a": 0, "b": 0}, id="what is owned costs nothing"),
         pytest.param(100, {}, {}, id="nobody there"),
     ],
@@ -44,7 +59,11 @@ def test_split(price: int, shares: dict[str, int], parts: dict[str, int]) -> Non
         pytest.param(a_tenant("a", cpu=1000, memory=2), Fraction(1, 4), id="the larger of the two: cores"),
         pytest.param(a_tenant("a", cpu=1000, memory=8), Fraction(1, 2), id="the larger of the two: memory"),
         pytest.param(a_tenant("a"), Fraction(0), id="nothing"),
-        pytest.param(a_tenant("a", cpu=1000, gpu=500), Fraction(1), id="what the machine has none of counts as all of it"),
+        pytest.param(
+            a_tenant("a", cpu=1000, gpu=500),
+            Fraction(1),
+            id="what the machine has none of counts as all of it",
+        ),
         pytest.param(a_tenant("a", cpu=8000), Fraction(2), id="more than there is, on a machine that shrank"),
     ],
 )
@@ -56,7 +75,13 @@ def test_dominant_share(tenant: Tenant, share: Fraction) -> None:
 
 def test_three_replicas_alone_on_three_machines_pay_for_three_machines() -> None:
     machines = [
-        Machine(f"m{n}", pool, 192_000, ROOM, (a_tenant(f"default/api-{n}", cpu=2000, memory=4, service="default/api"),))
+        Machine(
+            f"m{n}",
+            pool,
+            192_000,
+            ROOM,
+            (a_tenant(f"default/api-{n}", cpu=2000, memory=4, service="default/api"),),
+        )
         for n, pool in enumerate(["us-east", "us-east", "eu-west"])
     ]
     found = bill(machines)
@@ -75,8 +100,13 @@ def test_no_machines_no_bill() -> None:
 
 
 @MANY
-@given(price=st.integers(0, 10**12), shares=st.dictionaries(st.text(max_size=3), st.integers(0, 10**18), min_size=1, max_size=12))
-def test_the_parts_are_the_price_and_nobody_is_off_by_more_than_the_rounding(price: int, shares: dict[str, int]) -> None:
+@given(
+    price=st.integers(0, 10**12),
+    shares=st.dictionaries(st.text(max_size=3), st.integers(0, 10**18), min_size=1, max_size=12),
+)
+def test_the_parts_are_the_price_and_nobody_is_off_by_more_than_the_rounding(
+    price: int, shares: dict[str, int]
+) -> None:
     parts = split(price, shares)
     assert sum(parts.values()) == price
     assert parts == split(price, dict(reversed(shares.items())))
@@ -90,12 +120,17 @@ def test_the_parts_are_the_price_and_nobody_is_off_by_more_than_the_rounding(pri
 amounts = st.integers(0, 10**6)
 tenants = st.lists(
     st.builds(
-        Tenant, st.text(max_size=2), st.dictionaries(st.sampled_from(["cpu", "memory", "gpu"]), amounts), st.sampled_from(["", "s", "t"])
+        Tenant,
+        st.text(max_size=2),
+        st.dictionaries(st.sampled_from(["cpu", "memory", "gpu"]), amounts),
+        st.sampled_from(["", "s", "t"]),
     ),
     max_size=6,
 )
 machines = st.builds(
-    lambda pool, micros, room, there: Machine("m", pool, micros, room, tuple({each.name: each for each in there}.values())),
+    lambda pool, micros, room, there: Machine(
+        "m", pool, micros, room, tuple({each.name: each for each in there}.values())
+    ),
     st.sampled_from("pq"),
     st.integers(0, 10**9),
     st.dictionaries(st.sampled_from(["cpu", "memory", "gpu"]), amounts),
@@ -113,6 +148,15 @@ def test_the_parts_are_the_bill(there: list[Machine]) -> None:
     assert sum(found.services.values()) <= sum(found.workloads.values())
     assert found == bill(reversed(there))
     alone = bill(
-        [Machine(m.name, m.pool, m.micros, m.allocatable, tuple(Tenant(t.name, t.requests, "one") for t in m.tenants)) for m in there]
+        [
+            Machine(
+                m.name,
+                m.pool,
+                m.micros,
+                m.allocatable,
+                tuple(Tenant(t.name, t.requests, "one") for t in m.tenants),
+            )
+            for m in there
+        ]
     )
     assert alone.services.get("one", 0) == sum(found.workloads.values())

@@ -35,7 +35,10 @@ def test_whether_there_may_be_room(objects: list[Kind], fits: bool) -> None:
     assert may_fit(world.demands[API], arranged(world, API)) == fits
 
 
-@pytest.mark.parametrize(("cores", "fits"), [pytest.param(0.5, True, id="half as large"), pytest.param(0.9, False, id="not small enough")])
+@pytest.mark.parametrize(
+    ("cores", "fits"),
+    [pytest.param(0.5, True, id="half as large"), pytest.param(0.9, False, id="not small enough")],
+)
 def test_replicas_that_run_make_room_when_they_ask_for_less(cores: float, fits: bool) -> None:
     settled = settle(a_world(a_pool(capacity={"maxNodes": 1}), a_service(replicas=8)))
     smaller = a_world(a_pool(capacity={"maxNodes": 1}), a_service(cores=cores, replicas=8)).demands[API]
@@ -48,7 +51,11 @@ def test_replicas_that_run_make_room_when_they_ask_for_less(cores: float, fits: 
 def test_whatever_could_be_placed_passes(world: World) -> None:
     fleet = settle(world).fleet
     for demand in world.demands.values():
-        asked = [demand, *(dropping(demand, [each]) for each in obstacles(demand, fleet)), replace(demand, ignoring=frozenset(IGNORABLE))]
+        asked = [
+            demand,
+            *(dropping(demand, [each]) for each in obstacles(demand, fleet)),
+            replace(demand, ignoring=frozenset(IGNORABLE)),
+        ]
         for each in asked:
             with fleet.what_if():
                 reseat(each, fleet)

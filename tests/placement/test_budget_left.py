@@ -20,19 +20,31 @@ USED_UP = (
 
 
 def planned(supply: Kind, replicas: int) -> Document:
-    return answer({"ask": "plan"}, replace(a_world(supply), now=LATE), [a_service(cores=4, replicas=replicas)])
+    return answer(
+        {"ask": "plan"}, replace(a_world(supply), now=LATE), [a_service(cores=4, replicas=replicas)]
+    )
 
 
 @pytest.mark.parametrize(
     ("supply", "replicas", "left", "is_used_up"),
     [
-        pytest.param(a_pool(budget=200), 1, 77_777, True, id="one machine of $144 in 30 days leaves no room for another"),
+        pytest.param(
+            a_pool(budget=200),
+            1,
+            77_777,
+            True,
+            id="one machine of $144 in 30 days leaves no room for another",
+        ),
         pytest.param(a_pool(budget=300), 1, 216_666, False, id="room for another"),
         pytest.param(a_cloud(budget={"monthly": 200}), 1, None, False, id="soft: nothing is refused"),
     ],
 )
 def test_what_is_left_for_machines(supply: Kind, replicas: int, left: int | None, is_used_up: bool) -> None:
-    (budget,) = (each for each in planned(supply, replicas)["budgets"] if each["subject"] != "cloudinfrastructure/cloud/r1")
+    (budget,) = (
+        each
+        for each in planned(supply, replicas)["budgets"]
+        if each["subject"] != "cloudinfrastructure/cloud/r1"
+    )
     assert budget["percentAfter"] < 10, "the month alone would allow it"
     assert (budget["left"] and budget["left"]["hourlyMicros"], budget["isUsedUp"]) == (left, is_used_up)
     assert budget["cheapestMachine"]["hourlyMicros"] == 200_000

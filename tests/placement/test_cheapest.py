@@ -34,7 +34,9 @@ def small(number: int) -> Settled:
     policies = [_policy(draw, f"rules{at}") for at in range(draw.choice([0, 1, 1, 2]))]
     services = [_service(draw, name) for name in NAMES[: draw.randint(2, 4 if len(classes) == 1 else 3)]]
     closed = [each | {"capacity": {"maxNodes": 0}} if draw.random() < 0.6 else each for each in stated]
-    before = settle(World.of([*classes, *policies, *services, *(a_pool(**each) for each in closed)], PriceBook({})))
+    before = settle(
+        World.of([*classes, *policies, *services, *(a_pool(**each) for each in closed)], PriceBook({}))
+    )
     return settle(before.applied().having([a_pool(**each) for each in stated]))
 
 
@@ -50,24 +52,36 @@ def _pool(draw: Random, name: str, classes: int) -> dict[str, Any]:
         "zone": draw.choice(["", "a", "b"]),
         "classes": sorted(draw.sample([f"c{at}" for at in range(classes)], draw.randint(1, min(2, classes)))),
         "labels": {"compliance": draw.choice([[], ["gdpr"]])},
-        "capacity": draw.choice([{}, {}, {}, {"maxNodes": 2}, {"maxNodes": 3}, {"maxCores": 16}, {"maxMemoryGi": 40}]),
+        "capacity": draw.choice(
+            [{}, {}, {}, {"maxNodes": 2}, {"maxNodes": 3}, {"maxCores": 16}, {"maxMemoryGi": 40}]
+        ),
         "budget": draw.choice([None, None, None, 150, 300]),
     }
 
 
 def _policy(draw: Random, name: str) -> Kind:
-    clusters = draw.choice([None, {"minNodes": 2}, {"minNodes": 3, "maxNodes": 4}, {"binPackingThreshold": 1}])
-    rules: dict[str, Any] = draw.choice([{}, {}, {"minRegions": 2}, {"spreadConstraint": {"topologyKey": "zone", "maxSkew": 1}}])
+    clusters = draw.choice(
+        [None, {"minNodes": 2}, {"minNodes": 3, "maxNodes": 4}, {"binPackingThreshold": 1}]
+    )
+    rules: dict[str, Any] = draw.choice(
+        [{}, {}, {"minRegions": 2}, {"spreadConstraint": {"topologyKey": "zone", "maxSkew": 1}}]
+    )
     return a_policy(name, selector=draw.choice([None, {"env": "prod"}]), clusters=clusters, **rules)
 
 
 def _service(draw: Random, name: str) -> Kind:
-    skew = {"topologyKey": draw.choice(["region", "zone", "pool"]), "maxSkew": draw.randint(1, 2), "whenUnsatisfiable": "DoNotSchedule"}
+    skew = {
+        "topologyKey": draw.choice(["region", "zone", "pool"]),
+        "maxSkew": draw.randint(1, 2),
+        "whenUnsatisfiable": "DoNotSchedule",
+    }
     demands: dict[str, Any] = {
         "compliance": ["gdpr"],
         "requiredRegions": [draw.choice([*REGIONS, "p0"])],
         "spread": [skew],
-        "latency": {draw.choice([each for each in NAMES[:2] if each != name]): {"maxMs": draw.choice([1, 2, 80])}},
+        "latency": {
+            draw.choice([each for each in NAMES[:2] if each != name]): {"maxMs": draw.choice([1, 2, 80])}
+        },
     }
     return a_service(
         name,
@@ -80,8 +94,13 @@ def _service(draw: Random, name: str) -> Kind:
 
 
 @SOME
-@given(st.integers(0, 1 << 40), st.sampled_from([(0, None), (0, 1), (0, 2), (36_000, None), (36_000_000, None), (36_000_000, 2)]))
-def test_nothing_valid_is_cheaper_than_the_bound_and_what_is_done_is_valid(number: int, moving: tuple[int, int | None]) -> None:
+@given(
+    st.integers(0, 1 << 40),
+    st.sampled_from([(0, None), (0, 1), (0, 2), (36_000, None), (36_000_000, None), (36_000_000, 2)]),
+)
+def test_nothing_valid_is_cheaper_than_the_bound_and_what_is_done_is_valid(
+    number: int, moving: tuple[int, int | None]
+) -> None:
     settled = small(number)
     effort = Effort(move_cost=moving[0], max_moves=moving[1], time_limit=QUICK, gap=0.0)
     true = truth(settled, effort.move_price, effort.max_moves)
@@ -106,12 +125,17 @@ def test_nothing_valid_is_cheaper_than_the_bound_and_what_is_done_is_valid(numbe
 
 def improved(*objects: Kind, then: Sequence[Kind] = (), **effort: Any) -> FleetPlan:
     """Settled with these, and optimised when those have come."""
-    return optimise(settle(settle(a_world(*objects)).applied().having(then)), Effort(time_limit=QUICK, **effort))
+    return optimise(
+        settle(settle(a_world(*objects)).applied().having(then)), Effort(time_limit=QUICK, **effort)
+    )
 
 
 def offers(found: FleetPlan) -> dict[str, set[str]]:
     assert found.plan.after is not None
-    return {name.partition("/")[2]: {offer for offer, _, _ in where} for name, where in found.plan.after.where.items()}
+    return {
+        name.partition("/")[2]: {offer for offer, _, _ in where}
+        for name, where in found.plan.after.where.items()
+    }
 
 
 def clusters(found: FleetPlan) -> dict[str, dict[str, int]]:
@@ -120,7 +144,9 @@ def clusters(found: FleetPlan) -> dict[str, dict[str, int]]:
 
 
 DEAR = a_class("dear", price=2)
-EVEN: dict[str, Any] = {"spread": [{"topologyKey": "pool", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]}
+EVEN: dict[str, Any] = {
+    "spread": [{"topologyKey": "pool", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
+}
 
 
 def test_services_that_have_to_be_near_one_another_move_together() -> None:
@@ -142,7 +168,14 @@ def test_one_of_them_alone_does_not_leave() -> None:
 def test_machines_that_a_cluster_only_has_because_it_must_are_worth_a_move() -> None:
     """Each of the two has a cluster of three for one replica; either would do for both."""
     rules, pools = a_policy(clusters={"minNodes": 3}), [a_pool("p1", capacity={"maxNodes": 3}), a_pool("p2")]
-    found = improved(*pools, rules, a_service("a", cores=4, replicas=3), a_service("b", cores=4), then=[a_service("a", cores=4)], gap=0.0)
+    found = improved(
+        *pools,
+        rules,
+        a_service("a", cores=4, replicas=3),
+        a_service("b", cores=4),
+        then=[a_service("a", cores=4)],
+        gap=0.0,
+    )
     assert (found.before, found.after, found.bound, found.moves) == (1_200_000, 600_000, 600_000, 1)
 
 
@@ -173,14 +206,22 @@ def test_half_empty_machines_become_fewer() -> None:
 
 
 def test_a_spread_that_is_uneven_already_does_not_raise_the_bound() -> None:
-    found = improved(a_class(), DEAR, a_pool("p1"), a_service(cores=4, replicas=2, **EVEN), then=[a_pool("p2", classes=["dear"])])
+    found = improved(
+        a_class(),
+        DEAR,
+        a_pool("p1"),
+        a_service(cores=4, replicas=2, **EVEN),
+        then=[a_pool("p2", classes=["dear"])],
+    )
     assert (found.moves, found.after, found.bound) == (0, 400_000, 400_000)
 
 
 def test_a_spread_does_not_become_less_even_for_saving() -> None:
     """Two and two and none since the third pool is there: as many in one pool, but not more."""
     pools = [a_pool("p1", classes=["dear"]), a_pool("p2", classes=["dear"])]
-    found = improved(a_class(), DEAR, *pools, a_service(cores=4, replicas=4, **EVEN), then=[a_pool("p3")], move_cost=0)
+    found = improved(
+        a_class(), DEAR, *pools, a_service(cores=4, replicas=4, **EVEN), then=[a_pool("p3")], move_cost=0
+    )
     assert (found.after, found.bound) == (4_400_000, 4_400_000)
     assert offers(found)["api"] == {"p1", "p3"}
 
@@ -194,7 +235,9 @@ def test_zones_count_too() -> None:
 
 def test_room_beside_somebody_who_is_no_service_costs_nothing_more() -> None:
     applied = settle(a_world(a_class(), a_pool(), a_service(replicas=1))).applied()
-    world = World(applied.objects, applied.book).having([node("n1"), bound("mine", "n1", cores="1")], with_status=True)
+    world = World(applied.objects, applied.book).having(
+        [node("n1"), bound("mine", "n1", cores="1")], with_status=True
+    )
     found = optimise(settle(world), Effort(time_limit=QUICK))
     assert (found.after, found.bound, found.status) == (200_000, 200_000, "optimal")
 
@@ -202,14 +245,20 @@ def test_room_beside_somebody_who_is_no_service_costs_nothing_more() -> None:
 def test_a_machine_that_is_larger_than_listed_holds_more() -> None:
     applied = settle(a_world(a_class(), a_pool(), a_service(cores=4))).applied()
     big = node("n1", allocatable={"cpu": 8000, "memory": 64 << 30})
-    settled = settle(World(applied.objects, applied.book).having([big], with_status=True).having([a_service(cores=4, replicas=2)]))
+    settled = settle(
+        World(applied.objects, applied.book)
+        .having([big], with_status=True)
+        .having([a_service(cores=4, replicas=2)])
+    )
     found = optimise(settled, Effort(time_limit=QUICK))
     assert (found.after, found.bound) == (200_000, 200_000)
 
 
 def test_machines_of_a_class_that_is_not_offered_any_more_may_stay() -> None:
     old = a_class("old", price=0.1)
-    found = improved(a_class(), old, a_pool(classes=["old"]), a_service(cores=3, replicas=2), then=[a_pool(classes=["m"])])
+    found = improved(
+        a_class(), old, a_pool(classes=["old"]), a_service(cores=3, replicas=2), then=[a_pool(classes=["m"])]
+    )
     assert (found.moves, found.after, found.bound) == (0, 200_000, 200_000)
 
 
@@ -219,7 +268,9 @@ UNPRICED = a_class("unpriced", 8, 32, None)
 def test_a_class_without_a_price_does_not_hide_those_that_have_one() -> None:
     offer = a_world(a_class(), UNPRICED, a_pool(classes=["m", "unpriced"])).supply.offers[0]
     assert [each.name for each in useful_types(offer, ("cpu", "memory"))] == ["m"]
-    found = improved(a_class(), UNPRICED, a_class("l", 16, 64, 0.7), a_pool(classes=["m", "l", "unpriced"]), a_service())
+    found = improved(
+        a_class(), UNPRICED, a_class("l", 16, 64, 0.7), a_pool(classes=["m", "l", "unpriced"]), a_service()
+    )
     assert (found.after, found.bound) == (200_000, 200_000)
 
 
@@ -229,13 +280,20 @@ def test_what_runs_at_an_unknown_price_is_not_counted_against_the_bound() -> Non
 
 
 def test_nothing_is_saved_by_machines_of_unknown_price() -> None:
-    found = improved(UNPRICED, a_class(), a_pool("p1"), a_service(), then=[a_pool("p2", classes=["unpriced"])])
+    found = improved(
+        UNPRICED, a_class(), a_pool("p1"), a_service(), then=[a_pool("p2", classes=["unpriced"])]
+    )
     assert (found.moves, found.after, found.bound) == (0, 200_000, 200_000)
 
 
 def test_what_overflows_may_move_to_a_cheaper_class_there() -> None:
     overflow = {"enabled": True, "target": "cloud", "trigger": {"capacityThreshold": 50}}
     dear, cheap = a_class("m", costPerHour={"aws": 0.5}), a_class("n", costPerHour={"aws": 0.2})
-    first = [dear, a_static("dc", 1, 4, "16Gi", overflow=overflow), a_cloud("cloud", {"r1": {}}), a_service(cores=4, replicas=2)]
+    first = [
+        dear,
+        a_static("dc", 1, 4, "16Gi", overflow=overflow),
+        a_cloud("cloud", {"r1": {}}),
+        a_service(cores=4, replicas=2),
+    ]
     found = improved(*first, then=[cheap], gap=0.0)
     assert (found.before, found.after, found.bound, found.moves) == (500_000, 200_000, 200_000, 1)

@@ -50,7 +50,11 @@ CASES = [
 
 @pytest.mark.parametrize(("now", "told"), CASES)
 def test_only_what_differs_is_listed(now: dict[str, Any], told: list[str] | None) -> None:
-    wanted = [f"service {each['name']}: is not in it any more" for each in planned()["services"]] if told is None else told
+    wanted = (
+        [f"service {each['name']}: is not in it any more" for each in planned()["services"]]
+        if told is None
+        else told
+    )
     assert differences(planned(), now) == wanted
 
 

@@ -48,13 +48,23 @@ def test_where_it_goes(objects: list[Kind], expected: dict[str, int]) -> None:
 
 
 def test_zones_of_one_region() -> None:
-    pools = [a_pool(name, region="r", zone=name, classes=[kind]) for name, kind in (("a", "s"), ("b", "l"), ("c", "l"))]
-    assert by_pool(a_world(CHEAP, DEAR, *pools, a_service(replicas=6, spread=[wished("zone")]))) == {"a": 2, "b": 2, "c": 2}
+    pools = [
+        a_pool(name, region="r", zone=name, classes=[kind])
+        for name, kind in (("a", "s"), ("b", "l"), ("c", "l"))
+    ]
+    assert by_pool(a_world(CHEAP, DEAR, *pools, a_service(replicas=6, spread=[wished("zone")]))) == {
+        "a": 2,
+        "b": 2,
+        "c": 2,
+    }
 
 
 def test_a_wish_is_no_demand() -> None:
     """It is dropped before a replica is left out: the money is enough for four cheap ones, not for two and two."""
-    pools = [a_pool("east", region="east", classes=["s"], budget=300), a_pool("west", region="west", classes=["l"], budget=700)]
+    pools = [
+        a_pool("east", region="east", classes=["s"], budget=300),
+        a_pool("west", region="west", classes=["l"], budget=700),
+    ]
     world = a_world(CHEAP, DEAR, *pools, a_service(replicas=5, cores=4, spread=[wished()]))
     assert by_pool(world) == {"east": 4, "west": 1}
     assert not settle(world).unplaced
@@ -63,8 +73,13 @@ def test_a_wish_is_no_demand() -> None:
 def test_a_policy_that_prefers_the_cheap_comes_after_it() -> None:
     policy = a_policy("cheap")
     preferences = [{"weight": 100, "preference": {"sortBy": "cost", "order": "ascending"}}]
-    cheap = msgspec.structs.replace(policy, spec=msgspec.convert({"preferences": preferences}, type(policy.spec)))
-    assert by_pool(a_world(CHEAP, DEAR, EAST, WEST, cheap, a_service(replicas=6, spread=[wished()]))) == {"east": 3, "west": 3}
+    cheap = msgspec.structs.replace(
+        policy, spec=msgspec.convert({"preferences": preferences}, type(policy.spec))
+    )
+    assert by_pool(a_world(CHEAP, DEAR, EAST, WEST, cheap, a_service(replicas=6, spread=[wished()]))) == {
+        "east": 3,
+        "west": 3,
+    }
 
 
 def test_why_shows_its_part() -> None:

@@ -22,7 +22,12 @@ from lattice.placement.model.world import World
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller world would take minutes to find
-SOME = settings(max_examples=3000 if LONG else 20, deadline=None, suppress_health_check=list(HealthCheck), phases=NO_SHRINKING)
+SOME = settings(
+    max_examples=3000 if LONG else 20,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=NO_SHRINKING,
+)
 API = "default/api"
 NEW_GPU = (
     "define a class api-machine of machines with 1 cpu and 1 gpu and 1Gi memory on aws, at a price that is not known here; "
@@ -80,7 +85,9 @@ def needed(world: World, name: str) -> set[str]:
     """Services that it has to be near, and those that these have to be near."""
     found, waiting = set[str](), [name]
     while waiting:
-        more = {target for _, target in world.demands[waiting.pop()].latency_to if target in world.demands} - found
+        more = {
+            target for _, target in world.demands[waiting.pop()].latency_to if target in world.demands
+        } - found
         found |= more
         waiting += more
     return found
@@ -200,7 +207,11 @@ def test_the_missing_gdpr_label_of_us_east_comes_first() -> None:
         assert told(world, name)[0] == "add compliance gdpr to us-east"
     first = fit(world, "default/api-gateway")[0]
     change = first.changes[0]
-    assert (first.who, change.subject, change.path) == (("platform",), "LatticePool/us-east", "spec.labels.compliance")
+    assert (first.who, change.subject, change.path) == (
+        ("platform",),
+        "LatticePool/us-east",
+        "spec.labels.compliance",
+    )
     assert (change.before, change.after) == (["soc2", "hipaa"], ["soc2", "hipaa", "gdpr"])
 
 
@@ -228,7 +239,9 @@ TWO_LIMITS = [
 
 
 @pytest.mark.parametrize(("objects", "sentence"), TWO_LIMITS)
-def test_the_platform_is_told_what_it_can_do_where_two_limits_bind_at_once(objects: list[Kind], sentence: str) -> None:
+def test_the_platform_is_told_what_it_can_do_where_two_limits_bind_at_once(
+    objects: list[Kind], sentence: str
+) -> None:
     world = settled(*objects)
     found = fit(world, API)
     for each in found:
@@ -247,7 +260,10 @@ def test_what_the_service_costs_then_is_told_on_either_side() -> None:
     world = a_world(a_pool(capacity={"maxNodes": 2}), a_service(cores=3, replicas=3))
     told = answer({"ask": "fit", "service": API}, world)
     assert told["serviceCost"]["hourlyMicros"] == 400_000
-    costs = {each["sentence"]: (each["serviceCost"]["hourlyMicros"], each["cost"]["hourlyMicros"]) for each in told["suggestions"]}
+    costs = {
+        each["sentence"]: (each["serviceCost"]["hourlyMicros"], each["cost"]["hourlyMicros"])
+        for each in told["suggestions"]
+    }
     assert costs == {
         "run 2 replicas instead of 3": (400_000, 0), "lower cpu of one replica from 3 to 2": (400_000, 0),
         "raise maxNodes of p1 by 1 to 3": (600_000, 200_000),
@@ -256,7 +272,11 @@ def test_what_the_service_costs_then_is_told_on_either_side() -> None:
 
 def test_what_a_service_costs_is_its_part_of_machines_that_others_are_on_too() -> None:
     world = a_world(a_pool(budget=0), a_service("aaa", cores=1), a_service(cores=1))
-    (found,) = (each for each in answer({"ask": "fit", "service": API}, world)["suggestions"] if each["who"] == ["platform"])
+    (found,) = (
+        each
+        for each in answer({"ask": "fit", "service": API}, world)["suggestions"]
+        if each["who"] == ["platform"]
+    )
     assert (found["serviceCost"]["hourlyMicros"], found["cost"]["hourlyMicros"]) == (100_000, 200_000)
 
 
@@ -301,16 +321,25 @@ CROWDED = [
 
 
 @pytest.mark.parametrize(("objects", "expected"), CROWDED)
-def test_others_that_wait_come_first(objects: list[Kind], expected: list[tuple[str, tuple[str, ...]]]) -> None:
+def test_others_that_wait_come_first(
+    objects: list[Kind], expected: list[tuple[str, tuple[str, ...]]]
+) -> None:
     world = settled(*objects)
     found = fit(world, API)
     for each in found:
         check(world, API, each)
-    assert [(each.sentence, each.ahead) for each in found if not each.sentence.startswith("lower")] == expected
+    assert [
+        (each.sentence, each.ahead) for each in found if not each.sentence.startswith("lower")
+    ] == expected
 
 
 def test_where_others_take_all_it_says_who_and_looks_for_more() -> None:
-    world = settled(a_pool(capacity={"maxNodes": 1}), a_policy(compliance=["gdpr"]), a_service("aaa", cores=3), a_service(cores=3))
+    world = settled(
+        a_pool(capacity={"maxNodes": 1}),
+        a_policy(compliance=["gdpr"]),
+        a_service("aaa", cores=3),
+        a_service(cores=3),
+    )
     found = fit(world, API)
     for each in found:
         check(world, API, each)
@@ -343,11 +372,18 @@ def test_all_are_named_who_are_in_the_way(objects: list[Kind], sentence: str, ah
 
 
 def test_who_comes_first_is_told_in_the_document() -> None:
-    world = a_world(a_pool(capacity={"maxNodes": 1}), a_policy(compliance=["gdpr"]), a_service("aaa", cores=3), a_service(cores=3))
+    world = a_world(
+        a_pool(capacity={"maxNodes": 1}),
+        a_policy(compliance=["gdpr"]),
+        a_service("aaa", cores=3),
+        a_service(cores=3),
+    )
     told = answer({"ask": "fit", "service": API}, world)["suggestions"]
     assert {tuple(each["ahead"]) for each in told} == {("default/aaa",)}
     assert {each["sentence"]: each["isEnough"] for each in told}["add compliance gdpr to p1"] is False
-    assert {each["sentence"]: each["isEnough"] for each in told}["add compliance gdpr to p1; and raise maxNodes of p1 by 1 to 2"] is True
+    assert {each["sentence"]: each["isEnough"] for each in told}[
+        "add compliance gdpr to p1; and raise maxNodes of p1 by 1 to 2"
+    ] is True
 
 
 @SOME

@@ -96,7 +96,11 @@ SPILL = {"enabled": True, "target": "b"}
 def test_strange_worlds_are_settled_planned_and_drilled(objects: list[Kind]) -> None:
     settled = settle(a_world(*objects))
     again = settle(settled.applied())
-    assert (again.where, again.rates, set(again.unplaced)) == (settled.where, settled.rates, set(settled.unplaced))
+    assert (again.where, again.rates, set(again.unplaced)) == (
+        settled.where,
+        settled.rates,
+        set(settled.unplaced),
+    )
     assert plan(settled.applied(), []).is_empty
     assert len(losses(settled)) == len(settled.world.supply.offers)
     assert optimise(settled, Effort(time_limit=1)).after <= sum(settled.rates.values())

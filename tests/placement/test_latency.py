@@ -29,18 +29,32 @@ PLACES = (EAST, EAST_TOO, EAST_B, IRELAND, AZURE, MOON, DC, DC_TWO, DC_HALL, DC_
     [
         pytest.param(MOON, MOON, Rtt(1, "same place"), id="a place is near itself, wherever it is"),
         pytest.param(EAST, EAST_TOO, Rtt(1, "same zone"), id="two pools in one zone"),
-        pytest.param(EAST, EAST_B, Rtt(2, "same region"), id="a pool and a cloud region that name the same region"),
-        pytest.param(DC, DC_TWO, Rtt(2, "same region"), id="data centers of one logical region, whoever runs them"),
+        pytest.param(
+            EAST, EAST_B, Rtt(2, "same region"), id="a pool and a cloud region that name the same region"
+        ),
+        pytest.param(
+            DC, DC_TWO, Rtt(2, "same region"), id="data centers of one logical region, whoever runs them"
+        ),
         pytest.param(DC, DC_HALL, Rtt(1, "same location"), id="two halls of one location"),
         pytest.param(EAST, IRELAND, Rtt(90, "estimated over 5,462 km"), id="far regions are estimated"),
         pytest.param(EAST, AZURE, Rtt(4, "estimated over 67 km"), id="clouds side by side are estimated too"),
-        pytest.param(DC_IN_AWS_REGION, EAST, Rtt(2, "estimated over 0 km"), id="a data center whose region is called like a cloud's"),
+        pytest.param(
+            DC_IN_AWS_REGION,
+            EAST,
+            Rtt(2, "estimated over 0 km"),
+            id="a data center whose region is called like a cloud's",
+        ),
         pytest.param(DC, EAST, None, id="a logical region is not on the map"),
         pytest.param(MOON, EAST, None, id="nor is a region nobody knows"),
         pytest.param(
-            Place("a", "linode", "us-east"), Place("b", "ibm", "us-east"), None, id="the same name at two clouds is not the same region"
+            Place("a", "linode", "us-east"),
+            Place("b", "ibm", "us-east"),
+            None,
+            id="the same name at two clouds is not the same region",
         ),
-        pytest.param(Place("a", "proxmox", ""), Place("b", "proxmox", ""), None, id="no region is not a shared region"),
+        pytest.param(
+            Place("a", "proxmox", ""), Place("b", "proxmox", ""), None, id="no region is not a shared region"
+        ),
     ],
 )
 def test_where_nobody_states_anything(a: Place, b: Place, rtt: Rtt | None) -> None:
@@ -73,7 +87,9 @@ def test_where_nobody_states_anything(a: Place, b: Place, rtt: Rtt | None) -> No
             Rtt(5, "declared by dc-east"),
             id="an offer's own name is more particular than its region",
         ),
-        pytest.param({"dc-east": {"us-east-1": 3}}, "", None, None, id="a plain region is no key of a declaration"),
+        pytest.param(
+            {"dc-east": {"us-east-1": 3}}, "", None, None, id="a plain region is no key of a declaration"
+        ),
         pytest.param(
             {"dc-east": {"aws-us-east-1": 3}},
             "dc-east,us-east,9",
@@ -81,10 +97,26 @@ def test_where_nobody_states_anything(a: Place, b: Place, rtt: Rtt | None) -> No
             Rtt(3, "declared by dc-east"),
             id="a declaration beats the file",
         ),
-        pytest.param({}, "us-east-dc1,aws-us-east-1,7", Rtt(7, "rtt.csv"), Rtt(7, "rtt.csv"), id="the file by location and cloud region"),
-        pytest.param({}, "us-east-1,dc-east,7", Rtt(7, "rtt.csv"), Rtt(7, "rtt.csv"), id="the file by plain region, the other way round"),
         pytest.param(
-            {}, "dc-east,us-east-1,7\nus-east,us-east-dc1,8", Rtt(7, "rtt.csv"), Rtt(8, "rtt.csv"), id="the file may state both ways"
+            {},
+            "us-east-dc1,aws-us-east-1,7",
+            Rtt(7, "rtt.csv"),
+            Rtt(7, "rtt.csv"),
+            id="the file by location and cloud region",
+        ),
+        pytest.param(
+            {},
+            "us-east-1,dc-east,7",
+            Rtt(7, "rtt.csv"),
+            Rtt(7, "rtt.csv"),
+            id="the file by plain region, the other way round",
+        ),
+        pytest.param(
+            {},
+            "dc-east,us-east-1,7\nus-east,us-east-dc1,8",
+            Rtt(7, "rtt.csv"),
+            Rtt(8, "rtt.csv"),
+            id="the file may state both ways",
         ),
         pytest.param(
             {},
@@ -93,18 +125,31 @@ def test_where_nobody_states_anything(a: Place, b: Place, rtt: Rtt | None) -> No
             Rtt(8, "rtt.csv"),
             id="the most particular line of the file",
         ),
-        pytest.param({}, "dc-east,us-east,6.01", Rtt(7, "rtt.csv"), Rtt(7, "rtt.csv"), id="fractions of a millisecond round up"),
+        pytest.param(
+            {},
+            "dc-east,us-east,6.01",
+            Rtt(7, "rtt.csv"),
+            Rtt(7, "rtt.csv"),
+            id="fractions of a millisecond round up",
+        ),
         pytest.param({"dc-east": {"": 1}}, "", None, None, id="an empty key means nobody"),
     ],
 )
-def test_whose_word_counts(declared: dict[str, dict[str, int]], csv: str, there: Rtt | None, back: Rtt | None) -> None:
+def test_whose_word_counts(
+    declared: dict[str, dict[str, int]], csv: str, there: Rtt | None, back: Rtt | None
+) -> None:
     known = Latencies.of(PLACES, declared, f"from,to,ms\n{csv}\n", "rtt.csv")
     assert known.between(DC, EAST) == there
     assert known.between(EAST, DC) == back
 
 
 def test_what_is_stated_beats_zones_regions_and_the_map() -> None:
-    known = Latencies.of(PLACES, {"dc-east": {"dc-east-2": 9}}, "from,to,ms\nus-east-1,us-east-1,5\nus-east-1,eu-west-1,70\n", "rtt.csv")
+    known = Latencies.of(
+        PLACES,
+        {"dc-east": {"dc-east-2": 9}},
+        "from,to,ms\nus-east-1,us-east-1,5\nus-east-1,eu-west-1,70\n",
+        "rtt.csv",
+    )
     assert known.between(DC_TWO, DC) == Rtt(9, "declared by dc-east")
     assert known.between(EAST, EAST_TOO) == Rtt(5, "rtt.csv")
     assert known.between(IRELAND, EAST) == Rtt(70, "rtt.csv")
@@ -119,13 +164,19 @@ def test_declarations_about_places_that_nobody_offers_are_listed() -> None:
     ("text", "message"),
     [
         pytest.param("from,to\na,b", "rtt.csv line 1: has no column ms", id="no column for the time"),
-        pytest.param("from,to,ms\na,b,-1", 'rtt.csv line 2: ms must be a number from 0 to 86,400,000, got "-1"', id="before it was sent"),
+        pytest.param(
+            "from,to,ms\na,b,-1",
+            'rtt.csv line 2: ms must be a number from 0 to 86,400,000, got "-1"',
+            id="before it was sent",
+        ),
         pytest.param("from,to,ms\na,b,nan", 'got "nan"', id="not a number"),
         pytest.param("from,to,ms\na,b,65ms", 'got "65ms"', id="a unit in the cell"),
         pytest.param("from,to,ms\na,b,1e9", 'got "1e9"', id="longer than a day"),
         pytest.param("from,to,ms\n,b,1", "rtt.csv line 2: from is empty", id="from nowhere"),
         pytest.param(
-            "from,to,ms\na,b,1\nb,a,2\na,b,3", "rtt.csv line 4: gives 3 ms from a to b, a line above 1", id="two times for one way"
+            "from,to,ms\na,b,1\nb,a,2\na,b,3",
+            "rtt.csv line 4: gives 3 ms from a to b, a line above 1",
+            id="two times for one way",
         ),
     ],
 )
@@ -159,7 +210,9 @@ def test_the_matrix_agrees_with_asking_one_by_one(
 
 
 @given(a=places, b=places, declared=tables)
-def test_both_ways_are_alike_unless_both_are_declared(a: Place, b: Place, declared: dict[str, dict[str, int]]) -> None:
+def test_both_ways_are_alike_unless_both_are_declared(
+    a: Place, b: Place, declared: dict[str, dict[str, int]]
+) -> None:
     one_sided = {by: row for by, row in declared.items() if by == a.name}
     known = Latencies.of((a, b), one_sided)
     assert known.between(a, b) == known.between(b, a)
@@ -168,7 +221,13 @@ def test_both_ways_are_alike_unless_both_are_declared(a: Place, b: Place, declar
 @given(
     st.lists(
         st.sampled_from(
-            [("aws", "us-east-1"), ("gcp", "asia-south1"), ("azure", "brazilsouth"), ("aws", "af-south-1"), ("gcp", "europe-north1")]
+            [
+                ("aws", "us-east-1"),
+                ("gcp", "asia-south1"),
+                ("azure", "brazilsouth"),
+                ("aws", "af-south-1"),
+                ("gcp", "europe-north1"),
+            ]
         ),
         min_size=3,
         max_size=3,
@@ -205,7 +264,13 @@ def test_where_regions_are(provider: str, region: str, city: str | None) -> None
 
 
 def test_a_thousand_places_take_a_fraction_of_a_second() -> None:
-    regions = [("aws", "us-east-1"), ("aws", "eu-west-1"), ("gcp", "us-east1"), ("azure", "westus2"), ("aws", "ap-south-1")]
+    regions = [
+        ("aws", "us-east-1"),
+        ("aws", "eu-west-1"),
+        ("gcp", "us-east1"),
+        ("azure", "westus2"),
+        ("aws", "ap-south-1"),
+    ]
     clouds = [Place(f"pool-{i}", *regions[i % 5], f"z{i % 3}") for i in range(700)]
     owned = [Place(f"dc-{i}", "vsphere", f"metro-{i % 40}", "", f"hall-{i}") for i in range(300)]
     declared = {f"dc-{i}": {"aws-us-east-1": 9, f"hall-{(i + 1) % 300}": 3, "pool-7": 5} for i in range(300)}

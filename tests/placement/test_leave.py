@@ -12,12 +12,25 @@ from lattice.placement.greedy.scale_down import leaving
     [
         pytest.param({"a": 2, "b": 1}, "", 1, 1, {"b": 1}, id="the machine that nobody needs then"),
         pytest.param({"a": 1, "b": 2}, "", 1, 1, {"a": 1}, id="whatever its name"),
-        pytest.param({"a": 2, "b": 1}, "b", 1, 1, {"a": 1}, id="others on a machine keep it: the fullest is left"),
-        pytest.param({"a": 3, "b": 2}, "", 1, 1, {"a": 1}, id="too few to give a machine up: the fullest is left"),
+        pytest.param(
+            {"a": 2, "b": 1}, "b", 1, 1, {"a": 1}, id="others on a machine keep it: the fullest is left"
+        ),
+        pytest.param(
+            {"a": 3, "b": 2}, "", 1, 1, {"a": 1}, id="too few to give a machine up: the fullest is left"
+        ),
         pytest.param({"a": 2, "b": 2}, "", 1, 1, {"b": 1}, id="of equal ones the last"),
-        pytest.param({"a": 2, "b": 2}, "", 3, 1, {"b": 2, "a": 1}, id="one whole, and of the others the rest"),
+        pytest.param(
+            {"a": 2, "b": 2}, "", 3, 1, {"b": 2, "a": 1}, id="one whole, and of the others the rest"
+        ),
         pytest.param({"a": 3, "b": 1, "c": 1}, "", 2, 1, {"b": 1, "c": 1}, id="as many machines as can be"),
-        pytest.param({"a": 3, "b": 1, "c": 1}, "", 2, 2, {"c": 1, "a": 1}, id="it stays on as many as the cluster keeps"),
+        pytest.param(
+            {"a": 3, "b": 1, "c": 1},
+            "",
+            2,
+            2,
+            {"c": 1, "a": 1},
+            id="it stays on as many as the cluster keeps",
+        ),
         pytest.param({"a": 2, "b": 1}, "", 1, 2, {"a": 1}, id="a machine that stays anyhow is used"),
         pytest.param({"a": 1, "b": 1}, "", 2, 2, {"a": 1, "b": 1}, id="when none is wanted all go"),
         pytest.param({"a": 1}, "", 0, 1, {}, id="nobody has to go"),
@@ -33,7 +46,9 @@ def test_who_goes(held: dict[str, int], shared: str, count: int, least: int, goi
     part=st.floats(0, 1),
     least=st.integers(0, 4),
 )
-def test_as_many_go_as_are_to_and_none_that_is_not_there(held: dict[str, int], shared: set[str], part: float, least: int) -> None:
+def test_as_many_go_as_are_to_and_none_that_is_not_there(
+    held: dict[str, int], shared: set[str], part: float, least: int
+) -> None:
     count = int(part * sum(held.values()))
     going = leaving(held, shared.__contains__, count, least)
     assert going.total() == count

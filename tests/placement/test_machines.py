@@ -23,13 +23,21 @@ CASES = {
         Machines({"nano": 2, "basic": 1}, []),
         Steps(make=(("c-basic-1", "basic"), ("c-nano-1", "nano"), ("c-nano-2", "nano"))),
     ),
-    "everything is there": (Machines({"nano": 1}, [seen("c-nano-1", **JOINED)], {"c-nano-1"}, {"c-nano-1"}), Steps()),
+    "everything is there": (
+        Machines({"nano": 1}, [seen("c-nano-1", **JOINED)], {"c-nano-1"}, {"c-nano-1"}),
+        Steps(),
+    ),
     "a node whose machine was never made, or has ended": (
         Machines({"nano": 2}, [seen("c-nano-1"), seen("c-nano-2", **JOINED)], known={"c-nano-2"}),
         Steps(start=("c-nano-1", "c-nano-2")),
     ),
     "names in use are not given again": (
-        Machines({"nano": 2}, [seen("c-nano-1", is_leaving=True, workloads=1), seen("c-nano-3")], {"c-nano-3"}, {"c-nano-2"}),
+        Machines(
+            {"nano": 2},
+            [seen("c-nano-1", is_leaving=True, workloads=1), seen("c-nano-3")],
+            {"c-nano-3"},
+            {"c-nano-2"},
+        ),
         Steps(make=(("c-nano-4", "nano"),), stray=("c-nano-2",)),
     ),
     "nor are those of nodes that are somebody else's": (
@@ -41,17 +49,25 @@ CASES = {
         Steps(give_up=("c-nano-2",)),
     ),
     "of two that are ready, the one with less on it": (
-        Machines({"nano": 1}, [seen("a", workloads=2, **JOINED), seen("b", workloads=1, **JOINED)], {"a", "b"}),
+        Machines(
+            {"nano": 1}, [seen("a", workloads=2, **JOINED), seen("b", workloads=1, **JOINED)], {"a", "b"}
+        ),
         Steps(give_up=("b",)),
     ),
     "a class that is not wanted at all": (Machines({}, [seen("a", **JOINED)], {"a"}), Steps(give_up=("a",))),
-    "given up, with work on it: waits": (Machines({}, [seen("a", is_leaving=True, workloads=1)], {"a"}), Steps()),
+    "given up, with work on it: waits": (
+        Machines({}, [seen("a", is_leaving=True, workloads=1)], {"a"}),
+        Steps(),
+    ),
     "given up and empty": (Machines({}, [seen("a", is_leaving=True)], {"a"}, {"a"}), Steps(remove=("a",))),
     "a machine that its provider has no more, and whose agent is silent: another takes its place": (
         Machines({"nano": 1}, [seen("a", has_joined=True, workloads=2)], paid={"nano": 1}),
         Steps(remove=("a",)),
     ),
-    "one whose agent is heard is there, whatever its provider says": (Machines({"nano": 1}, [seen("a", workloads=2, **JOINED)]), Steps()),
+    "one whose agent is heard is there, whatever its provider says": (
+        Machines({"nano": 1}, [seen("a", workloads=2, **JOINED)]),
+        Steps(),
+    ),
     "given up, silent, and its provider has it no more: nothing on it can leave": (
         Machines({}, [seen("a", is_leaving=True, has_joined=True, workloads=1)]),
         Steps(remove=("a",)),
@@ -80,9 +96,17 @@ def test_steps(case: str) -> None:
 
 def a_workload(desired: str = "Running", *, going: bool = False, attempts: int = 0) -> LatticeWorkload:
     metadata = Metadata(name="w", deletion_timestamp="2026-01-01T00:00:00Z" if going else None)
-    spec = msgspec.convert({"containers": {"main": {"command": ["run"]}}, "desiredState": desired}, WorkloadSpec)
+    spec = msgspec.convert(
+        {"containers": {"main": {"command": ["run"]}}, "desiredState": desired}, WorkloadSpec
+    )
     status = WorkloadStatus(retry=Retry(attempts=attempts, max=5, revision=spec.runs))
-    return LatticeWorkload(api_version="lattice.dev/v1alpha1", kind="LatticeWorkload", metadata=metadata, spec=spec, status=status)
+    return LatticeWorkload(
+        api_version="lattice.dev/v1alpha1",
+        kind="LatticeWorkload",
+        metadata=metadata,
+        spec=spec,
+        status=status,
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,10 +157,16 @@ def test_carried_out_until_nothing_is_left_to_do_it_ends_with_exactly_what_is_wa
 ) -> None:
     nodes = {f"c-{kind}-{index}": seen(f"c-{kind}-{index}", kind, is_leaving=goes, workloads=load, has_joined=joined)
              for index, (kind, goes, load, joined) in enumerate(drawn)}  # fmt: skip
-    machines = {name for index, name in enumerate(nodes) if index in up} | {f"stray-{index}" for index in up if index > 5}
+    machines = {name for index, name in enumerate(nodes) if index in up} | {
+        f"stray-{index}" for index in up if index > 5
+    }
     for _ in range(4):
         todo = steps("c", Machines(wanted, list(nodes.values()), machines, machines))
-        with_work = {name for name, node in nodes.items() if node.workloads and (name in machines or not node.has_joined)}
+        with_work = {
+            name
+            for name, node in nodes.items()
+            if node.workloads and (name in machines or not node.has_joined)
+        }
         assert not set(todo.remove) & with_work, "nothing is removed with work on it"
         machines |= {name for name, _ in todo.make} | set(todo.start)
         machines -= {*todo.remove, *todo.stray}
@@ -146,5 +176,7 @@ def test_carried_out_until_nothing_is_left_to_do_it_ends_with_exactly_what_is_wa
             del nodes[name]
         nodes = {name: NodeSeen(name, n.node_class, n.has_joined, n.is_ready, 0 if n.is_leaving else n.workloads, n.is_leaving)
                  for name, n in nodes.items()}  # fmt: skip
-    assert Counter(each.node_class for each in nodes.values()) == Counter({kind: count for kind, count in wanted.items() if count})
+    assert Counter(each.node_class for each in nodes.values()) == Counter(
+        {kind: count for kind, count in wanted.items() if count}
+    )
     assert machines == set(nodes)

@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 from lattice.errors import Invalid
 from lattice.kinds.ledger import Account, LatticeLedger, LedgerSpec, Lot
 from lattice.placement.inputs import ledger_math as money
-from lattice.placement.inputs.ledger_math import UNLIMITED, Allowed, Charge, Refused, State, accrue, charge, headroom, may_commit, opened, release
+from lattice.placement.inputs.ledger_math import (
+    UNLIMITED,
+    Allowed,
+    Charge,
+    Refused,
+    State,
+    accrue,
+    charge,
+    headroom,
+    may_commit,
+    opened,
+    release,
+)
 
 DOLLAR = 1_000_000
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -24,7 +36,9 @@ rates = st.one_of(st.integers(0, 50), st.integers(0, 10**7), st.integers(0, 10**
 limits = st.one_of(st.integers(0, 10**5), st.integers(0, 10**11), st.integers(0, 10**15))
 
 
-def a_ledger(limit: int | None = None, *, hard: bool = True, committed: int = 0, at: datetime = START, spent: int = 0) -> LatticeLedger:
+def a_ledger(
+    limit: int | None = None, *, hard: bool = True, committed: int = 0, at: datetime = START, spent: int = 0
+) -> LatticeLedger:
     """Committed and spent in micro-dollars; one machine costs all of it."""
     spec = LedgerSpec(budget=Account(kind="LatticePool", name="us-east"), limit_micros=limit, hard=hard)
     ledger = opened(spec, None, at)
@@ -60,18 +74,29 @@ class TestSpending:
         east = timezone(timedelta(hours=-5))
         ledger = a_ledger(committed=100, at=datetime(2026, 11, 30, 22, tzinfo=UTC))
         after = accrue(ledger, datetime(2026, 11, 30, 22, tzinfo=east))  # 03:00 UTC
-        assert (after.status.past, after.status.month, after.status.spent_micros) == ({"2026-11": 200}, "2026-12", 300)
+        assert (after.status.past, after.status.month, after.status.spent_micros) == (
+            {"2026-11": 200},
+            "2026-12",
+            300,
+        )
 
     def test_midnight_belongs_to_the_new_month(self) -> None:
         midnight = datetime(2026, 12, 1, tzinfo=UTC)
         after = accrue(a_ledger(committed=100), midnight)
-        assert (after.status.past, after.status.month, after.status.spent_micros) == ({"2026-11": 72_000}, "2026-12", 0)
+        assert (after.status.past, after.status.month, after.status.spent_micros) == (
+            {"2026-11": 72_000},
+            "2026-12",
+            0,
+        )
         assert money.time_left(midnight) == timedelta(days=31)
         assert money.time_left(midnight - timedelta(microseconds=1)) == timedelta(microseconds=1)
 
     def test_thirteen_months_are_remembered(self) -> None:
         after = accrue(a_ledger(committed=1), datetime(2029, 3, 15, tzinfo=UTC))
-        assert list(after.status.past) == [f"2028-{month:02}" for month in range(2, 13)] + ["2029-01", "2029-02"]
+        assert list(after.status.past) == [f"2028-{month:02}" for month in range(2, 13)] + [
+            "2029-01",
+            "2029-02",
+        ]
         assert after.status.past["2028-02"] == 29 * 24
         assert list(after.problems()) == []
 
@@ -89,7 +114,9 @@ class TestSpending:
 
     @MANY
     @given(rate=rates, begin=moments, stops=st.lists(moments, max_size=6))
-    def test_it_does_not_matter_how_often_it_is_counted(self, rate: int, begin: datetime, stops: list[datetime]) -> None:
+    def test_it_does_not_matter_how_often_it_is_counted(
+        self, rate: int, begin: datetime, stops: list[datetime]
+    ) -> None:
         stepwise = start = a_ledger(committed=rate, at=begin)
         for stop in sorted(stops):
             stepwise = accrue(stepwise, stop)
@@ -97,7 +124,9 @@ class TestSpending:
 
     @MANY
     @given(begin=moments, events=st.lists(st.tuples(moments, rates), max_size=6))
-    def test_what_is_spent_is_the_integral_of_price_over_time(self, begin: datetime, events: list[tuple[datetime, int]]) -> None:
+    def test_what_is_spent_is_the_integral_of_price_over_time(
+        self, begin: datetime, events: list[tuple[datetime, int]]
+    ) -> None:
         """Times come as they come: one that lies before the last counts as the last."""
         ledger, at, rate, owed = a_ledger(at=begin), begin, 0, dict.fromkeys(_months(begin), Fraction(0))
         for number, (when, more) in enumerate(events):
@@ -112,12 +141,19 @@ class TestSpending:
             until += cost
         assert parts(ledger) == until
         now = ledger.status.month
-        assert ledger.status.past == {month: cost for month, cost in whole.items() if f"{begin:%Y-%m}" <= month < now}
+        assert ledger.status.past == {
+            month: cost for month, cost in whole.items() if f"{begin:%Y-%m}" <= month < now
+        }
         assert ledger.status.spent_micros == whole[now]
 
 
 def _months(begin: datetime) -> list[str]:
-    return [month for year in (2026, 2027) for number in range(1, 13) if (month := f"{year}-{number:02}") >= f"{begin:%Y-%m}"]
+    return [
+        month
+        for year in (2026, 2027)
+        for number in range(1, 13)
+        if (month := f"{year}-{number:02}") >= f"{begin:%Y-%m}"
+    ]
 
 
 def _spend(owed: dict[str, Fraction], at: datetime, until: datetime, rate: int) -> None:
@@ -143,7 +179,11 @@ class TestMachines:
     def test_what_is_released_is_gone_and_what_it_cost_is_not(self) -> None:
         later = START + timedelta(hours=10)
         ledger = release(charge(a_ledger(), "a", a_lot(100, 2), START), "a", a_lot(100, 2), later)
-        assert (ledger.status.machines, ledger.status.committed_micros, ledger.status.spent_micros) == ({}, 0, 2000)
+        assert (ledger.status.machines, ledger.status.committed_micros, ledger.status.spent_micros) == (
+            {},
+            0,
+            2000,
+        )
 
     @pytest.mark.parametrize(
         ("cluster", "lot"),
@@ -158,10 +198,16 @@ class TestMachines:
     )
     def test_only_what_is_paid_for_is_released(self, cluster: str, lot: Lot) -> None:
         ledger = charge(a_ledger(), "a", a_lot(100, 2), START)
-        with pytest.raises(Invalid, match=r"pays for \d .* in cluster . cannot release|pays for \d .*, cannot release"):
+        with pytest.raises(
+            Invalid, match=r"pays for \d .* in cluster . cannot release|pays for \d .*, cannot release"
+        ):
             release(ledger, cluster, lot, START)
 
-    @pytest.mark.parametrize("lot", [a_lot(100, 0), a_lot(100, -2), a_lot(-5)], ids=["none", "fewer than none", "for less than nothing"])
+    @pytest.mark.parametrize(
+        "lot",
+        [a_lot(100, 0), a_lot(100, -2), a_lot(-5)],
+        ids=["none", "fewer than none", "for less than nothing"],
+    )
     def test_nonsense_is_not_charged(self, lot: Lot) -> None:
         with pytest.raises(Invalid, match="cannot pay for"):
             charge(a_ledger(), "a", lot, START)
@@ -169,11 +215,22 @@ class TestMachines:
     @MANY
     @given(
         steps=st.lists(
-            st.tuples(st.sampled_from("abc"), st.sampled_from(["small", "large"]), st.integers(-3, 3), st.integers(0, 3)), max_size=20
+            st.tuples(
+                st.sampled_from("abc"),
+                st.sampled_from(["small", "large"]),
+                st.integers(-3, 3),
+                st.integers(0, 3),
+            ),
+            max_size=20,
         )
     )
-    def test_the_lots_always_add_up_to_what_is_committed(self, steps: list[tuple[str, str, int, int]]) -> None:
-        ledger, counts = a_ledger(), dict.fromkeys([(c, k, p) for c in "abc" for k in ("small", "large") for p in range(4)], 0)
+    def test_the_lots_always_add_up_to_what_is_committed(
+        self, steps: list[tuple[str, str, int, int]]
+    ) -> None:
+        ledger, counts = (
+            a_ledger(),
+            dict.fromkeys([(c, k, p) for c in "abc" for k in ("small", "large") for p in range(4)], 0),
+        )
         for cluster, node_class, count, micros in steps:
             had = counts[cluster, node_class, micros]
             lot = a_lot(micros, abs(count), node_class)
@@ -185,7 +242,11 @@ class TestMachines:
                 continue
             counts[cluster, node_class, micros] += count
             assert list(ledger.problems()) == []
-        listed = {(c, lot.node_class, lot.micros): lot.count for c, lots in ledger.status.machines.items() for lot in lots}
+        listed = {
+            (c, lot.node_class, lot.micros): lot.count
+            for c, lots in ledger.status.machines.items()
+            for lot in lots
+        }
         assert listed == {key: count for key, count in counts.items() if count}
 
 
@@ -193,20 +254,39 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("ledger", "now", "most"),
         [
-            pytest.param(a_ledger(720 * DOLLAR), START, DOLLAR, id="thirty days of it in a month of thirty days"),
+            pytest.param(
+                a_ledger(720 * DOLLAR), START, DOLLAR, id="thirty days of it in a month of thirty days"
+            ),
             pytest.param(
                 a_ledger(744 * DOLLAR, at=START + timedelta(days=30)),
                 START + timedelta(days=30),
                 DOLLAR,
                 id="a month of 31 days holds less",
             ),
-            pytest.param(a_ledger(720 * DOLLAR), START + timedelta(days=29), DOLLAR, id="near the end of the month the next ones count"),
-            pytest.param(a_ledger(720 * DOLLAR, spent=719 * DOLLAR), START + timedelta(days=29), DOLLAR // 24, id="what is spent is spent"),
+            pytest.param(
+                a_ledger(720 * DOLLAR),
+                START + timedelta(days=29),
+                DOLLAR,
+                id="near the end of the month the next ones count",
+            ),
+            pytest.param(
+                a_ledger(720 * DOLLAR, spent=719 * DOLLAR),
+                START + timedelta(days=29),
+                DOLLAR // 24,
+                id="what is spent is spent",
+            ),
             pytest.param(a_ledger(720 * DOLLAR, spent=721 * DOLLAR), START, 0, id="more than that is spent"),
-            pytest.param(a_ledger(720 * DOLLAR, committed=DOLLAR // 4), START, DOLLAR * 3 // 4, id="what is committed is taken"),
+            pytest.param(
+                a_ledger(720 * DOLLAR, committed=DOLLAR // 4),
+                START,
+                DOLLAR * 3 // 4,
+                id="what is committed is taken",
+            ),
             pytest.param(a_ledger(719, committed=0), START, 0, id="less than a micro-dollar per hour"),
             pytest.param(
-                a_ledger(720 * DOLLAR, committed=1, spent=720 * DOLLAR - 10, at=NEARLY - timedelta(seconds=1)),
+                a_ledger(
+                    720 * DOLLAR, committed=1, spent=720 * DOLLAR - 10, at=NEARLY - timedelta(seconds=1)
+                ),
                 NEARLY,
                 8,
                 id="parts of a micro-dollar count",
@@ -235,23 +315,41 @@ class TestLimits:
         more=rates,
     )
     def test_headroom_says_exactly_what_may_be_committed(
-        self, limit: int, spent: int, committed: int, hard: bool, times: tuple[datetime, datetime], near: int, more: int
+        self,
+        limit: int,
+        spent: int,
+        committed: int,
+        hard: bool,
+        times: tuple[datetime, datetime],
+        near: int,
+        more: int,
     ) -> None:
         begin, now = min(times), max(times)
         ledger = a_ledger(limit, hard=hard, committed=committed, at=begin, spent=spent)
         most = headroom(ledger, now)
         for asked in (0, more, min(most + near, UNLIMITED)):  # no amount of money comes near UNLIMITED
             answer = may_commit(ledger, asked, now)
-            assert isinstance(answer, Allowed) == (asked <= most) == (not hard or asked <= 0 or _within(ledger, asked, now))
+            assert (
+                isinstance(answer, Allowed)
+                == (asked <= most)
+                == (not hard or asked <= 0 or _within(ledger, asked, now))
+            )
 
     @MANY
     @given(limit=limits, spent=limits, committed=rates, now=moments, more=st.integers(1, 10**9))
-    def test_a_refusal_says_by_how_much_to_raise_the_limit(self, limit: int, spent: int, committed: int, now: datetime, more: int) -> None:
+    def test_a_refusal_says_by_how_much_to_raise_the_limit(
+        self, limit: int, spent: int, committed: int, now: datetime, more: int
+    ) -> None:
         ledger = a_ledger(limit, committed=committed, at=now, spent=spent)
         answer = may_commit(ledger, more, now)
         if isinstance(answer, Refused):
             raised = [
-                opened(msgspec.structs.replace(ledger.spec, limit_micros=limit + answer.raise_by - less), ledger, now) for less in (0, 1)
+                opened(
+                    msgspec.structs.replace(ledger.spec, limit_micros=limit + answer.raise_by - less),
+                    ledger,
+                    now,
+                )
+                for less in (0, 1)
             ]
             assert [isinstance(may_commit(each, more, now), Allowed) for each in raised] == [True, False]
 
@@ -277,7 +375,10 @@ class TestLimits:
 
     def test_what_is_gone_makes_room_for_what_comes(self) -> None:
         ledger = a_ledger(720 * DOLLAR, committed=DOLLAR)
-        old, new = (Charge((ledger.spec.budget,), cluster, a_lot(DOLLAR)) for cluster in ("us-east-001", "us-east-002"))
+        old, new = (
+            Charge((ledger.spec.budget,), cluster, a_lot(DOLLAR))
+            for cluster in ("us-east-001", "us-east-002")
+        )
         assert isinstance(money.settle(ledger, [], [new], START)[1], Refused)
         after, answer = money.settle(ledger, [old], [new], START)
         assert isinstance(answer, Allowed)
@@ -357,7 +458,10 @@ class TestStanding:
     def test_people_are_told(self) -> None:
         ledger = money.described(a_ledger(500 * DOLLAR, committed=576_000))
         assert ledger.status.phase == "Alert"
-        assert ledger.status.message == "$0.576/h; $0.00 spent until 2026-11-01 00:00 UTC, $414.72 projected in 2026-11; $500.00/30d"
+        assert (
+            ledger.status.message
+            == "$0.576/h; $0.00 spent until 2026-11-01 00:00 UTC, $414.72 projected in 2026-11; $500.00/30d"
+        )
         assert (
             money.described(a_ledger()).status.message
             == "$0.00/h; $0.00 spent until 2026-11-01 00:00 UTC, $0.00 projected in 2026-11; no limit"

@@ -28,12 +28,16 @@ def town(*services: Kind, rules: Kind = a_policy(clusters=BRIM)) -> World:  # no
     return settle(a_world(a_pool(), rules, a_service("aaa", cores=3, replicas=2), *services)).applied()
 
 
-@pytest.mark.parametrize("limit", [{}, {"latency": {"db": {"maxMs": 1}}}], ids=["without a limit", "with one"])
+@pytest.mark.parametrize(
+    "limit", [{}, {"latency": {"db": {"maxMs": 1}}}], ids=["without a limit", "with one"]
+)
 @pytest.mark.parametrize(("cores", "expected"), [
     pytest.param(1, {"p1-002": 1}, id="on the machine that is there"),
     pytest.param(3, {"p1-002": 1}, id="on one more machine"),
 ])  # fmt: skip
-def test_it_goes_to_the_cluster_of_what_it_calls(limit: dict[str, object], cores: int, expected: dict[str, int]) -> None:
+def test_it_goes_to_the_cluster_of_what_it_calls(
+    limit: dict[str, object], cores: int, expected: dict[str, int]
+) -> None:
     base = town(a_service("db", cores=2))
     assert clusters(base, a_service("web", cores=cores, dependencies=CALLS, **limit)) == expected
     assert clusters(base, a_service("web", cores=1)) == {"p1-001": 1}, "else the fullest that has room"

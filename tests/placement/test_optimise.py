@@ -44,7 +44,9 @@ def test_it_never_costs_more_and_keeps_every_rule(number: int, most: int | None)
     assert 0 <= found.gap <= 1
     assert found.moves <= (1 << 30 if most is None else most)
     assert (sum(settled.rates.values()), sum(end.rates.values())) == (found.before, found.after)
-    assert {name: counts.total() for name, counts in end.where.items()} == {name: counts.total() for name, counts in settled.where.items()}
+    assert {name: counts.total() for name, counts in end.where.items()} == {
+        name: counts.total() for name, counts in settled.where.items()
+    }
     assert made_worse(settled, end) == []
 
 
@@ -105,11 +107,18 @@ def test_what_was_settled_is_not_touched() -> None:
     settled = settle(scattered())
     before = {name: dict(each) for name, each in settled.where.items()}
     optimise(settled)
-    assert {name: dict(each) for name, each in Settled(settled.world, settled.fleet, {}).where.items()} == before
+    assert {
+        name: dict(each) for name, each in Settled(settled.world, settled.fleet, {}).where.items()
+    } == before
 
 
 def test_classes_that_others_beat_are_left_out_unless_they_are_there() -> None:
-    world = a_world(a_class("m"), a_class("worse", 4, 16, 0.3), a_class("big", 8, 32, 0.5), a_pool(classes=["m", "worse", "big"]))
+    world = a_world(
+        a_class("m"),
+        a_class("worse", 4, 16, 0.3),
+        a_class("big", 8, 32, 0.5),
+        a_pool(classes=["m", "worse", "big"]),
+    )
     offer = world.supply.offers[0]
     assert [each.name for each in useful_types(offer, ("cpu", "memory"))] == ["big", "m"]
     assert [each.name for each in useful_types(offer, ("cpu", "memory"), {"worse"})] == ["big", "m", "worse"]
@@ -119,7 +128,9 @@ def test_the_bound_counts_machines_that_are_reserved_for_somebody() -> None:
     labelled = a_service("x", replicas=2, cores=4, memory=4, labels={"env": "prod"})
     before = settle(a_world(a_class(price=1), a_pool("p1"), labelled)).applied()
     reserve = {"reserved": {"nodes": 2}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
-    found = optimise(settle(before.having([a_static("dc", 2, 8, "32Gi", reservation=reserve)])), Effort(time_limit=QUICK))
+    found = optimise(
+        settle(before.having([a_static("dc", 2, 8, "32Gi", reservation=reserve)])), Effort(time_limit=QUICK)
+    )
     assert found.bound == 0
 
 
@@ -148,7 +159,10 @@ class Ticking:
 def lonely() -> Settled:
     """Twelve services, each alone on a machine of a pool that was the only one then."""
     world = a_world(
-        a_class("s", 1, 4, 0.1), a_class("l", 16, 64, 0.4), a_pool("p1", classes=["s"]), *(a_service(f"s{n:02}") for n in range(12))
+        a_class("s", 1, 4, 0.1),
+        a_class("l", 16, 64, 0.4),
+        a_pool("p1", classes=["s"]),
+        *(a_service(f"s{n:02}") for n in range(12)),
     )
     return settle(settle(world).applied().having([a_pool("p2", classes=["l"])]))
 
@@ -168,6 +182,12 @@ def test_without_time_nothing_moves_and_it_says_so() -> None:
 
 
 def test_with_time_enough_a_clock_changes_nothing() -> None:
-    with_clock, without = (optimise(lonely(), Effort(move_cost=0, time_limit=1000), clock) for clock in (Ticking(), lambda: 0.0))
-    assert (with_clock.after, with_clock.moves, with_clock.status) == (without.after, without.moves, without.status)
+    with_clock, without = (
+        optimise(lonely(), Effort(move_cost=0, time_limit=1000), clock) for clock in (Ticking(), lambda: 0.0)
+    )
+    assert (with_clock.after, with_clock.moves, with_clock.status) == (
+        without.after,
+        without.moves,
+        without.status,
+    )
     assert without.after < without.before

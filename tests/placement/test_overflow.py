@@ -17,7 +17,12 @@ AWS, GCP, TWO = a_cloud("aws", ["r1"]), a_cloud("gcp", ["r3"], provider="gcp"), 
 
 def dc(nodes: int = 2, **overflow: Any) -> Kind:
     """Of four cores each."""
-    return a_static(nodes=nodes, cores=4 * nodes, memory=f"{16 * nodes}Gi", overflow={"enabled": True, "target": "aws", **overflow})
+    return a_static(
+        nodes=nodes,
+        cores=4 * nodes,
+        memory=f"{16 * nodes}Gi",
+        overflow={"enabled": True, "target": "aws", **overflow},
+    )
 
 
 def settled(*objects: Kind) -> Settled:
@@ -69,15 +74,23 @@ def test_where_it_goes(objects: list[Kind], found: dict[str, int]) -> None:
 ])  # fmt: skip
 def test_how_far_it_goes(limit: dict[str, Any], spilled: int) -> None:
     quotas = {"quotas": {"maxClusters": 2, "maxNodesPerCluster": 2}}
-    found = where(dc(**limits(**limit)), a_cloud("aws", {"r1": quotas, "r2": quotas}), a_service(cores=4, replicas=20))
+    found = where(
+        dc(**limits(**limit)), a_cloud("aws", {"r1": quotas, "r2": quotas}), a_service(cores=4, replicas=20)
+    )
     assert found.pop("dc") == 2
     assert sum(found.values()) == spilled
 
 
 def test_clusters_of_the_overflow_are_its_own_and_are_labelled() -> None:
     """What is in the cloud by its own right does not share them."""
-    world = settled(dc(), AWS, a_service("direct", requiredRegions=["r1"]), a_service(cores=4, replicas=3)).applied()
-    made = {each.metadata.name: each.spec.labels for each in world.objects.values() if isinstance(each, LatticeCluster)}
+    world = settled(
+        dc(), AWS, a_service("direct", requiredRegions=["r1"]), a_service(cores=4, replicas=3)
+    ).applied()
+    made = {
+        each.metadata.name: each.spec.labels
+        for each in world.objects.values()
+        if isinstance(each, LatticeCluster)
+    }
     assert made == {"dc-001": {}, "aws-r1-001": {"lattice.dev/overflow-of": "dc"}, "aws-r1-002": {}}
 
 
@@ -130,7 +143,9 @@ def test_what_is_reserved_for_others_is_no_room_that_keeps_the_cloud_shut() -> N
     reservation = {"reserved": {"nodes": 2}, "reservedFor": [{"labelSelector": {"priority": "critical"}}]}
     overflow = {"enabled": True, "target": "aws", "trigger": {"capacityThreshold": 90}}
     static = a_static("dc", 10, 80, "320Gi", reservation=reservation, overflow=overflow)
-    world = a_world(a_class("m", 8, 32), static, a_cloud("aws", ["r1"]), a_service("api", replicas=80, cores=1, memory=1))
+    world = a_world(
+        a_class("m", 8, 32), static, a_cloud("aws", ["r1"]), a_service("api", replicas=80, cores=1, memory=1)
+    )
     fleet = settle(world).fleet
     counts = {fleet.offers[row].name: count for row, count in fleet.counts("default/api").items()}
     assert counts == {"dc": 64, "aws/r1": 16}

@@ -87,7 +87,9 @@ BUSY = a_service("busy", cores=4)
     pytest.param([a_pool(capacity={"maxNodes": 2}), a_policy(clusters={"minNodes": 3}), a_service()],
                  ["nodes: need 3 more, have 2 of 2, missing 1"], id="machines for a whole cluster"),
 ])  # fmt: skip
-def test_each_rule_alone_rejects_and_says_need_have_and_missing(objects: list[Kind], words: list[str]) -> None:
+def test_each_rule_alone_rejects_and_says_need_have_and_missing(
+    objects: list[Kind], words: list[str]
+) -> None:
     assert reasons(*objects) == words
 
 
@@ -113,7 +115,10 @@ def test_of_other_offers_too(objects: list[Kind], offer: str, words: list[str]) 
 
 
 def test_a_list_of_labels_matches_what_it_contains() -> None:
-    assert where(a_pool(labels={"tier": ["test", "production"]}), a_service(pools={"matchLabels": {"tier": "production"}})) == {"p1": 1}
+    assert where(
+        a_pool(labels={"tier": ["test", "production"]}),
+        a_service(pools={"matchLabels": {"tier": "production"}}),
+    ) == {"p1": 1}
 
 
 def test_words_are_compared_in_upper_or_lower_case() -> None:
@@ -133,7 +138,9 @@ def test_hard_rules_of_all_matching_policies_hold() -> None:
     both = [a_policy("a", compliance=["soc2"], selector={"env": "prod"}), a_policy("b", compliance=["gdpr"])]
     assert where(*pools, service, *both) == {"p3": 1}
     assert (
-        demand(*pools, service, *both, a_policy("c", compliance=["hipaa"], selector={"env": "test"})).requirements
+        demand(
+            *pools, service, *both, a_policy("c", compliance=["hipaa"], selector={"env": "test"})
+        ).requirements
         == demand(*pools, service, *both).requirements
     )
 
@@ -152,7 +159,9 @@ def test_the_largest_number_of_regions_counts() -> None:
     pytest.param([None, {"minNodes": 2}], (2, 20, 800_000), id="a policy that says nothing about clusters"),
 ])  # fmt: skip
 def test_cluster_rules_are_merged(policies: list[Any], rules: tuple[int, int, int]) -> None:
-    found = demand(a_service(), *(a_policy(f"p{number}", clusters=each) for number, each in enumerate(policies))).rules
+    found = demand(
+        a_service(), *(a_policy(f"p{number}", clusters=each) for number, each in enumerate(policies))
+    ).rules
     assert (found.min_nodes, found.max_nodes, found.packing) == rules
 
 
@@ -168,7 +177,9 @@ def test_contradictions_are_told_and_place_nothing(objects: list[Kind], problem:
 
 
 def preferring(*wishes: tuple[str, str, int]) -> LatticePlacementPolicy:
-    listed = [{"weight": weight, "preference": {"sortBy": sort, "order": order}} for sort, order, weight in wishes]
+    listed = [
+        {"weight": weight, "preference": {"sortBy": sort, "order": order}} for sort, order, weight in wishes
+    ]
     return made(LatticePlacementPolicy, "wishes", {"preferences": listed})
 
 
@@ -192,7 +203,9 @@ def test_preferences_rank_what_is_left(policy: list[Kind], offer: str) -> None:
 
 def test_preferences_of_all_policies_count() -> None:
     against = made(
-        LatticePlacementPolicy, "against", {"preferences": [{"weight": 100, "preference": {"sortBy": "cost", "order": "descending"}}]}
+        LatticePlacementPolicy,
+        "against",
+        {"preferences": [{"weight": 100, "preference": {"sortBy": "cost", "order": "descending"}}]},
     )
     assert where(*CHEAP, a_service(cores=4), preferring(("cost", "ascending", 10)), against) == {"p2": 1}
 
@@ -200,9 +213,13 @@ def test_preferences_of_all_policies_count() -> None:
 def test_where_the_preferred_order_does_not_fit_the_budgets_the_cheapest_does() -> None:
     """The dearest first takes the money that the second replica needs."""
     pool = a_pool(classes=["m", "dear"], budget=300)
-    assert where(a_class(), a_class("dear", 4, 16, 0.4), pool, a_service(cores=4, replicas=2), preferring(("cost", "descending", 1))) == {
-        "p1": 2
-    }
+    assert where(
+        a_class(),
+        a_class("dear", 4, 16, 0.4),
+        pool,
+        a_service(cores=4, replicas=2),
+        preferring(("cost", "descending", 1)),
+    ) == {"p1": 2}
 
 
 # --- regions ---
@@ -230,7 +247,12 @@ def test_regions_and_spread(objects: list[Kind], found: dict[str, int]) -> None:
     pytest.param("provider", 1, 5, id="one domain is always even"),
 ])  # fmt: skip
 def test_a_service_may_say_itself_how_it_is_spread(key: str, skew: int, most: int) -> None:
-    found = where(*THREE, a_service(replicas=5, spread=[{"topologyKey": key, "maxSkew": skew, "whenUnsatisfiable": "DoNotSchedule"}]))
+    found = where(
+        *THREE,
+        a_service(
+            replicas=5, spread=[{"topologyKey": key, "maxSkew": skew, "whenUnsatisfiable": "DoNotSchedule"}]
+        ),
+    )
     assert sum(found.values()) == 5
     assert max(found.values()) <= most
 
@@ -280,14 +302,27 @@ CALLS = {"dependencies": {"db": {"type": "service", "direction": "outbound"}}}
 def test_services_that_talk_go_near_one_another_without_any_limit(closed: list[str], offer: str) -> None:
     only = [each for each in ZONES if each.metadata.name not in closed]
     db = a_service("db", priority=9, cores=4, pools={"matchLabels": {"anchor": "yes"}})
-    anchored = a_pool("home", region="r1", zone="a", labels={"anchor": "yes"}, capacity={"maxNodes": 1 if "home" in closed else 9})
-    found = where(anchored, *(each for each in only if each.metadata.name != "home"), db, a_service(cores=4, **CALLS))
+    anchored = a_pool(
+        "home",
+        region="r1",
+        zone="a",
+        labels={"anchor": "yes"},
+        capacity={"maxNodes": 1 if "home" in closed else 9},
+    )
+    found = where(
+        anchored, *(each for each in only if each.metadata.name != "home"), db, a_service(cores=4, **CALLS)
+    )
     assert found == {offer: 1}
 
 
 def test_it_works_for_whoever_is_called_too() -> None:
     """api was there first; db, which it calls, comes to it."""
-    pools = [a_pool("p1", labels={"a": "b"}, classes=["dear"]), a_pool("p2"), a_class(), a_class("dear", price=0.9)]
+    pools = [
+        a_pool("p1", labels={"a": "b"}, classes=["dear"]),
+        a_pool("p2"),
+        a_class(),
+        a_class("dear", price=0.9),
+    ]
     start = settle(a_world(*pools, a_service(pools={"matchLabels": {"a": "b"}}, **CALLS))).applied()
     found = settle(start.having([a_service("db")])).where["default/db"]
     assert {offer for offer, _, _ in found} == {"p1"}
@@ -298,13 +333,18 @@ FAR = [a_pool("p1", region="us-east-1"), a_pool("p2", region="eu-west-1"), a_poo
 
 def test_latency_is_to_the_nearest_replica() -> None:
     db = a_service("db", requiredRegions=["us-east-1", "eu-west-1"])
-    found = where(*FAR, db, a_service(requiredRegions=["us-east-1", "eu-west-1"], latency={"db": {"maxMs": 5}}))
+    found = where(
+        *FAR, db, a_service(requiredRegions=["us-east-1", "eu-west-1"], latency={"db": {"maxMs": 5}})
+    )
     assert found == {"p1": 1, "p2": 1}
     assert where(*FAR, db, a_service(requiredRegions=["ap-south-1"], latency={"db": {"maxMs": 5}})) == {}
 
 
 def test_a_latency_may_be_measured_to_a_dependency_of_another_name() -> None:
-    service = a_service(latency={"store": {"maxMs": 5}}, dependencies={"store": {"type": "service", "direction": "outbound", "id": "db"}})
+    service = a_service(
+        latency={"store": {"maxMs": 5}},
+        dependencies={"store": {"type": "service", "direction": "outbound", "id": "db"}},
+    )
     assert where(*FAR, a_service("db", requiredRegions=["p3"]), service) == {"p3": 1}
 
 
@@ -365,5 +405,7 @@ def test_budgets(objects: list[Kind], count: int) -> None:
 def test_an_unknown_price_is_not_the_cheapest() -> None:
     pools = [a_class(), a_class("mystery", price=None), a_pool("p1", classes=["mystery"]), a_pool("p2")]
     assert where(*pools, a_service()) == {"p2": 1}
-    both = settle(a_world(a_class(), a_class("mystery", price=None), a_pool(classes=["m", "mystery"]), a_service()))
+    both = settle(
+        a_world(a_class(), a_class("mystery", price=None), a_pool(classes=["m", "mystery"]), a_service())
+    )
     assert both.clusters == {"p1-001": {"m": 1}}

@@ -55,7 +55,9 @@ def a_spilling(**overflow: Any) -> Kind:
         ),
     ],
 )
-def test_an_overflow_that_takes_nothing_says_why_in_words_and_numbers(overflow: dict[str, Any], reason: str, row: tuple[str, ...]) -> None:
+def test_an_overflow_that_takes_nothing_says_why_in_words_and_numbers(
+    overflow: dict[str, Any], reason: str, row: tuple[str, ...]
+) -> None:
     found = why(a_world(a_class(), a_spilling(**overflow), a_cloud(), THREE))
     assert found["reason"] == f"replica 3 of 3: 0 of 2 pools: 1 full; {reason}"
     assert grounds(found, "cloud/r1")[-1] == row
@@ -71,7 +73,9 @@ def test_an_overflow_that_takes_nothing_says_why_in_words_and_numbers(overflow: 
 def test_what_an_overflow_is_waited_for_with(is_enabled: bool, told: str) -> None:
     """An even spread keeps the second replica out of the data center, and its rule keeps the cloud shut."""
     even = a_policy(spreadConstraint={"topologyKey": "region", "maxSkew": 1})
-    world = a_world(a_class(), a_spilling(enabled=is_enabled), a_cloud(), even, a_service(cores=1, replicas=2))
+    world = a_world(
+        a_class(), a_spilling(enabled=is_enabled), a_cloud(), even, a_service(cores=1, replicas=2)
+    )
     assert why(world)["waits"] == [told]
 
 
@@ -79,17 +83,31 @@ def test_what_an_overflow_is_waited_for_with(is_enabled: bool, told: str) -> Non
 
 
 def test_a_closed_pool_says_what_closed_it_and_how_to_open_it() -> None:
-    foreign = {"provider": {"type": "aws", "region": "r1"}, "nodeClasses": ["m"], "budget": {"maxMonthlyCost": 100, "currency": "EUR"}}
+    foreign = {
+        "provider": {"type": "aws", "region": "r1"},
+        "nodeClasses": ["m"],
+        "budget": {"maxMonthlyCost": 100, "currency": "EUR"},
+    }
     found = why(a_world(made(LatticePool, "p1", foreign), a_service()))
     assert found["reason"] == "0 of 1 pool: 1 closed (state the budget in USD)"
-    assert grounds(found, "p1") == [("open", "an open pool", "budget is in EUR, prices are in USD", "state the budget in USD")]
+    assert grounds(found, "p1") == [
+        ("open", "an open pool", "budget is in EUR, prices are in USD", "state the budget in USD")
+    ]
 
 
 def test_pools_closed_for_different_causes_are_counted_apart() -> None:
     login = {"type": "aws", "region": "r1", "credentials": {"secretRef": "login"}}
     twin = made(LatticePool, "twin", {"provider": login, "nodeClasses": ["m"]})
-    foreign = made(LatticePool, "far", {"provider": {"type": "aws", "region": "r2"}, "nodeClasses": ["m"], "budget": {"currency": "EUR"}})
-    cloud = a_cloud("aaa", credentialsRef={"name": "login", "namespace": "lattice-system"}, regions={"r1": {"quotas": {"maxClusters": 0}}})
+    foreign = made(
+        LatticePool,
+        "far",
+        {"provider": {"type": "aws", "region": "r2"}, "nodeClasses": ["m"], "budget": {"currency": "EUR"}},
+    )
+    cloud = a_cloud(
+        "aaa",
+        credentialsRef={"name": "login", "namespace": "lattice-system"},
+        regions={"r1": {"quotas": {"maxClusters": 0}}},
+    )
     found = why(a_world(twin, foreign, cloud, a_service()))
     assert "1 closed (give it credentials of its own, or delete one of the two)" in found["reason"]
     assert "1 closed (state the budget in USD)" in found["reason"]
@@ -97,7 +115,10 @@ def test_pools_closed_for_different_causes_are_counted_apart() -> None:
 
 def test_a_provider_without_an_adapter_is_told_with_those_that_have_one() -> None:
     world = World({**a_world(a_pool(), a_service()).objects}, adapters=frozenset({"local", "manual"}))
-    assert why(world)["reason"] == "0 of 1 pool: 1 closed (name a provider of this server's --providers: local, manual)"
+    assert (
+        why(world)["reason"]
+        == "0 of 1 pool: 1 closed (name a provider of this server's --providers: local, manual)"
+    )
 
 
 # --- what is behind a dependency ---
@@ -113,14 +134,26 @@ TOGETHER = "wait for one another: they are placed together or not at all"
 @pytest.mark.parametrize(
     ("services", "told"),
     [
-        pytest.param(["a b", "b a ghost"], f"; ghost, which b needs, is not defined; a and b {TOGETHER}", id="behind a circle"),
-        pytest.param(["a b ghost", "b a"], f"; ghost is not defined; a and b {TOGETHER}", id="beside a circle"),
-        pytest.param(["a b", "b c", "c a ghost"], f"; ghost, which c needs, is not defined; a, b and c {TOGETHER}", id="a wider circle"),
+        pytest.param(
+            ["a b", "b a ghost"],
+            f"; ghost, which b needs, is not defined; a and b {TOGETHER}",
+            id="behind a circle",
+        ),
+        pytest.param(
+            ["a b ghost", "b a"], f"; ghost is not defined; a and b {TOGETHER}", id="beside a circle"
+        ),
+        pytest.param(
+            ["a b", "b c", "c a ghost"],
+            f"; ghost, which c needs, is not defined; a, b and c {TOGETHER}",
+            id="a wider circle",
+        ),
         pytest.param(["a b", "b ghost"], "; ghost, which b needs, is not defined", id="without a circle"),
         pytest.param(["a ghost"], "; ghost is not defined", id="its own"),
     ],
 )
-def test_an_undefined_dependency_and_the_circle_before_it_are_both_told(services: list[str], told: str) -> None:
+def test_an_undefined_dependency_and_the_circle_before_it_are_both_told(
+    services: list[str], told: str
+) -> None:
     world = a_world(a_pool(), *(needing(*each.split()) for each in services))
     reason = why(world, "default/a")["reason"]
     assert reason == f"0 of 1 pool: 1 waiting for {services[0].split()[1]}, which is not placed{told}"
@@ -137,8 +170,12 @@ def test_a_dependency_that_only_has_no_room_is_told_without_more() -> None:
 @pytest.mark.parametrize(
     ("asked", "services", "fix"),
     [
-        pytest.param("default/nope", ["api", "cache"], "there are default/api, default/cache", id="nothing like it"),
-        pytest.param("default/cahce", ["api", "cache"], "did you mean default/cache?", id="two letters changed places"),
+        pytest.param(
+            "default/nope", ["api", "cache"], "there are default/api, default/cache", id="nothing like it"
+        ),
+        pytest.param(
+            "default/cahce", ["api", "cache"], "did you mean default/cache?", id="two letters changed places"
+        ),
         pytest.param("shop/api", ["api", "cache"], "did you mean default/api?", id="in another namespace"),
         pytest.param("default/nope", ["api"], "there is default/api", id="the only one"),
         pytest.param("default/nope", [], "there are no services here", id="none at all"),
@@ -172,18 +209,27 @@ PLACES = [Place("us-east", "aws", "us-east-1"), Place("dc", "vsphere", "here", "
         pytest.param("", "rtt.csv", "is empty", id="nothing in it"),
         pytest.param("from,to,ms\n", "rtt.csv", "has no round trips, only their heads", id="only heads"),
         pytest.param(
-            "from,to,ms\nus-east,hall,3\nus-esat,hall,3\n", "rtt.csv line 3", '"us-esat" is no place that is offered', id="a typing error"
+            "from,to,ms\nus-east,hall,3\nus-esat,hall,3\n",
+            "rtt.csv line 3",
+            '"us-esat" is no place that is offered',
+            id="a typing error",
         ),
     ],
 )
-def test_a_latency_file_that_means_nothing_is_refused_with_its_line(lines: str, where: str, what: str) -> None:
+def test_a_latency_file_that_means_nothing_is_refused_with_its_line(
+    lines: str, where: str, what: str
+) -> None:
     with pytest.raises(Invalid) as refused:
         demand_places(lines, "rtt.csv", PLACES)
     assert (refused.value.where, refused.value.what) == (where, what)
 
 
 def test_places_by_any_of_their_names_and_regions_that_nobody_uses_are_known() -> None:
-    demand_places("from,to,ms\nus-east,dc,3\naws-us-east-1,hall,4\nus-east-1,here,5\neu-west-1,gcp-us-central1,90\n", "rtt.csv", PLACES)
+    demand_places(
+        "from,to,ms\nus-east,dc,3\naws-us-east-1,hall,4\nus-east-1,here,5\neu-west-1,gcp-us-central1,90\n",
+        "rtt.csv",
+        PLACES,
+    )
 
 
 # --- what is declared otherwise ---
@@ -191,7 +237,11 @@ def test_places_by_any_of_their_names_and_regions_that_nobody_uses_are_known() -
 
 def declared(document: Document) -> list[tuple[str, str, list[tuple[str, Any, Any]]]]:
     return [
-        (each["mark"], each["name"], [(part["path"], part["before"], part["after"]) for part in each["fields"]])
+        (
+            each["mark"],
+            each["name"],
+            [(part["path"], part["before"], part["after"]) for part in each["fields"]],
+        )
         for each in document["declared"]
     ]
 
@@ -199,14 +249,20 @@ def declared(document: Document) -> list[tuple[str, str, list[tuple[str, Any, An
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        pytest.param(a_pool(budget=700), ("~", "p1", [("spec.budget.maxMonthlyCost", 600, 700)]), id="a budget"),
         pytest.param(
-            a_service(labels={"team": "a"}), ("~", "api", [("metadata.labels.team", None, "a")]), id="a label that no rule looks at"
+            a_pool(budget=700), ("~", "p1", [("spec.budget.maxMonthlyCost", 600, 700)]), id="a budget"
+        ),
+        pytest.param(
+            a_service(labels={"team": "a"}),
+            ("~", "api", [("metadata.labels.team", None, "a")]),
+            id="a label that no rule looks at",
         ),
         pytest.param(a_class("spare"), ("+", "spare", []), id="a class that nobody offers"),
     ],
 )
-def test_what_is_declared_otherwise_is_a_change_though_nothing_moves(change: Kind, told: tuple[str, str, list[Any]]) -> None:
+def test_what_is_declared_otherwise_is_a_change_though_nothing_moves(
+    change: Kind, told: tuple[str, str, list[Any]]
+) -> None:
     world = a_world(a_class(), a_pool(budget=600), a_service())
     found = answer({"ask": "plan"}, world, [change])
     assert declared(found) == [told]
@@ -226,7 +282,9 @@ def test_what_is_deleted_without_an_effect_is_a_change() -> None:
 
 
 @pytest.mark.parametrize(
-    "ask", [{"ask": "plan"}, {"ask": "optimise"}, {"ask": "whatif", "priceMillionths": 1_100_000}], ids=lambda each: each["ask"]
+    "ask",
+    [{"ask": "plan"}, {"ask": "optimise"}, {"ask": "whatif", "priceMillionths": 1_100_000}],
+    ids=lambda each: each["ask"],
 )
 def test_what_is_paid_now_is_the_same_whatever_is_asked(ask: dict[str, Any]) -> None:
     """Nothing is there yet, of what is declared or of what the manifests add."""
@@ -250,7 +308,9 @@ def test_many_replicas_are_told_with_thousands() -> None:
 def test_a_month_that_is_counted_is_named_in_the_plan() -> None:
     world = a_world(a_pool(budget=200), a_service())
     assert answer({"ask": "plan"}, world)["month"] is None
-    assert answer({"ask": "plan"}, replace(world, now=datetime(2026, 11, 16, tzinfo=UTC)))["month"] == "2026-11"
+    assert (
+        answer({"ask": "plan"}, replace(world, now=datetime(2026, 11, 16, tzinfo=UTC)))["month"] == "2026-11"
+    )
 
 
 def test_a_plan_that_lost_replicas_says_so_in_a_sentence() -> None:

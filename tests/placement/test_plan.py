@@ -122,8 +122,16 @@ def test_what_is_known_from_counts_alone_keeps_every_replica_and_every_dollar(nu
 def test_a_plan_tells_what_is_new_grown_and_gone() -> None:
     world = a_world(a_pool(), a_service("api", replicas=3), a_service("old", cores=3))
     start = settle(world).applied()
-    made = plan(start, [a_service("api", replicas=8), a_service("web", cores=4)], [("LatticeService", "default", "old")])
-    assert {each.name: each.mark for each in made.services} == {"default/api": "~", "default/web": "+", "default/old": "-"}
+    made = plan(
+        start,
+        [a_service("api", replicas=8), a_service("web", cores=4)],
+        [("LatticeService", "default", "old")],
+    )
+    assert {each.name: each.mark for each in made.services} == {
+        "default/api": "~",
+        "default/web": "+",
+        "default/old": "-",
+    }
     assert made.total[0] < made.total[1]
     assert made.rates["p1"] == made.total
     assert made.is_feasible
@@ -145,7 +153,9 @@ CERTIFIED = {"compliance": ["soc2"]}
                  [a_policy(compliance=["soc2"])], {("p2", "p2-001", "dear"): 1},
                  id="a policy that asks for more"),
 ])  # fmt: skip
-def test_a_healthy_replica_is_not_stopped_but_would_move(before: list[Any], changed: list[Any], moving: dict[Any, int] | None) -> None:
+def test_a_healthy_replica_is_not_stopped_but_would_move(
+    before: list[Any], changed: list[Any], moving: dict[Any, int] | None
+) -> None:
     made = plan(settle(a_world(*before)).applied(), changed)
     assert not made.services
     assert [each.to for each in made.would_move] == [moving]
@@ -175,7 +185,13 @@ def test_the_id_is_of_the_manifests_and_of_the_result() -> None:
     one, same_again = plan(world, [a_service()]), plan(world, [a_service()])
     assert one.id == same_again.id
     assert plan(world, [a_service(replicas=2)]).id != one.id
-    assert plan(world.having([a_pool("p1", capacity={"maxNodes": 0}), a_pool("p2", capacity={"maxNodes": 0})]), [a_service()]).id != one.id
+    assert (
+        plan(
+            world.having([a_pool("p1", capacity={"maxNodes": 0}), a_pool("p2", capacity={"maxNodes": 0})]),
+            [a_service()],
+        ).id
+        != one.id
+    )
 
 
 def test_what_was_waiting_before_is_not_the_changes_doing() -> None:
@@ -187,21 +203,33 @@ def test_what_was_waiting_before_is_not_the_changes_doing() -> None:
 def test_an_infeasible_service_is_listed_with_what_it_has() -> None:
     made = plan(a_world(a_pool(capacity={"maxNodes": 1})), [a_service(replicas=6)])
     assert made.unplaced == ("default/api",)
-    assert [(each.mark, sum(each.after.values()), each.is_placed) for each in made.services] == [("+", 4, False)]
+    assert [(each.mark, sum(each.after.values()), each.is_placed) for each in made.services] == [
+        ("+", 4, False)
+    ]
 
 
 def test_machines_of_a_deleted_service_go() -> None:
-    made = plan(settle(a_world(a_pool(), a_service(cores=4, replicas=3))).applied(), [], [("LatticeService", "default", "api")])
+    made = plan(
+        settle(a_world(a_pool(), a_service(cores=4, replicas=3))).applied(),
+        [],
+        [("LatticeService", "default", "api")],
+    )
     assert [(each.mark, dict(each.before)) for each in made.clusters] == [("-", {"m": 3})]
     assert made.total == (600_000, 0)
     assert not any(isinstance(each, LatticeCluster) for each in ends(made)[1].applied().objects.values())
 
 
 def test_replicas_that_ask_for_more_than_their_machine_has_go_to_others() -> None:
-    start = settle(a_world(a_class("s", 2, 8, 0.1), a_class(), a_pool(classes=["s", "m"]), a_service(cores=2, replicas=2))).applied()
+    start = settle(
+        a_world(
+            a_class("s", 2, 8, 0.1), a_class(), a_pool(classes=["s", "m"]), a_service(cores=2, replicas=2)
+        )
+    ).applied()
     made = plan(start, [a_service(cores=3, replicas=2)])
     assert [(dict(each.before), dict(each.after)) for each in made.clusters] == [({"s": 2}, {"m": 2})]
-    assert [(each.mark, each.cost_before, each.cost_after) for each in made.services] == [("~", 200_000, 400_000)]
+    assert [(each.mark, each.cost_before, each.cost_after) for each in made.services] == [
+        ("~", 200_000, 400_000)
+    ]
     assert is_kept(made)
 
 
@@ -212,7 +240,12 @@ def test_those_that_still_fit_stay() -> None:
 
 def test_a_late_service_may_open_an_overflow_for_an_early_one() -> None:
     """a looks while the data center is half full, z fills it: one settling is enough all the same."""
-    dc = a_static(nodes=2, cores=8, memory="32Gi", overflow={"enabled": True, "target": "cloud", "trigger": {"capacityThreshold": 80}})
+    dc = a_static(
+        nodes=2,
+        cores=8,
+        memory="32Gi",
+        overflow={"enabled": True, "target": "cloud", "trigger": {"capacityThreshold": 80}},
+    )
     world = a_world(dc, a_cloud(), a_service("a", cores=3, replicas=3), a_service("z", cores=1))
     settled = settle(world)
     assert not settled.unplaced
@@ -222,13 +255,21 @@ def test_a_late_service_may_open_an_overflow_for_an_early_one() -> None:
 def test_whose_cost_changes_is_listed_and_everything_adds_up() -> None:
     world = settle(a_world(a_class("m", 4, 16, 0.2), a_pool(), a_service("a"))).applied()
     found = plan(world, [a_class("m", 4, 16, 0.4)])
-    assert [(each.name, each.cost_before, each.cost_after) for each in found.services] == [("default/a", 200_000, 400_000)]
+    assert [(each.name, each.cost_before, each.cost_after) for each in found.services] == [
+        ("default/a", 200_000, 400_000)
+    ]
     beside = plan(world, [a_service("b")])
-    assert sum(each.cost_after - each.cost_before for each in beside.services) == beside.total[1] - beside.total[0] == 0
+    assert (
+        sum(each.cost_after - each.cost_before for each in beside.services)
+        == beside.total[1] - beside.total[0]
+        == 0
+    )
 
 
 def test_a_limit_below_what_is_in_use_is_a_risk_and_no_silent_nothing() -> None:
     world = settle(a_world(a_class(), a_pool("p1"), a_service("a", replicas=2, cores=4))).applied()
     found = plan(world, [a_pool("p1", capacity={"maxNodes": 0})])
     assert not found.is_empty
-    assert found.risks == ("p1 has more nodes in use (2) than it may (0): nothing is removed, nothing more is made",)
+    assert found.risks == (
+        "p1 has more nodes in use (2) than it may (0): nothing is removed, nothing more is made",
+    )

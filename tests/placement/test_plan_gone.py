@@ -32,7 +32,9 @@ GONE = [
 
 
 @pytest.mark.parametrize(("supply", "gone", "where", "rate"), GONE)
-def test_what_runs_there_stays_and_would_move(supply: list[Kind], gone: Key, where: dict[tuple[str, str, str], int], rate: int) -> None:
+def test_what_runs_there_stays_and_would_move(
+    supply: list[Kind], gone: Key, where: dict[tuple[str, str, str], int], rate: int
+) -> None:
     before = running(*supply, a_service(replicas=2))
     made = plan(before, [a_pool("p2", classes=["l"]), a_class("l", 8, 32, 0.4)], [gone])
     assert made.services == made.clusters == made.unplaced == ()

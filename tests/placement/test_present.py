@@ -22,13 +22,28 @@ def a_yard(nodes: list[tuple[int, bool]], replicas: int) -> World:
     """One cluster whose nodes have so many cores, and are ready or not; and a service placed there."""
     service = a_service(replicas=replicas)
     placed = [{"pool": "p1", "cluster": "p1-001", "node": "m", "replicas": replicas}]
-    cluster = made(LatticeCluster, "p1-001", {"pool": "p1", "provider": "aws", "region": "p1-1", "nodes": {"m": len(nodes)}})
-    found = [made(LatticeNode, f"n{number}", {"cluster": "p1-001", "nodeClass": "m"}) for number in range(len(nodes))]
+    cluster = made(
+        LatticeCluster,
+        "p1-001",
+        {"pool": "p1", "provider": "aws", "region": "p1-1", "nodes": {"m": len(nodes)}},
+    )
+    found = [
+        made(LatticeNode, f"n{number}", {"cluster": "p1-001", "nodeClass": "m"})
+        for number in range(len(nodes))
+    ]
     ready = [
-        _with(node, {"allocatable": {"cpu": 1000 * cores, "memory": 64 << 30}, "conditions": [{"type": "Ready", "status": str(is_ready)}]})
+        _with(
+            node,
+            {
+                "allocatable": {"cpu": 1000 * cores, "memory": 64 << 30},
+                "conditions": [{"type": "Ready", "status": str(is_ready)}],
+            },
+        )
         for node, (cores, is_ready) in zip(found, nodes, strict=True)
     ]
-    return a_world(a_class(cores=8, memory=64), a_pool(), cluster, *ready, _with(service, {"placements": placed}))
+    return a_world(
+        a_class(cores=8, memory=64), a_pool(), cluster, *ready, _with(service, {"placements": placed})
+    )
 
 
 def _with(obj: K, status: dict[str, object]) -> K:
@@ -46,10 +61,19 @@ def plainly(fleet: Fleet, world: World) -> None:
 
 
 @EXAMPLES
-@given(nodes=st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=8), replicas=st.integers(1, 30))
-def test_replicas_that_are_not_bound_are_counted_where_they_would_go(nodes: list[tuple[int, bool]], replicas: int) -> None:
+@given(
+    nodes=st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=8),
+    replicas=st.integers(1, 30),
+)
+def test_replicas_that_are_not_bound_are_counted_where_they_would_go(
+    nodes: list[tuple[int, bool]], replicas: int
+) -> None:
     world = a_yard(nodes, replicas)
     guessed = world.fleet()
-    expected = World({key: each for key, each in world.objects.items() if key[0] != "LatticeService"}, world.book).fleet()
+    expected = World(
+        {key: each for key, each in world.objects.items() if key[0] != "LatticeService"}, world.book
+    ).fleet()
     plainly(expected, world)
-    assert [seat.machine for seat in guessed.seats["default/api"]] == [seat.machine for seat in expected.seats["default/api"]]
+    assert [seat.machine for seat in guessed.seats["default/api"]] == [
+        seat.machine for seat in expected.seats["default/api"]
+    ]

@@ -22,7 +22,12 @@ def a_class(cost: dict[str, str] | None = None, **types: str) -> LatticeNodeClas
         providers={provider: ClassOnProvider(instance_type=name) for provider, name in types.items()},
         cost_per_hour={provider: Decimal(dollars) for provider, dollars in (cost or {}).items()},
     )
-    return LatticeNodeClass(api_version="lattice.dev/v1alpha1", kind="LatticeNodeClass", metadata=Metadata(name="medium"), spec=spec)
+    return LatticeNodeClass(
+        api_version="lattice.dev/v1alpha1",
+        kind="LatticeNodeClass",
+        metadata=Metadata(name="medium"),
+        spec=spec,
+    )
 
 
 def micros_in(book: PriceBook, provider: str, name: str, region: str) -> int | None:
@@ -40,7 +45,10 @@ def micros_in(book: PriceBook, provider: str, name: str, region: str) -> int | N
             id="the class's own price wins over the table",
         ),
         pytest.param(
-            a_class({"aws": "0"}, aws="m5.xlarge"), "aws", Price(0, "costPerHour of class medium"), id="a declared 0 is free, not absent"
+            a_class({"aws": "0"}, aws="m5.xlarge"),
+            "aws",
+            Price(0, "costPerHour of class medium"),
+            id="a declared 0 is free, not absent",
         ),
         pytest.param(
             a_class({"gcp": "0.15"}, aws="m5.xlarge"),
@@ -48,9 +56,13 @@ def micros_in(book: PriceBook, provider: str, name: str, region: str) -> int | N
             Price(192_000, "built-in table", AS_OF),
             id="a price on another provider does not count",
         ),
-        pytest.param(a_class(aws="x9.gigantic"), "aws", None, id="a type that nobody lists has no known price"),
+        pytest.param(
+            a_class(aws="x9.gigantic"), "aws", None, id="a type that nobody lists has no known price"
+        ),
         pytest.param(a_class(aws=""), "aws", None, id="a class without a machine type has no known price"),
-        pytest.param(a_class(aws="m5.xlarge"), "gcp", None, id="a class that is not available there has no known price"),
+        pytest.param(
+            a_class(aws="m5.xlarge"), "gcp", None, id="a class that is not available there has no known price"
+        ),
     ],
 )
 def test_the_price_of_a_class(node_class: LatticeNodeClass, provider: str, price: Price | None) -> None:
@@ -61,15 +73,39 @@ def test_the_price_of_a_class(node_class: LatticeNodeClass, provider: str, price
     ("provider", "name", "region", "micros", "size"),
     [
         pytest.param("aws", "m5.xlarge", "us-east-1", 192_000, (4000, 16 * GIB), id="m5.xlarge in Virginia"),
-        pytest.param("aws", "r6i.4xlarge", "us-east-1", 1_008_000, (16000, 128 * GIB), id="a price above a dollar"),
-        pytest.param("gcp", "e2-standard-4", "us-central1", 134_020, (4000, 16 * GIB), id="gcp prices have five decimals"),
-        pytest.param("azure", "standard_d4s_v5", "EastUS", 192_000, (4000, 16 * GIB), id="case does not matter"),
-        pytest.param("aws", "c6i.large", "me-central-1", None, (2000, 4 * GIB), id="a type without a price in one region"),
-        pytest.param("aws", "m5.xlarge", "mars-1", None, (4000, 16 * GIB), id="a region that is not in the table"),
-        pytest.param("proxmox", "m5.xlarge", "us-east-1", None, None, id="a provider that is not in the table"),
+        pytest.param(
+            "aws", "r6i.4xlarge", "us-east-1", 1_008_000, (16000, 128 * GIB), id="a price above a dollar"
+        ),
+        pytest.param(
+            "gcp",
+            "e2-standard-4",
+            "us-central1",
+            134_020,
+            (4000, 16 * GIB),
+            id="gcp prices have five decimals",
+        ),
+        pytest.param(
+            "azure", "standard_d4s_v5", "EastUS", 192_000, (4000, 16 * GIB), id="case does not matter"
+        ),
+        pytest.param(
+            "aws",
+            "c6i.large",
+            "me-central-1",
+            None,
+            (2000, 4 * GIB),
+            id="a type without a price in one region",
+        ),
+        pytest.param(
+            "aws", "m5.xlarge", "mars-1", None, (4000, 16 * GIB), id="a region that is not in the table"
+        ),
+        pytest.param(
+            "proxmox", "m5.xlarge", "us-east-1", None, None, id="a provider that is not in the table"
+        ),
     ],
 )
-def test_the_built_in_table(provider: str, name: str, region: str, micros: int | None, size: tuple[int, int] | None) -> None:
+def test_the_built_in_table(
+    provider: str, name: str, region: str, micros: int | None, size: tuple[int, int] | None
+) -> None:
     assert micros_in(PriceBook.builtin(), provider, name, region) == micros
     assert listed_size(provider, name) == size
 
@@ -89,7 +125,9 @@ OURS = "provider,region,instance_type,usd_per_hour\n"
 @pytest.mark.parametrize(
     ("text", "source", "provider", "micros"),
     [
-        pytest.param(OURS + "aws,us-east-1,m5.xlarge,0.15\n", "prices.csv", "", 150_000, id="our own columns"),
+        pytest.param(
+            OURS + "aws,us-east-1,m5.xlarge,0.15\n", "prices.csv", "", 150_000, id="our own columns"
+        ),
         pytest.param(
             "usd_per_hour,Instance_Type,REGION,provider\n0.15,m5.xlarge,us-east-1,AWS\n",
             "prices.csv",
@@ -112,7 +150,11 @@ OURS = "provider,region,instance_type,usd_per_hour\n"
             id="the provider is in the file's name",
         ),
         pytest.param(
-            OURS + ",us-east-1,m5.xlarge,1.5e-1\n", "aws.csv", "", 150_000, id="an empty provider cell falls back to the file's name"
+            OURS + ",us-east-1,m5.xlarge,1.5e-1\n",
+            "aws.csv",
+            "",
+            150_000,
+            id="an empty provider cell falls back to the file's name",
         ),
         pytest.param(
             "\ufeff" + OURS.replace("\n", "\r\n") + '\r\n"aws", us-east-1 ,m5.xlarge,"0.15"\r\n',
@@ -128,7 +170,13 @@ OURS = "provider,region,instance_type,usd_per_hour\n"
             150_000,
             id="the same price twice is no contradiction",
         ),
-        pytest.param(OURS + "aws,us-east-1,m5.xlarge,0.1234565\n", "p.csv", "", 123_457, id="half a micro-dollar rounds up"),
+        pytest.param(
+            OURS + "aws,us-east-1,m5.xlarge,0.1234565\n",
+            "p.csv",
+            "",
+            123_457,
+            id="half a micro-dollar rounds up",
+        ),
         pytest.param(
             OURS + "aws,us-east-1,m5.xlarge,0.12345649999999999999999999999999999999\n",
             "p.csv",
@@ -136,10 +184,17 @@ OURS = "provider,region,instance_type,usd_per_hour\n"
             123_456,
             id="more digits than a double has, rounded once",
         ),
-        pytest.param(OURS + "aws,us-west-2,m5.xlarge,0.15\n", "p.csv", "", 192_000, id="rows that are not in the file stay as they were"),
+        pytest.param(
+            OURS + "aws,us-west-2,m5.xlarge,0.15\n",
+            "p.csv",
+            "",
+            192_000,
+            id="rows that are not in the file stay as they were",
+        ),
         pytest.param(OURS, "p.csv", "", 192_000, id="a file without rows changes nothing"),
         pytest.param(
-            SKYPILOT + "m5.xlarge,,,4,16,,0.16,0.07,us-east-1,us-east-1a\nm5.xlarge,,,4,16,,0.15,0.07,us-east-1,us-east-1b\n",
+            SKYPILOT
+            + "m5.xlarge,,,4,16,,0.16,0.07,us-east-1,us-east-1a\nm5.xlarge,,,4,16,,0.15,0.07,us-east-1,us-east-1b\n",
             "vms.csv",
             "aws",
             150_000,
@@ -172,10 +227,14 @@ def test_a_file_overrides_the_table(text: str, source: str, provider: str, micro
     book = PriceBook.builtin().with_csv(text, source, "2026-01-31", provider=provider)
     price = book.listed("aws", "m5.xlarge", "us-east-1")
     assert price in (Price(micros, source, "2026-01-31"), Price(micros, "built-in table", AS_OF))
-    assert micros_in(PriceBook.builtin(), "aws", "m5.xlarge", "us-east-1") == 192_000, "the book below must not change"
+    assert micros_in(PriceBook.builtin(), "aws", "m5.xlarge", "us-east-1") == 192_000, (
+        "the book below must not change"
+    )
 
 
-def test_skypilot_lists_gcp_accelerator_machines_without_their_accelerators_so_their_price_stays_unknown() -> None:
+def test_skypilot_lists_gcp_accelerator_machines_without_their_accelerators_so_their_price_stays_unknown() -> (
+    None
+):
     text = (
         SKYPILOT
         + "a2-highgpu-1g,,,12,85,,0.739,0.37,us-central1,us-central1-a\nc4a-standard-4,,,4,16,,0.18,0.07,us-central1,us-central1-a\n"
@@ -186,7 +245,9 @@ def test_skypilot_lists_gcp_accelerator_machines_without_their_accelerators_so_t
 
 
 def test_the_last_file_wins() -> None:
-    book = EMPTY.with_csv(OURS + "aws,r,m,1\naws,r,n,1\n", "one.csv").with_csv(OURS + "aws,r,m,2\n", "two.csv")
+    book = EMPTY.with_csv(OURS + "aws,r,m,1\naws,r,n,1\n", "one.csv").with_csv(
+        OURS + "aws,r,m,2\n", "two.csv"
+    )
     assert book.listed("aws", "m", "r") == Price(2_000_000, "two.csv")
     assert book.listed("aws", "n", "r") == Price(1_000_000, "one.csv")
 
@@ -195,12 +256,24 @@ def test_the_last_file_wins() -> None:
     ("text", "message"),
     [
         pytest.param(
-            "", "prices.csv line 1: has no column region and no column instance_type and no column usd_per_hour", id="an empty file"
+            "",
+            "prices.csv line 1: has no column region and no column instance_type and no column usd_per_hour",
+            id="an empty file",
         ),
-        pytest.param("provider,region,instance_type\n", "prices.csv line 1: has no column usd_per_hour", id="our form without a price"),
-        pytest.param("InstanceType,Price\n", "prices.csv line 1: has no column region", id="SkyPilot's form without a region"),
         pytest.param(
-            "region,region,instance_type,usd_per_hour\n", 'prices.csv line 1: has column "region" more than once', id="a column twice"
+            "provider,region,instance_type\n",
+            "prices.csv line 1: has no column usd_per_hour",
+            id="our form without a price",
+        ),
+        pytest.param(
+            "InstanceType,Price\n",
+            "prices.csv line 1: has no column region",
+            id="SkyPilot's form without a region",
+        ),
+        pytest.param(
+            "region,region,instance_type,usd_per_hour\n",
+            'prices.csv line 1: has column "region" more than once',
+            id="a column twice",
         ),
         pytest.param(
             OURS + "aws,r,m,1\naws,r,n,-0.1\n",
@@ -208,7 +281,9 @@ def test_the_last_file_wins() -> None:
             id="a negative price",
         ),
         pytest.param(
-            OURS + "aws,r,m,NaN\n", 'prices.csv line 2: usd_per_hour must be a number from 0 to 1,000,000,000, got "NaN"', id="not a number"
+            OURS + "aws,r,m,NaN\n",
+            'prices.csv line 2: usd_per_hour must be a number from 0 to 1,000,000,000, got "NaN"',
+            id="not a number",
         ),
         pytest.param(OURS + "aws,r,m,inf\n", 'got "inf"', id="infinite"),
         pytest.param(OURS + "aws,r,m,1e999\n", 'got "1e999"', id="finite, but beyond all money"),
@@ -216,19 +291,31 @@ def test_the_last_file_wins() -> None:
         pytest.param(OURS + "aws,r,m,$1\n", 'got "$1"', id="a currency sign"),
         pytest.param(OURS + "aws,r,m,1_0\n", 'got "1_0"', id="digits grouped as in Python"),
         pytest.param(OURS + "aws,r,m,٣\n", 'got "٣"', id="digits of another script"),
-        pytest.param(OURS + "aws,r,m,\n", 'line 2: usd_per_hour must be a number from 0 to 1,000,000,000, got ""', id="no price"),
+        pytest.param(
+            OURS + "aws,r,m,\n",
+            'line 2: usd_per_hour must be a number from 0 to 1,000,000,000, got ""',
+            id="no price",
+        ),
         pytest.param(OURS + "aws,r,m\n", 'got ""', id="a line that is too short"),
-        pytest.param(OURS + "aws,r,m,1,2\n", "prices.csv line 2: has 5 cells, but the header has 4", id="a line that is too long"),
+        pytest.param(
+            OURS + "aws,r,m,1,2\n",
+            "prices.csv line 2: has 5 cells, but the header has 4",
+            id="a line that is too long",
+        ),
         pytest.param(OURS + "aws,,m,1\n", "prices.csv line 2: region is empty", id="an empty region"),
         pytest.param(
-            SKYPILOT + "m5.large,,,2,8,,0.1,,,zone\n", "prices.csv line 2: region is empty", id="an empty region in SkyPilot's form"
+            SKYPILOT + "m5.large,,,2,8,,0.1,,,zone\n",
+            "prices.csv line 2: region is empty",
+            id="an empty region in SkyPilot's form",
         ),
         pytest.param(
             SKYPILOT + "m5.large,,,2,8,,cheap,,r,zone\n",
             'prices.csv line 2: price must be a number from 0 to 1,000,000,000, got "cheap"',
             id="a word for a price",
         ),
-        pytest.param(OURS + "aws,r,,1\n", "prices.csv line 2: instance_type is empty", id="an empty machine type"),
+        pytest.param(
+            OURS + "aws,r,,1\n", "prices.csv line 2: instance_type is empty", id="an empty machine type"
+        ),
         pytest.param(
             OURS + "aws,r,m,1\n\naws,R,m,2\n",
             "prices.csv line 4: gives another price than prices.csv line 2 for the same machine",
@@ -252,12 +339,20 @@ def test_a_wrong_file_is_refused_with_its_line(text: str, message: str) -> None:
 def test_a_scale_holds_for_listed_and_declared_prices_and_says_so() -> None:
     dearer = PriceBook.builtin().scaled(1_200_000)
     assert dearer.listed("aws", "m5.xlarge", "us-east-1") == Price(230_400, "built-in table × 1.2", AS_OF)
-    assert price_of(a_class({"aws": "0.0000125"}), "aws", "anywhere", dearer) == Price(16, "costPerHour of class medium × 1.2")
-    assert dearer.with_csv(OURS + "aws,r,m,1\n", "p.csv").listed("aws", "m", "r") == Price(1_200_000, "p.csv × 1.2")
+    assert price_of(a_class({"aws": "0.0000125"}), "aws", "anywhere", dearer) == Price(
+        16, "costPerHour of class medium × 1.2"
+    )
+    assert dearer.with_csv(OURS + "aws,r,m,1\n", "p.csv").listed("aws", "m", "r") == Price(
+        1_200_000, "p.csv × 1.2"
+    )
 
 
 @pytest.mark.parametrize(
-    "millionths", [pytest.param(-1, id="prices do not turn negative"), pytest.param(1_000_000_001, id="nor a thousand times higher")]
+    "millionths",
+    [
+        pytest.param(-1, id="prices do not turn negative"),
+        pytest.param(1_000_000_001, id="nor a thousand times higher"),
+    ],
 )
 def test_a_scale_out_of_range_is_refused(millionths: int) -> None:
     with pytest.raises(Invalid, match="prices can be multiplied by 0 to 1000"):
@@ -267,18 +362,32 @@ def test_a_scale_out_of_range_is_refused(millionths: int) -> None:
 @given(micros=st.integers(0, 10**15), millionths=st.integers(0, 10**9))
 def test_scaling_rounds_half_up_as_decimals_do(micros: int, millionths: int) -> None:
     scaled = EMPTY.scaled(millionths).applied(Price(micros, "test")).micros
-    assert scaled == int((Decimal(micros) * Decimal(millionths) / 10**6).quantize(Decimal(1), rounding=ROUND_HALF_UP))
+    assert scaled == int(
+        (Decimal(micros) * Decimal(millionths) / 10**6).quantize(Decimal(1), rounding=ROUND_HALF_UP)
+    )
     assert scaled < 1 << 63
 
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["aws", "gcp"]), st.sampled_from("rst"), st.sampled_from("mn"), st.integers(0, 10**12)),
+        st.tuples(
+            st.sampled_from(["aws", "gcp"]),
+            st.sampled_from("rst"),
+            st.sampled_from("mn"),
+            st.integers(0, 10**12),
+        ),
         unique_by=lambda row: row[:3],
     )
 )
-def test_the_order_of_rows_does_not_matter_and_every_row_is_found(rows: list[tuple[str, str, str, int]]) -> None:
-    lines = [f"{provider},{region},{name},{Decimal(micros).scaleb(-6):f}" for provider, region, name, micros in rows]
+def test_the_order_of_rows_does_not_matter_and_every_row_is_found(
+    rows: list[tuple[str, str, str, int]],
+) -> None:
+    lines = [
+        f"{provider},{region},{name},{Decimal(micros).scaleb(-6):f}"
+        for provider, region, name, micros in rows
+    ]
     book = EMPTY.with_csv(OURS + "\n".join(lines), "p.csv")
     assert book == EMPTY.with_csv(OURS + "\n".join(reversed(lines)), "p.csv")
-    assert [micros_in(book, provider, name, region) for provider, region, name, _ in rows] == [micros for *_, micros in rows]
+    assert [micros_in(book, provider, name, region) for provider, region, name, _ in rows] == [
+        micros for *_, micros in rows
+    ]

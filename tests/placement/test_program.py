@@ -49,7 +49,10 @@ def true_optimum(program: Program) -> int | None:
     """The least total over every assignment; None if none keeps the rules."""
     sources = {source.name: source for source in program.sources}
     models = {(source.name, model.name): model for source in program.sources for model in source.models}
-    options = [[spots for spots in every_spread(load, models) if rules_hold(load, spots, sources)] for load in program.loads]
+    options = [
+        [spots for spots in every_spread(load, models) if rules_hold(load, spots, sources)]
+        for load in program.loads
+    ]
     totals = (total_of(program, sources, models, choice) for choice in itertools.product(*options))
     return min((total for total in totals if total is not None), default=None)
 
@@ -58,7 +61,8 @@ def every_spread(load, models):
     able = [
         key
         for key in sorted(models)
-        if key[1] in load.serves.get(key[0], ()) and all(n <= s for n, s in zip(load.needs, models[key].size, strict=True))
+        if key[1] in load.serves.get(key[0], ())
+        and all(n <= s for n, s in zip(load.needs, models[key].size, strict=True))
     ]
     return [Counter(spots) for spots in itertools.combinations_with_replacement(able, load.replicas)]
 
@@ -77,7 +81,10 @@ def rules_hold(load, spots, sources) -> bool:
 
 def near_enough(loads, choice) -> bool:
     """Beside every replica of one that has to be near, a replica of the other."""
-    where = {load.name: {source for (source, _), count in spots.items() if count} for load, spots in zip(loads, choice, strict=True)}
+    where = {
+        load.name: {source for (source, _), count in spots.items() if count}
+        for load, spots in zip(loads, choice, strict=True)
+    }
     return all(
         any(other in near.within[source] for other in where[near.load])
         for load in loads
@@ -92,10 +99,13 @@ def moved(load, spots, program) -> int:
         (s.name, m.name)
         for s in program.sources
         for m in s.models
-        if m.name in load.serves.get(s.name, ()) and all(n <= z for n, z in zip(load.needs, m.size, strict=True))
+        if m.name in load.serves.get(s.name, ())
+        and all(n <= z for n, z in zip(load.needs, m.size, strict=True))
     }
     stay = {key: count for key, count in load.current.items() if key in able}
-    return max(0, sum(max(0, n - spots[key]) for key, n in stay.items()) - max(0, sum(stay.values()) - load.replicas))
+    return max(
+        0, sum(max(0, n - spots[key]) for key, n in stay.items()) - max(0, sum(stay.values()) - load.replicas)
+    )
 
 
 def total_of(program, sources, models, choice) -> int | None:
@@ -103,13 +113,27 @@ def total_of(program, sources, models, choice) -> int | None:
     for load, spots in zip(program.loads, choice, strict=True):
         for key, count in spots.items():
             items[key] += [load.needs] * count
-    needed = {key: fewest_machines(models[key].size, tuple(sorted(listed, reverse=True))) for key, listed in items.items() if listed}
+    needed = {
+        key: fewest_machines(models[key].size, tuple(sorted(listed, reverse=True)))
+        for key, listed in items.items()
+        if listed
+    }
     moves = [moved(load, spots, program) for load, spots in zip(program.loads, choice, strict=True)]
-    if (program.most_moves is not None and sum(moves) > program.most_moves) or not near_enough(program.loads, choice):
+    if (program.most_moves is not None and sum(moves) > program.most_moves) or not near_enough(
+        program.loads, choice
+    ):
         return None
-    allowed = [machines for machines in every_top_up(program, needed) if within_limits(program, models, machines)]
-    moving = sum(-(-load.move_cost // program.payback_hours) * count for load, count in zip(program.loads, moves, strict=True))
-    return min((moving + sum(models[key].price * count for key, count in each.items()) for each in allowed), default=None)
+    allowed = [
+        machines for machines in every_top_up(program, needed) if within_limits(program, models, machines)
+    ]
+    moving = sum(
+        -(-load.move_cost // program.payback_hours) * count
+        for load, count in zip(program.loads, moves, strict=True)
+    )
+    return min(
+        (moving + sum(models[key].price * count for key, count in each.items()) for each in allowed),
+        default=None,
+    )
 
 
 def every_top_up(program, needed):
@@ -136,15 +160,22 @@ def within_limits(program, models, machines) -> bool:
                 return False
     for source in program.sources:
         here = [(model, machines.get((source.name, model.name), 0)) for model in source.models]
-        if source.most_machines is not None and sum(n for _, n in here) > max(source.most_machines, sum(m.existing for m, _ in here)):
+        if source.most_machines is not None and sum(n for _, n in here) > max(
+            source.most_machines, sum(m.existing for m, _ in here)
+        ):
             return False
         for r, limit in enumerate(source.most):
-            if limit is not None and sum(m.size[r] * n for m, n in here) > max(limit, sum(m.size[r] * m.existing for m, _ in here)):
+            if limit is not None and sum(m.size[r] * n for m, n in here) > max(
+                limit, sum(m.size[r] * m.existing for m, _ in here)
+            ):
                 return False
         for ledger in source.ledgers:
             spent[ledger] += sum(m.price * n for m, n in here)
             committed[ledger] += sum(m.price * m.existing for m, _ in here)
-    return all(amount <= max(program.ledgers.get(ledger, 1 << 60), committed[ledger]) for ledger, amount in spent.items())
+    return all(
+        amount <= max(program.ledgers.get(ledger, 1 << 60), committed[ledger])
+        for ledger, amount in spent.items()
+    )
 
 
 # ---- small random programs
@@ -174,7 +205,13 @@ def programs(draw: st.DrawFn, alone: bool = False) -> Program:
                 draw(st.sampled_from([None, None, None, 2, 3])),
                 most + ((None,) if alone and most else ()),
                 draw(st.sampled_from([(), ("team",), ("team", "firm")])),
-                () if alone else draw(st.sampled_from([(), (), (Least(tuple(model.name for model in models), 2),), (Least(("m0",), 3),)])),
+                ()
+                if alone
+                else draw(
+                    st.sampled_from(
+                        [(), (), (Least(tuple(model.name for model in models), 2),), (Least(("m0",), 3),)]
+                    )
+                ),
             )
         )
     names = [f"l{i}" for i in range(draw(st.integers(1, 3)))]
@@ -204,8 +241,15 @@ def load_of(draw: st.DrawFn, name: str, sources: list[Source], alone: bool, othe
         name,
         replicas,
         (*draw(st.tuples(st.integers(0, 5), st.integers(1, 5))), *((1,) if alone else ())),
-        {source: draw(st.sampled_from([("m0", "m1"), ("m0", "m1"), ("m0",), ("m1",)])) for source in eligible},
-        () if plain else draw(st.sampled_from([(), (frozenset(names[:1]),), (frozenset(names[-1:]), frozenset(names[:2]))])),
+        {
+            source: draw(st.sampled_from([("m0", "m1"), ("m0", "m1"), ("m0",), ("m1",)]))
+            for source in eligible
+        },
+        ()
+        if plain
+        else draw(
+            st.sampled_from([(), (frozenset(names[:1]),), (frozenset(names[-1:]), frozenset(names[:2]))])
+        ),
         1 if plain else min(max(1, replicas), draw(st.sampled_from([1, 2, 3]))),
         () if plain else draw(caps),
         () if plain or len(others) == 1 else draw(st.lists(near, max_size=1).map(tuple)),
@@ -215,12 +259,18 @@ def load_of(draw: st.DrawFn, name: str, sources: list[Source], alone: bool, othe
 
 
 def spots_of(outcome: Outcome, load: Load) -> Counter:
-    return Counter({(share.source, share.model): share.replicas for share in outcome.shares if share.load == load.name})
+    return Counter(
+        {(share.source, share.model): share.replicas for share in outcome.shares if share.load == load.name}
+    )
 
 
 def placed_only(program: Program, outcome: Outcome) -> Program:
     return replace(
-        program, loads=tuple(replace(load, replicas=load.replicas - outcome.left_out.get(load.name, 0)) for load in program.loads)
+        program,
+        loads=tuple(
+            replace(load, replicas=load.replicas - outcome.left_out.get(load.name, 0))
+            for load in program.loads
+        ),
     )
 
 
@@ -237,7 +287,16 @@ def check(program: Program, outcome: Outcome) -> None:
     assert near_enough(reduced.loads, spots)
     machines = {(fill.source, fill.model): fill.machines for fill in outcome.machines}
     items = {
-        key: tuple(sorted((load.needs for load, here in zip(reduced.loads, spots, strict=True) for _ in range(here[key])), reverse=True))
+        key: tuple(
+            sorted(
+                (
+                    load.needs
+                    for load, here in zip(reduced.loads, spots, strict=True)
+                    for _ in range(here[key])
+                ),
+                reverse=True,
+            )
+        )
         for key in models
     }
     for key, listed in items.items():
@@ -246,7 +305,9 @@ def check(program: Program, outcome: Outcome) -> None:
     assert outcome.cost == sum(models[key].price * count for key, count in machines.items())
     moves = [moved(load, here, program) for load, here in zip(reduced.loads, spots, strict=True)]
     assert outcome.moves == sum(moves)
-    assert outcome.moving == sum(program.move_price(load) * n for load, n in zip(program.loads, moves, strict=True))
+    assert outcome.moving == sum(
+        program.move_price(load) * n for load, n in zip(program.loads, moves, strict=True)
+    )
     assert program.most_moves is None or outcome.moves <= program.most_moves
 
 
@@ -257,7 +318,9 @@ def test_the_bound_is_never_above_the_truth_and_the_cost_never_below(program: Pr
     check(program, outcome)
     truth = true_optimum(placed_only(program, outcome))
     assert truth is not None
-    assert outcome.bound <= truth <= outcome.total, "a bound above the truth is a model that forbids what may be done"
+    assert outcome.bound <= truth <= outcome.total, (
+        "a bound above the truth is a model that forbids what may be done"
+    )
     if outcome.status == "optimal":
         assert outcome.total == truth
     if not outcome.left_out:
@@ -279,9 +342,12 @@ def test_one_machine_a_replica_is_solved_exactly(program: Program) -> None:
 
 @settings(max_examples=300 if LONG else 150, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=4, max_size=9), st.tuples(st.integers(12, 20), st.integers(12, 20))
+    st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=4, max_size=9),
+    st.tuples(st.integers(12, 20), st.integers(12, 20)),
 )
-def test_packing_many_sizes_keeps_the_bound_below_the_truth(needs: list[tuple[int, int]], size: tuple[int, int]) -> None:
+def test_packing_many_sizes_keeps_the_bound_below_the_truth(
+    needs: list[tuple[int, int]], size: tuple[int, int]
+) -> None:
     loads = tuple(Load(f"l{i}", 1, need, {"a": ("vm",)}) for i, need in enumerate(needs))
     outcome = solve(Program(RESOURCES, (Source("a", "a", (Model("vm", size, 10),)),), loads), gap=0)
     truth = 10 * fewest_machines(size, tuple(sorted(needs, reverse=True)))
@@ -336,7 +402,9 @@ def a_program(*loads: Load, **more) -> Program:
 @pytest.mark.parametrize(
     ("move_cost", "moves", "cost"),
     [
-        pytest.param(40 * 720, 0, 200, id="what it saves in the payback time is just what it costs: it stays"),
+        pytest.param(
+            40 * 720, 0, 200, id="what it saves in the payback time is just what it costs: it stays"
+        ),
         pytest.param(39 * 720, 2, 120, id="a little cheaper to move, and it goes"),
         pytest.param(39 * 720 + 1, 0, 200, id="a part of a micro-dollar counts as a whole one"),
     ],
@@ -346,16 +414,26 @@ def test_moves_pay_back(move_cost: int, moves: int, cost: int) -> None:
     assert (outcome.moves, outcome.cost) == (moves, cost)
 
 
-def test_a_move_that_does_not_pay_is_taken_back_from_an_unproven_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_move_that_does_not_pay_is_taken_back_from_an_unproven_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
-    light, heavy = a_load("light", current={("a", "vm"): 2}), a_load("heavy", current={("a", "vm"): 2}, move_cost=41 * 720)
+    light, heavy = (
+        a_load("light", current={("a", "vm"): 2}),
+        a_load("heavy", current={("a", "vm"): 2}, move_cost=41 * 720),
+    )
     outcome = solve(a_program(light, heavy))
     assert {(share.load, share.source) for share in outcome.shares} == {("light", "b"), ("heavy", "a")}
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 3])
 def test_no_more_moves_than_allowed(most: int) -> None:
-    outcome = solve(a_program(a_load("x", current={("a", "vm"): 2}), a_load("y", current={("a", "vm"): 2}), most_moves=most), gap=0)
+    outcome = solve(
+        a_program(
+            a_load("x", current={("a", "vm"): 2}), a_load("y", current={("a", "vm"): 2}), most_moves=most
+        ),
+        gap=0,
+    )
     assert (outcome.moves, outcome.cost, outcome.status) == (most, 400 - 40 * most, "optimal")
 
 
@@ -368,7 +446,9 @@ def test_a_budget_is_kept_even_if_something_stays_outside() -> None:
 
 def test_a_ledger_that_is_over_its_limit_keeps_what_it_pays_for_but_does_not_grow() -> None:
     sources = (Source("a", "a", (Model("vm", (4, 16), 100, existing=2),), ledgers=("team",)),)
-    outcome = solve(a_program(a_load(replicas=3, serves={"a": ("vm",)}), sources=sources, ledgers={"team": 50}))
+    outcome = solve(
+        a_program(a_load(replicas=3, serves={"a": ("vm",)}), sources=sources, ledgers={"team": 50})
+    )
     assert outcome.cost == 200
     assert outcome.left_out == {"api": 1}
 
@@ -376,13 +456,18 @@ def test_a_ledger_that_is_over_its_limit_keeps_what_it_pays_for_but_does_not_gro
 def test_replicas_share_machines_and_owned_ones_come_first() -> None:
     owned = Source("dc", "dc", (Model("node", (8, 16), 0),), most_machines=1)
     serves = {"dc": ("node",), "a": ("vm",)}
-    outcome = solve(a_program(a_load(replicas=5, needs=(2, 4), serves=serves), sources=(owned, cloud("a", 100))))
+    outcome = solve(
+        a_program(a_load(replicas=5, needs=(2, 4), serves=serves), sources=(owned, cloud("a", 100)))
+    )
     assert [(fill.source, fill.machines) for fill in outcome.machines] == [("a", 1), ("dc", 1)]
     assert (outcome.cost, outcome.bound, outcome.status) == (100, 100, "optimal")
 
 
 def test_three_that_are_a_bit_more_than_half_a_machine_are_known_to_need_three() -> None:
-    outcome = solve(a_program(a_load("x", 1, needs=(3, 1)), a_load("y", 1, needs=(3, 2)), a_load("z", 1, needs=(3, 3))), gap=0)
+    outcome = solve(
+        a_program(a_load("x", 1, needs=(3, 1)), a_load("y", 1, needs=(3, 2)), a_load("z", 1, needs=(3, 3))),
+        gap=0,
+    )
     assert (outcome.cost, outcome.bound) == (180, 180)
 
 
@@ -393,7 +478,10 @@ def test_two_regions_of_which_one_is_dearer() -> None:
 
 def test_bytes_and_micro_dollars_of_a_real_size_do_not_upset_the_solver() -> None:
     gib = 1 << 30
-    sources = (Source("a", "a", (Model("vm", (4000, 16 * gib), 192_000),)), Source("b", "b", (Model("vm", (4000, 16 * gib - 1), 96_000),)))
+    sources = (
+        Source("a", "a", (Model("vm", (4000, 16 * gib), 192_000),)),
+        Source("b", "b", (Model("vm", (4000, 16 * gib - 1), 96_000),)),
+    )
     outcome = solve(a_program(a_load(replicas=3, needs=(1000, 16 * gib)), sources=sources), gap=0)
     assert [(share.source, share.replicas) for share in outcome.shares] == [("a", 3)]
     assert outcome.cost == outcome.bound == 576_000
@@ -410,9 +498,15 @@ def test_without_the_solver_the_answer_is_greedy_and_says_so(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        pytest.param(lambda: a_program(a_load(), a_load()), "load: 2 of them are named api", id="two loads of one name"),
-        pytest.param(lambda: a_program(a_load(needs=(1,))), "api: 1 amounts for 2 resources", id="a need too few"),
-        pytest.param(lambda: a_program(a_load(), payback_hours=0), "at least 1 hour, got 0", id="no time to pay back"),
+        pytest.param(
+            lambda: a_program(a_load(), a_load()), "load: 2 of them are named api", id="two loads of one name"
+        ),
+        pytest.param(
+            lambda: a_program(a_load(needs=(1,))), "api: 1 amounts for 2 resources", id="a need too few"
+        ),
+        pytest.param(
+            lambda: a_program(a_load(), payback_hours=0), "at least 1 hour, got 0", id="no time to pay back"
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused(make, what: str) -> None:

@@ -18,10 +18,16 @@ SMALL = {"maxNodes": 0, "maxCores": 2, "maxMemoryGi": 1}
 def refusals(world: World, service: str = "default/api", **changes: Any) -> dict[str, list[tuple[str, str]]]:
     """By pool: filter and what."""
     told = answer({"ask": "why", "service": service}, world, **changes)
-    return {pool["name"]: [(each["filter"], each["what"]) for each in pool["reasons"]] for pool in told["pools"]}
+    return {
+        pool["name"]: [(each["filter"], each["what"]) for each in pool["reasons"]] for pool in told["pools"]
+    }
 
 
-LIMITS = [("Capacity", "nodes"), ("Capacity", "cpu for 1 more machine"), ("Capacity", "memory for 1 more machine")]
+LIMITS = [
+    ("Capacity", "nodes"),
+    ("Capacity", "cpu for 1 more machine"),
+    ("Capacity", "memory for 1 more machine"),
+]
 CASES = [
     pytest.param([a_pool(capacity=SMALL, budget=1), a_service(compliance=["gdpr"])],
                  [("Compliance", "compliance"), *LIMITS, ("Budget", "budget of latticepool/p1")], id="closed by a certificate, all limits and the budget"),
@@ -46,16 +52,26 @@ def test_why_tells_every_filter_that_fails(objects: list[Kind], expected: list[t
 
 
 def test_every_budget_that_is_passed_is_told() -> None:
-    cloud = a_cloud(regions={"r1": {"budget": {"monthly": 50, "hardLimit": True}}}, budget={"monthly": 100, "hardLimit": True})
+    cloud = a_cloud(
+        regions={"r1": {"budget": {"monthly": 50, "hardLimit": True}}},
+        budget={"monthly": 100, "hardLimit": True},
+    )
     told = refusals(a_world(cloud, a_service()))["cloud/r1"]
-    assert told == [("Budget", "budget of cloudinfrastructure/cloud"), ("Budget", "budget of cloudinfrastructure/cloud region r1")]
+    assert told == [
+        ("Budget", "budget of cloudinfrastructure/cloud"),
+        ("Budget", "budget of cloudinfrastructure/cloud region r1"),
+    ]
 
 
 def test_of_a_full_data_center_and_of_what_it_overflows_to_all_is_told() -> None:
     dc = a_static(nodes=1, cores=4, memory="16Gi", overflow={"enabled": True, "target": "cloud"})
     cloud = a_cloud(budget={"monthly": 1, "hardLimit": True}, regions={"r1": {"quotas": {"maxClusters": 0}}})
     told = refusals(a_world(dc, cloud, a_service(cores=4, replicas=2)))
-    gated, clusters, money = ("Overflow", "overflow of dc"), ("Capacity", "clusters"), ("Budget", "budget of cloudinfrastructure/cloud")
+    gated, clusters, money = (
+        ("Overflow", "overflow of dc"),
+        ("Capacity", "clusters"),
+        ("Budget", "budget of cloudinfrastructure/cloud"),
+    )
     assert sorted(told["cloud/r1"]) == sorted([gated, clusters, money])
     assert told["dc"] == LIMITS[:1]
 

@@ -28,7 +28,10 @@ API = "default/api-gateway"
 
 
 def objects(name):
-    return [admitted(LOOKED_AT[target.resource.kind], document.value) for document, target in manifests([str(WORLDS / name)])]
+    return [
+        admitted(LOOKED_AT[target.resource.kind], document.value)
+        for document, target in manifests([str(WORLDS / name)])
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +45,8 @@ def _as_printed(each):
     if each.metadata.name != "us-east":
         return each
     return msgspec.structs.replace(
-        each, spec=msgspec.structs.replace(each.spec, labels={**each.spec.labels, "compliance": ["soc2", "hipaa"]})
+        each,
+        spec=msgspec.structs.replace(each.spec, labels={**each.spec.labels, "compliance": ["soc2", "hipaa"]}),
     )
 
 
@@ -52,7 +56,9 @@ QUESTIONS = [
     pytest.param({"ask": "why", "service": API, "pool": "ap-south"}, why_lines, id="why of a pool"),
     pytest.param({"ask": "fit", "service": API}, fit_lines, id="fit"),
     pytest.param(
-        {"ask": "whatif", "lose": ["us-east"], "drop": [["eu-west", "gdpr"]], "priceMillionths": 900_000}, whatif_lines, id="whatif"
+        {"ask": "whatif", "lose": ["us-east"], "drop": [["eu-west", "gdpr"]], "priceMillionths": 900_000},
+        whatif_lines,
+        id="whatif",
     ),
     pytest.param({"ask": "cost", "by": "label:env"}, cost_lines, id="cost"),
     pytest.param({"ask": "optimise", "maxMoves": 3, "timeLimitSeconds": 2.0}, optimum_lines, id="optimise"),
@@ -121,11 +127,17 @@ def test_why_leaves_the_fleet_as_it_was(seed):
 
 def test_a_service_that_would_go_elsewhere_today_is_called_stale(seed):
     world = settle(World.of(seed["seed-001"])).applied()
-    storefront = next(each for each in seed["seed-001"] if isinstance(each, LatticeService) and each.metadata.name == "storefront")
+    storefront = next(
+        each
+        for each in seed["seed-001"]
+        if isinstance(each, LatticeService) and each.metadata.name == "storefront"
+    )
     here = {each["pool"] for each in answer({"ask": "why", "service": "default/storefront"}, world)["now"]}
     other = min({"dc-east", "dc-west", "dc-eu"} - here)
     placement = msgspec.structs.replace(storefront.spec.placement, required_regions=(other,))
-    moved = msgspec.structs.replace(storefront, spec=msgspec.structs.replace(storefront.spec, placement=placement))
+    moved = msgspec.structs.replace(
+        storefront, spec=msgspec.structs.replace(storefront.spec, placement=placement)
+    )
     planned = answer({"ask": "plan"}, world, [moved])
     assert [each["name"] for each in planned["wouldMove"]] == ["default/storefront"]
     document = answer({"ask": "why", "service": "default/storefront"}, world, [moved])
@@ -141,7 +153,12 @@ def _grounds(document, pool):
 
 def test_each_reason_of_an_overflow_holds_for_the_replicas_that_it_names():
     """Four replicas fill the data center, two overflow into the one cluster that may be made, the seventh finds no place."""
-    rule = {"enabled": True, "target": "aws", "trigger": {"capacityThreshold": 50}, "limits": {"maxClusters": 1}}
+    rule = {
+        "enabled": True,
+        "target": "aws",
+        "trigger": {"capacityThreshold": 50},
+        "limits": {"maxClusters": 1},
+    }
     clouds = [a_cloud("aws", defaults={"maxNodesPerCluster": 2}), a_cloud("gcp", provider="gcp")]
     world = World.of([a_class(), a_static(nodes=4, overflow=rule), *clouds, a_service(cores=3, replicas=8)])
     document = answer({"ask": "why", "service": "default/api"}, world)
@@ -181,7 +198,9 @@ def test_each_reason_of_an_overflow_holds_for_the_replicas_that_it_names():
     ],
 )  # fmt: skip
 def test_what_keeps_a_replica_off_machines_that_are_large_enough_is_named(nodes, wanted, told):
-    document = answer({"ask": "why", "service": "default/api"}, World.of([a_class(**nodes), a_pool(), a_service(**wanted)]))
+    document = answer(
+        {"ask": "why", "service": "default/api"}, World.of([a_class(**nodes), a_pool(), a_service(**wanted)])
+    )
     found = [(each["what"], each["need"], each["have"]) for each in document["pools"][0]["reasons"]]
     assert found == told
 
@@ -194,7 +213,9 @@ def test_a_model_that_a_data_center_has_not_is_named_with_those_that_it_has():
 
 
 @pytest.mark.parametrize(
-    ("numbers", "text"), [([1], "1"), ([1, 2, 3], "1-3"), ([1, 2, 5, 7, 8], "1-2, 5, 7-8"), ([], "")], ids=["one", "a run", "gaps", "none"]
+    ("numbers", "text"),
+    [([1], "1"), ([1, 2, 3], "1-3"), ([1, 2, 5, 7, 8], "1-2, 5, 7-8"), ([], "")],
+    ids=["one", "a run", "gaps", "none"],
 )
 def test_replicas_are_told_in_runs(numbers, text):
     assert ranges(numbers) == text
@@ -203,13 +224,20 @@ def test_replicas_are_told_in_runs(numbers, text):
 def test_very_many_unplaced_are_all_listed(seed):
     """Those that ask for the same are judged once, and each is told in its own name."""
     cache = next(each for each in seed["seed-000"] if each.metadata.name == "cache")
-    many = [msgspec.structs.replace(cache, metadata=msgspec.structs.replace(cache.metadata, name=f"s{n:03}")) for n in range(60)]
-    document = answer({"ask": "plan"}, World.of(seed["seed-000"]).having([], [("LatticePool", "", "us-east")]), many)
+    many = [
+        msgspec.structs.replace(cache, metadata=msgspec.structs.replace(cache.metadata, name=f"s{n:03}"))
+        for n in range(60)
+    ]
+    document = answer(
+        {"ask": "plan"}, World.of(seed["seed-000"]).having([], [("LatticePool", "", "us-east")]), many
+    )
     assert len(document["unplaced"]) == 63
     assert {each["verdict"] for each in document["unplaced"]} == {"NotHere"}
     for each in document["unplaced"]:
         sources = {part["source"] for parts in each["conflicts"] for part in parts}
-        assert {source for source in sources if source.startswith("service/")} == {f"service/{each['name'].removeprefix('default/')}"}
+        assert {source for source in sources if source.startswith("service/")} == {
+            f"service/{each['name'].removeprefix('default/')}"
+        }
     assert all(each["required"] for each in document["unplaced"])
     assert all("not in us-east" in each["reason"] for each in document["unplaced"])
 

@@ -41,7 +41,9 @@ def verdict(settled: Settled, service: str) -> Verdict:
 # --- machines of a class that is not offered any more ---
 
 M, N = a_class(), a_class("n", price=0.21)
-RUNNING = settle(a_world(M, N, a_pool(budget=300), a_service("a", cores=4, replicas=2))).applied()  # $288 of $300
+RUNNING = settle(
+    a_world(M, N, a_pool(budget=300), a_service("a", cores=4, replicas=2))
+).applied()  # $288 of $300
 OTHER = a_pool(classes=["n"], budget=300)
 NEW = a_service("b", cores=3)
 
@@ -50,10 +52,15 @@ def a_ledger(*lots: tuple[str, int, int]) -> LatticeLedger:
     account = Account(kind="LatticePool", name="p1")
     kept = tuple(Lot(node_class=name, count=count, micros=micros) for name, count, micros in lots)
     status = LedgerStatus(
-        committed_micros=sum(each.rate for each in kept), month="2026-11", as_of="2026-11-01T00:00:00.000000Z", machines={"p1-001": kept}
+        committed_micros=sum(each.rate for each in kept),
+        month="2026-11",
+        as_of="2026-11-01T00:00:00.000000Z",
+        machines={"p1-001": kept},
     )
     spec = LedgerSpec(budget=account, limit_micros=300_000_000, hard=True)
-    found = LatticeLedger("lattice.dev/v1alpha1", "LatticeLedger", Metadata(name=account.ledger), spec=spec, status=status)
+    found = LatticeLedger(
+        "lattice.dev/v1alpha1", "LatticeLedger", Metadata(name=account.ledger), spec=spec, status=status
+    )
     assert not list(found.problems())
     return found
 
@@ -83,13 +90,20 @@ def test_a_price_that_nobody_knows_any_more_blocks_where_a_budget_applies() -> N
     assert [str(each) for _, reasons in found.refusals for each in reasons] == [
         f"price of m: need {need}, have {have}, missing a price: {fix}"
     ]
-    assert plan(RUNNING, [a_pool(classes=["n"]), NEW], [key(M)]).unplaced == (), "without a budget nothing needs to know"
+    assert plan(RUNNING, [a_pool(classes=["n"]), NEW], [key(M)]).unplaced == (), (
+        "without a budget nothing needs to know"
+    )
 
 
 def test_a_price_that_is_unknown_in_one_region_blocks_all_that_share_the_budget() -> None:
     hard = {"monthly": 9000, "hardLimit": True}
     start = settle(a_world(M, a_cloud(regions=["r1"]), a_service("a"))).applied()
-    unpriced = [a_class(price=None), a_class("n"), a_cloud(regions=["r1", "r2"], budget=hard), a_service("b", requiredRegions=["r2"])]
+    unpriced = [
+        a_class(price=None),
+        a_class("n"),
+        a_cloud(regions=["r1", "r2"], budget=hard),
+        a_service("b", requiredRegions=["r2"]),
+    ]
     assert plan(start, unpriced).unplaced == ("default/b",)
     assert plan(start, [a_class("n"), *unpriced[2:]]).unplaced == ()
 
@@ -114,10 +128,15 @@ def near_db(name: str, region: str) -> LatticeService:
     return a_service(name, latency={"db": {"maxMs": 5}}, requiredRegions=[region])
 
 
-@pytest.mark.parametrize(("near", "stays"), [(["p1"], "p1"), (["p2"], "p2"), (["p1", "p1", "p2"], "p1"), ([], "p1")])
+@pytest.mark.parametrize(
+    ("near", "stays"), [(["p1"], "p1"), (["p2"], "p2"), (["p1", "p1", "p2"], "p1"), ([], "p1")]
+)
 def test_the_replica_that_others_have_to_be_near_stays(near: list[str], stays: str) -> None:
     even = [{"topologyKey": "region", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
-    pools = [a_pool("p1", region="us-east-1"), a_pool("p2", region="eu-west-1", provider="gcp", classes=["n"])]
+    pools = [
+        a_pool("p1", region="us-east-1"),
+        a_pool("p2", region="eu-west-1", provider="gcp", classes=["n"]),
+    ]
     dear = a_class("n", price=0.3, providers=["gcp"])
     others = [near_db(f"api{number}", region) for number, region in enumerate(near)]
     start = settle(a_world(M, dear, *pools, a_service("db", replicas=2, spread=even), *others))
@@ -130,7 +149,9 @@ def test_the_replica_that_others_have_to_be_near_stays(near: list[str], stays: s
 # --- what users may say ---
 
 
-@pytest.mark.parametrize("cls", [cls for cls in KINDS if "status" in cls.__struct_fields__], ids=lambda cls: str(cls.resource.kind))
+@pytest.mark.parametrize(
+    "cls", [cls for cls in KINDS if "status" in cls.__struct_fields__], ids=lambda cls: str(cls.resource.kind)
+)
 def test_every_status_can_be_blank(cls: type[Kind]) -> None:
     status = next(each.default for each in msgspec.structs.fields(cls) if each.name == "status")
     assert type(status)() == status
@@ -169,7 +190,9 @@ def test_what_runs_goes_on_running_under_rules_that_contradict_one_another() -> 
     done = plan(settle(a_world(a_pool(), a_service(replicas=2))).applied(), [LARGE, SMALL])
     assert (done.unplaced, done.services) == ((), ())
     assert [(each.name, each.reasons, each.to) for each in done.would_move] == [(API, (CONTRADICTION,), None)]
-    more = plan(settle(a_world(a_pool(), a_service(replicas=2))).applied(), [LARGE, SMALL, a_service(replicas=3)])
+    more = plan(
+        settle(a_world(a_pool(), a_service(replicas=2))).applied(), [LARGE, SMALL, a_service(replicas=3)]
+    )
     assert (more.unplaced, after(more).placements[API].missing) == ((API,), 1)
 
 
@@ -184,12 +207,16 @@ def test_a_budget_in_another_currency_is_no_number_of_dollars() -> None:
     assert after(done).world.supply.budgets["pool.p1"].limit is None
     assert (done.budgets, done.risks) == ((), ())
     words = "budget is in EUR, prices are in USD: nothing new is put here; state the budget in USD"
-    assert [(each.subject, each.message) for each in after(done).world.findings] == [("latticepool/p1", words)]
+    assert [(each.subject, each.message) for each in after(done).world.findings] == [
+        ("latticepool/p1", words)
+    ]
     told = {each.type: each for each in conditions(pool, after(done).fleet, after(done).world)}
     assert (told["Ready"].status, told["Ready"].message) == ("False", words)
 
 
-@pytest.mark.parametrize(("region", "alert"), [({}, 500_000), ({"alertThreshold": 0.9}, 900_000), ({"monthly": 5}, 500_000)])
+@pytest.mark.parametrize(
+    ("region", "alert"), [({}, 500_000), ({"alertThreshold": 0.9}, 900_000), ({"monthly": 5}, 500_000)]
+)
 def test_a_region_alerts_as_its_ledger_does(region: dict[str, Any], alert: int) -> None:
     cloud = a_cloud(regions={"r1": {"budget": region}}, budget={"monthly": 10, "alertThreshold": 0.5})
     terms = cloud_terms(cloud, "r1")
@@ -199,7 +226,9 @@ def test_a_region_alerts_as_its_ledger_does(region: dict[str, Any], alert: int) 
 
 
 def test_what_costs_nothing_is_affordable_though_the_budget_is_passed() -> None:
-    start = settle(a_world(M, a_class("free", price=0), a_pool(), a_service("a", cores=4, replicas=2))).applied()
+    start = settle(
+        a_world(M, a_class("free", price=0), a_pool(), a_service("a", cores=4, replicas=2))
+    ).applied()
     assert plan(start, [a_pool(classes=["m"], budget=10), a_service("b", cores=4)]).unplaced == ("default/b",)
     assert plan(start, [a_pool(classes=["m", "free"], budget=10), a_service("b", cores=4)]).unplaced == ()
 
@@ -222,7 +251,9 @@ def test_the_loss_of_a_name_is_that_of_the_offer_of_exactly_that_name() -> None:
 
 
 def test_a_certificate_is_lost_by_the_offer_of_exactly_that_name() -> None:
-    world = a_world(a_cloud("one", {"r1": {"compliance": ["soc2"]}}), a_pool("one", labels={"compliance": ["soc2"]}))
+    world = a_world(
+        a_cloud("one", {"r1": {"compliance": ["soc2"]}}), a_pool("one", labels={"compliance": ["soc2"]})
+    )
     for lost, kept in (("one", "one/r1"), ("one/r1", "one")):
         found = after(whatif(world, Event(drop=((lost, "SOC2"),)))).world.supply.offers
         assert {offer.name: set(offer.compliance) for offer in found} == {lost: set(), kept: {"soc2"}}
@@ -231,12 +262,16 @@ def test_a_certificate_is_lost_by_the_offer_of_exactly_that_name() -> None:
 def test_a_model_that_nobody_names_is_not_the_one_that_is_wanted() -> None:
     wanted = a_service(gpu=1, gpuModel="a100")
     found = verdict(settle(a_world(a_class("g", gpu=1), a_pool(classes=["g"]), wanted)), API)
-    assert [str(each) for _, reasons in found.refusals for each in reasons] == ["gpu model: need a100, have none named"]
+    assert [str(each) for _, reasons in found.refusals for each in reasons] == [
+        "gpu model: need a100, have none named"
+    ]
     assert not settle(a_world(a_class("g", gpu=1), a_pool(classes=["g"]), a_service(gpu=1))).unplaced
     assert not settle(a_world(a_class("g", gpu=1, gpu_model="a100"), a_pool(classes=["g"]), wanted)).unplaced
 
 
-@pytest.mark.parametrize("divided", [True, False], ids=["into equal machines", "into classes of its provider"])
+@pytest.mark.parametrize(
+    "divided", [True, False], ids=["into equal machines", "into classes of its provider"]
+)
 def test_a_data_center_may_name_the_model_for_all_its_machines(divided: bool) -> None:
     size: dict[str, Any] = {} if divided else {"cores": None, "memory": None, "provider": "aws"}
     static = a_static(accelerators=[{"type": "a100", "count": 2}], **size)

@@ -16,7 +16,9 @@ B: Cell = ("eu-001", "m")
 OLD, NEW = "old", "new"
 
 
-def a_replica(slot: int, revision: str = NEW, cell: Cell = A, *, ready: bool = True, **facts: object) -> Replica:
+def a_replica(
+    slot: int, revision: str = NEW, cell: Cell = A, *, ready: bool = True, **facts: object
+) -> Replica:
     return Replica(f"api-{slot}", slot, cell, revision, is_ready=ready, **facts)  # type: ignore[arg-type]
 
 
@@ -24,11 +26,21 @@ def a_replica(slot: int, revision: str = NEW, cell: Cell = A, *, ready: bool = T
     ("wanted", "replicas", "steps"),
     [
         pytest.param({A: 2}, [], Steps(start=(A, A)), id="all at once when there are none"),
-        pytest.param({A: 2}, [a_replica(0), a_replica(1)], Steps(), id="nothing when all are as they should be"),
-        pytest.param({A: 2}, [a_replica(0)], Steps(start=(A,)), id="the one that is lacking"),
-        pytest.param({A: 1}, [a_replica(0), a_replica(1), a_replica(2)], Steps(stop=("api-2", "api-1")), id="the highest slots go"),
         pytest.param(
-            {A: 1}, [a_replica(0, ready=False), a_replica(1)], Steps(stop=("api-0",)), id="the one that is not ready goes before others"
+            {A: 2}, [a_replica(0), a_replica(1)], Steps(), id="nothing when all are as they should be"
+        ),
+        pytest.param({A: 2}, [a_replica(0)], Steps(start=(A,)), id="the one that is lacking"),
+        pytest.param(
+            {A: 1},
+            [a_replica(0), a_replica(1), a_replica(2)],
+            Steps(stop=("api-2", "api-1")),
+            id="the highest slots go",
+        ),
+        pytest.param(
+            {A: 1},
+            [a_replica(0, ready=False), a_replica(1)],
+            Steps(stop=("api-0",)),
+            id="the one that is not ready goes before others",
         ),
         pytest.param(
             {A: 2},
@@ -38,12 +50,20 @@ def a_replica(slot: int, revision: str = NEW, cell: Cell = A, *, ready: bool = T
         ),
         pytest.param(
             {A: 3},
-            [a_replica(0, node="n1"), a_replica(1, node="n1"), a_replica(2, node="n2"), a_replica(3, node="n2")],
+            [
+                a_replica(0, node="n1"),
+                a_replica(1, node="n1"),
+                a_replica(2, node="n2"),
+                a_replica(3, node="n2"),
+            ],
             Steps(stop=("api-3",)),
             id="where all are needed the highest slot of the last of the fullest goes",
         ),
         pytest.param(
-            {A: 2}, [a_replica(0, OLD), a_replica(1, OLD)], Steps(start=(A,), is_rolling=True), id="an update begins with one more"
+            {A: 2},
+            [a_replica(0, OLD), a_replica(1, OLD)],
+            Steps(start=(A,), is_rolling=True),
+            id="an update begins with one more",
         ),
         pytest.param(
             {A: 2},
@@ -57,7 +77,12 @@ def a_replica(slot: int, revision: str = NEW, cell: Cell = A, *, ready: bool = T
             Steps(is_rolling=True, no_room="0 of 1 node"),
             id="however long it finds no node, and says so: none of the others goes first",
         ),
-        pytest.param({A: 2}, [a_replica(0), a_replica(1, ready=False, no_room="0 of 1 node")], Steps(), id="no update waits for room"),
+        pytest.param(
+            {A: 2},
+            [a_replica(0), a_replica(1, ready=False, no_room="0 of 1 node")],
+            Steps(),
+            id="no update waits for room",
+        ),
         pytest.param(
             {A: 1, B: 1},
             [a_replica(0, OLD), a_replica(1, ready=False, no_room="0 of 1 node")],
@@ -66,7 +91,11 @@ def a_replica(slot: int, revision: str = NEW, cell: Cell = A, *, ready: bool = T
         ),
         pytest.param(
             {A: 1, B: 1},
-            [a_replica(0, OLD), a_replica(1, ready=False, no_room="0 of 1 node"), a_replica(2, cell=B, ready=False)],
+            [
+                a_replica(0, OLD),
+                a_replica(1, ready=False, no_room="0 of 1 node"),
+                a_replica(2, cell=B, ready=False),
+            ],
             Steps(is_rolling=True, no_room="0 of 1 node"),
             id="of whom there is one at a time all the same",
         ),
@@ -100,7 +129,12 @@ def a_replica(slot: int, revision: str = NEW, cell: Cell = A, *, ready: bool = T
             Steps(start=(B,), is_waiting=True),
             id="what is placed elsewhere starts there first",
         ),
-        pytest.param({}, [a_replica(0), a_replica(1)], Steps(stop=("api-1", "api-0"), is_rolling=True), id="none are wanted any more"),
+        pytest.param(
+            {},
+            [a_replica(0), a_replica(1)],
+            Steps(stop=("api-1", "api-0"), is_rolling=True),
+            id="none are wanted any more",
+        ),
     ],
 )
 def test_the_next_steps(wanted: dict[Cell, int], replicas: list[Replica], steps: Steps) -> None:
@@ -109,7 +143,9 @@ def test_the_next_steps(wanted: dict[Cell, int], replicas: list[Replica], steps:
 
 def test_a_machine_with_others_on_it_is_no_reason_to_leave_it() -> None:
     replicas = [a_replica(0, node="n1"), a_replica(1, node="n1"), a_replica(2, node="n2")]
-    assert next_steps({A: 2}, NEW, replicas, 0, Around(is_shared=lambda node: node == "n2")).stop == ("api-1",)
+    assert next_steps({A: 2}, NEW, replicas, 0, Around(is_shared=lambda node: node == "n2")).stop == (
+        "api-1",
+    )
 
 
 def test_a_cluster_that_keeps_its_machines_is_left_evenly() -> None:
@@ -148,12 +184,17 @@ cells = st.dictionaries(st.sampled_from([A, B, ("us-002", "l")]), st.integers(1,
 
 @settings(max_examples=300, deadline=None)
 @given(before=cells, after=cells, seed=st.integers(0, 1 << 20))
-def test_an_update_never_has_too_few_nor_too_many_and_ends(before: dict[Cell, int], after: dict[Cell, int], seed: int) -> None:
+def test_an_update_never_has_too_few_nor_too_many_and_ends(
+    before: dict[Cell, int], after: dict[Cell, int], seed: int
+) -> None:
     fleet = Fleet(Random(seed))  # noqa: S311
     fleet.take(next_steps(before, OLD, []), OLD)
     for _ in range(50):
         fleet.pass_time()
-    least, most = min(sum(before.values()), sum(after.values())), max(sum(before.values()), sum(after.values()))
+    least, most = (
+        min(sum(before.values()), sum(after.values())),
+        max(sum(before.values()), sum(after.values())),
+    )
     total = sum(after.values())
     for _ in range(400):
         steps = next_steps(after, NEW, list(fleet.replicas.values()))
@@ -179,7 +220,9 @@ def test_an_update_that_never_comes_up_takes_nothing_away(count: int, seed: int)
     for _ in range(20):
         steps = next_steps({A: count}, NEW, list(fleet.replicas.values()))
         fleet.take(steps, NEW)
-        failed = {each.name: replace(each, failure="CRASHED") for each in fleet.live() if each.revision == NEW}
+        failed = {
+            each.name: replace(each, failure="CRASHED") for each in fleet.live() if each.revision == NEW
+        }
         fleet.replicas |= failed
     assert sum(each.is_ready and each.revision == OLD for each in fleet.live()) == count
     assert len(fleet.live()) == count + 1

@@ -50,7 +50,12 @@ def test_with_us_east_as_printed_api_gateway_is_not_placed() -> None:
 def test_the_pools_figures_follow_its_formulas() -> None:
     """45 machines of 16 cores and 64 GiB: 720 cores and 2880 GiB of 2000 and 8000."""
     classes = a_class("large", 16, 64, Decimal("0.253086"))
-    us_east = a_pool("us-east", classes=["large"], capacity={"maxNodes": 100, "maxCores": 2000, "maxMemoryGi": 8000}, budget=10000)
+    us_east = a_pool(
+        "us-east",
+        classes=["large"],
+        capacity={"maxNodes": 100, "maxCores": 2000, "maxMemoryGi": 8000},
+        budget=10000,
+    )
     settled = settle(a_world(classes, us_east, a_service(cores=16, memory=64, replicas=45)))
     pool = settled.world.objects["LatticePool", "", "us-east"]
     assert isinstance(pool, LatticePool)
@@ -74,7 +79,11 @@ MULTI = EXAMPLES / "seeds" / "001-multi-cloud"
 TPU = made(LatticeNodeClass, "tpu", {
     "providers": {"gcp": {}}, "resources": {"cores": 96, "memoryGi": 200, "extended": {"google.com/tpu": 4}}, "costPerHour": {"gcp": 12.88},
 })  # fmt: skip
-CLASSES = (a_class("medium", 4, 16, 0.192, providers=["aws"]), a_class("standard", 4, 16, 0.134, providers=["gcp"]), TPU)
+CLASSES = (
+    a_class("medium", 4, 16, 0.192, providers=["aws"]),
+    a_class("standard", 4, 16, 0.134, providers=["gcp"]),
+    TPU,
+)
 
 
 def multi_cloud(*objects: Kind, nodes: int = 100) -> World:
@@ -83,7 +92,9 @@ def multi_cloud(*objects: Kind, nodes: int = 100) -> World:
     dc = world.objects["StaticInfrastructure", "", "dc-east"]
     assert isinstance(dc, StaticInfrastructure)
     capacity = msgspec.structs.replace(dc.spec.capacity, nodes=nodes)
-    return world.having([msgspec.structs.replace(dc, spec=msgspec.structs.replace(dc.spec, capacity=capacity))])
+    return world.having(
+        [msgspec.structs.replace(dc, spec=msgspec.structs.replace(dc.spec, capacity=capacity))]
+    )
 
 
 def places(world: World, service: str = "api") -> dict[str, int]:
@@ -116,7 +127,10 @@ def test_below_its_trigger_a_data_center_keeps_what_it_can_take() -> None:
 def test_the_larger_example_is_placed_whole() -> None:
     settled = settle(read_world(EXAMPLES / "worlds" / "seed-001"))
     assert not settled.unplaced
-    where = {name.partition("/")[2]: sorted({offer for offer, _, _ in counts}) for name, counts in settled.where.items()}
+    where = {
+        name.partition("/")[2]: sorted({offer for offer, _, _ in counts})
+        for name, counts in settled.where.items()
+    }
     assert where["imaging"] == ["dc-east"]
     assert where["ledger"] == ["dc-eu"]
     assert where["trainer"] == ["gcp-ml/us-central1"]
@@ -127,5 +141,9 @@ def test_the_larger_example_is_placed_whole() -> None:
 def test_the_filter_example_leaves_the_two_that_it_names() -> None:
     """compliance=[HIPAA], capabilities=[gpu]: us-east-1 and the data center."""
     world = read_world(EXAMPLES / "worlds" / "seed-001")
-    able = [offer.name for offer in world.supply.offers if {"hipaa"} <= offer.compliance and {"gpu"} <= offer.capabilities]
+    able = [
+        offer.name
+        for offer in world.supply.offers
+        if {"hipaa"} <= offer.compliance and {"gpu"} <= offer.capabilities
+    ]
     assert able == ["aws-production/us-east-1", "dc-east"]

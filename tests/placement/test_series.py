@@ -49,13 +49,18 @@ def told(world: World, put: Callable[[Demand, Fleet, int], Placement], keep: int
             continue
         placement = put(demand, fleet, keep)
         found.append((demand.name, placement.missing))
-        found += [(fleet.machines.names[seat.machine], seat.needs, seat.gpu_limit) for seat in placement.seats]
+        found += [
+            (fleet.machines.names[seat.machine], seat.needs, seat.gpu_limit) for seat in placement.seats
+        ]
         found += [_decided(each) for each in placement.decisions[:keep]]
     return [*found, +fleet.committed, {name: len(each.machines) for name, each in fleet.clusters.items()}]
 
 
 def _decided(decision: Decision) -> object:
-    refused = {(each.plugin, each.summary()): np.flatnonzero(mask).tolist() for each, mask in decision.reasons.items()}
+    refused = {
+        (each.plugin, each.summary()): np.flatnonzero(mask).tolist()
+        for each, mask in decision.reasons.items()
+    }
     return (decision.name, decision.ask.overflow, decision.totals.tolist(), refused)  # type: ignore[attr-defined]
 
 
@@ -68,11 +73,17 @@ def many(draw: Random, world: World) -> World:
         [("cost", "ascending"), ("availableCapacity", "ascending")],
     ]
     chosen = draw.choice([[], *wishes])
-    preferences = [{"weight": draw.choice([1, 50]), "preference": {"sortBy": by, "order": order}} for by, order in chosen]
+    preferences = [
+        {"weight": draw.choice([1, 50]), "preference": {"sortBy": by, "order": order}} for by, order in chosen
+    ]
     policy = a_policy("wishes")
     spec = msgspec.convert({"preferences": preferences}, type(policy.spec))
     return world.having(
-        [msgspec.structs.replace(policy, spec=spec), *(_more(draw, each) for each in world.services.values()), *(_roomy(draw, world))]
+        [
+            msgspec.structs.replace(policy, spec=spec),
+            *(_more(draw, each) for each in world.services.values()),
+            *(_roomy(draw, world)),
+        ]
     )
 
 
@@ -82,7 +93,10 @@ def _more(draw: Random, service: LatticeService) -> LatticeService:
 
 
 def _roomy(draw: Random, world: World) -> list[Kind]:
-    return [a_pool(name, region=name, classes=["s", "m"], capacity={"maxNodes": draw.choice([5, 30, 90])}) for name in ("p8", "p9")]
+    return [
+        a_pool(name, region=name, classes=["s", "m"], capacity={"maxNodes": draw.choice([5, 30, 90])})
+        for name in ("p8", "p9")
+    ]
 
 
 @pytest.mark.parametrize("part", range(10))
@@ -91,7 +105,9 @@ def test_all_together_are_as_one_by_one(part: int) -> None:
         world = many(dice(number), crowd(number))
         for keep in (0, ALL):
             assert told(world, place_each, keep) == told(world, one_by_one, keep), f"crowd {number}"
-        assert told(world, partial(place_each, roomy=True), 0) == told(world, partial(one_by_one, roomy=True), 0), f"crowd {number}"
+        assert told(world, partial(place_each, roomy=True), 0) == told(
+            world, partial(one_by_one, roomy=True), 0
+        ), f"crowd {number}"
 
 
 SHARED = {"monthly": 400, "hardLimit": True}
@@ -141,7 +157,10 @@ def test_what_comes_out_the_same_is_not_decided_again(monkeypatch: pytest.Monkey
     """20 machines to a cluster, 4 replicas to a machine: a few decisions for each cluster."""
     world, decided = a_world(a_pool(), a_pool("p2"), a_service(replicas=800)), []
     real = decide_with_overflow
-    monkeypatch.setattr("lattice.placement.greedy.incremental.decide_with_overflow", lambda *given: decided.append(1) or real(*given))
+    monkeypatch.setattr(
+        "lattice.placement.greedy.incremental.decide_with_overflow",
+        lambda *given: decided.append(1) or real(*given),
+    )
     placement = place_each(world.demands["default/api"], world.fleet(), 0)
     assert len(placement.seats) == 800
     assert len(decided) <= 3 * 13
@@ -149,9 +168,15 @@ def test_what_comes_out_the_same_is_not_decided_again(monkeypatch: pytest.Monkey
 
 def test_offers_that_sell_out_are_not_all_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """50 pools of one machine, 4 replicas to a machine."""
-    world, decided = a_world(*(a_pool(f"p{n:02}", capacity={"maxNodes": 1}) for n in range(50)), a_service(replicas=200)), []
+    world, decided = (
+        a_world(*(a_pool(f"p{n:02}", capacity={"maxNodes": 1}) for n in range(50)), a_service(replicas=200)),
+        [],
+    )
     real = decide_with_overflow
-    monkeypatch.setattr("lattice.placement.greedy.incremental.decide_with_overflow", lambda *given: decided.append(1) or real(*given))
+    monkeypatch.setattr(
+        "lattice.placement.greedy.incremental.decide_with_overflow",
+        lambda *given: decided.append(1) or real(*given),
+    )
     placement = place_each(world.demands["default/api"], world.fleet(), 0)
     assert len(placement.seats) == 200
     assert len(decided) <= 3

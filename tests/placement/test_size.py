@@ -49,7 +49,12 @@ def test_filled_then_grown_then_made(objects: list[Kind], found: dict[str, dict[
     assert clusters(*objects) == found
 
 
-SIZES = [a_class("s", 2, 4, 0.1), a_class("m", 4, 16, 0.2), a_class("l", 16, 64, 0.7), a_pool(classes=["s", "m", "l"])]
+SIZES = [
+    a_class("s", 2, 4, 0.1),
+    a_class("m", 4, 16, 0.2),
+    a_class("l", 16, 64, 0.7),
+    a_pool(classes=["s", "m", "l"]),
+]
 
 
 @pytest.mark.parametrize(("service", "chosen"), [
@@ -67,8 +72,15 @@ def test_the_cheapest_class_that_serves(service: Kind, chosen: dict[str, int]) -
 
 
 @settings(max_examples=400 if LONG else 60, deadline=None)
-@given(st.integers(1, 60), st.integers(1, 40), st.integers(1, 40), st.sampled_from([0.1, 0.5, 0.75, 0.8, 0.95, 1]))
-def test_a_class_is_chosen_by_the_machines_that_its_replicas_then_take(replicas: int, cores: int, memory: int, threshold: float) -> None:
+@given(
+    st.integers(1, 60),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.sampled_from([0.1, 0.5, 0.75, 0.8, 0.95, 1]),
+)
+def test_a_class_is_chosen_by_the_machines_that_its_replicas_then_take(
+    replicas: int, cores: int, memory: int, threshold: float
+) -> None:
     """Counted beforehand for each class as filling and growing will have it."""
     rules = a_policy(clusters={"binPackingThreshold": threshold, "maxNodes": 1000})
     service = a_service(replicas=replicas, cores=cores / 10, memory=memory / 10)
@@ -88,7 +100,9 @@ SCARCE = [
 
 
 @pytest.mark.parametrize(("supply", "made"), SCARCE)
-def test_where_the_cheapest_class_does_not_hold_all_others_are_taken_that_hold_more(supply: Kind, made: dict[str, int]) -> None:
+def test_where_the_cheapest_class_does_not_hold_all_others_are_taken_that_hold_more(
+    supply: Kind, made: dict[str, int]
+) -> None:
     assert list(clusters(*SIZES[:3], supply, a_service(cores=2, replicas=6)).values()) == [made]
 
 
@@ -97,22 +111,36 @@ def test_where_the_cheapest_class_does_not_hold_all_others_are_taken_that_hold_m
     st.integers(1, 20),
     st.sampled_from([0.5, 1, 1.5, 2, 3, 4, 9]),
     st.sampled_from(
-        [{}, {"maxNodes": 1}, {"maxNodes": 3}, {"maxNodes": 5}, {"maxCores": 20}, {"maxMemoryGi": 70}, {"maxCores": 18, "maxNodes": 4}]
+        [
+            {},
+            {"maxNodes": 1},
+            {"maxNodes": 3},
+            {"maxNodes": 5},
+            {"maxCores": 20},
+            {"maxMemoryGi": 70},
+            {"maxCores": 18, "maxNodes": 4},
+        ]
     ),
     st.sampled_from([None, 100, 300, 500, 700, 1500]),
     st.sampled_from([None, {"maxNodes": 1}, {"maxNodes": 2}, {"binPackingThreshold": 0.4}]),
 )
-def test_no_class_alone_would_hold_more(replicas: int, cores: float, capacity: Any, budget: float | None, rules: Any) -> None:
+def test_no_class_alone_would_hold_more(
+    replicas: int, cores: float, capacity: Any, budget: float | None, rules: Any
+) -> None:
     def placed(*classes: str) -> int:
         pool = a_pool(classes=list(classes), capacity=capacity, budget=budget)
-        settled = settle(a_world(*SIZES[:3], pool, a_policy(clusters=rules), a_service(cores=cores, replicas=replicas)))
+        settled = settle(
+            a_world(*SIZES[:3], pool, a_policy(clusters=rules), a_service(cores=cores, replicas=replicas))
+        )
         return settled.where["default/api"].total() if settled.where else 0
 
     assert placed("s", "m", "l") >= max(placed(each) for each in "sml")
 
 
 def test_equally_cheap_ones_go_by_name() -> None:
-    assert clusters(a_class("b"), a_class("a"), a_pool(classes=["a", "b"]), a_service()) == {"p1-001": {"a": 1}}
+    assert clusters(a_class("b"), a_class("a"), a_pool(classes=["a", "b"]), a_service()) == {
+        "p1-001": {"a": 1}
+    }
 
 
 @pytest.mark.parametrize(("objects", "found"), [
@@ -132,8 +160,19 @@ def test_special_machines(objects: list[Kind], found: dict[str, dict[str, int]])
 
 
 def test_gpus_of_a_data_center_are_counted_by_model() -> None:
-    dc = a_static(nodes=4, cores=16, memory="64Gi", accelerators=[{"type": "a100", "count": 1}, {"type": "t4", "count": 2}])
-    found = settle(a_world(dc, a_service("big", priority=9, gpu=1, gpuModel="a100", replicas=2), a_service("any", gpu=1, replicas=3)))
+    dc = a_static(
+        nodes=4,
+        cores=16,
+        memory="64Gi",
+        accelerators=[{"type": "a100", "count": 1}, {"type": "t4", "count": 2}],
+    )
+    found = settle(
+        a_world(
+            dc,
+            a_service("big", priority=9, gpu=1, gpuModel="a100", replicas=2),
+            a_service("any", gpu=1, replicas=3),
+        )
+    )
     assert found.where["default/big"].total() == 1
     assert found.where["default/any"].total() == 2
     assert sorted(found.unplaced) == ["default/any", "default/big"]
@@ -204,7 +243,13 @@ def test_scaling_down_keeps_the_rules(rule: dict[str, Any], left: dict[str, int]
 
 def test_an_even_spread_over_three_stays_even_when_two_go() -> None:
     even = {"spread": [{"topologyKey": "pool", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]}
-    pools = [a_class(), a_class("dear", price=0.9), a_pool("p1"), a_pool("p2"), a_pool("p3", classes=["dear"])]
+    pools = [
+        a_class(),
+        a_class("dear", price=0.9),
+        a_pool("p1"),
+        a_pool("p2"),
+        a_pool("p3", classes=["dear"]),
+    ]
     world = settle(a_world(*pools, a_service(cores=4, replicas=6, **even))).applied()
     found = settle(world.having([a_service(cores=4, replicas=4, **even)]))
     assert sorted(found.where["default/api"].values()) == [1, 1, 2]

@@ -44,7 +44,10 @@ def test_each_stage_has_the_machines_of_those_written_by_then(world: World) -> N
         written |= set(stage.services)
         for name in stage.services:
             for seat in decided.fleet.seats.get(name, ()):
-                cluster, kind = decided.fleet.machines.cluster[seat.machine], decided.fleet.machines.kind[seat.machine]
+                cluster, kind = (
+                    decided.fleet.machines.cluster[seat.machine],
+                    decided.fleet.machines.kind[seat.machine],
+                )
                 assert made[cluster.name][kind.name] > 0
     assert made == {name: class_counts(decided.fleet, each) for name, each in decided.fleet.clusters.items()}
 
@@ -69,7 +72,9 @@ def test_a_cluster_that_was_given_up_gets_no_machines_and_keeps_its_number() -> 
     applied = settle(a_world(a_pool(), a_service("api"))).applied()
     cluster = applied.objects["LatticeCluster", "", "p1-001"]
     assert isinstance(cluster, LatticeCluster)
-    empty = msgspec.structs.replace(cluster, spec=msgspec.structs.replace(cluster.spec, nodes={}, min_nodes=0))
+    empty = msgspec.structs.replace(
+        cluster, spec=msgspec.structs.replace(cluster.spec, nodes={}, min_nodes=0)
+    )
     world = a_world(a_pool(), a_service("web")).having([empty], with_status=True)
     assert set(decide_stages(world, Seen()).wanted) == {"p1-002"}
 
@@ -89,7 +94,9 @@ def test_stuck_replicas_whose_relief_was_refused_are_not_decided_again_at_once()
     """Whoever is left out for a while, since a budget refused it, gets no relief either: the same would be refused again."""
     world = settle(a_world(a_pool(), a_service("api", replicas=2, cores=1))).applied()
     cell: Cell = ("p1-001", "m")
-    decided = decide_stages(world, Seen(stuck={"default/api": Counter({cell: 1})}, joined=Counter({cell: 1})), but=["default/api"])
+    decided = decide_stages(
+        world, Seen(stuck={"default/api": Counter({cell: 1})}, joined=Counter({cell: 1})), but=["default/api"]
+    )
     assert (decided.wanted, decided.reliefs) == ({"p1-001": Counter(m=1)}, {})
 
 
@@ -98,7 +105,10 @@ def test_stuck_replicas_go_elsewhere_when_their_cluster_may_not_grow() -> None:
     world = world.having([a_pool("p2")])
     cell: Cell = ("p1-001", "m")
     decided = decide_stages(world, Seen(stuck={"default/api": Counter({cell: 1})}, joined=Counter({cell: 1})))
-    assert dict(placed_counts(decided.fleet, "default/api")) == {("p1", "p1-001", "m"): 1, ("p2", "p2-001", "m"): 1}
+    assert dict(placed_counts(decided.fleet, "default/api")) == {
+        ("p1", "p1-001", "m"): 1,
+        ("p2", "p2-001", "m"): 1,
+    }
     assert [(each.replicas, each.machines) for each in decided.reliefs["default/api"]] == [(1, 0)]
 
 
@@ -122,4 +132,7 @@ def test_stuck_replicas_get_the_successor_of_a_machine_that_leaves_after_them_on
     price = next(iter(world.fleet().offers[0].types)).rate
     tight = world.having([a_pool("p1", budget=price * 720 // 1_000_000 + 1), a_pool("p2")])
     decided = decide_stages(tight, seen)
-    assert (decided.in_advance, [(each.replicas, each.machines) for each in decided.reliefs["default/api"]]) == (frozenset(), [(1, 0)])
+    assert (
+        decided.in_advance,
+        [(each.replicas, each.machines) for each in decided.reliefs["default/api"]],
+    ) == (frozenset(), [(1, 0)])

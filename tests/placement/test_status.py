@@ -33,7 +33,10 @@ def said(found: Settled, kind: str, name: str) -> dict[str, Condition]:
     return {each.type: each for each in conditions(supplier, found.fleet, found.world)}
 
 
-@pytest.mark.parametrize(("micros", "text"), [(384_000, "0.384"), (414_720_000, "414.72"), (0, "0"), (1, "0.000001"), (5_000_000, "5")])
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [(384_000, "0.384"), (414_720_000, "414.72"), (0, "0"), (1, "0.000001"), (5_000_000, "5")],
+)
 def test_dollars_have_no_needless_zeros(micros: int, text: str) -> None:
     assert str(dollars(micros)) == text
 
@@ -66,7 +69,9 @@ def test_alternatives_are_pools_that_are_ruled_out_for_good() -> None:
 
 def test_a_cloud_says_what_it_has_in_each_region() -> None:
     found = settled(
-        a_cloud(regions=["r1", "r2"]), a_service("a", requiredRegions=["r1"]), a_service("b", requiredRegions=["r2"], cores=4, replicas=2)
+        a_cloud(regions=["r1", "r2"]),
+        a_service("a", requiredRegions=["r1"]),
+        a_service("b", requiredRegions=["r2"], cores=4, replicas=2),
     )
     shown = status(found, "CloudInfrastructure", "cloud")
     assert shown["clusters"] == {"total": 2, "byRegion": {"r1": 1, "r2": 1}}
@@ -103,7 +108,9 @@ def test_a_cluster_says_what_it_holds() -> None:
 @pytest.mark.parametrize(("spent", "projected", "limit", "share"), [
     (4_523_500_000, 8_200_000_000, 10_000_000_000, "0.82"), (0, 0, 10, "0"), (0, 0, 0, "1"), (0, 15, 10, "1.5"),
 ])  # fmt: skip
-def test_the_share_of_a_budget_is_what_is_projected(spent: int, projected: int, limit: int, share: str) -> None:
+def test_the_share_of_a_budget_is_what_is_projected(
+    spent: int, projected: int, limit: int, share: str
+) -> None:
     assert Decimal(str(spending(spent, projected, limit).utilization_percent)) == Decimal(share)
 
 
@@ -111,14 +118,21 @@ def test_the_digest_changes_with_what_a_decision_was_made_from() -> None:
     one, other = settled(a_pool(), a_service()), settled(a_pool(), a_service(), a_service("more"))
     assert state_of(one.fleet) == state_of(settled(a_pool(), a_service()).fleet)
     assert state_of(one.fleet) != state_of(other.fleet)
-    digests = {status(each, "LatticeService", "api", "default")["schedulerDecision"]["digest"] for each in (one, other)}
+    digests = {
+        status(each, "LatticeService", "api", "default")["schedulerDecision"]["digest"]
+        for each in (one, other)
+    }
     assert len(digests) == 2
 
 
 def test_writing_it_again_changes_nothing() -> None:
     once = settled(a_pool(), a_cloud(), a_static(), a_service(replicas=30)).applied()
     twice = settle(once).applied()
-    assert {key: getattr(each, "status", None) for key, each in twice.objects.items() if key[0] != "LatticeService"} == {
+    assert {
+        key: getattr(each, "status", None)
+        for key, each in twice.objects.items()
+        if key[0] != "LatticeService"
+    } == {
         key: getattr(each, "status", None) for key, each in once.objects.items() if key[0] != "LatticeService"
     }
 
@@ -148,11 +162,17 @@ def test_capacity_pressure(uses: list[tuple[int, int]], pressed: str, message: s
 ])  # fmt: skip
 def test_budget_exceeded(projected: int, limit: int, hard: bool, status_: str, reason: str) -> None:
     found = budget_exceeded(projected * 1_000_000, limit * 1_000_000, is_hard=hard)
-    assert (found.status, found.reason, found.message) == (status_, reason, f"${projected}.00 projected of ${limit}.00")
+    assert (found.status, found.reason, found.message) == (
+        status_,
+        reason,
+        f"${projected}.00 projected of ${limit}.00",
+    )
 
 
 def test_what_is_said_of_a_budget_changes_by_cents_only() -> None:
-    said_now, said_later = (budget_exceeded(each, 900_000_000, is_hard=True).message for each in (148_183_910, 148_183_752))
+    said_now, said_later = (
+        budget_exceeded(each, 900_000_000, is_hard=True).message for each in (148_183_910, 148_183_752)
+    )
     assert said_now == said_later == "$148.18 projected of $900.00"
 
 
@@ -172,7 +192,11 @@ def test_a_soft_budget_that_is_passed_is_exceeded_too() -> None:
 def test_a_cloud_with_one_region_that_is_of_no_use_is_degraded() -> None:
     twice = made(LatticePool, "a-pool", {"provider": {"type": "aws", "region": "r1"}, "nodeClasses": ["m"]})
     found = said(settled(twice, a_cloud(regions=["r1", "r2"])), "CloudInfrastructure", "cloud")
-    assert (found["Ready"].status, found["Degraded"].status, found["Degraded"].message) == ("True", "True", "nothing can be placed in r1")
+    assert (found["Ready"].status, found["Degraded"].status, found["Degraded"].message) == (
+        "True",
+        "True",
+        "nothing can be placed in r1",
+    )
     assert found["Overlaps"].status == "True"
     whole = said(settled(twice, a_cloud(regions=["r1"])), "CloudInfrastructure", "cloud")
     assert (whole["Ready"].status, whole["Degraded"].status) == ("False", "False")
@@ -204,7 +228,9 @@ def test_one_name_for_a_pool_and_a_data_center_is_two_things() -> None:
                  ("False", "no LatticeService default/ghost"), id="named twice, told once"),
     pytest.param(a_service(latency={"api": {"maxMs": 5}}), ("True", ""), id="a limit to itself"),
 ])  # fmt: skip
-def test_services_that_are_named_and_not_there_are_told(service: LatticeService, said: tuple[str, str]) -> None:
+def test_services_that_are_named_and_not_there_are_told(
+    service: LatticeService, said: tuple[str, str]
+) -> None:
     world = a_world(a_pool(), a_service("db"), service)
     found = resolved(service, world.demands["default/api"], world.services)
     assert (found.status, found.message) == said

@@ -9,18 +9,32 @@ from lattice.placement.status.supply_status import steadied
 
 
 def spent(current: str, projected: str) -> PoolStatus:
-    return PoolStatus(budget=PoolSpending(current_month_cost=Decimal(current), projected_month_cost=Decimal(projected)))
+    return PoolStatus(
+        budget=PoolSpending(current_month_cost=Decimal(current), projected_month_cost=Decimal(projected))
+    )
 
 
 @pytest.mark.parametrize(
     ("before", "after", "is_told"),
     [
-        pytest.param(("1.00", "36.00"), ("1.03", "36.00"), False, id="less than a tenth of a percent of what the month will cost"),
+        pytest.param(
+            ("1.00", "36.00"),
+            ("1.03", "36.00"),
+            False,
+            id="less than a tenth of a percent of what the month will cost",
+        ),
         pytest.param(("1.00", "36.00"), ("1.04", "36.00"), True, id="more than that"),
         pytest.param(("1.00", "36.00"), ("1.00", "37.00"), True, id="the month will cost something else"),
-        pytest.param(("0.001368", "0.003434"), ("0.001423", "0.003406"), False, id="parts of a cent in the last minutes of a month"),
+        pytest.param(
+            ("0.001368", "0.003434"),
+            ("0.001423", "0.003406"),
+            False,
+            id="parts of a cent in the last minutes of a month",
+        ),
         pytest.param(("0.001", "0.002"), ("0.012", "0.013"), True, id="a cent, of however little"),
     ],
 )
-def test_money_that_trickles_is_told_when_it_has_come_to_something(before: tuple[str, str], after: tuple[str, str], is_told: bool) -> None:
+def test_money_that_trickles_is_told_when_it_has_come_to_something(
+    before: tuple[str, str], after: tuple[str, str], is_told: bool
+) -> None:
     assert steadied(spent(*before), spent(*after)) == spent(*(after if is_told else before))

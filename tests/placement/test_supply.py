@@ -35,8 +35,12 @@ def said(*objects: Kind) -> list[tuple[str, str, str, str]]:
     pytest.param({"docker": {"cpus": 2, "memory": "4g"}}, "docker", (2000, 4 * GIB), id="docker's 4g is 4 GiB"),
     pytest.param({"aws": {}}, "gcp", None, id="a class without an entry for the provider is not there"),
 ])  # fmt: skip
-def test_the_size_of_a_class_is_its_providers(providers: Any, provider: str, size: tuple[int, int] | None) -> None:
-    node_class = made(LatticeNodeClass, "m", {"providers": providers, "resources": {"cores": 4, "memoryGi": 16}})
+def test_the_size_of_a_class_is_its_providers(
+    providers: Any, provider: str, size: tuple[int, int] | None
+) -> None:
+    node_class = made(
+        LatticeNodeClass, "m", {"providers": providers, "resources": {"cores": 4, "memoryGi": 16}}
+    )
     types = only(node_class, a_pool(provider=provider)).types
     assert [(each.size["cpu"], each.size["memory"]) for each in types] == ([] if size is None else [size])
 
@@ -51,7 +55,12 @@ def test_a_pool_has_its_labels_classes_and_limits() -> None:
         "tier": ("production",), "region": ("p1-1",), "zone": ("a",), "provider": ("aws",),
     }  # fmt: skip
     assert (offer.compliance, offer.capabilities, offer.residency) == ({"soc2", "hipaa"}, {"gpu"}, {"eu"})
-    assert (offer.limits.nodes, offer.limits.milli, offer.limits.memory, offer.limits.clusters) == (3, 10_500, 8 * GIB, NO_LIMIT)
+    assert (offer.limits.nodes, offer.limits.milli, offer.limits.memory, offer.limits.clusters) == (
+        3,
+        10_500,
+        8 * GIB,
+        NO_LIMIT,
+    )
 
 
 def test_a_pool_without_labels_has_those_of_its_metadata() -> None:
@@ -64,7 +73,11 @@ def test_a_regions_list_replaces_the_default_and_quotas_take_the_smaller() -> No
     cloud = a_cloud(regions={"r1": {"compliance": ["GDPR"], "quotas": {"maxClusters": 10, "maxNodesPerCluster": 3}}, "r2": {}, "r3": {"compliance": []}},
                     defaults={"compliance": ["SOC2"], "capabilities": ["arm64"], "maxClustersPerRegion": 5, "maxNodesPerCluster": 50})  # fmt: skip
     found = {each.name: each for each in supply(cloud).offers}
-    assert {name: sorted(each.compliance) for name, each in found.items()} == {"cloud/r1": ["gdpr"], "cloud/r2": ["soc2"], "cloud/r3": []}
+    assert {name: sorted(each.compliance) for name, each in found.items()} == {
+        "cloud/r1": ["gdpr"],
+        "cloud/r2": ["soc2"],
+        "cloud/r3": [],
+    }
     assert {name: (each.limits.clusters, each.limits.nodes_per_cluster) for name, each in found.items()} == {
         "cloud/r1": (5, 3), "cloud/r2": (5, 50), "cloud/r3": (5, 50),
     }  # fmt: skip
@@ -72,7 +85,12 @@ def test_a_regions_list_replaces_the_default_and_quotas_take_the_smaller() -> No
 
 
 def test_a_cloud_offers_every_class_with_an_entry_for_it() -> None:
-    offer = only(a_cloud(provider="gcp"), a_class("a", providers=["aws"]), a_class("b", providers=["gcp"]), a_class("c"))
+    offer = only(
+        a_cloud(provider="gcp"),
+        a_class("a", providers=["aws"]),
+        a_class("b", providers=["gcp"]),
+        a_class("c"),
+    )
     assert [each.name for each in offer.types] == ["b", "c"]
 
 
@@ -85,7 +103,11 @@ def test_a_cloud_offers_every_class_with_an_entry_for_it() -> None:
     pytest.param(a_static(nodes=0, cores=0, memory="0Gi"), [("static", 0, 0)], id="an empty data center"),
 ])  # fmt: skip
 def test_the_machines_of_a_data_center(static: Kind, classes: list[Any]) -> None:
-    own = made(LatticeNodeClass, "v", {"providers": {"vsphere": {"cores": 2, "memory": 4096}}, "resources": {"cores": 1, "memoryGi": 8}})
+    own = made(
+        LatticeNodeClass,
+        "v",
+        {"providers": {"vsphere": {"cores": 2, "memory": 4096}}, "resources": {"cores": 1, "memoryGi": 8}},
+    )
     offer = only(static, own, a_class(), a_class("gpu", gpu=1))
     assert [(each.name, each.size["cpu"], each.size["memory"]) for each in offer.types] == classes
     assert all(each.rate == 0 for each in offer.types)
@@ -148,19 +170,32 @@ SHARED = {"credentialsRef": {"name": "login"}}
 
 def a_pool_with_login(name: str, region: str) -> LatticePool:
     return made(
-        LatticePool, name, {"provider": {"type": "aws", "region": region, "credentials": {"secretRef": "login"}}, "nodeClasses": ["m"]}
+        LatticePool,
+        name,
+        {
+            "provider": {"type": "aws", "region": region, "credentials": {"secretRef": "login"}},
+            "nodeClasses": ["m"],
+        },
     )
 
 
 def test_what_two_kinds_describe_is_offered_once() -> None:
     """The later one is closed; undated, the later by name."""
     found = supply(a_pool_with_login("p1", "r1"), a_cloud(regions=["r1", "r2"], **SHARED))
-    assert {each.name: bool(each.closed) for each in found.offers} == {"cloud/r1": False, "cloud/r2": False, "p1": True}
+    assert {each.name: bool(each.closed) for each in found.offers} == {
+        "cloud/r1": False,
+        "cloud/r2": False,
+        "p1": True,
+    }
     assert [(each.subject, each.type, each.message, each.is_true) for each in found.findings] == [
         ("latticepool/p1", "Overlaps", "cloudinfrastructure/cloud already offers aws r1 with the same credentials", True),
     ]  # fmt: skip
     reverse = supply(a_pool_with_login("a-pool", "r1"), a_cloud(regions=["r1", "r2"], **SHARED))
-    assert {each.name: bool(each.closed) for each in reverse.offers} == {"cloud/r1": True, "cloud/r2": False, "a-pool": False}
+    assert {each.name: bool(each.closed) for each in reverse.offers} == {
+        "cloud/r1": True,
+        "cloud/r2": False,
+        "a-pool": False,
+    }
 
 
 @pytest.mark.parametrize("other", [
@@ -197,7 +232,10 @@ def test_an_unknown_price_is_no_price() -> None:
 
 
 def test_a_region_is_known_by_the_name_of_its_offer_or_its_own() -> None:
-    offers = {each.name: each for each in supply(a_pool("p1", region="r"), a_cloud(regions=["r"]), a_static(region="east")).offers}
+    offers = {
+        each.name: each
+        for each in supply(a_pool("p1", region="r"), a_cloud(regions=["r"]), a_static(region="east")).offers
+    }
     assert [name for name, each in offers.items() if each.is_in("r")] == ["cloud/r", "p1"]
     assert offers["p1"].is_in("p1")
     assert offers["dc"].is_in("east")

@@ -9,10 +9,16 @@ from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.status.supply_status import Use, uses
 
 
-def a_workload(name: str, cpu: str, cluster: str = "c1", service: str = "", revision: str = "") -> LatticeWorkload:
+def a_workload(
+    name: str, cpu: str, cluster: str = "c1", service: str = "", revision: str = ""
+) -> LatticeWorkload:
     container = {"resources": {"requests": {"cpu": cpu}}}
     spec = {"containers": {"main": container}, "cluster": cluster, "service": service, "revision": revision}
-    head = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeWorkload", "metadata": {"name": name, "namespace": "default"}}
+    head = {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticeWorkload",
+        "metadata": {"name": name, "namespace": "default"},
+    }
     return msgspec.convert({**head, "spec": spec}, LatticeWorkload)
 
 
@@ -21,13 +27,25 @@ def a_workload(name: str, cpu: str, cluster: str = "c1", service: str = "", revi
     [
         pytest.param([], {}, id="nothing runs"),
         pytest.param(
-            [("a-0", "1", "c1", "a", "1" * 24), ("a-1", "1", "c1", "a", "1" * 24), ("a-2", "2", "c1", "a", "2" * 24)],
+            [
+                ("a-0", "1", "c1", "a", "1" * 24),
+                ("a-1", "1", "c1", "a", "1" * 24),
+                ("a-2", "2", "c1", "a", "2" * 24),
+            ],
             {"c1": Use(1, 3, {"cpu": 4000})},
             id="each replica counts, each revision with what it asks for",
         ),
-        pytest.param([("x", "1"), ("y", "2")], {"c1": Use(0, 2, {"cpu": 3000})}, id="those of no service differ one by one"),
         pytest.param(
-            [("a-0", "1", "c1", "a", "1" * 24), ("a-1", "1", "c2", "a", "1" * 24), ("b-0", "1", "c2", "b", "1" * 24)],
+            [("x", "1"), ("y", "2")],
+            {"c1": Use(0, 2, {"cpu": 3000})},
+            id="those of no service differ one by one",
+        ),
+        pytest.param(
+            [
+                ("a-0", "1", "c1", "a", "1" * 24),
+                ("a-1", "1", "c2", "a", "1" * 24),
+                ("b-0", "1", "c2", "b", "1" * 24),
+            ],
             {"c1": Use(1, 1, {"cpu": 1000}), "c2": Use(2, 2, {"cpu": 2000})},
             id="by cluster",
         ),

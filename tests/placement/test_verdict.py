@@ -154,7 +154,10 @@ def judged_in(world: World) -> Verdict | None:
     return None if placement.is_complete else judge(placement, fleet)
 
 
-EU, FED = {"labels": {"compliance": ["gdpr"]}, "region": "eu-west-1"}, {"labels": {"compliance": ["fedramp"]}, "region": "us-east-1"}
+EU, FED = (
+    {"labels": {"compliance": ["gdpr"]}, "region": "eu-west-1"},
+    {"labels": {"compliance": ["fedramp"]}, "region": "us-east-1"},
+)
 CONTRADICTING = [
     pytest.param([a_pool("p1", **EU), a_pool("p2", **FED), a_policy("a", compliance=["gdpr"]), a_policy("b", compliance=["fedramp"]), a_service()],
                  ["compliance gdpr (policy/a) and compliance fedramp (policy/b): no pool has both"], id="two policies, and no pool has both certificates"),
@@ -177,7 +180,9 @@ CONTRADICTING = [
 
 
 @pytest.mark.parametrize(("objects", "words"), CONTRADICTING)
-def test_rules_that_contradict_one_another_are_named_with_who_states_them(objects: list[Kind], words: list[str]) -> None:
+def test_rules_that_contradict_one_another_are_named_with_who_states_them(
+    objects: list[Kind], words: list[str]
+) -> None:
     assert [str(each) for each in verdict(*objects).contradictions] == words
 
 
@@ -191,7 +196,9 @@ def test_without_one_side_of_a_contradiction_it_is_gone_and_with_both_nothing_fi
         for each in demand.requirements:
             without = list(contradictions(demand.without([each]), fleet))
             assert [
-                one for one in found if (str(each), each.source) not in [(side.text, side.source) for side in (one.one, one.other)]
+                one
+                for one in found
+                if (str(each), each.source) not in [(side.text, side.source) for side in (one.one, one.other)]
             ] == without
 
 
@@ -199,7 +206,9 @@ def test_a_verdict_names_the_pools_that_would_need_room() -> None:
     found = verdict(
         *split,
         a_pool("p3", labels={"tier": "x"}),
-        a_service(cores=3, replicas=3, pools={"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}),
+        a_service(
+            cores=3, replicas=3, pools={"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}
+        ),
     )
     assert found.waits == ("room in p1, p2",)
 
@@ -207,7 +216,9 @@ def test_a_verdict_names_the_pools_that_would_need_room() -> None:
 @pytest.mark.timeout(30)
 def test_it_does_not_take_longer_for_however_many() -> None:
     """Every one of them tried in turn, for each set of demands, would take minutes."""
-    few, many = (judged(a_class(), a_pool("p1", budget=500), a_service(replicas=count)) for count in (2_000, 100_000))
+    few, many = (
+        judged(a_class(), a_pool("p1", budget=500), a_service(replicas=count)) for count in (2_000, 100_000)
+    )
     assert few is not None
     assert many is not None
     assert (few.kind, few.conflicts) == (many.kind, many.conflicts)
@@ -216,11 +227,15 @@ def test_it_does_not_take_longer_for_however_many() -> None:
 def test_details_are_those_of_the_moment_when_the_replica_failed() -> None:
     """Before anything was placed there was a machine left; the second replica found none."""
     found = verdict(a_pool(capacity={"maxNodes": 1}), a_service(cores=3, replicas=2))
-    assert [str(each) for _, why in found.refusals for each in why] == ["nodes: need 1 more, have 0 of 1, missing 1"]
+    assert [str(each) for _, why in found.refusals for each in why] == [
+        "nodes: need 1 more, have 0 of 1, missing 1"
+    ]
 
 
 def test_what_the_target_of_an_open_overflow_lacks_is_told_rather_than_the_gate() -> None:
-    dc = a_static(nodes=1, cores=4, overflow={"enabled": True, "target": "cloud", "trigger": {"capacityThreshold": 50}})
+    dc = a_static(
+        nodes=1, cores=4, overflow={"enabled": True, "target": "cloud", "trigger": {"capacityThreshold": 50}}
+    )
     found = verdict(dc, a_cloud(budget={"monthly": 10, "hardLimit": True}), a_service(cores=3, replicas=2))
     assert found.kind == "OverBudget"
     assert dict(found.refusals)["cloud/r1"][0].what == "budget of cloudinfrastructure/cloud"
@@ -232,7 +247,10 @@ def test_api_gateway_as_printed_lacks_gdpr_in_us_east() -> None:
     placements = arrange(world.demands.values(), fleet)
     found = judge(placements["default/api-gateway"], fleet, world.services)
     assert found.kind == "Never"
-    assert found.reason == "0 of 3 pools: 2 without compliance gdpr; 1 not in us-east, where a replica is required"
+    assert (
+        found.reason
+        == "0 of 3 pools: 2 without compliance gdpr; 1 not in us-east, where a replica is required"
+    )
     assert all("compliance gdpr" in parts for parts in words(found))
     database = judge(placements["default/database"], fleet)
     assert words(database) == [["compliance gdpr"], ["a replica in us-east"]]
@@ -289,7 +307,11 @@ def test_required_infrastructure_would_do_whatever_the_world(world: World) -> No
     applied = before.applied()
     for name, placement in before.unplaced.items():
         demand = world.demands[name]
-        if demand.problem or demand.spread or not all(before.fleet.seats.get(target) for _, target in demand.latency_to):
+        if (
+            demand.problem
+            or demand.spread
+            or not all(before.fleet.seats.get(target) for _, target in demand.latency_to)
+        ):
             continue
         found = judge(placement, before.fleet)
         note(f"{name}: {found.reason} {found.required.properties()}")
@@ -299,7 +321,9 @@ def test_required_infrastructure_would_do_whatever_the_world(world: World) -> No
 
 def failures(world: World) -> tuple[Fleet, dict[str, Verdict]]:
     fleet = world.fleet()
-    failed = {name: each for name, each in arrange(world.demands.values(), fleet).items() if not each.is_complete}
+    failed = {
+        name: each for name, each in arrange(world.demands.values(), fleet).items() if not each.is_complete
+    }
     return fleet, {name: judge(each, fleet, world.services) for name, each in failed.items()}
 
 
@@ -318,7 +342,9 @@ def test_dropping_a_listed_conflict_is_enough_and_dropping_another_thing_is_not(
         for conflict in found.conflicts:
             assert fits_without(world, fleet, name, *conflict)
             for size in range(1, len(conflict)):
-                assert not any(fits_without(world, fleet, name, *some) for some in combinations(conflict, size))
+                assert not any(
+                    fits_without(world, fleet, name, *some) for some in combinations(conflict, size)
+                )
         for other in obstacles(world.demands[name], fleet):
             assert other in singles or not fits_without(world, fleet, name, other)
 
@@ -331,7 +357,9 @@ def test_no_offer_is_ruled_out_silently(world: World) -> None:
             assert found.reason == world.demands[found.service].problem
             continue
         assert [name for name, _ in found.refusals] == sorted(offer.name for offer in world.supply.offers)
-        assert all(why and all(each.what and each.need and each.have for each in why) for _, why in found.refusals)
+        assert all(
+            why and all(each.what and each.need and each.have for each in why) for _, why in found.refusals
+        )
 
 
 @MANY
@@ -368,5 +396,14 @@ def test_judging_leaves_the_fleet_as_it_was(world: World) -> None:
 
 def _state(fleet: Fleet) -> object:
     taken = [[int(amount) for amount in fleet.table.taken(number)] for number in range(4)]
-    seats = {name: [(fleet.machines.names[seat.machine], seat.needs) for seat in found] for name, found in fleet.seats.items()}
-    return (taken, seats, +fleet.committed, {name: len(each.machines) for name, each in fleet.clusters.items()}, fleet.open_nodes)
+    seats = {
+        name: [(fleet.machines.names[seat.machine], seat.needs) for seat in found]
+        for name, found in fleet.seats.items()
+    }
+    return (
+        taken,
+        seats,
+        +fleet.committed,
+        {name: len(each.machines) for name, each in fleet.clusters.items()},
+        fleet.open_nodes,
+    )

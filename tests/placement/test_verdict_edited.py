@@ -13,7 +13,9 @@ from lattice.placement.plan.plan import Settled, plan, settle
 from lattice.placement.explain.verdict import judge
 from lattice.placement.model.world import World
 
-LARGE = settings(max_examples=EXAMPLES if LONG else EXAMPLES // 8, deadline=None, suppress_health_check=list(HealthCheck))
+LARGE = settings(
+    max_examples=EXAMPLES if LONG else EXAMPLES // 8, deadline=None, suppress_health_check=list(HealthCheck)
+)
 
 
 def label(part: Obstacle) -> Label:
@@ -43,7 +45,9 @@ def is_placed(world: World, name: str, lifted: Iterable[Hindrance]) -> bool:
 
 @LARGE
 @given(worlds(), st.data())
-def test_manifests_without_what_is_listed_are_placed_and_without_anything_else_are_not(world: World, data: st.DataObject) -> None:
+def test_manifests_without_what_is_listed_are_placed_and_without_anything_else_are_not(
+    world: World, data: st.DataObject
+) -> None:
     first = settle(world)
     assume(first.unplaced)
     name = data.draw(st.sampled_from(sorted(first.unplaced)))
@@ -51,7 +55,9 @@ def test_manifests_without_what_is_listed_are_placed_and_without_anything_else_a
     assume(not any(settled.fleet.seats.get(each) for each in settled.unplaced if each != name))
     found = judge(settled.unplaced[name], settled.fleet, world.services)
     here, known = alone(settled, name), {each.label: each for each in hindrances(settled.world, name)}
-    note(f"{name}: {found.kind} {found.reason}, listed {[[str(part) for part in parts] for parts in found.conflicts]}")
+    note(
+        f"{name}: {found.kind} {found.reason}, listed {[[str(part) for part in parts] for parts in found.conflicts]}"
+    )
     singles = {label(parts[0]) for parts in found.conflicts if len(parts) == 1}
     if found.conflicts:
         listed = [known[label(part)] for part in data.draw(st.sampled_from(found.conflicts))]

@@ -41,7 +41,11 @@ def state(fleet: Fleet) -> dict[str, Any]:
     names = machines.names
 
     def taken(rows: Any, row: int) -> dict[str, int]:
-        return {name: int(rows.taken(number)[row]) for name, number in rows.index.items() if rows.taken(number)[row]}
+        return {
+            name: int(rows.taken(number)[row])
+            for name, number in rows.index.items()
+            if rows.taken(number)[row]
+        }
 
     return {
         "offers": {offer.name: (taken(table, row), bool(table.column("lost")[row]), int(fleet.left[row]), fleet.open_nodes[row],
@@ -70,14 +74,22 @@ def without_offer(world: World, offer: str) -> World:
             placements = tuple(placed for placed in each.status.placements if placed.pool != offer)
             status = msgspec.structs.replace(each.status, placements=placements)
             found[key] = msgspec.structs.replace(each, status=status) if status != each.status else each
-        elif each.metadata.name != owner or key[0] not in ("LatticePool", "CloudInfrastructure", "StaticInfrastructure"):
+        elif each.metadata.name != owner or key[0] not in (
+            "LatticePool",
+            "CloudInfrastructure",
+            "StaticInfrastructure",
+        ):
             found[key] = each
         elif region:
             assert isinstance(each, CloudInfrastructure)
             regions = {name: stated for name, stated in each.spec.regions.items() if name != region}
-            found[key] = msgspec.structs.replace(each, spec=msgspec.structs.replace(each.spec, regions=regions))
+            found[key] = msgspec.structs.replace(
+                each, spec=msgspec.structs.replace(each.spec, regions=regions)
+            )
     return world.having(
-        [each for key, each in found.items() if each is not world.objects[key]], set(world.objects) - set(found), with_status=True
+        [each for key, each in found.items() if each is not world.objects[key]],
+        set(world.objects) - set(found),
+        with_status=True,
     )
 
 
@@ -110,7 +122,9 @@ def test_a_drill_of_all_offers_equals_losing_each(number: int) -> None:
         made = whatif(settled.world, Event(lose=(loss.offer,)))
         assert loss.cost == made.total[1]
         assert set(loss.left_without) == set(made.unplaced) - set(settled.unplaced)
-        assert all(dict(after(made).where.get(name, {})) == dict(places) for name, places in loss.moved.items())
+        assert all(
+            dict(after(made).where.get(name, {})) == dict(places) for name, places in loss.moved.items()
+        )
 
 
 @SOME
@@ -133,7 +147,11 @@ def test_a_certificate_that_is_withdrawn_is_nobodys_any_more(number: int) -> Non
     lost = after(whatif(settled.world, Event(drop=((offer, certificate.upper()),))))
     assert [each for each in complaints(lost) if "skew" not in each] == []
     row = lost.fleet.row(offer)
-    needing = [name for name, each in lost.world.demands.items() if any(one.value == certificate for one in each.compliance)]
+    needing = [
+        name
+        for name, each in lost.world.demands.items()
+        if any(one.value == certificate for one in each.compliance)
+    ]
     assert not any(lost.fleet.counts(name)[row] for name in needing)
 
 
@@ -224,7 +242,10 @@ def test_who_is_near_the_lost_one_but_elsewhere_has_to_go_too() -> None:
     made = whatif(world, Event(lose=(first,)))
     assert not made.unplaced
     assert {*places(made), *places(made, "default/db")} == {"p3"}
-    assert next(each for each in losses(settled) if each.offer == first).moved.keys() == {"default/api", "default/db"}
+    assert next(each for each in losses(settled) if each.offer == first).moved.keys() == {
+        "default/api",
+        "default/db",
+    }
 
 
 def test_what_was_misplaced_before_does_not_move_because_of_something_else() -> None:

@@ -39,7 +39,10 @@ API = "default/api"
 def _takes(fleet: Fleet, demand: Demand, machine: int) -> bool:
     machines = fleet.machines
     row = machines.cluster[machine].row
-    if any(int(machines.free(machines.add_resource(name))[machine]) < amount for name, amount in demand.effective_needs.items()):
+    if any(
+        int(machines.free(machines.add_resource(name))[machine]) < amount
+        for name, amount in demand.effective_needs.items()
+    ):
         return False
     if demand.per_node and machines.holds[machine][demand.name] >= demand.per_node:
         return False
@@ -53,14 +56,22 @@ def _gpus(fleet: Fleet, demand: Demand, row: int) -> bool:
     if not demand.needs.get("gpu") or not limits:
         return True
     models = [model for model in limits if demand.gpu_model in ("", model)]
-    return any(fleet.table.free(fleet.table.index[f"gpu:{model}"])[row] >= demand.effective_needs["gpu"] for model in models)
+    return any(
+        fleet.table.free(fleet.table.index[f"gpu:{model}"])[row] >= demand.effective_needs["gpu"]
+        for model in models
+    )
 
 
 def _serves(demand: Demand, offer: Any) -> list[MachineType]:
     def holds(kind: MachineType) -> bool:
         return all(kind.size.get(name, 0) >= amount for name, amount in demand.effective_needs.items())
 
-    has_model = not offer.limits.gpus or not demand.gpu_model or not demand.needs.get("gpu") or demand.gpu_model in offer.limits.gpus
+    has_model = (
+        not offer.limits.gpus
+        or not demand.gpu_model
+        or not demand.needs.get("gpu")
+        or demand.gpu_model in offer.limits.gpus
+    )
     return [kind for kind in offer.types if has_model and is_allowed(demand, kind) and holds(kind)]
 
 
@@ -76,7 +87,10 @@ def _all_of_them(demand: Demand, kind: MachineType) -> int:
         return UNPRICED
     machines = 0
     for others in range(demand.replicas):
-        taken = [Fraction(others * demand.effective_needs.get(name, 0), max(1, machines) * kind.size[name]) for name in ("cpu", "memory")]
+        taken = [
+            Fraction(others * demand.effective_needs.get(name, 0), max(1, machines) * kind.size[name])
+            for name in ("cpu", "memory")
+        ]
         if others >= machines * _on_one(demand, kind) or max(taken) * 1_000_000 >= demand.rules.packing:
             machines += 1
     return machines * kind.rate
@@ -85,15 +99,25 @@ def _all_of_them(demand: Demand, kind: MachineType) -> int:
 def _held(fleet: Fleet, ask: ReplicaAsk, row: int, kind: MachineType) -> int:
     """How many of the replicas that room is wanted for, when machines of this class are made until there may be no more."""
     demand, offer = ask.demand, fleet.offers[row]
-    left = {name: int(fleet.table.free(fleet.table.index[name])[row]) for name in ("nodes", "clusters", "cpu", "memory")}
+    left = {
+        name: int(fleet.table.free(fleet.table.index[name])[row])
+        for name in ("nodes", "clusters", "cpu", "memory")
+    }
     left["nodes"] = min(left["nodes"], _openable(fleet, demand, row))
     left["clusters"] = min(left["clusters"], _spillable(fleet, ask))
     money, group = fleet.headroom(row, ask.overflow), fleet.group_of(demand, ask.overflow, row)
-    grow = sum(each.max_nodes - len(each.machines) for each in fleet.clusters.values() if each.row == row and each.group == group)
+    grow = sum(
+        each.max_nodes - len(each.machines)
+        for each in fleet.clusters.values()
+        if each.row == row and each.group == group
+    )
     held = 0
     while held < ask.room_for:
         if grow < 1:
-            grow, left["clusters"] = grow + min(demand.rules.max_nodes, offer.limits.nodes_per_cluster), left["clusters"] - 1
+            grow, left["clusters"] = (
+                grow + min(demand.rules.max_nodes, offer.limits.nodes_per_cluster),
+                left["clusters"] - 1,
+            )
         left["nodes"], grow, money = left["nodes"] - 1, grow - 1, money - kind.rate
         for name in ("cpu", "memory"):
             left[name] -= kind.size[name] if kind.size[name] < NO_LIMIT else 0
@@ -107,7 +131,9 @@ def _openable(fleet: Fleet, demand: Demand, row: int) -> int:
     """Machines that it may open, where some are kept for others."""
     offer = fleet.offers[row]
     is_free = not offer.reserved_nodes or offer.name in demand.admitted
-    others = sum(len(each.machines) for each in fleet.clusters.values() if each.row == row and not each.is_kept)
+    others = sum(
+        len(each.machines) for each in fleet.clusters.values() if each.row == row and not each.is_kept
+    )
     return NO_LIMIT if is_free else offer.limits.nodes - offer.reserved_nodes - others
 
 
@@ -128,7 +154,10 @@ def obvious(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
     own = [cluster for cluster in fleet.clusters.values() if cluster.row == row and cluster.group == group]
     grows = any(len(cluster.machines) < cluster.max_nodes for cluster in own)
     count = 1 if grows else max(1, min(demand.rules.min_nodes, offer.limits.nodes_per_cluster))
-    left = {name: int(fleet.table.free(fleet.table.index[name])[row]) for name in ("nodes", "clusters", "cpu", "memory")}
+    left = {
+        name: int(fleet.table.free(fleet.table.index[name])[row])
+        for name in ("nodes", "clusters", "cpu", "memory")
+    }
     left["nodes"] = min(left["nodes"], _openable(fleet, demand, row))
     may_open = min(left["clusters"], _spillable(fleet, ask)) >= 1
     serving = _serves(demand, offer)
@@ -139,8 +168,21 @@ def obvious(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
     ]  # fmt: skip
     money, needs_price = fleet.headroom(row, ask.overflow), fleet.is_limited(row, ask.overflow)
     paid = [kind for kind in fitting if kind.rate * count <= money and (kind.is_priced or not needs_price)]
-    best = min(paid, key=lambda kind: (-_held(fleet, ask, row, kind), _at_least(count, demand, kind), kind.rate, kind.name), default=None)
-    shared = [each for each in fleet.clusters.values() if each.row == row and each.group in fleet.groups_of(demand, ask.overflow)]
+    best = min(
+        paid,
+        key=lambda kind: (
+            -_held(fleet, ask, row, kind),
+            _at_least(count, demand, kind),
+            kind.rate,
+            kind.name,
+        ),
+        default=None,
+    )
+    shared = [
+        each
+        for each in fleet.clusters.values()
+        if each.row == row and each.group in fleet.groups_of(demand, ask.overflow)
+    ]
     has_room = any(_takes(fleet, demand, machine) for cluster in shared for machine in cluster.machines)
     return {
         "serves": bool(serving), "has_room": has_room, "fits": bool(fitting), "affordable": bool(paid),
@@ -180,7 +222,9 @@ def test_a_quote_agrees_with_the_obvious_loop(number: int) -> None:
 def _asks(fleet: Fleet, demand: Demand) -> Iterator[tuple[ReplicaAsk, int]]:
     """Of every offer, by cost and by room, and once more of those that a data center overflows to."""
     for row, offer in enumerate(fleet.offers):
-        sources = [each.name for each in fleet.offers if each.overflow and each.overflow.target == offer.owner]
+        sources = [
+            each.name for each in fleet.offers if each.overflow and each.overflow.target == offer.owner
+        ]
         for overflow, room_for in product(["", *sources], [0, 1, demand.replicas]):
             yield ReplicaAsk(demand, overflow=overflow, room_for=room_for), row
 
@@ -188,12 +232,16 @@ def _asks(fleet: Fleet, demand: Demand) -> Iterator[tuple[ReplicaAsk, int]]:
 def test_regions_are_told_when_the_budget_of_a_data_center_that_overflows_to_them_is_altered() -> None:
     def dc(spend: int) -> World:
         overflow = {"enabled": True, "target": "cloud", "limits": {"maxMonthlySpend": spend}}
-        return a_world(a_static(overflow=overflow), a_cloud(regions=["r1", "r2", "r3", "r4", "r5"]), a_service())
+        return a_world(
+            a_static(overflow=overflow), a_cloud(regions=["r1", "r2", "r3", "r4", "r5"]), a_service()
+        )
 
     fleet, ask = dc(100).fleet(), ReplicaAsk(dc(100).demands[API], overflow="dc")
     for spend in (100, 500, 100):
         changed = dc(spend).supply
-        fleet.alter([each for each in changed.offers if each.is_static], [changed.budgets["static.dc.overflow"]])
+        fleet.alter(
+            [each for each in changed.offers if each.is_static], [changed.budgets["static.dc.overflow"]]
+        )
         assert quoted(fleet, ask, fleet.row("cloud/r1"))["affordable"] == (spend == 500)
 
 
@@ -201,7 +249,9 @@ def test_regions_are_told_when_the_budget_of_a_data_center_that_overflows_to_the
 
 
 def node(name: str, cluster: str = "p1-001", *, ready: str = "True", **more: Any) -> LatticeNode:
-    found = made(LatticeNode, name, {"cluster": cluster, "pool": "p1", "nodeClass": "m", **more.pop("spec", {})})
+    found = made(
+        LatticeNode, name, {"cluster": cluster, "pool": "p1", "nodeClass": "m", **more.pop("spec", {})}
+    )
     status = {"conditions": [{"type": "Ready", "status": ready}], **more}
     return msgspec.structs.replace(found, status=msgspec.convert(status, type(found.status)))
 
@@ -209,7 +259,9 @@ def node(name: str, cluster: str = "p1-001", *, ready: str = "True", **more: Any
 def bound(name: str, on: str, service: str = "", cores: str = "1") -> LatticeWorkload:
     spec = {"containers": {"main": {"image": "app:1"}}, "service": service, "requests": {"cpu": cores}}
     found = made(LatticeWorkload, name, spec, namespace="default")
-    return msgspec.structs.replace(found, status=msgspec.convert({"binding": {"node": on}}, type(found.status)))
+    return msgspec.structs.replace(
+        found, status=msgspec.convert({"binding": {"node": on}}, type(found.status))
+    )
 
 
 def settled_world(*objects: Kind) -> World:
@@ -224,7 +276,13 @@ def holds(fleet: Fleet) -> dict[str, dict[str, int]]:
 
 def test_replicas_are_where_they_are_bound() -> None:
     world = settled_world(a_pool(), a_service(replicas=6)).having(
-        [node("n1"), node("n2"), *(bound(f"api-{slot}", "n2", "api") for slot in range(4)), bound("api-4", "n1", "api")], with_status=True
+        [
+            node("n1"),
+            node("n2"),
+            *(bound(f"api-{slot}", "n2", "api") for slot in range(4)),
+            bound("api-4", "n1", "api"),
+        ],
+        with_status=True,
     )
     assert holds(world.fleet()) == {"n1": {API: 2}, "n2": {API: 4}}
 
@@ -240,18 +298,24 @@ def test_machines_that_are_still_to_come_are_counted() -> None:
     pytest.param(node("n1", spec={"unschedulable": True}), id="cordoned"),
 ])  # fmt: skip
 def test_nothing_new_goes_to_a_machine_that_is(broken: LatticeNode) -> None:
-    world = settled_world(a_pool(), a_service(replicas=1)).having([broken, bound("api-0", "n1", "api")], with_status=True)
+    world = settled_world(a_pool(), a_service(replicas=1)).having(
+        [broken, bound("api-0", "n1", "api")], with_status=True
+    )
     found = settle(world.having([a_service(replicas=2)]))
     assert holds(found.fleet) == {"n1": {API: 1}, "p1-001/m/1": {API: 1}}
 
 
 def test_a_machine_has_what_it_says_it_has() -> None:
-    world = settled_world(a_pool(), a_service(replicas=1)).having([node("n1", allocatable={"cpu": 1500})], with_status=True)
+    world = settled_world(a_pool(), a_service(replicas=1)).having(
+        [node("n1", allocatable={"cpu": 1500})], with_status=True
+    )
     assert settle(world.having([a_service(replicas=2)])).clusters == {"p1-001": {"m": 2}}
 
 
 def test_workloads_of_no_service_take_room_and_keep_their_machine() -> None:
-    world = settled_world(a_pool(), a_service(replicas=1)).having([node("n1"), bound("mine", "n1", cores="3")], with_status=True)
+    world = settled_world(a_pool(), a_service(replicas=1)).having(
+        [node("n1"), bound("mine", "n1", cores="3")], with_status=True
+    )
     assert settle(world.having([a_service(replicas=2)])).clusters == {"p1-001": {"m": 2}}
     gone = settle(world.having([], [("LatticeService", "default", "api")]))
     assert gone.clusters == {"p1-001": {"m": 1}}
@@ -259,7 +323,9 @@ def test_workloads_of_no_service_take_room_and_keep_their_machine() -> None:
 
 def test_a_service_that_is_being_deleted_is_not_placed() -> None:
     service = a_service()
-    going = msgspec.structs.replace(service, metadata=msgspec.structs.replace(service.metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
+    going = msgspec.structs.replace(
+        service, metadata=msgspec.structs.replace(service.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    )
     assert not settle(a_world(a_pool(), going)).where
 
 
@@ -276,7 +342,9 @@ def test_a_class_that_is_not_offered_any_more_takes_nothing_new() -> None:
 
 def test_a_users_status_is_ignored() -> None:
     world = settled_world(a_pool(), a_service(replicas=2))
-    invented = msgspec.structs.replace(a_service(replicas=2), status=msgspec.convert({"placements": []}, type(a_service().status)))
+    invented = msgspec.structs.replace(
+        a_service(replicas=2), status=msgspec.convert({"placements": []}, type(a_service().status))
+    )
     assert dict(placed_counts(world.having([invented]).fleet(), API)) == {("p1", "p1-001", "m"): 2}
 
 
@@ -330,10 +398,14 @@ def test_what_is_spent_of_the_month_is_counted(spent: int, count: int) -> None:
 def test_what_a_month_will_cost_is_counted_from_where_what_it_has_cost_ends(now: datetime) -> None:
     """An hour that is spent already is not spent once more."""
     objects = a_world(a_pool(budget=300), a_ledger(5_000_000, "2026-01-16T12:00:00.000000Z")).objects
-    assert World(objects, now=now).projected("pool.p1", 100_000) == 5_000_000 + 100_000 * 15 * 24 + 100_000 * 12
+    assert (
+        World(objects, now=now).projected("pool.p1", 100_000) == 5_000_000 + 100_000 * 15 * 24 + 100_000 * 12
+    )
 
 
 def test_services_of_one_name_in_two_namespaces_are_two() -> None:
-    other = msgspec.structs.replace(a_service(), metadata=msgspec.structs.replace(a_service().metadata, namespace="team"))
+    other = msgspec.structs.replace(
+        a_service(), metadata=msgspec.structs.replace(a_service().metadata, namespace="team")
+    )
     assert isinstance(other, LatticeService)
     assert sorted(settle(a_world(a_pool(), a_service(), other)).where) == ["default/api", "team/api"]

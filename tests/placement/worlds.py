@@ -28,10 +28,17 @@ KIND: dict[str, type[Kind]] = {each.resource.kind: each for each in KINDS}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "worlds" / "seed-000"
 
 
-def made(cls: type[K], name: str, spec: Spec, labels: Mapping[str, str] | None = None, namespace: str = "") -> K:
+def made(
+    cls: type[K], name: str, spec: Spec, labels: Mapping[str, str] | None = None, namespace: str = ""
+) -> K:
     """As if it had been applied; `spec` as people write it."""
     metadata = {"name": name, "labels": dict(labels or {}), "namespace": namespace}
-    document = {"apiVersion": "lattice.dev/v1alpha1", "kind": cls.resource.kind, "metadata": metadata, "spec": spec}
+    document = {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": cls.resource.kind,
+        "metadata": metadata,
+        "spec": spec,
+    }
     found = msgspec.convert(document, cls, strict=False)
     problems = [str(each) for each in found.problems()]
     assert not problems, problems
@@ -39,10 +46,19 @@ def made(cls: type[K], name: str, spec: Spec, labels: Mapping[str, str] | None =
 
 
 def a_pool(
-    name: str = "p1", *, labels: Spec | None = None, capacity: Spec | None = None, budget: float | None = None, **spec: Any
+    name: str = "p1",
+    *,
+    labels: Spec | None = None,
+    capacity: Spec | None = None,
+    budget: float | None = None,
+    **spec: Any,
 ) -> LatticePool:
     """On aws, in a region of its own, with class m."""
-    provider = {"type": spec.pop("provider", "aws"), "region": spec.pop("region", f"{name}-1"), "zone": spec.pop("zone", "")}
+    provider = {
+        "type": spec.pop("provider", "aws"),
+        "region": spec.pop("region", f"{name}-1"),
+        "zone": spec.pop("zone", ""),
+    }
     body = {
         "provider": provider,
         "nodeClasses": list(spec.pop("classes", ["m"])),
@@ -55,29 +71,54 @@ def a_pool(
     return made(LatticePool, name, body)
 
 
-def a_class(name: str = "m", cores: float = 4, memory: float = 16, price: float | None = 0.2, **spec: Any) -> LatticeNodeClass:
+def a_class(
+    name: str = "m", cores: float = 4, memory: float = 16, price: float | None = 0.2, **spec: Any
+) -> LatticeNodeClass:
     providers = spec.pop("providers", ["aws", "gcp"])
-    resources = {"cores": cores, "memoryGi": memory, "gpu": spec.pop("gpu", 0), "gpuModel": spec.pop("gpu_model", "")}
+    resources = {
+        "cores": cores,
+        "memoryGi": memory,
+        "gpu": spec.pop("gpu", 0),
+        "gpuModel": spec.pop("gpu_model", ""),
+    }
     costs = {} if price is None else dict.fromkeys(providers, price)
     return made(
-        LatticeNodeClass, name, {"providers": {each: {} for each in providers}, "resources": resources, "costPerHour": costs, **spec}
+        LatticeNodeClass,
+        name,
+        {"providers": {each: {} for each in providers}, "resources": resources, "costPerHour": costs, **spec},
     )
 
 
-def a_cloud(name: str = "cloud", regions: Mapping[str, Spec] | Sequence[str] = ("r1",), **spec: Any) -> CloudInfrastructure:
+def a_cloud(
+    name: str = "cloud", regions: Mapping[str, Spec] | Sequence[str] = ("r1",), **spec: Any
+) -> CloudInfrastructure:
     listed = dict(regions) if isinstance(regions, Mapping) else {each: {} for each in regions}
     labels = spec.pop("labels", None)
-    return made(CloudInfrastructure, name, {"provider": spec.pop("provider", "aws"), "regions": listed, **spec}, labels)
+    return made(
+        CloudInfrastructure,
+        name,
+        {"provider": spec.pop("provider", "aws"), "regions": listed, **spec},
+        labels,
+    )
 
 
-def a_static(name: str = "dc", nodes: int = 4, cores: float | None = 16, memory: str | None = "64Gi", **spec: Any) -> StaticInfrastructure:
-    capacity = {"nodes": nodes, "cores": cores, "memory": memory, "accelerators": spec.pop("accelerators", [])}
+def a_static(
+    name: str = "dc", nodes: int = 4, cores: float | None = 16, memory: str | None = "64Gi", **spec: Any
+) -> StaticInfrastructure:
+    capacity = {
+        "nodes": nodes,
+        "cores": cores,
+        "memory": memory,
+        "accelerators": spec.pop("accelerators", []),
+    }
     location = {"name": f"{name}-hall", "region": spec.pop("region", "")}
     labels = spec.pop("labels", None)
     return made(StaticInfrastructure, name, {"location": location, "capacity": capacity, **spec}, labels)
 
 
-def a_service(name: str = "api", *, replicas: int | None = None, cores: float = 1, memory: float = 1, **placement: Any) -> LatticeService:
+def a_service(
+    name: str = "api", *, replicas: int | None = None, cores: float = 1, memory: float = 1, **placement: Any
+) -> LatticeService:
     """Keywords in camelCase go into `placement`; `labels`, `resources_`, `most` and `spread` do not."""
     labels, most = placement.pop("labels", None), placement.pop("most", None)
     spec: dict[str, Any] = {
@@ -89,14 +130,20 @@ def a_service(name: str = "api", *, replicas: int | None = None, cores: float = 
     }
     gpus: dict[str, Any] = {key: placement.pop(key) for key in ("gpu", "gpuModel") if key in placement}
     amounts: dict[str, Any] = {"cores": cores, "memoryGi": memory, **gpus}
-    return made(LatticeService, name, {**spec, "placement": {"resources": amounts, **placement}}, labels, "default")
+    return made(
+        LatticeService, name, {**spec, "placement": {"resources": amounts, **placement}}, labels, "default"
+    )
 
 
 def a_policy(
     name: str = "rules", *, selector: Spec | None = None, clusters: Spec | None = None, **requirements: Any
 ) -> LatticePlacementPolicy:
     chosen = {"matchLabels": dict(selector)} if selector else None
-    return made(LatticePlacementPolicy, name, {"selector": chosen, "requirements": requirements, "clusterPolicy": clusters})
+    return made(
+        LatticePlacementPolicy,
+        name,
+        {"selector": chosen, "requirements": requirements, "clusterPolicy": clusters},
+    )
 
 
 def a_world(*objects: Kind) -> World:
@@ -129,7 +176,9 @@ def seed_world(*certificates: str) -> World:
     pool = world.objects["LatticePool", "", "us-east"]
     assert isinstance(pool, LatticePool)
     labels = {**pool.spec.labels, "compliance": list(certificates)}
-    return world.having([msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, labels=labels))])
+    return world.having(
+        [msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, labels=labels))]
+    )
 
 
 # --- random worlds ---
@@ -151,7 +200,16 @@ def _some(words: Sequence[str]) -> st.SearchStrategy[list[str]]:
 
 @st.composite
 def pools(draw: st.DrawFn, name: str) -> LatticePool:
-    capacity = draw(_mostly({}, {"maxNodes": 0}, {"maxNodes": 1}, {"maxNodes": 2}, {"maxNodes": 3, "maxCores": 8}, {"maxMemoryGi": 40}))
+    capacity = draw(
+        _mostly(
+            {},
+            {"maxNodes": 0},
+            {"maxNodes": 1},
+            {"maxNodes": 2},
+            {"maxNodes": 3, "maxCores": 8},
+            {"maxMemoryGi": 40},
+        )
+    )
     return a_pool(
         name,
         region=draw(st.sampled_from(REGIONS)),
@@ -177,8 +235,14 @@ def clouds(draw: st.DrawFn, name: str) -> CloudInfrastructure:
         }
         for region in draw(st.lists(st.sampled_from(REGIONS), unique=True, min_size=1, max_size=2))
     }
-    budget = draw(st.sampled_from([None, {"monthly": 100, "hardLimit": True}, {"monthly": 300, "hardLimit": True}, {"monthly": 10}]))
-    return a_cloud(name, regions, provider="gcp", budget=budget, labels={"tier": draw(st.sampled_from(TIERS))})
+    budget = draw(
+        st.sampled_from(
+            [None, {"monthly": 100, "hardLimit": True}, {"monthly": 300, "hardLimit": True}, {"monthly": 10}]
+        )
+    )
+    return a_cloud(
+        name, regions, provider="gcp", budget=budget, labels={"tier": draw(st.sampled_from(TIERS))}
+    )
 
 
 @st.composite
@@ -197,13 +261,18 @@ def statics(draw: st.DrawFn, name: str, cloud: str) -> StaticInfrastructure:
         compliance=draw(_some(CERTIFICATES)),
         labels={"tier": draw(st.sampled_from(TIERS))},
         overflow=draw(st.none() | overflow) if cloud else None,
-        reservation=draw(st.none() | st.just({"reserved": {"nodes": 1}, "reservedFor": [{"labelSelector": {"env": "prod"}}]})),
+        reservation=draw(
+            st.none()
+            | st.just({"reserved": {"nodes": 1}, "reservedFor": [{"labelSelector": {"env": "prod"}}]})
+        ),
     )
 
 
 @st.composite
 def services(draw: st.DrawFn, name: str, others: Sequence[str] = ()) -> LatticeService:
-    latency = {other: {"maxMs": draw(st.sampled_from([1, 5, 80, 300]))} for other in others if draw(st.booleans())}
+    latency = {
+        other: {"maxMs": draw(st.sampled_from([1, 5, 80, 300]))} for other in others if draw(st.booleans())
+    }
     replicas = draw(st.integers(1, 3))
     return a_service(
         name,
@@ -218,25 +287,38 @@ def services(draw: st.DrawFn, name: str, others: Sequence[str] = ()) -> LatticeS
         dataResidency=draw(_mostly("", "eu")),
         requiredRegions=draw(_mostly([], ["us-east-1"], ["us-east-1", "eu-west-1"], ["p1"], ["moon"])),
         latency=latency,
-        spread=draw(_mostly([], *([{"topologyKey": "region", "maxSkew": 1, "whenUnsatisfiable": when}] for when in WHEN))),
+        spread=draw(
+            _mostly(
+                [], *([{"topologyKey": "region", "maxSkew": 1, "whenUnsatisfiable": when}] for when in WHEN)
+            )
+        ),
     )
 
 
 @st.composite
 def policies(draw: st.DrawFn, name: str) -> LatticePlacementPolicy:
     rules: dict[str, Any] = draw(
-        st.sampled_from([{}, {"minRegions": 2}, {"compliance": ["gdpr"]}, {"minRegions": 3}, {"capabilities": ["nvme"]}])
+        st.sampled_from(
+            [{}, {"minRegions": 2}, {"compliance": ["gdpr"]}, {"minRegions": 3}, {"capabilities": ["nvme"]}]
+        )
     )
     if draw(st.booleans()):
         rules = {**rules, "spreadConstraint": {"topologyKey": "region", "maxSkew": draw(st.integers(1, 2))}}
-    clusters = draw(st.sampled_from([None, None, {"minNodes": 2}, {"minNodes": 3, "maxNodes": 4}, {"maxNodes": 1}]))
+    clusters = draw(
+        st.sampled_from([None, None, {"minNodes": 2}, {"minNodes": 3, "maxNodes": 4}, {"maxNodes": 1}])
+    )
     return a_policy(name, selector=draw(st.sampled_from([None, {"env": "prod"}])), clusters=clusters, **rules)
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     """A few offers of all kinds, services that depend on one another, policies; much of it does not fit."""
-    classes = [a_class("s", 2, 4, 0.05), a_class(), a_class("l", 16, 64, 0.7), a_class("unpriced", 8, 32, None, providers=["aws"])]
+    classes = [
+        a_class("s", 2, 4, 0.05),
+        a_class(),
+        a_class("l", 16, 64, 0.7),
+        a_class("unpriced", 8, 32, None, providers=["aws"]),
+    ]
     found: list[Kind] = [draw(pools(f"p{number}")) for number in range(1, draw(_mostly(2, 0, 1, 3, 4)) + 1)]
     cloud = draw(st.sampled_from(["", "cloud"]))
     if cloud:

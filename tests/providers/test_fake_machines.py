@@ -18,7 +18,9 @@ def test_whoever_is_started_again_finds_the_machines_that_were_made(tmp_path: Pa
     async def story() -> None:
         note, clock = tmp_path / "machines" / "hand.json", VirtualClock()
         first = FakeProvider(clock, "hand", note=note)
-        await asyncio.gather(*(first.create(a_machine(node)) for node in ("n1", "n2", "n3")), clock.advance(1))
+        await asyncio.gather(
+            *(first.create(a_machine(node)) for node in ("n1", "n2", "n3")), clock.advance(1)
+        )
         first.lose("n2", "its disk broke")
         await asyncio.gather(first.delete("n3"), clock.advance(1))
         again = FakeProvider(clock, "hand", note=note)

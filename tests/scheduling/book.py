@@ -29,8 +29,12 @@ class BookLedger:
     prepared: dict[str, BindRequest] = field(default_factory=dict)
     locks: dict[str, str] = field(default_factory=dict)
     fails: set[str] = field(default_factory=set)  # steps at which the store is away
-    breaks: dict[str, BaseException] = field(default_factory=dict)  # what is raised after a step has done what it does
-    meanwhile: dict[str, Callable[[], object]] = field(default_factory=dict)  # what else happens before a step is answered
+    breaks: dict[str, BaseException] = field(
+        default_factory=dict
+    )  # what is raised after a step has done what it does
+    meanwhile: dict[str, Callable[[], object]] = field(
+        default_factory=dict
+    )  # what else happens before a step is answered
     tokens: int = 0
 
     async def _step(self, name: str) -> None:

@@ -17,12 +17,20 @@ def ago(seconds: float) -> datetime:
 
 def counted(failures: int = 0, run: int = 1, wait: float | None = None, revision: str = REV) -> Retry:
     return Retry(
-        attempts=failures, max=5, revision=revision, run=run, next_at=None if wait is None else written(NOW + timedelta(seconds=wait))
+        attempts=failures,
+        max=5,
+        revision=revision,
+        run=run,
+        next_at=None if wait is None else written(NOW + timedelta(seconds=wait)),
     )
 
 
-def says(state: Any, run: int = 1, failure: str = "", revision: str = REV, knows_order: bool = True) -> Report:
-    return Report(state, "" if state == "Missing" else revision, 0 if state == "Missing" else run, failure, knows_order)
+def says(
+    state: Any, run: int = 1, failure: str = "", revision: str = REV, knows_order: bool = True
+) -> Report:
+    return Report(
+        state, "" if state == "Missing" else revision, 0 if state == "Missing" else run, failure, knows_order
+    )
 
 
 def done(action: str, seconds: float = 1.0) -> Last:

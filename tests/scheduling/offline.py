@@ -11,7 +11,12 @@ GIB = 1 << 30
 
 
 def a_node(name, cpu=4000, memory=32 * GIB, status=None, labels=None, **spec):
-    value = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNode", "metadata": {"name": name, "labels": labels or {}}, "spec": spec}
+    value = {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticeNode",
+        "metadata": {"name": name, "labels": labels or {}},
+        "spec": spec,
+    }
     value["status"] = {"capacity": {"cpu": cpu, "memory": memory}, **(status or {})}
     return msgspec.convert(value, LatticeNode)
 
@@ -34,7 +39,11 @@ def simulated(nodes, workloads, profile="balanced", **run):
 
 
 def near(app, key="node"):
-    return {"affinity": {"workload": {"required": [{"selector": {"matchLabels": {"app": app}}, "topologyKey": key}]}}}
+    return {
+        "affinity": {
+            "workload": {"required": [{"selector": {"matchLabels": {"app": app}}, "topologyKey": key}]}
+        }
+    }
 
 
 def reasons(report):
@@ -42,7 +51,10 @@ def reasons(report):
 
 
 def with_gpus(name, count=1, **more):
-    status = {"capacity": {"cpu": 4000, "memory": 32 * GIB, "gpu": 1000 * count}, "gpus": [{"model": "t4"}] * count}
+    status = {
+        "capacity": {"cpu": 4000, "memory": 32 * GIB, "gpu": 1000 * count},
+        "gpus": [{"model": "t4"}] * count,
+    }
     return a_node(name, status=status, **more)
 
 

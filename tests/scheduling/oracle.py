@@ -35,7 +35,14 @@ class Ledger:
         here = [each for each in self.placed.values() if each.node == node]
         if demands.gpu is not None:
             room = gpu_room(self.nodes[node], here, demands)
-            gpus = tuple(sorted(number for _, number in sorted((free, number) for number, free in room.items())[: demands.gpu.count]))
+            gpus = tuple(
+                sorted(
+                    number
+                    for _, number in sorted((free, number) for number, free in room.items())[
+                        : demands.gpu.count
+                    ]
+                )
+            )
         free = sorted(set(port_range(self.nodes[node])) - fixed_numbers([demands]) - numbers_in_use(here))
         self.placed[name] = Placed(demands, node, gpus, tuple(free[: demands.ports]))
 
@@ -129,7 +136,9 @@ def suits(node: NodeFacts, wanted: Demands) -> bool:
     if wanted.licences and not set(wanted.licences) & node.licences:
         return False
     for volume in wanted.volumes:
-        if (volume.zone and node.labels.get("zone") != volume.zone) or (volume.region and node.labels.get("region") != volume.region):
+        if (volume.zone and node.labels.get("zone") != volume.zone) or (
+            volume.region and node.labels.get("region") != volume.region
+        ):
             return False
     return wanted.image is None or has_image(node.image, wanted.image)
 
@@ -142,7 +151,9 @@ def has_image(image: str, wanted: MachineImage) -> bool:
         return True
     if not image:
         return False
-    have, need = ([*map(int, text.split(".")), 0, 0] for text in (image.rpartition("-")[2], wanted.min_version))
+    have, need = (
+        [*map(int, text.split(".")), 0, 0] for text in (image.rpartition("-")[2], wanted.min_version)
+    )
     return have[:3] >= need[:3]
 
 
@@ -174,7 +185,9 @@ def has_ports(node: NodeFacts, on_it: Sequence[Placed], wanted: Demands) -> bool
             return False
     ports = port_range(node)
     most = min(len(ports), node.totals.get("ports", len(ports)))
-    taken = sum(each.demands.ports for each in on_it) + len(fixed_numbers(each.demands for each in on_it) & set(ports))
+    taken = sum(each.demands.ports for each in on_it) + len(
+        fixed_numbers(each.demands for each in on_it) & set(ports)
+    )
     more = wanted.ports + len((fixed_numbers([wanted]) - numbers_in_use(on_it)) & set(ports))
     return not more or taken + more <= most
 
@@ -184,7 +197,9 @@ def gpu_room(node: NodeFacts, on_it: Sequence[Placed], wanted: Demands) -> dict[
     need = wanted.gpu
     found = {}
     for number, (model, milli) in enumerate(node.gpus):
-        used = sum(each.demands.gpu.milli for each in on_it if each.demands.gpu is not None and number in each.gpus)
+        used = sum(
+            each.demands.gpu.milli for each in on_it if each.demands.gpu is not None and number in each.gpus
+        )
         if need is not None and milli - used >= need.milli and (not need.models or model in need.models):
             found[number] = milli - used
     return found
@@ -199,15 +214,23 @@ def count_near(node: NodeFacts, key: str, nodes: Sequence[NodeFacts], matching: 
 
 
 def where(placed: Sequence[Placed], namespace: str, selector: LabelSelector) -> list[str]:
-    return [each.node for each in placed if each.demands.namespace == namespace and means(selector, each.demands.labels)]
+    return [
+        each.node
+        for each in placed
+        if each.demands.namespace == namespace and means(selector, each.demands.labels)
+    ]
 
 
-def neighbours_agree(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequence[Placed], wanted: Demands) -> bool:
+def neighbours_agree(
+    node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequence[Placed], wanted: Demands
+) -> bool:
     for term in wanted.near:
         there = where(placed, wanted.namespace, term.selector)
         anywhere = any(count_near(each, term.topology_key, nodes, there) for each in nodes)
         alone = not anywhere and means(term.selector, wanted.labels)
-        if term.topology_key not in node.labels or not (alone or count_near(node, term.topology_key, nodes, there)):
+        if term.topology_key not in node.labels or not (
+            alone or count_near(node, term.topology_key, nodes, there)
+        ):
             return False
     for term in wanted.far:
         if term.topology_key not in node.labels or count_near(
@@ -222,7 +245,9 @@ def neighbours_agree(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequen
     return True
 
 
-def stays_even(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequence[Placed], wanted: Demands) -> bool:
+def stays_even(
+    node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequence[Placed], wanted: Demands
+) -> bool:
     for spread in wanted.spread:
         if spread.when_unsatisfiable != "DoNotSchedule":
             continue
@@ -233,10 +258,20 @@ def stays_even(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequence[Pla
             itself = means(spread.selector, wanted.labels)
         else:
             mine = (wanted.namespace, wanted.service)
-            there = [each.node for each in placed if wanted.service and (each.demands.namespace, each.demands.service) == mine]
+            there = [
+                each.node
+                for each in placed
+                if wanted.service and (each.demands.namespace, each.demands.service) == mine
+            ]
             itself = bool(wanted.service)
-        eligible = [each for each in nodes if is_usable(each) and is_allowed(each, wanted) and spread.topology_key in each.labels]
+        eligible = [
+            each
+            for each in nodes
+            if is_usable(each) and is_allowed(each, wanted) and spread.topology_key in each.labels
+        ]
         fewest = min((count_near(each, spread.topology_key, nodes, there) for each in eligible), default=0)
-        if itself + count_near(node, spread.topology_key, nodes, there) - fewest > spread.max_skew and (itself or there):
+        if itself + count_near(node, spread.topology_key, nodes, there) - fewest > spread.max_skew and (
+            itself or there
+        ):
             return False
     return True

@@ -78,7 +78,9 @@ def check_capacity(table: NodeTable) -> None:
     recounted(table)
     for row in range(table.count):
         for number in range(len(table.resources)):
-            assert table.free(number)[row] >= 0, f"{table.names[row]}: too much {table.resources[number]} taken"
+            assert table.free(number)[row] >= 0, (
+                f"{table.names[row]}: too much {table.resources[number]} taken"
+            )
         assert (table.gpus.free(row) >= 0).all()
         assert all(len(each.ports) == each.ask.demands.ports for each in table.on_row[row].values())
 
@@ -96,11 +98,20 @@ def recounted(table: NodeTable) -> None:
         facts = table.facts[row]
         gpus = [milli for _, milli in facts.gpus] if facts else []
         used = [
-            sum(each.ask.demands.gpu.milli for each in here if each.ask.demands.gpu and number in each.gpus) for number in range(len(gpus))
+            sum(each.ask.demands.gpu.milli for each in here if each.ask.demands.gpu and number in each.gpus)
+            for number in range(len(gpus))
         ]
-        assert table.gpus.free(row).tolist() == [milli - taken for milli, taken in zip(gpus, used, strict=True)]
-        ports = [port for each in here for port in (*each.ask.demands.host_ports, *product(each.ports, ("TCP", "UDP")))]
-        assert len(ports) == len(set(ports)), f"{table.names[row]}: a port is given out twice: {sorted(ports)}"
+        assert table.gpus.free(row).tolist() == [
+            milli - taken for milli, taken in zip(gpus, used, strict=True)
+        ]
+        ports = [
+            port
+            for each in here
+            for port in (*each.ask.demands.host_ports, *product(each.ports, ("TCP", "UDP")))
+        ]
+        assert len(ports) == len(set(ports)), (
+            f"{table.names[row]}: a port is given out twice: {sorted(ports)}"
+        )
         assert set(ports) == set(table.ports.in_use(row))
 
 

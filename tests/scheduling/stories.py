@@ -12,14 +12,26 @@ from oracle import Ledger
 
 from lattice.engine.decide import decide
 from lattice.engine.plugin import Profile
-from lattice.kinds.constraint import MachineImage, PreferredNodes, PreferredWorkloads, Spread, Volume, WorkloadTerm
+from lattice.kinds.constraint import (
+    MachineImage,
+    PreferredNodes,
+    PreferredWorkloads,
+    Spread,
+    Volume,
+    WorkloadTerm,
+)
 from lattice.kinds.meta.selector import LabelSelector
 from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
 from lattice.scheduling.table.node_info import NodeFacts
 from lattice.scheduling.table.node_table import NodeTable
 
 KEYS = ("zone", "node", "rack") * 4 + ("nowhere",)
-TAINTS = (a_taint("t"), a_taint("t", "NoExecute"), a_taint("u", "NoSchedule", "1"), a_taint("u", "PreferNoSchedule", "1"))
+TAINTS = (
+    a_taint("t"),
+    a_taint("t", "NoExecute"),
+    a_taint("u", "NoSchedule", "1"),
+    a_taint("u", "PreferNoSchedule", "1"),
+)
 TOLERATIONS = (
     a_toleration("t", "Exists"),
     a_toleration("t", effect="NoExecute"),
@@ -45,12 +57,18 @@ CHOOSY = [
     LabelSelector(match_expressions=(requirement("app", "Exists"), requirement("tier", "In", "web"))),
     LabelSelector(match_expressions=(requirement("tier", "Exists"),)),
 ]
-TERMS += [WorkloadTerm(selector=selector, topology_key=key) for selector in CHOOSY for key in ("zone", "node", "rack")]
+TERMS += [
+    WorkloadTerm(selector=selector, topology_key=key)
+    for selector in CHOOSY
+    for key in ("zone", "node", "rack")
+]
 SPREADS = [
     a_spread(key, skew, soft=soft, labels=labels)
     for key, skew, soft, labels in product(KEYS, (1, 2), (False, False, True), (None, {"app": "a"}))
 ]
-SPREADS += [Spread(topology_key=key, max_skew=1, selector=selector) for selector in CHOOSY for key in ("zone", "node")]
+SPREADS += [
+    Spread(topology_key=key, max_skew=1, selector=selector) for selector in CHOOSY for key in ("zone", "node")
+]
 
 
 def some_of(choices: Sequence[Any], often: int = 3) -> list[tuple[Any, ...]]:
@@ -64,26 +82,52 @@ def mostly(usual: Any, *others: Any) -> list[Any]:
 
 
 PLACES = [
-    {key: value for key, value in zip(("zone", "rack", "size", "cluster", "region"), values, strict=True) if value}
+    {
+        key: value
+        for key, value in zip(("zone", "rack", "size", "cluster", "region"), values, strict=True)
+        if value
+    }
     for values in product(
-        ("x", "x", "y", "y", ""), ("r1", "r1", "r2", ""), ("1", "2", "3", "4", "big", ""), ("c", "c", "d"), ("n", "s", "")
+        ("x", "x", "y", "y", ""),
+        ("r1", "r1", "r2", ""),
+        ("1", "2", "3", "4", "big", ""),
+        ("c", "c", "d"),
+        ("n", "s", ""),
     )
 ]
 ROOMS = [
     {"cpu": cpu, "memory": memory, "workloads": slots, "fpga": fpga, **({"ports": ports} if ports else {})}
-    for cpu, memory, (slots, ports), fpga in product((2, 4, 8), (2, 4, 8), ((3, 0), (5, 3), (9, 5), (5, 0)), (0, 1, 2))
+    for cpu, memory, (slots, ports), fpga in product(
+        (2, 4, 8), (2, 4, 8), ((3, 0), (5, 3), (9, 5), (5, 0)), (0, 1, 2)
+    )
 ]
 RANGES = (None, (80, 81), (80, 80), (79, 82), (80, 83), (443, 443))
 HEALTH: list[dict[str, Any]] = [{}] * 30 + [{"ready": False}, {"cordoned": True}, {"draining": True}]
 ABILITIES = [
     {"runtimes": frozenset(runtimes), "licences": frozenset(licences), "image": image, "price": price}
-    for runtimes, licences, image, price in product(((), (), ("process",)), ((), ("pro",)), ("", "os-1.2", "os-1.10", "os-2.0"), (0, 1, 3))
+    for runtimes, licences, image, price in product(
+        ((), (), ("process",)), ((), ("pro",)), ("", "os-1.2", "os-1.10", "os-2.0"), (0, 1, 3)
+    )
 ]
-GPUS = ((), (), ("v100",), ("v100", "v100"), ("a100",), ("v100", "a100"), ("a100", "v100", "v100"), ("t4", ("v100", 600)))
-REQUESTS = [{"cpu": cpu, "memory": memory, "fpga": fpga} for cpu, memory, fpga in product((0, 1, 1, 2), (0, 1, 1, 2), (0,) * 11 + (1,))]
+GPUS = (
+    (),
+    (),
+    ("v100",),
+    ("v100", "v100"),
+    ("a100",),
+    ("v100", "a100"),
+    ("a100", "v100", "v100"),
+    ("t4", ("v100", 600)),
+)
+REQUESTS = [
+    {"cpu": cpu, "memory": memory, "fpga": fpga}
+    for cpu, memory, fpga in product((0, 1, 1, 2), (0, 1, 1, 2), (0,) * 11 + (1,))
+]
 WHO = [
     {"namespace": namespace, "labels": {"app": app, **({"tier": tier} if tier else {})}, "service": service}
-    for namespace, app, tier, service in product(("default", "default", "other"), "ab", ("", "", "web", "data"), ("", "s", "t"))
+    for namespace, app, tier, service in product(
+        ("default", "default", "other"), "ab", ("", "", "web", "data"), ("", "s", "t")
+    )
 ]
 PORTS = [
     {"ports": ports, "host_ports": host_ports}
@@ -99,16 +143,32 @@ PORTS = [
         ),
     )
 ]
-LIKED_NODES = [PreferredNodes(weight=weight, term=term) for weight, term in zip((1, 50, 100) * 9, NODE_TERMS, strict=False)]
-LIKED_COMPANY = [PreferredWorkloads(weight=weight, term=term) for weight, term in zip((1, 50, 100) * 3, TERMS, strict=False)]
+LIKED_NODES = [
+    PreferredNodes(weight=weight, term=term)
+    for weight, term in zip((1, 50, 100) * 9, NODE_TERMS, strict=False)
+]
+LIKED_COMPANY = [
+    PreferredWorkloads(weight=weight, term=term)
+    for weight, term in zip((1, 50, 100) * 3, TERMS, strict=False)
+]
 GPU_NEEDS = [
     GpuNeed(count, milli, models)
-    for (count, milli), models in product(((1, 1000), (2, 1000), (1, 300), (1, 700)), ((), (), ("v100",), ("a100", "v100"), ("h100",)))
+    for (count, milli), models in product(
+        ((1, 1000), (2, 1000), (1, 300), (1, 700)), ((), (), ("v100",), ("a100", "v100"), ("h100",))
+    )
 ]
 
 IMAGES = [
     MachineImage(pattern=pattern, min_version=version)
-    for pattern, version in (("os-*", ""), ("*-2.0", ""), ("os-1.*", "1.2"), ("", "1.3"), ("", "2"), ("", "1.10"), ("os-*", "2.0.1"))
+    for pattern, version in (
+        ("os-*", ""),
+        ("*-2.0", ""),
+        ("os-1.*", "1.2"),
+        ("", "1.3"),
+        ("", "2"),
+        ("", "1.10"),
+        ("os-*", "2.0.1"),
+    )
 ]
 ABOUT_GPUS = {"gpu": GPU_NEEDS}
 ABOUT_NODES = {
@@ -118,7 +178,12 @@ ABOUT_NODES = {
     "node_selector": mostly({}, {"rack": "r1"}),
     "node_terms": some_of(NODE_TERMS),
     "node_preferences": some_of(LIKED_NODES),
-    "volumes": mostly((), (Volume(name="v", zone="x"),), (Volume(name="v", region="n"),), (Volume(name="v", zone="y", region="s"),)),
+    "volumes": mostly(
+        (),
+        (Volume(name="v", zone="x"),),
+        (Volume(name="v", region="n"),),
+        (Volume(name="v", zone="y", region="s"),),
+    ),
     "licences": mostly((), ("pro", "max")),
     "image": mostly(None, *IMAGES),
 }
@@ -194,7 +259,9 @@ def some_node(choices: Choices, name: str) -> dict[str, Any]:
 
 def facts_of(node: dict[str, Any]) -> NodeFacts:
     return a_node(
-        **{name: value for name, value in node.items() if name not in ("health", "abilities")}, **node["health"], **node["abilities"]
+        **{name: value for name, value in node.items() if name not in ("health", "abilities")},
+        **node["health"],
+        **node["abilities"],
     )
 
 
@@ -220,7 +287,9 @@ def some_world(drawn: bytes) -> World:
     described = [some_node(choices, f"n{number}") for number in range(choices.one((1, 2, 3, 4, 5, 6, 5, 6)))]
     kinds = [some_demands(choices) for _ in range(choices.one((1, 2, 3)))]
     facts = [facts_of(each) for each in described]
-    events = [some_event(choices, number, described, kinds) for number in range(choices.one((0, 4, 8, 10, 12, 14)))]
+    events = [
+        some_event(choices, number, described, kinds) for number in range(choices.one((0, 4, 8, 10, 12, 14)))
+    ]
     return World(facts, events, choices.one((*kinds, *kinds, some_demands(choices))))
 
 
@@ -255,10 +324,14 @@ def a_plain(world: World) -> World:
         replace(each, labels=mine, totals={**each.totals, "workloads": each.totals["workloads"] + 4}, **well)
         for each, mine in zip(world.facts, labels, strict=True)
     ]
-    little = tuple((resource, amount // 4) for resource, amount in world.wanted.requests if resource != "fpga")
+    little = tuple(
+        (resource, amount // 4) for resource, amount in world.wanted.requests if resource != "fpga"
+    )
     if len(world.events) == 8:
         return replace(world, facts=facts, wanted=replace(world.wanted, requests=little))
-    plain = Demands(namespace=world.wanted.namespace, labels=world.wanted.labels, requests=little, tolerations=ANYTHING)
+    plain = Demands(
+        namespace=world.wanted.namespace, labels=world.wanted.labels, requests=little, tolerations=ANYTHING
+    )
     return replace(world, facts=facts, wanted=plain)
 
 
@@ -272,7 +345,9 @@ class Story:
     def __init__(self, world: World, profile: Profile, *, backwards: bool = False) -> None:
         self.world, self.profile = world, profile
         self.ledger = Ledger(world.facts)
-        self.table: NodeTable = nodes(*(reversed(world.facts) if backwards else world.facts), load=not backwards)
+        self.table: NodeTable = nodes(
+            *(reversed(world.facts) if backwards else world.facts), load=not backwards
+        )
         for event in world.events:
             self._live(event)
             decide(self.wanted(), self.table, profile)
@@ -303,7 +378,10 @@ class Story:
         assert decision.name in self.ledger.feasible(ask.demands)
         self.ledger.comes(ask.name, ask.demands, decision.name)
         placement = self.table.assume(ask, decision.chosen)
-        assert (placement.gpus, placement.ports) == (self.ledger.placed[ask.name].gpus, self.ledger.placed[ask.name].ports)
+        assert (placement.gpus, placement.ports) == (
+            self.ledger.placed[ask.name].gpus,
+            self.ledger.placed[ask.name].ports,
+        )
         assert_room_was_left(self.table, decision.chosen, ask)
 
     def crowd(self) -> None:

@@ -27,7 +27,12 @@ def test_how_many_may_be_displaced(found: Standing, spare: int) -> None:
 def test_each_service_is_asked_about_once_until_all_is_cleared() -> None:
     asked: list[str] = []
     found = Allowance(lambda service: asked.append(service) or (None if service == "default/free" else 2))
-    assert ["default/a" in found, "default/a" in found, "default/free" in found, "" in found] == [True, True, False, False]
+    assert ["default/a" in found, "default/a" in found, "default/free" in found, "" in found] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     found["default/a"] -= 1
     assert (found, asked) == ({"default/a": 1}, ["default/a", "default/free"])
     found.clear()

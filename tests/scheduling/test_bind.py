@@ -23,7 +23,13 @@ def test_success_is_one_event_with_what_changed(mode: BindingMode) -> None:
     one.reserve("before", 200)
     event = run(one.binder.bind(one.reserve("w", 300)))
     assert one.events == [event]
-    assert (event.workload, event.node, event.reservation, event.mode, event.outcome) == ("default/w", "n0", "a-2", mode, "bound")
+    assert (event.workload, event.node, event.reservation, event.mode, event.outcome) == (
+        "default/w",
+        "n0",
+        "a-2",
+        mode,
+        "bound",
+    )
     assert event.updates[0] == ResourceUpdate("cpu", before=200, after=500, total=1000)
     assert one.book.table.placements["default/w"].state == "bound"
     assert list(one.ledger.bound) == ["a-2"]
@@ -68,7 +74,9 @@ def test_a_reservation_released_before_it_is_written_leaves_no_trace(mode: Bindi
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("gang", [False, True])
 @pytest.mark.parametrize("how", ["released", "expired", "dropped"])
-def test_what_is_written_is_bound_whatever_became_of_its_reservation_meanwhile(mode: BindingMode, gang: bool, how: str) -> None:
+def test_what_is_written_is_bound_whatever_became_of_its_reservation_meanwhile(
+    mode: BindingMode, gang: bool, how: str
+) -> None:
     """Its node may run it already: taken back, and bound elsewhere, it would run twice."""
     one = side(mode, 1000)
     held = one.reserve("w", 300)
@@ -125,7 +133,9 @@ NEEDED = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("step", ["read", "try_commit", "lock", "prepare", "commit_all", "after commit_all"])
-def test_a_store_that_is_away_is_one_failure_and_leaves_no_trace_of_what_is_not_bound(mode: BindingMode, step: str) -> None:
+def test_a_store_that_is_away_is_one_failure_and_leaves_no_trace_of_what_is_not_bound(
+    mode: BindingMode, step: str
+) -> None:
     one = side(mode, 1000)
     one.ledger.fails = {step}
     event = run(one.binder.bind(one.reserve("w", 300)))
@@ -164,10 +174,18 @@ def test_rolling_back_twice_is_rolling_back_once(mode: BindingMode) -> None:
 def told(one: Side) -> tuple[Any, ...]:
     """Everything durable, and everything in the table."""
     free = {node: dict(left) for node, left in one.ledger.free.items()}
-    return dict(one.ledger.bound), dict(one.ledger.prepared), free, dict(one.ledger.revisions), where(one.book.table)
+    return (
+        dict(one.ledger.bound),
+        dict(one.ledger.prepared),
+        free,
+        dict(one.ledger.revisions),
+        where(one.book.table),
+    )
 
 
-PREPARING = [pytest.param(BindingMode.TWO_PHASE, "prepare", gang, id=f"prepare, gang {gang}") for gang in (False, True)]
+PREPARING = [
+    pytest.param(BindingMode.TWO_PHASE, "prepare", gang, id=f"prepare, gang {gang}") for gang in (False, True)
+]
 WRITING = [
     pytest.param(BindingMode.OPTIMISTIC, "try_commit", False, id="optimistic"),
     pytest.param(BindingMode.PESSIMISTIC, "try_commit", False, id="pessimistic"),
@@ -182,14 +200,23 @@ def attempted(one: Side, held: list[Reservation], gang: bool) -> list[BindEvent]
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), PREPARING)
-def test_a_step_that_prepares_and_then_breaks_is_one_failure_and_leaves_no_trace(mode: BindingMode, step: str, gang: bool) -> None:
+def test_a_step_that_prepares_and_then_breaks_is_one_failure_and_leaves_no_trace(
+    mode: BindingMode, step: str, gang: bool
+) -> None:
     one = side(mode, 1000)
     held = one.reserve("w", 300)
     one.ledger.breaks[step] = OSError("connection reset")
     events = attempted(one, [held], gang)
     assert one.events == events
-    assert [(each.outcome, each.reason, each.again) for each in events] == [("failed", "OSError: connection reset", True)]
-    assert (where(one.book.table), one.ledger.bound, one.ledger.prepared, one.ledger.locks) == ({}, {}, {}, {})
+    assert [(each.outcome, each.reason, each.again) for each in events] == [
+        ("failed", "OSError: connection reset", True)
+    ]
+    assert (where(one.book.table), one.ledger.bound, one.ledger.prepared, one.ledger.locks) == (
+        {},
+        {},
+        {},
+        {},
+    )
     assert len(one.book) == 0
 
 
@@ -202,20 +229,33 @@ def test_a_step_that_binds_and_then_breaks_has_bound_it(mode: BindingMode, step:
     events = attempted(one, [held], gang)
     assert one.events == events
     assert [(each.outcome, each.reason) for each in events] == [("bound", "")]
-    assert (where(one.book.table), list(one.ledger.bound), one.ledger.prepared) == ({"w": "n0"}, [held.id], {})
+    assert (where(one.book.table), list(one.ledger.bound), one.ledger.prepared) == (
+        {"w": "n0"},
+        [held.id],
+        {},
+    )
     assert (len(one.book), one.book.in_hand, one.ledger.locks) == (0, set(), {})
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), PREPARING)
-def test_who_is_cancelled_while_preparing_undoes_what_was_written(mode: BindingMode, step: str, gang: bool) -> None:
+def test_who_is_cancelled_while_preparing_undoes_what_was_written(
+    mode: BindingMode, step: str, gang: bool
+) -> None:
     one = side(mode, 1000)
     held = [one.reserve(name, 300) for name in "ab"]
     one.ledger.breaks[step] = asyncio.CancelledError()
     with pytest.raises(asyncio.CancelledError):
         attempted(one, held, gang)
     left = {} if gang else {"b": "n0"}
-    assert (where(one.book.table), one.ledger.bound, one.ledger.prepared, one.ledger.locks) == (left, {}, {}, {})
-    assert [(each.outcome, each.reason) for each in one.events] == [("failed", "binding was cancelled")] * (2 if gang else 1)
+    assert (where(one.book.table), one.ledger.bound, one.ledger.prepared, one.ledger.locks) == (
+        left,
+        {},
+        {},
+        {},
+    )
+    assert [(each.outcome, each.reason) for each in one.events] == [("failed", "binding was cancelled")] * (
+        2 if gang else 1
+    )
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), WRITING)
@@ -232,14 +272,20 @@ def test_who_is_cancelled_once_it_is_bound_stays_bound(mode: BindingMode, step: 
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), PREPARING + WRITING)
-def test_who_is_cancelled_while_undoing_a_failure_is_told_of_once(mode: BindingMode, step: str, gang: bool) -> None:
+def test_who_is_cancelled_while_undoing_a_failure_is_told_of_once(
+    mode: BindingMode, step: str, gang: bool
+) -> None:
     one = side(mode, 1000)
     held = [one.reserve(name, 300) for name in "ab"]
     one.ledger.breaks = {step: OSError("reset"), "abort_all": asyncio.CancelledError()}
     with pytest.raises(asyncio.CancelledError):
         attempted(one, held, gang)
-    assert [each.workload.partition("/")[2] or each.workload for each in one.events] == ["a", "b"][: 2 if gang else 1]
-    assert [each.outcome for each in one.events] == (["bound"] * 2 if gang and step == "commit_all" else ["failed"] * len(one.events))
+    assert [each.workload.partition("/")[2] or each.workload for each in one.events] == ["a", "b"][
+        : 2 if gang else 1
+    ]
+    assert [each.outcome for each in one.events] == (
+        ["bound"] * 2 if gang and step == "commit_all" else ["failed"] * len(one.events)
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -313,11 +359,15 @@ def test_binding_once_more_fails_and_undoes_nothing(mode: BindingMode) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("ahead", range(1, 6))
-def test_binding_the_same_reservation_while_it_is_being_bound_leaves_the_first_attempt_alone(mode: BindingMode, ahead: int) -> None:
+def test_binding_the_same_reservation_while_it_is_being_bound_leaves_the_first_attempt_alone(
+    mode: BindingMode, ahead: int
+) -> None:
     one = side(mode, 1000)
     reservation = one.reserve("w", 600)
     turns = iter("a" * ahead + "b" * 9)
-    events = interleave({"a": one.binder.bind(reservation), "b": one.binder.bind(reservation)}, lambda: next(turns, "a"))
+    events = interleave(
+        {"a": one.binder.bind(reservation), "b": one.binder.bind(reservation)}, lambda: next(turns, "a")
+    )
     assert (events["a"].outcome, events["b"].outcome) == ("bound", "failed")
     assert list(one.ledger.bound) == ["a-1"]
     assert one.ledger.free["n0"]["cpu"] == 400
@@ -325,8 +375,14 @@ def test_binding_the_same_reservation_while_it_is_being_bound_leaves_the_first_a
 
 
 @many
-@given(mode=st.sampled_from(MODES), gang=st.booleans(), turns=st.lists(st.sampled_from("ab"), min_size=1, max_size=20))
-def test_rolling_back_while_binding_ends_with_the_ledger_and_the_table_of_one_mind(mode: BindingMode, gang: bool, turns: list[str]) -> None:
+@given(
+    mode=st.sampled_from(MODES),
+    gang=st.booleans(),
+    turns=st.lists(st.sampled_from("ab"), min_size=1, max_size=20),
+)
+def test_rolling_back_while_binding_ends_with_the_ledger_and_the_table_of_one_mind(
+    mode: BindingMode, gang: bool, turns: list[str]
+) -> None:
     one, whose = side(mode, 1000), cycle(turns)
     reservation = one.reserve("w", 600)
     binding = one.binder.bind_together([reservation], 1) if gang else one.binder.bind(reservation)
@@ -369,5 +425,11 @@ def test_two_interleaved_binders_never_book_a_node_twice(
     for name, each in sides.items():
         assert len(each.events) == tried[name]
         check_capacity(each.book.table)
-        bound = {request.workload for request in shared.bound.values() if request.reservation.startswith(name)}
-        assert bound == {event.workload for event in each.events if event.outcome == "bound"} == set(each.book.table.placements)
+        bound = {
+            request.workload for request in shared.bound.values() if request.reservation.startswith(name)
+        }
+        assert (
+            bound
+            == {event.workload for event in each.events if event.outcome == "bound"}
+            == set(each.book.table.placements)
+        )

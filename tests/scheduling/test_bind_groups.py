@@ -77,7 +77,9 @@ def test_a_group_is_whole_in_the_ledger_even_if_undoing_fails_too(step: str) -> 
         pytest.param("node", 2, id="its node"),
     ],
 )
-def test_a_member_of_a_group_may_be_lost_on_the_way(lost: str, when: int, least: int, outcomes: list[str]) -> None:
+def test_a_member_of_a_group_may_be_lost_on_the_way(
+    lost: str, when: int, least: int, outcomes: list[str]
+) -> None:
     one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
     gang = gang_of(one, 3)
     step = one.binder.bind_together(gang, least)
@@ -93,7 +95,9 @@ def test_a_member_of_a_group_may_be_lost_on_the_way(lost: str, when: int, least:
     assert [event.outcome for event in events] == outcomes
     assert len(one.ledger.bound) == outcomes.count("bound") == len(where(one.book.table))
     assert not one.ledger.prepared
-    assert [left["cpu"] for left in one.ledger.free.values()] == [1000 - 300 * (outcome == "bound") for outcome in outcomes]
+    assert [left["cpu"] for left in one.ledger.free.values()] == [
+        1000 - 300 * (outcome == "bound") for outcome in outcomes
+    ]
 
 
 def test_a_reservation_twice_in_a_group_counts_once() -> None:
@@ -104,5 +108,8 @@ def test_a_reservation_twice_in_a_group_counts_once() -> None:
     assert events[1].reason == "reservation a-1 is being bound already"
     assert one.ledger.free["n0"]["cpu"] == 700
     other = one.reserve("v", 300)
-    assert [event.outcome for event in run(one.binder.bind_together([other, other], 2))] == ["failed", "failed"]
+    assert [event.outcome for event in run(one.binder.bind_together([other, other], 2))] == [
+        "failed",
+        "failed",
+    ]
     assert (list(one.ledger.bound), one.ledger.prepared) == (["a-1"], {})

@@ -23,15 +23,28 @@ def holds(state: Any = "Running", revision: str = REV, uid: str = "uid-1") -> He
         pytest.param(None, holds(), [("orphan_on_agent", "the node was not told to have it")], id="orphan"),
         pytest.param(WANTED, None, [("missing_on_agent", "the node does not have it")], id="missing"),
         pytest.param(Assigned("uid-1", REV, is_running=False), None, [], id="stopped and not there"),
-        pytest.param(WANTED, holds("Failed"), [("state_mismatch", "it is Failed, and is to be running")], id="failed"),
         pytest.param(
-            Assigned("uid-1", REV, is_running=False), holds(), [("state_mismatch", "it is Running, and is to be stopped")], id="runs on"
+            WANTED, holds("Failed"), [("state_mismatch", "it is Failed, and is to be running")], id="failed"
         ),
-        pytest.param(WANTED, holds(revision=OLD), [("revision_mismatch", f"revision is {OLD}, not {REV}")], id="old revision"),
+        pytest.param(
+            Assigned("uid-1", REV, is_running=False),
+            holds(),
+            [("state_mismatch", "it is Running, and is to be stopped")],
+            id="runs on",
+        ),
+        pytest.param(
+            WANTED,
+            holds(revision=OLD),
+            [("revision_mismatch", f"revision is {OLD}, not {REV}")],
+            id="old revision",
+        ),
         pytest.param(
             WANTED,
             holds(uid="uid-0"),
-            [("missing_on_agent", "the node does not have it"), ("orphan_on_agent", "it is an earlier one of the same name, uid-0")],
+            [
+                ("missing_on_agent", "the node does not have it"),
+                ("orphan_on_agent", "it is an earlier one of the same name, uid-0"),
+            ],
             id="an earlier one of the same name",
         ),
     ],

@@ -15,7 +15,16 @@ from lattice.engine.plugin import Profile
 from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
 from lattice.scheduling.table.node_info import NodeFacts
 from lattice.scheduling.table.lesson import FEW
-from lattice.scheduling.table.gpu_mix import STARVED, Kind, Mix, States, kind_of, left_over, most_frequent, placed
+from lattice.scheduling.table.gpu_mix import (
+    STARVED,
+    Kind,
+    Mix,
+    States,
+    kind_of,
+    left_over,
+    most_frequent,
+    placed,
+)
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.plugins.filters.fit import Fit
 from lattice.scheduling.plugins.scores.gpu_fragmentation import GpuFragmentation, Landscape
@@ -31,7 +40,9 @@ def cluster(*nodes: tuple[int, int, str], seed: int = 0) -> NodeTable:
     """(cpu, GPUs, model) each; n0, n1 …"""
     table = NodeTable(seed)
     for number, (cpu, gpus, model) in enumerate(nodes):
-        table.put(NodeFacts(f"n{number}", {"cpu": cpu * 1000, "memory": 1 << 40}, gpus=((model, 1000),) * gpus))
+        table.put(
+            NodeFacts(f"n{number}", {"cpu": cpu * 1000, "memory": 1 << 40}, gpus=((model, 1000),) * gpus)
+        )
     return table
 
 
@@ -51,16 +62,46 @@ def profile() -> Profile:
 @pytest.mark.parametrize(
     ("nodes", "seen", "new", "chosen"),
     [
-        pytest.param([(96, 8, "G2"), (64, 0, "")], [(0, 12, 1000)], (32, 0), "n1", id="a CPU job goes where there are no GPUs to strand"),
-        pytest.param([(24, 2, "G2"), (100, 2, "T4")], [(0, 10, 1000)], (8, 0), "n1", id="a CPU job goes where cpu is left over"),
-        pytest.param([(16, 2, "G2"), (100, 2, "G2")], [(1, 8, 1000)], (14, 1000), "n1", id="who needs much cpu goes where enough stays"),
         pytest.param(
-            [(96, 8, "G2"), (96, 9, "G2")], [(1, 8, 8000)], (4, 1000), "n1", id="eight free together are kept for who needs eight"
+            [(96, 8, "G2"), (64, 0, "")],
+            [(0, 12, 1000)],
+            (32, 0),
+            "n1",
+            id="a CPU job goes where there are no GPUs to strand",
         ),
-        pytest.param([(96, 2, "G2"), (96, 2, "G2")], [(1, 4, 500), (1, 4, 1000)], (4, 500), "n1", id="a part joins another part"),
+        pytest.param(
+            [(24, 2, "G2"), (100, 2, "T4")],
+            [(0, 10, 1000)],
+            (8, 0),
+            "n1",
+            id="a CPU job goes where cpu is left over",
+        ),
+        pytest.param(
+            [(16, 2, "G2"), (100, 2, "G2")],
+            [(1, 8, 1000)],
+            (14, 1000),
+            "n1",
+            id="who needs much cpu goes where enough stays",
+        ),
+        pytest.param(
+            [(96, 8, "G2"), (96, 9, "G2")],
+            [(1, 8, 8000)],
+            (4, 1000),
+            "n1",
+            id="eight free together are kept for who needs eight",
+        ),
+        pytest.param(
+            [(96, 2, "G2"), (96, 2, "G2")],
+            [(1, 4, 500), (1, 4, 1000)],
+            (4, 500),
+            "n1",
+            id="a part joins another part",
+        ),
     ],
 )
-def test_prefers(nodes: list[tuple[int, int, str]], seen: list[tuple[int, int, int]], new: tuple[int, int], chosen: str) -> None:
+def test_prefers(
+    nodes: list[tuple[int, int, str]], seen: list[tuple[int, int, int]], new: tuple[int, int], chosen: str
+) -> None:
     table = cluster(*nodes)
     for number, (row, cpu, gpu) in enumerate(seen):
         table.assume(asks(table, f"seen{number}", cpu, gpu), row)
@@ -94,11 +135,18 @@ def test_a_part_that_nothing_fits_into_is_left_over() -> None:
 
 placements = st.lists(
     st.tuples(
-        st.integers(0, 3), st.sampled_from((0, 1, 3, 8)), st.sampled_from((0, 110, 500, 810, 1000, 2000)), st.sampled_from(("", *MODELS))
+        st.integers(0, 3),
+        st.sampled_from((0, 1, 3, 8)),
+        st.sampled_from((0, 110, 500, 810, 1000, 2000)),
+        st.sampled_from(("", *MODELS)),
     ),
     max_size=12,
 )
-machines = st.lists(st.tuples(st.sampled_from((4, 12, 32)), st.integers(0, 3), st.sampled_from(MODELS)), min_size=4, max_size=4)
+machines = st.lists(
+    st.tuples(st.sampled_from((4, 12, 32)), st.integers(0, 3), st.sampled_from(MODELS)),
+    min_size=4,
+    max_size=4,
+)
 
 
 def filled(nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]) -> NodeTable:
@@ -122,7 +170,10 @@ def slow_loss(mix: Mix, kinds: list[tuple[Kind, int]], node: tuple[int, list[int
         if len(fitting) < kind.count or (kind.models and model not in kind.models):
             usable = 0
         lost += weight * (sum(gpus) - usable)
-    used, along = (sum(times * amount(kind) for kind, times in kinds) for amount in (lambda k: k.count * k.milli, lambda k: k.cpu))
+    used, along = (
+        sum(times * amount(kind) for kind, times in kinds)
+        for amount in (lambda k: k.count * k.milli, lambda k: k.cpu)
+    )
     return lost + (STARVED * max(0.0, sum(gpus) - cpu * used / along) if along else 0)
 
 
@@ -134,20 +185,32 @@ some = settings(
 
 @most
 @given(nodes=machines, given_to=placements)
-def test_the_loss_agrees_with_the_obvious_loop(nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]) -> None:
+def test_the_loss_agrees_with_the_obvious_loop(
+    nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]
+) -> None:
     table = filled(nodes, given_to)
-    kinds = most_frequent(Counter(filter(None, (kind_of(placement.ask) for placement in table.placements.values()))))
+    kinds = most_frequent(
+        Counter(filter(None, (kind_of(placement.ask) for placement in table.placements.values())))
+    )
     mix = Mix(kinds, table.gpus.models)
     gpus = table.gpus.free_of(slice(None)).astype(np.int64)
     states = States(table.free(0).astype(np.float64), gpus, table.column("gpu_model").astype(np.int64))
     mix.weigh(states, np.ones(table.count, np.int64))
-    slow = [slow_loss(mix, kinds, (int(table.free(0)[row]), gpus[row].tolist(), nodes[row][2])) for row in range(table.count)]
+    slow = [
+        slow_loss(mix, kinds, (int(table.free(0)[row]), gpus[row].tolist(), nodes[row][2]))
+        for row in range(table.count)
+    ]
     assert mix.loss(states) == pytest.approx(slow, abs=1e-6)
     assert (table.lessons.latest.mix.loss(states) == mix.loss(states)).all()
 
 
 @most
-@given(nodes=machines, given_to=placements, cpu=st.sampled_from((0, 2, 4)), gpu=st.sampled_from((0, 300, 1000, 2000)))
+@given(
+    nodes=machines,
+    given_to=placements,
+    cpu=st.sampled_from((0, 2, 4)),
+    gpu=st.sampled_from((0, 300, 1000, 2000)),
+)
 def test_scores_are_shares_and_asking_twice_changes_nothing(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]], cpu: int, gpu: int
 ) -> None:
@@ -161,7 +224,9 @@ def test_scores_are_shares_and_asking_twice_changes_nothing(
 
 @most
 @given(nodes=machines, given_to=placements)
-def test_row_order_does_not_matter(nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]) -> None:
+def test_row_order_does_not_matter(
+    nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]
+) -> None:
     there, back = filled(nodes, given_to), cluster(*reversed(nodes))
     for name, placement in there.placements.items():
         demands = placement.ask.demands
@@ -171,7 +236,12 @@ def test_row_order_does_not_matter(nodes: list[tuple[int, int, str]], given_to: 
 
 
 @most
-@given(nodes=machines, given_to=placements, cpu=st.sampled_from((0, 2)), gpu=st.sampled_from((0, 300, 1000, 2000)))
+@given(
+    nodes=machines,
+    given_to=placements,
+    cpu=st.sampled_from((0, 2)),
+    gpu=st.sampled_from((0, 300, 1000, 2000)),
+)
 def test_what_is_scored_is_what_the_table_does(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]], cpu: int, gpu: int
 ) -> None:
@@ -181,7 +251,9 @@ def test_what_is_scored_is_what_the_table_does(
     if not decision.fits:
         return
     row = decision.chosen
-    before = States(table.free(0)[[row]].astype(float), table.gpus.free_of([row]).astype(np.int64), np.zeros(1, np.int64))
+    before = States(
+        table.free(0)[[row]].astype(float), table.gpus.free_of([row]).astype(np.int64), np.zeros(1, np.int64)
+    )
     table.assume(ask, row)
     after = placed(before, cpu * 1000, ask.demands.gpu)
     assert sorted(after.gpus[0]) == table.gpus.free_of([row])[0].tolist()
@@ -232,20 +304,32 @@ def happens(table: NodeTable, number: int, step: Step) -> None:
     else:
         facts = table.facts[table.row_of[name]]
         assert facts
-        changed = {"cordoned": not facts.cordoned} if what == "cordoned" else {"gpus": ((model or "new", 1000), *facts.gpus)[:3]}
+        changed = (
+            {"cordoned": not facts.cordoned}
+            if what == "cordoned"
+            else {"gpus": ((model or "new", 1000), *facts.gpus)[:3]}
+        )
         table.put(replace(facts, **changed))
 
 
 def asked_about(table: NodeTable) -> list[list[float]]:
     plugin = GpuFragmentation()
-    return [plugin.score(asks(table, "new", cpu, gpu), table).tolist() for cpu, gpu in ((2, 0), (1, 500), (1, 1000), (1, 2000))]
+    return [
+        plugin.score(asks(table, "new", cpu, gpu), table).tolist()
+        for cpu, gpu in ((2, 0), (1, 500), (1, 1000), (1, 2000))
+    ]
 
 
 @some
 @given(
-    nodes=machines, crowd=crowds, steps=changes, idle=st.lists(st.sampled_from(("decide", "explain", "what if")), min_size=10, max_size=10)
+    nodes=machines,
+    crowd=crowds,
+    steps=changes,
+    idle=st.lists(st.sampled_from(("decide", "explain", "what if")), min_size=10, max_size=10),
 )
-def test_who_asks_in_between_changes_no_decision(nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step], idle: list[str]) -> None:
+def test_who_asks_in_between_changes_no_decision(
+    nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step], idle: list[str]
+) -> None:
     quiet, busy, used = begun(nodes, crowd), begun(nodes, crowd), profile()
     new = asks(busy, "new", 1, 500)
     for number, step in enumerate(steps):
@@ -271,7 +355,9 @@ def test_who_asks_in_between_changes_no_decision(nodes: list[tuple[int, int, str
 
 @some
 @given(nodes=machines, crowd=crowds, steps=changes)
-def test_what_would_be_is_what_is_once_it_is_done(nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step]) -> None:
+def test_what_would_be_is_what_is_once_it_is_done(
+    nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step]
+) -> None:
     imagined, real = begun(nodes, crowd), begun(nodes, crowd)
     before = asked_about(imagined)
     placing = [step for step in steps if step[0] in ("comes", "goes")]
@@ -285,7 +371,9 @@ def test_what_would_be_is_what_is_once_it_is_done(nodes: list[tuple[int, int, st
 
 @some
 @given(nodes=machines, steps=changes)
-def test_a_table_built_anew_from_few_placements_scores_the_same(nodes: list[tuple[int, int, str]], steps: list[Step]) -> None:
+def test_a_table_built_anew_from_few_placements_scores_the_same(
+    nodes: list[tuple[int, int, str]], steps: list[Step]
+) -> None:
     old = begun(nodes, 0)
     for number, step in enumerate(steps):
         happens(old, number, step)
@@ -294,7 +382,9 @@ def test_a_table_built_anew_from_few_placements_scores_the_same(nodes: list[tupl
 
 @some
 @given(nodes=machines, crowd=crowds, steps=changes)
-def test_following_changes_costs_the_same_as_looking_at_all_rows(nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step]) -> None:
+def test_following_changes_costs_the_same_as_looking_at_all_rows(
+    nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step]
+) -> None:
     table = begun(nodes, crowd)
     landscape = Landscape(table)
     ask = asks(table, "new", 2, 500)
@@ -312,7 +402,13 @@ def restored(old: NodeTable) -> NodeTable:
         assert facts
         new.put(facts)
     for name, placement in reversed(old.placements.items()):
-        new.restore(replace(placement, ask=new.asked(name, placement.ask.demands), row=new.row_of[old.names[placement.row]]))
+        new.restore(
+            replace(
+                placement,
+                ask=new.asked(name, placement.ask.demands),
+                row=new.row_of[old.names[placement.row]],
+            )
+        )
     return new
 
 

@@ -29,7 +29,9 @@ def seated(table: NodeTable, sizes: list[int], least: int, profile: Profile | No
         decision = decide(member, table, profile)
         return Seat(member, decision.chosen) if decision.fits else NoSeat(member, sentence(decision))
 
-    return seat_together([ask(table, f"m{number}", size) for number, size in enumerate(sizes)], least, table, find)
+    return seat_together(
+        [ask(table, f"m{number}", size) for number, size in enumerate(sizes)], least, table, find
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,11 @@ def seated(table: NodeTable, sizes: list[int], least: int, profile: Profile | No
 def test_all_or_nothing(sizes: list[int], least: int, seats: int, fitting: int) -> None:
     table = nodes(1000, 500)
     together = seated(table, sizes, least)
-    assert (len(together.seats), together.fitting, len(together.refused)) == (seats, fitting, len(sizes) - fitting)
+    assert (len(together.seats), together.fitting, len(together.refused)) == (
+        seats,
+        fitting,
+        len(sizes) - fitting,
+    )
     assert where(table) == {}
 
 
@@ -61,7 +67,9 @@ def test_the_next_one_says_why_it_does_not_fit() -> None:
     least=st.integers(0, 8),
     there=st.integers(0, 300),
 )
-def test_a_group_takes_all_its_seats_or_leaves_everything_as_it_was(free: list[int], sizes: list[int], least: int, there: int) -> None:
+def test_a_group_takes_all_its_seats_or_leaves_everything_as_it_was(
+    free: list[int], sizes: list[int], least: int, there: int
+) -> None:
     table = nodes(*free)
     if there and there <= free[0]:
         put(table, "n0", [ask(table, "there", there)])
@@ -131,10 +139,15 @@ def test_members_that_had_to_go_come_back_together() -> None:
 
 
 @pytest.mark.parametrize("priorities", [(9, 0, 9), (9, 9, 0), (0, 9, 9)])
-def test_a_member_that_may_displace_others_is_not_refused_because_a_weaker_one_was(priorities: tuple[int, ...]) -> None:
+def test_a_member_that_may_displace_others_is_not_refused_because_a_weaker_one_was(
+    priorities: tuple[int, ...],
+) -> None:
     table = nodes(1000, 1000)
     put(table, "n1", [ask(table, "there", 1000, 1)])
-    gang = [ask(table, f"g{number}", 1000, priority, group="g", least=2) for number, priority in enumerate(priorities)]
+    gang = [
+        ask(table, f"g{number}", 1000, priority, group="g", least=2)
+        for number, priority in enumerate(priorities)
+    ]
     cycle = evicting(table).cycle([gang], 0.0)
     assert sorted(where(table).values()) == ["n0", "n1"]
     assert [name for name, _ in cycle.evictions] == ["default/there"]
@@ -154,7 +167,9 @@ def test_a_gang_takes_the_places_of_another() -> None:
     assert sorted(where(table)) == ["s0", "s1", "s2"]
 
 
-MEMBER = st.tuples(st.integers(0, 2), st.integers(100, 600), st.integers(0, 3), st.sampled_from(["", "", "g", "h"]))
+MEMBER = st.tuples(
+    st.integers(0, 2), st.integers(100, 600), st.integers(0, 3), st.sampled_from(["", "", "g", "h"])
+)
 
 
 @many
@@ -162,7 +177,9 @@ MEMBER = st.tuples(st.integers(0, 2), st.integers(100, 600), st.integers(0, 3), 
     there=st.lists(MEMBER, min_size=2, max_size=9),
     least=st.integers(1, 3),
     comes=st.lists(
-        st.tuples(st.integers(200, 900), st.tuples(st.integers(1, 4), st.integers(1, 4)), st.booleans()), min_size=1, max_size=4
+        st.tuples(st.integers(200, 900), st.tuples(st.integers(1, 4), st.integers(1, 4)), st.booleans()),
+        min_size=1,
+        max_size=4,
     ),
 )
 def test_a_gang_is_whole_or_gone_whoever_comes(
@@ -171,11 +188,24 @@ def test_a_gang_is_whole_or_gone_whoever_comes(
     table = nodes(1000, 800, 1000)
     for number, (node, cpu, priority, gang) in enumerate(there):
         if cpu <= table.free(0)[node]:
-            put(table, f"n{node}", [ask(table, f"w{number}", cpu, priority, group=gang, least=least if gang else 0)])
+            put(
+                table,
+                f"n{node}",
+                [ask(table, f"w{number}", cpu, priority, group=gang, least=least if gang else 0)],
+            )
     whole = {gang for gang in "gh" if table.members[gang] >= least}
     one, before = evicting(table), set(table.placements)
     batch = [
-        [ask(table, f"new{number}.{twin}", cpu, priorities[twin], group=f"new{number}" if together else "", least=2 if together else 0)]
+        [
+            ask(
+                table,
+                f"new{number}.{twin}",
+                cpu,
+                priorities[twin],
+                group=f"new{number}" if together else "",
+                least=2 if together else 0,
+            )
+        ]
         for number, (cpu, priorities, together) in enumerate(comes)
         for twin in range(1 + together)
     ]

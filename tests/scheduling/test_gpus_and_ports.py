@@ -107,7 +107,11 @@ def test_a_port_asked_for_by_number_only_later_is_known_to_be_in_use() -> None:
 @pytest.mark.parametrize("name", ["ports", "workloads"])
 def test_a_request_that_names_what_we_count_ourselves_adds_to_it(name: str) -> None:
     nodes = NodeTable()
-    nodes.put(NodeFacts("a", {"cpu": 8000, "memory": 1 << 34, "ports": 6, "workloads": 6}, {"node": "a"}, ports=(1, 6)))
+    nodes.put(
+        NodeFacts(
+            "a", {"cpu": 8000, "memory": 1 << 34, "ports": 6, "workloads": 6}, {"node": "a"}, ports=(1, 6)
+        )
+    )
     assert not place(nodes, "greedy", requests=((name, 6),), ports=1)
     assert place(nodes, "modest", requests=((name, 5),), ports=1)
 
@@ -129,20 +133,68 @@ TCP, UDP = ((30000, "TCP"),), ((30000, "UDP"),)
 @pytest.mark.parametrize(
     ("ports", "room", "comes", "fit", "free"),
     [
-        pytest.param((30000, 30009), {}, [(1, TCP)], [(30001,)], 8, id="its own fixed port is not chosen for it once more"),
-        pytest.param((30000, 30000), {}, [(1, TCP)], [None], 1, id="a fixed port may be the last one of the range"),
-        pytest.param((30000, 30000), {}, [(0, TCP), (0, UDP)], [(), ()], 0, id="one number, two protocols, two workloads: it counts once"),
         pytest.param(
-            (30000, 30001), {}, [(0, BOTH), (1, ())], [(), (30001,)], 0, id="one number, two protocols, one workload: counts once"
+            (30000, 30009),
+            {},
+            [(1, TCP)],
+            [(30001,)],
+            8,
+            id="its own fixed port is not chosen for it once more",
         ),
-        pytest.param((30000, 30001), {"ports": 5}, [(1, ())] * 3, [(30000,), (30001,), None], 0, id="never more than the range has"),
-        pytest.param((30000, 30009), {"ports": 1}, [(1, TCP)], [None], 1, id="fixed ones inside the range count against the limit"),
-        pytest.param((30000, 30009), {"ports": 1}, [(1, ((80, "TCP"),))], [(30000,)], 0, id="fixed ones outside the range do not"),
-        pytest.param((30009, 30000), {}, [(1, ())], [None], 0, id="a range that ends before it begins has none"),
+        pytest.param(
+            (30000, 30000), {}, [(1, TCP)], [None], 1, id="a fixed port may be the last one of the range"
+        ),
+        pytest.param(
+            (30000, 30000),
+            {},
+            [(0, TCP), (0, UDP)],
+            [(), ()],
+            0,
+            id="one number, two protocols, two workloads: it counts once",
+        ),
+        pytest.param(
+            (30000, 30001),
+            {},
+            [(0, BOTH), (1, ())],
+            [(), (30001,)],
+            0,
+            id="one number, two protocols, one workload: counts once",
+        ),
+        pytest.param(
+            (30000, 30001),
+            {"ports": 5},
+            [(1, ())] * 3,
+            [(30000,), (30001,), None],
+            0,
+            id="never more than the range has",
+        ),
+        pytest.param(
+            (30000, 30009),
+            {"ports": 1},
+            [(1, TCP)],
+            [None],
+            1,
+            id="fixed ones inside the range count against the limit",
+        ),
+        pytest.param(
+            (30000, 30009),
+            {"ports": 1},
+            [(1, ((80, "TCP"),))],
+            [(30000,)],
+            0,
+            id="fixed ones outside the range do not",
+        ),
+        pytest.param(
+            (30009, 30000), {}, [(1, ())], [None], 0, id="a range that ends before it begins has none"
+        ),
     ],
 )
 def test_ports_of_the_range_are_counted_by_number(
-    ports: tuple[int, int], room: dict[str, int], comes: list[Any], fit: list[tuple[int, ...] | None], free: int
+    ports: tuple[int, int],
+    room: dict[str, int],
+    comes: list[Any],
+    fit: list[tuple[int, ...] | None],
+    free: int,
 ) -> None:
     nodes = NodeTable()
     nodes.put(NodeFacts("a", {"cpu": 8000, "memory": 1 << 34, **room}, {"node": "a"}, ports=ports))
@@ -170,7 +222,9 @@ def test_a_range_that_shrank_under_what_was_chosen_has_no_room_for_fixed_ports()
 def test_a_range_used_up_by_fixed_ports_says_so() -> None:
     nodes = table(ports=(30000, 30000))
     decision = decide(nodes.asked("w", Demands(ports=1, host_ports=TCP)), nodes, compile_preset())
-    assert [reason.summary() for reason, count in counts(decision)] == ["without room in the port range for 30000 and 1 more"]
+    assert [reason.summary() for reason, count in counts(decision)] == [
+        "without room in the port range for 30000 and 1 more"
+    ]
     ((_, (told,)),) = refusals(decision)
     assert (told.what, told.need, told.have, told.missing) == ("ports", "2", "1", "1")
 
@@ -178,7 +232,9 @@ def test_a_range_used_up_by_fixed_ports_says_so() -> None:
 @pytest.mark.parametrize(
     ("demands", "why"),
     [
-        pytest.param({"requests": (("cpu", 8001),)}, "node a has 8 cpu free, 8001m needed", id="too much cpu"),
+        pytest.param(
+            {"requests": (("cpu", 8001),)}, "node a has 8 cpu free, 8001m needed", id="too much cpu"
+        ),
         pytest.param({"host_ports": ((80, "TCP"),)}, "port 80/TCP of node a is taken", id="a port in use"),
         pytest.param({"ports": 3}, "node a has 2 ports free, 3 needed", id="too many ports"),
         pytest.param({"gpu": GpuNeed(1, 1000)}, "node a has 0 gpu free, 1 needed", id="no GPU"),

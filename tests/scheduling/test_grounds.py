@@ -35,7 +35,9 @@ def test_of_those_decided_together_each_is_told_as_of_its_own_turn() -> None:
     def tell(asks: Sequence[WorkloadAsk], found: Decision | Picks) -> None:
         kept.update(zip((ask.name for ask in asks), chosen(found, PROFILE, 7), strict=False))
 
-    together, alone = (nodes(*(a_node(f"n{number}", {"cpu": 4, "memory": "16Gi"}) for number in range(6))) for _ in range(2))
+    together, alone = (
+        nodes(*(a_node(f"n{number}", {"cpu": 4, "memory": "16Gi"}) for number in range(6))) for _ in range(2)
+    )
     run = [ask(together, a_workload({"cpu": 1}), f"default/w{number}") for number in range(30)]
     cycle = CompositeScheduler(COMPILED, Reservations(together), tell=tell).cycle([run], 0.0)
     assert len(cycle.placed) == 24
@@ -56,9 +58,15 @@ def test_of_those_decided_together_each_is_told_as_of_its_own_turn() -> None:
 
 
 def test_of_a_refusal_the_node_that_lacks_least_is_named_with_need_have_and_missing() -> None:
-    table = nodes(a_node("far", {"cpu": 1, "memory": "1Gi"}, cordoned=True), a_node("near", {"cpu": 1, "memory": "16Gi"}))
+    table = nodes(
+        a_node("far", {"cpu": 1, "memory": "1Gi"}, cordoned=True),
+        a_node("near", {"cpu": 1, "memory": "16Gi"}),
+    )
     kept = refused(decide(ask(table, a_workload({"cpu": 2, "memory": "2Gi"})), table, COMPILED), PROFILE, 1)
-    assert kept["nearest"] == {"node": "near", "short": [{"what": "cpu", "need": "2", "have": "1", "missing": "1"}]}
+    assert kept["nearest"] == {
+        "node": "near",
+        "short": [{"what": "cpu", "need": "2", "have": "1", "missing": "1"}],
+    }
 
 
 def test_without_nodes_there_is_no_nearest() -> None:

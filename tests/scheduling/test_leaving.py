@@ -25,7 +25,9 @@ def a_service(placed: int) -> LatticeService:
 
 
 def a_replica(slot: int, **metadata: str) -> LatticeWorkload:
-    status = WorkloadStatus(binding=Binding(node=f"n{slot}"), actual_state="Running", ready=True, last_action="Apply")
+    status = WorkloadStatus(
+        binding=Binding(node=f"n{slot}"), actual_state="Running", ready=True, last_action="Apply"
+    )
     return LatticeWorkload(
         api_version="lattice.dev/v1alpha1",
         kind="LatticeWorkload",
@@ -39,14 +41,18 @@ def a_replica(slot: int, **metadata: str) -> LatticeWorkload:
     ("placed", "replicas", "is_surged", "expected"),
     [
         pytest.param(2, [0, 1], False, Standing(2, 2), id="as many as were placed"),
-        pytest.param(2, [0, 1, 2], False, Standing(3, 2, is_changing=True), id="one more than were placed goes soon"),
+        pytest.param(
+            2, [0, 1, 2], False, Standing(3, 2, is_changing=True), id="one more than were placed goes soon"
+        ),
         pytest.param(2, [0, 1, 2], True, Standing(3, 2), id="unless the drain asked for it"),
         pytest.param(2, [0, 1, 2, 3], True, Standing(4, 2, is_changing=True), id="and for no more than one"),
         pytest.param(3, [0, 1, 2], False, Standing(3, 2), id="more than it must keep"),
         pytest.param(0, [0, 1, 2], False, Standing(3, 2), id="nobody placed them, nobody takes them away"),
     ],
 )
-def test_what_a_service_can_spare(placed: int, replicas: list[int], is_surged: bool, expected: Standing) -> None:
+def test_what_a_service_can_spare(
+    placed: int, replicas: list[int], is_surged: bool, expected: Standing
+) -> None:
     found = [a_replica(slot) for slot in replicas]
     gone = a_replica(9, deletion_timestamp="2026-01-01T00:00:00Z")
     assert standing(a_service(placed), [*found, gone], (), is_surged=is_surged) == expected
@@ -55,12 +61,40 @@ def test_what_a_service_can_spare(placed: int, replicas: list[int], is_surged: b
 @pytest.mark.parametrize(
     ("decided", "placed", "replicas", "is_surged", "expected"),
     [
-        pytest.param(1, 3, [0, 1, 2], False, Standing(3, 2, is_changing=True), id="fewer are asked for than were placed: one goes soon"),
-        pytest.param(1, 3, [0, 1, 2, 3], True, Standing(4, 2, is_changing=True), id="also beside one that the drain asked for"),
+        pytest.param(
+            1,
+            3,
+            [0, 1, 2],
+            False,
+            Standing(3, 2, is_changing=True),
+            id="fewer are asked for than were placed: one goes soon",
+        ),
+        pytest.param(
+            1,
+            3,
+            [0, 1, 2, 3],
+            True,
+            Standing(4, 2, is_changing=True),
+            id="also beside one that the drain asked for",
+        ),
         pytest.param(1, 2, [0, 1], False, Standing(2, 2), id="as many are asked for as were placed"),
         pytest.param(1, 2, [0, 1, 2], True, Standing(3, 2), id="and one more, for the drain"),
-        pytest.param(2, 3, [0, 1, 2], False, Standing(3, 2), id="more were placed than are asked for, and that was decided"),
-        pytest.param(2, 0, [0, 1, 2], False, Standing(3, 2, is_changing=True), id="it has no place any more, and two stay where they are"),
+        pytest.param(
+            2,
+            3,
+            [0, 1, 2],
+            False,
+            Standing(3, 2),
+            id="more were placed than are asked for, and that was decided",
+        ),
+        pytest.param(
+            2,
+            0,
+            [0, 1, 2],
+            False,
+            Standing(3, 2, is_changing=True),
+            id="it has no place any more, and two stay where they are",
+        ),
         pytest.param(2, 0, [0, 1], False, Standing(2, 2), id="no place, and no more than are asked for"),
     ],
 )
@@ -69,12 +103,18 @@ def test_what_a_service_can_spare_after_it_was_changed(
 ) -> None:
     said = Condition(type="Placed", status="True", reason="Placed", observed_generation=decided)
     asked = a_service(placed)
-    changed = replace(asked, metadata=replace(asked.metadata, generation=2), status=replace(asked.status, conditions=(said,)))
+    changed = replace(
+        asked,
+        metadata=replace(asked.metadata, generation=2),
+        status=replace(asked.status, conditions=(said,)),
+    )
     assert standing(changed, [a_replica(slot) for slot in replicas], (), is_surged=is_surged) == expected
 
 
 def test_a_drain_waits_while_replicas_are_replaced_or_removed_and_asks_for_none() -> None:
     found = drain([Resident("web-0", "web"), Resident("alone")], {"web": Standing(3, 2, is_changing=True)})
     assert [each.name for each in found.leave] == ["alone"]
-    assert found.held == {"web-0": "replicas of service web are being replaced or removed: it waits until that is done"}
+    assert found.held == {
+        "web-0": "replicas of service web are being replaced or removed: it waits until that is done"
+    }
     assert found.surge == ()

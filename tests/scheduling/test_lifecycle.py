@@ -20,7 +20,12 @@ RUNNING = [
         "it failed 2 times",
         id="without a node it waits its back-off first",
     ),
-    pytest.param({"node": "None", "retry": counted(2, 3, wait=-1)}, "Assign", "it has no node", id="without a node, back-off over"),
+    pytest.param(
+        {"node": "None", "retry": counted(2, 3, wait=-1)},
+        "Assign",
+        "it has no node",
+        id="without a node, back-off over",
+    ),
     pytest.param(
         {"node": "None", "retry": counted(5, 6)},
         "NoAction",
@@ -28,8 +33,15 @@ RUNNING = [
         id="failed for good needs no node",
     ),
     pytest.param({}, "Apply", "its node does not have it yet", id="Running, Missing, never applied: Apply"),
-    pytest.param({**FIRST}, "NoAction", "its node has been told to start it", id="Missing, just applied: grace"),
-    pytest.param({**APPLIED}, "BackoffWait", "MISSING: it failed once", id="Missing long after it was applied: a failure, and wait"),
+    pytest.param(
+        {**FIRST}, "NoAction", "its node has been told to start it", id="Missing, just applied: grace"
+    ),
+    pytest.param(
+        {**APPLIED},
+        "BackoffWait",
+        "MISSING: it failed once",
+        id="Missing long after it was applied: a failure, and wait",
+    ),
     pytest.param(
         {"retry": counted(), "last": done("Apply", 20), "report": says("Missing", knows_order=False)},
         "NoAction",
@@ -44,11 +56,21 @@ RUNNING = [
     ),
     pytest.param({**FIRST, "report": says("Pending")}, "NoAction", "it is Pending", id="Pending: grace"),
     pytest.param({**FIRST, "report": says("Starting")}, "NoAction", "it is Starting", id="Starting: grace"),
-    pytest.param({**FIRST, "report": says("Unknown")}, "NoAction", "it is Unknown", id="Unknown on a node that answers: grace"),
     pytest.param(
-        {**APPLIED, "report": says("Starting")}, "BackoffWait", "START_TIMEOUT: it failed once", id="Starting for too long: a failure"
+        {**FIRST, "report": says("Unknown")},
+        "NoAction",
+        "it is Unknown",
+        id="Unknown on a node that answers: grace",
     ),
-    pytest.param({**APPLIED, "report": says("Running")}, "NoAction", "it runs", id="Running, Running: nothing"),
+    pytest.param(
+        {**APPLIED, "report": says("Starting")},
+        "BackoffWait",
+        "START_TIMEOUT: it failed once",
+        id="Starting for too long: a failure",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Running")}, "NoAction", "it runs", id="Running, Running: nothing"
+    ),
     pytest.param(
         {"retry": counted(), "last": done("Assign"), "report": says("Running")},
         "NoAction",
@@ -152,13 +174,23 @@ RUNNING = [
         id="the old revision runs long after: a failure",
     ),
     pytest.param(
-        {"retry": counted(2, 3), "last": done("Recreate", 100), "since": ago(90), "report": says("Running", 3)},
+        {
+            "retry": counted(2, 3),
+            "last": done("Recreate", 100),
+            "since": ago(90),
+            "report": says("Running", 3),
+        },
         "NoAction",
         "it runs, after it failed 2 times",
         id="running again, failures remembered",
     ),
     pytest.param(
-        {"retry": counted(2, 3), "last": done("Recreate", 300), "since": ago(240), "report": says("Running", 3)},
+        {
+            "retry": counted(2, 3),
+            "last": done("Recreate", 300),
+            "since": ago(240),
+            "report": says("Running", 3),
+        },
         "Forgive",
         "it has run for 240 s",
         id="running for long, failures forgotten",
@@ -170,15 +202,26 @@ RUNNING = [
         id="forgiven, and failed again",
     ),
     pytest.param(
-        {"retry": counted(0, 3), "last": done("Forgive", 300)}, "BackoffWait", "MISSING: it failed once", id="forgiven, and vanished"
+        {"retry": counted(0, 3), "last": done("Forgive", 300)},
+        "BackoffWait",
+        "MISSING: it failed once",
+        id="forgiven, and vanished",
     ),
     pytest.param(
-        {**APPLIED, "node": "Silent"}, "AwaitFailover", "its node is silent; it may be back before the time is up", id="node silent: wait"
+        {**APPLIED, "node": "Silent"},
+        "AwaitFailover",
+        "its node is silent; it may be back before the time is up",
+        id="node silent: wait",
     ),
     pytest.param(
-        {**APPLIED, "node": "Abandoned"}, "Reschedule", "its node has been silent for too long", id="node silent for too long: another node"
+        {**APPLIED, "node": "Abandoned"},
+        "Reschedule",
+        "its node has been silent for too long",
+        id="node silent for too long: another node",
     ),
-    pytest.param({**APPLIED, "node": "Gone"}, "Reschedule", "its node is gone", id="node gone: another node at once"),
+    pytest.param(
+        {**APPLIED, "node": "Gone"}, "Reschedule", "its node is gone", id="node gone: another node at once"
+    ),
     pytest.param(
         {"retry": counted(5, 6), "node": "Gone"},
         "Release",
@@ -204,7 +247,12 @@ RUNNING = [
         id="leaving: being stopped",
     ),
     pytest.param(
-        {"retry": counted(), "last": done("ApplyStopped"), "report": says("Missing", knows_order=False), "leaving": "drain"},
+        {
+            "retry": counted(),
+            "last": done("ApplyStopped"),
+            "report": says("Missing", knows_order=False),
+            "leaving": "drain",
+        },
         "NoAction",
         "it must leave its node: drain, and its node has been told",
         id="leaving: a word from before the order proves nothing",
@@ -216,7 +264,10 @@ RUNNING = [
         id="leaving: stopped, so it may go elsewhere",
     ),
     pytest.param(
-        {**FIRST, "leaving": "drain"}, "ApplyStopped", "it must leave its node: drain", id="leaving: an order to start may be on its way"
+        {**FIRST, "leaving": "drain"},
+        "ApplyStopped",
+        "it must leave its node: drain",
+        id="leaving: an order to start may be on its way",
     ),
     pytest.param(
         {"retry": counted(5, 6), "report": says("Failed"), "leaving": "drain"},
@@ -226,19 +277,60 @@ RUNNING = [
     ),
 ]
 STOPPED = [
-    pytest.param({"node": "None"}, "NoAction", "it is stopped and has no node", id="Stopped, no node: nothing"),
-    pytest.param({"node": "Gone"}, "Release", "its node is gone, and it is to be stopped", id="Stopped, node gone"),
-    pytest.param({"node": "Silent"}, "AwaitNode", "its node is silent and cannot be told to stop it", id="Stopped, node silent"),
     pytest.param(
-        {"node": "Abandoned"}, "AwaitNode", "its node is silent and cannot be told to stop it", id="Stopped, node silent for long"
+        {"node": "None"}, "NoAction", "it is stopped and has no node", id="Stopped, no node: nothing"
     ),
-    pytest.param({**APPLIED, "report": says("Running")}, "ApplyStopped", "it is to be stopped", id="Stopped, Running: ApplyStopped"),
-    pytest.param({**APPLIED, "report": says("Pending")}, "ApplyStopped", "it is to be stopped", id="Stopped, Pending: ApplyStopped"),
-    pytest.param({**APPLIED, "report": says("Starting")}, "ApplyStopped", "it is to be stopped", id="Stopped, Starting: ApplyStopped"),
-    pytest.param({**APPLIED, "report": says("Unknown")}, "ApplyStopped", "it is to be stopped", id="Stopped, Unknown: ApplyStopped"),
-    pytest.param({**FIRST}, "ApplyStopped", "it is to be stopped", id="Stopped, Missing, but an order to start is on its way"),
-    pytest.param({**APPLIED, "report": says("Stopped")}, "NoAction", "it is stopped", id="Stopped, Stopped: nothing"),
-    pytest.param({**APPLIED, "report": says("Failed")}, "NoAction", "it is stopped", id="Stopped, Failed: nothing"),
+    pytest.param(
+        {"node": "Gone"}, "Release", "its node is gone, and it is to be stopped", id="Stopped, node gone"
+    ),
+    pytest.param(
+        {"node": "Silent"},
+        "AwaitNode",
+        "its node is silent and cannot be told to stop it",
+        id="Stopped, node silent",
+    ),
+    pytest.param(
+        {"node": "Abandoned"},
+        "AwaitNode",
+        "its node is silent and cannot be told to stop it",
+        id="Stopped, node silent for long",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Running")},
+        "ApplyStopped",
+        "it is to be stopped",
+        id="Stopped, Running: ApplyStopped",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Pending")},
+        "ApplyStopped",
+        "it is to be stopped",
+        id="Stopped, Pending: ApplyStopped",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Starting")},
+        "ApplyStopped",
+        "it is to be stopped",
+        id="Stopped, Starting: ApplyStopped",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Unknown")},
+        "ApplyStopped",
+        "it is to be stopped",
+        id="Stopped, Unknown: ApplyStopped",
+    ),
+    pytest.param(
+        {**FIRST},
+        "ApplyStopped",
+        "it is to be stopped",
+        id="Stopped, Missing, but an order to start is on its way",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Stopped")}, "NoAction", "it is stopped", id="Stopped, Stopped: nothing"
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Failed")}, "NoAction", "it is stopped", id="Stopped, Failed: nothing"
+    ),
     pytest.param({"last": done("ApplyStopped")}, "NoAction", "it is stopped", id="Stopped, Missing: nothing"),
     pytest.param(
         {**APPLIED, "report": says("Stopped"), "leaving": "drain"},
@@ -305,7 +397,9 @@ def test_what_trying_again_would_not_help_fails_at_once(why: str) -> None:
 def test_what_another_node_may_do_better_goes_there_after_its_wait_but_not_for_ever(why: str) -> None:
     retry, steps = counted(), []
     while True:
-        decision = decide(found(retry=retry, last=done("Apply", 100), report=says("Failed", retry.run or 0, why)))
+        decision = decide(
+            found(retry=retry, last=done("Apply", 100), report=says("Failed", retry.run or 0, why))
+        )
         steps.append((decision.action, decision.again))
         assert decision.retry is not None
         retry = decision.retry
@@ -315,7 +409,9 @@ def test_what_another_node_may_do_better_goes_there_after_its_wait_but_not_for_e
 
 
 def test_what_its_node_ended_when_cut_off_starts_again_and_loses_no_attempt() -> None:
-    decision = decide(found(retry=counted(4, 5), last=done("Recreate", 100), report=says("Failed", 5, "DISCONNECTED")))
+    decision = decide(
+        found(retry=counted(4, 5), last=done("Recreate", 100), report=says("Failed", 5, "DISCONNECTED"))
+    )
     assert (decision.action, decision.again) == (Action.BACKOFF_WAIT, 5)
     assert decision.retry is not None
     assert (decision.retry.attempts, decision.retry.run) == (4, 6)
@@ -329,9 +425,13 @@ def test_the_old_revision_has_longer_to_go_than_a_new_one_to_appear() -> None:
 
 def test_one_that_was_thought_lost_but_runs_is_left_alone() -> None:
     for last in (done("Recreate"), done("BackoffWait")):
-        decision = decide(found(retry=counted(1, 2, wait=3), last=last, since=ago(1), report=says("Running", 1)))
+        decision = decide(
+            found(retry=counted(1, 2, wait=3), last=last, since=ago(1), report=says("Running", 1))
+        )
         assert (decision.action, decision.reason) == (Action.NO_ACTION, "it runs, after it failed once")
-    stale = decide(found(retry=counted(0, 2), last=done("Assign"), report=says("Running", 1, knows_order=False)))
+    stale = decide(
+        found(retry=counted(0, 2), last=done("Assign"), report=says("Running", 1, knows_order=False))
+    )
     assert stale.action is Action.APPLY
 
 
@@ -346,7 +446,9 @@ def test_a_clock_that_is_set_back_makes_no_grace_longer() -> None:
 
 
 def test_a_revision_that_failed_for_good_does_not_hold_back_the_next() -> None:
-    decision = decide(found(retry=counted(5, 6), last=done("MarkFailed"), report=says("Failed", 5), revision=OLD))
+    decision = decide(
+        found(retry=counted(5, 6), last=done("MarkFailed"), report=says("Failed", 5), revision=OLD)
+    )
     assert decision.action is Action.APPLY
     assert decision.retry == Retry(attempts=0, max=5, revision=OLD, run=7)
 
@@ -355,12 +457,29 @@ def test_a_revision_that_failed_for_good_does_not_hold_back_the_next() -> None:
     ("parts", "action", "attempts"),
     [
         pytest.param(
-            {"retry": counted(5, 6), "last": done("MarkFailed"), "report": says("Failed", 5)}, "Retry", 0, id="failed for good: once more"
+            {"retry": counted(5, 6), "last": done("MarkFailed"), "report": says("Failed", 5)},
+            "Retry",
+            0,
+            id="failed for good: once more",
         ),
-        pytest.param({"retry": counted(3, 4, wait=40), "report": says("Failed", 3)}, "Retry", 0, id="waiting: at once"),
-        pytest.param({"retry": counted(3, 4), "report": says("Running", 4)}, "Forgive", 0, id="runs again: only forgotten"),
-        pytest.param({"retry": counted(0, 4), "report": says("Running", 4)}, "NoAction", None, id="healthy: left alone"),
-        pytest.param({"retry": counted(5, 4), "desired": "Stopped"}, "NoAction", None, id="is to be stopped: left alone"),
+        pytest.param(
+            {"retry": counted(3, 4, wait=40), "report": says("Failed", 3)}, "Retry", 0, id="waiting: at once"
+        ),
+        pytest.param(
+            {"retry": counted(3, 4), "report": says("Running", 4)},
+            "Forgive",
+            0,
+            id="runs again: only forgotten",
+        ),
+        pytest.param(
+            {"retry": counted(0, 4), "report": says("Running", 4)}, "NoAction", None, id="healthy: left alone"
+        ),
+        pytest.param(
+            {"retry": counted(5, 4), "desired": "Stopped"},
+            "NoAction",
+            None,
+            id="is to be stopped: left alone",
+        ),
     ],
 )
 def test_a_retry_by_hand(parts: dict[str, Any], action: str, attempts: int | None) -> None:

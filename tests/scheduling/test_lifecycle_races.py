@@ -40,7 +40,10 @@ class Node:
         self.carried, order = self.orders.pop(0)
         state, revision, run = order or ("", "", 0)
         if state == "Running" and not self._settles(revision, run):
-            if (revision, run) != (self.holds.revision, self.holds.run):  # what was asked to stop may go on under the same number
+            if (revision, run) != (
+                self.holds.revision,
+                self.holds.run,
+            ):  # what was asked to stop may go on under the same number
                 self.started.append((revision, run))
             self.holds = Report("Starting", revision, run)
         elif state == "Stopped" and self.holds.state in LIVE:
@@ -55,7 +58,9 @@ class Node:
 
     def go_on(self, fails: bool) -> None:
         if self.holds.state == "Starting" or (self.holds.state == "Running" and fails):
-            self.holds = replace(self.holds, state="Failed" if fails else "Running", failure="RUNTIME_ERROR" if fails else "")
+            self.holds = replace(
+                self.holds, state="Failed" if fails else "Running", failure="RUNTIME_ERROR" if fails else ""
+            )
             self.reports.append((self.holds, self.carried))
 
     def report(self) -> None:
@@ -93,7 +98,9 @@ class World:
             case Action.RESCHEDULE | Action.RELEASE:
                 self.found = replace(self.found, node="None", leaving="")
             case Action.FINALIZE_DELETE:
-                assert not any(each.may_start for each in self.nodes), "removed while a copy lives, or may yet start"
+                assert not any(each.may_start for each in self.nodes), (
+                    "removed while a copy lives, or may yet start"
+                )
                 self.is_removed = True
 
     def order(self, at: int) -> Wanted | None:
@@ -102,7 +109,9 @@ class World:
         if at != self.at or found.node == "None" or self.is_removed:
             return None
         spec = WorkloadSpec(containers={}, desired_state=found.desired, revision=found.revision)
-        status = WorkloadStatus(binding=Binding(node=str(at)), last_action=found.last.action, retry=found.retry)
+        status = WorkloadStatus(
+            binding=Binding(node=str(at)), last_action=found.last.action, retry=found.retry
+        )
         return wanted(LatticeWorkload(api_version="", kind="", metadata=Metadata(), spec=spec, status=status))
 
     def tell(self) -> None:
@@ -139,7 +148,11 @@ class World:
 STEPS = {
     ("look", 0): 30,
     ("tell", 0): 30,
-    **{(what, node): weight for node in (0, 1) for what, weight in (("order", 6), ("report", 8), ("works", 6), ("fails", 1))},
+    **{
+        (what, node): weight
+        for node in (0, 1)
+        for what, weight in (("order", 6), ("report", 8), ("works", 6), ("fails", 1))
+    },
     **{("wait", seconds): 2 for seconds in (1, 6, 20)},
     ("wait", 400): 1,
     ("leave", 0): 4,
@@ -206,7 +219,9 @@ def test_late_orders_and_reports_never_make_two_copies(seed: int, is_deleted: bo
         world.check()
     come_to_rest(world)
     found, live = world.found, [node.holds for node in world.nodes if node.is_live]
-    if found.desired == "Running" and not (found.retry and found.retry.revision == found.revision and found.retry.attempts == 5):
+    if found.desired == "Running" and not (
+        found.retry and found.retry.revision == found.revision and found.retry.attempts == 5
+    ):
         assert [(each.state, each.revision) for each in live] == [("Running", found.revision)]
     else:
         assert live == []

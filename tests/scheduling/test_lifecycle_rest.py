@@ -37,7 +37,9 @@ class Agent:
         if self.holds.state in ("Pending", "Starting", "Unknown"):
             self.fails -= 1
             self.holds = replace(
-                self.holds, state="Running" if self.fails < 0 else "Failed", failure="" if self.fails < 0 else "RUNTIME_ERROR"
+                self.holds,
+                state="Running" if self.fails < 0 else "Failed",
+                failure="" if self.fails < 0 else "RUNTIME_ERROR",
             )
 
 
@@ -54,21 +56,29 @@ class World:
         seen = replace(self.situation, report=self.agent.holds)
         decision = decide(seen, self.graces)
         self._store(seen, decision)
-        self.agent.told(decision, seen.revision, (self.situation.retry.run or 0) if self.situation.retry else 0)
+        self.agent.told(
+            decision, seen.revision, (self.situation.retry.run or 0) if self.situation.retry else 0
+        )
         before = self.agent.holds
         self.agent.go_on()
         has_moved = before != self.agent.holds
         wait = 1.0 if has_moved else (decision.again or 0.0)
         self.situation = replace(
-            self.situation, now=seen.now + timedelta(seconds=wait), since=seen.now if has_moved else self.situation.since
+            self.situation,
+            now=seen.now + timedelta(seconds=wait),
+            since=seen.now if has_moved else self.situation.since,
         )
-        is_waiting = decision.is_stored or has_moved or decision.again is not None or decision.action is Action.ASSIGN
+        is_waiting = (
+            decision.is_stored or has_moved or decision.again is not None or decision.action is Action.ASSIGN
+        )
         return is_waiting and not self.is_removed
 
     def _store(self, seen: Situation, decision: Decision) -> None:
         if decision.is_stored or decision.action is Action.ASSIGN:
             self.actions.append(decision.action)
-            self.situation = replace(self.situation, retry=decision.retry or seen.retry, last=Last(decision.action, seen.now))
+            self.situation = replace(
+                self.situation, retry=decision.retry or seen.retry, last=Last(decision.action, seen.now)
+            )
         if decision.action is Action.ASSIGN:
             self.situation = replace(self.situation, node="Ready")
             self.agent.holds = Report()
@@ -79,7 +89,11 @@ class World:
 
 states = st.sampled_from(["Missing", "Pending", "Starting", "Running", "Stopped", "Failed", "Unknown"])
 retries = st.none() | st.builds(
-    counted, st.integers(0, 5), st.integers(1, 4), st.none() | st.floats(-200, 200), st.sampled_from([REV, OLD])
+    counted,
+    st.integers(0, 5),
+    st.integers(1, 4),
+    st.none() | st.floats(-200, 200),
+    st.sampled_from([REV, OLD]),
 )
 lasts = st.just(Last()) | st.builds(done, st.sampled_from(list(Action)), st.floats(0, 1000))
 situations = st.builds(
@@ -98,7 +112,9 @@ reports = st.builds(says, states, st.integers(1, 5), st.just(""), st.sampled_fro
 
 @settings(max_examples=400, deadline=None)
 @given(situation=situations, holds=reports, fails=st.integers(0, 6))
-def test_from_any_state_it_comes_to_rest_and_starts_no_run_twice(situation: Situation, holds: Report, fails: int) -> None:
+def test_from_any_state_it_comes_to_rest_and_starts_no_run_twice(
+    situation: Situation, holds: Report, fails: int
+) -> None:
     world = World(situation, Agent(fails, holds))
     steps = 0
     while world.step():

@@ -6,11 +6,16 @@ from hypothesis import strategies as st
 from lattice.kinds.container import Container, Port
 from lattice.scheduling.table.ports import allocated, chosen_of, port_names
 
-PORTS = st.lists(st.tuples(st.sampled_from(["http", "admin", "grpc"]), st.none() | st.integers(1, 99)), unique_by=lambda each: each[0])
+PORTS = st.lists(
+    st.tuples(st.sampled_from(["http", "admin", "grpc"]), st.none() | st.integers(1, 99)),
+    unique_by=lambda each: each[0],
+)
 
 
 @given(given=st.dictionaries(st.sampled_from(["a", "b", "c"]), PORTS, max_size=3))
-def test_every_port_has_a_name_of_its_own_and_what_was_chosen_is_found_again(given: dict[str, list[tuple[str, int | None]]]) -> None:
+def test_every_port_has_a_name_of_its_own_and_what_was_chosen_is_found_again(
+    given: dict[str, list[tuple[str, int | None]]],
+) -> None:
     containers = {
         name: Container(command=("x",), ports=tuple(Port(name=each, port=number) for each, number in ports))
         for name, ports in given.items()

@@ -12,7 +12,23 @@ from lattice.kinds.meta.base import Metadata
 from lattice.kinds.constraint import Taint, Toleration
 from lattice.kinds.container import Disconnect
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, WorkloadStatus
-from lattice.lifecycle.node_health import Allowance, Leave, NodeSeen, NodeTimes, Releases, Resident, Standing, drain, driven_out, failover, halts, judge, obeyed, patience, release
+from lattice.lifecycle.node_health import (
+    Allowance,
+    Leave,
+    NodeSeen,
+    NodeTimes,
+    Releases,
+    Resident,
+    Standing,
+    drain,
+    driven_out,
+    failover,
+    halts,
+    judge,
+    obeyed,
+    patience,
+    release,
+)
 
 TIMES = NodeTimes()
 KEEP, STOP, LONGEST = Disconnect(), Disconnect(policy="stop"), Disconnect(policy="stop", stop_after="120s")
@@ -34,9 +50,23 @@ def zone_of(silent: int, total: int, silence: float = 150.0, zone: str = "z") ->
         pytest.param(a_node(40), "NotReady", "NodeLost", None, id="silent for 40 s: not ready, and told"),
         pytest.param(a_node(40, is_ready=False), "NotReady", "", None, id="told once only"),
         pytest.param(a_node(3, is_ready=False), "Ready", "NodeReady", 37, id="back again: ready, and told"),
-        pytest.param(a_node(3, is_ready=False, is_heard=False), "NotReady", "", None, id="lost before this leader came, and not back yet"),
-        pytest.param(a_node(3, is_heard=False), "Ready", "", 37, id="well before this leader came, and not heard yet"),
-        pytest.param(a_node(999, is_ready=False, has_joined=False), "Joining", "", None, id="one that never joined is not lost"),
+        pytest.param(
+            a_node(3, is_ready=False, is_heard=False),
+            "NotReady",
+            "",
+            None,
+            id="lost before this leader came, and not back yet",
+        ),
+        pytest.param(
+            a_node(3, is_heard=False), "Ready", "", 37, id="well before this leader came, and not heard yet"
+        ),
+        pytest.param(
+            a_node(999, is_ready=False, has_joined=False),
+            "Joining",
+            "",
+            None,
+            id="one that never joined is not lost",
+        ),
     ],
 )
 def test_what_silence_makes_of_a_node(node: NodeSeen, state: str, event: str, again: float | None) -> None:
@@ -64,21 +94,31 @@ def test_times_are_settings() -> None:
         pytest.param(zone_of(6, 10, silence=39), False, id="not silent for long enough to count"),
         pytest.param([*zone_of(3, 4), *zone_of(0, 96, zone="y")], True, id="a zone is judged by itself"),
         pytest.param(
-            [replace(node, has_joined=node.silence < 40) for node in zone_of(6, 10)], False, id="those that never joined do not count"
+            [replace(node, has_joined=node.silence < 40) for node in zone_of(6, 10)],
+            False,
+            id="those that never joined do not count",
         ),
     ],
 )
 def test_mass_silence_halts_replacement(nodes: list[NodeSeen], is_halted: bool) -> None:
     assert bool(halts(nodes)) == is_halted
     found = release(nodes, Allowance(), 0.0)
-    assert bool(found.released) != is_halted or not any(node.has_joined and node.silence >= 120 for node in nodes)
+    assert bool(found.released) != is_halted or not any(
+        node.has_joined and node.silence >= 120 for node in nodes
+    )
 
 
 def test_a_halt_says_how_many_are_silent_and_ends_when_enough_are_back() -> None:
     first = release(zone_of(7, 10), Allowance(), 0.0)
     assert first.released == frozenset()
-    assert str(first.halted["z"]) == "7 of 10 nodes: most nodes of zone z are silent at once, and nothing is moved until some are back"
-    assert first.held["z00"] == "most nodes of zone z are silent at once, and nothing is moved until some are back"
+    assert (
+        str(first.halted["z"])
+        == "7 of 10 nodes: most nodes of zone z are silent at once, and nothing is moved until some are back"
+    )
+    assert (
+        first.held["z00"]
+        == "most nodes of zone z are silent at once, and nothing is moved until some are back"
+    )
     back = release(zone_of(4, 10), first.allowance, 1.0)
     assert back.released == {"z00"}
 
@@ -93,7 +133,13 @@ def test_nodes_are_given_up_one_after_the_other() -> None:
 
 
 def test_the_longest_silent_goes_first_and_zones_do_not_wait_for_each_other() -> None:
-    nodes = [a_node(130, "a1", "a"), a_node(200, "a2", "a"), a_node(121, "b1", "b"), *zone_of(0, 5, zone="a"), *zone_of(0, 5, zone="b")]
+    nodes = [
+        a_node(130, "a1", "a"),
+        a_node(200, "a2", "a"),
+        a_node(121, "b1", "b"),
+        *zone_of(0, 5, zone="a"),
+        *zone_of(0, 5, zone="b"),
+    ]
     found = release(nodes, Allowance(), 5.0)
     assert found.released == {"a2", "b1"}
     assert found.held == {"a1": "only 0.1 nodes a second are given up in zone a"}
@@ -123,7 +169,9 @@ def gave_up(*names: str) -> Releases:
         pytest.param(KEEP, 500, False, False, "its node has not been given up yet", id="not before the node is given up"),
     ],
 )  # fmt: skip
-def test_when_a_replacement_may_start(policy: Disconnect, silence: float, is_released: bool, may_go: bool, reason: str) -> None:
+def test_when_a_replacement_may_start(
+    policy: Disconnect, silence: float, is_released: bool, may_go: bool, reason: str
+) -> None:
     found = failover(policy, a_node(silence), gave_up("n0") if is_released else gave_up())
     assert (found.may_go, found.reason) == (may_go, reason)
 
@@ -133,14 +181,32 @@ def test_when_a_replacement_may_start(policy: Disconnect, silence: float, is_rel
     [
         pytest.param(STOP, "now", True, STOP, id="it runs what is asked for"),
         pytest.param(
-            STOP, "before", True, LONGEST, id="it was changed, and its node does not say that it has heard: it may have had longer"
+            STOP,
+            "before",
+            True,
+            LONGEST,
+            id="it was changed, and its node does not say that it has heard: it may have had longer",
         ),
-        pytest.param(STOP, "", False, LONGEST, id="its node has not said that it runs it: it may have been told of something before"),
-        pytest.param(STOP, "before", False, None, id="it was to run on without contact, and its node does not say that it has heard"),
+        pytest.param(
+            STOP,
+            "",
+            False,
+            LONGEST,
+            id="its node has not said that it runs it: it may have been told of something before",
+        ),
+        pytest.param(
+            STOP,
+            "before",
+            False,
+            None,
+            id="it was to run on without contact, and its node does not say that it has heard",
+        ),
         pytest.param(KEEP, "before", True, KEEP, id="it may run twice by now"),
     ],
 )
-def test_what_a_copy_goes_by(asked: Disconnect, applied: str, strict: bool, expected: Disconnect | None) -> None:
+def test_what_a_copy_goes_by(
+    asked: Disconnect, applied: str, strict: bool, expected: Disconnect | None
+) -> None:
     assert obeyed(a_workload(2, asked, applied, strict)) == expected
 
 
@@ -153,8 +219,13 @@ def test_how_long_a_copy_may_have_been_told_to_wait_is_not_how_soon_nodes_are_gi
     assert obeyed(a_workload(2, STOP, "before", True), NodeTimes(replace_after=10.0)) == LONGEST
 
 
-def a_workload(generation: int, asked: Disconnect, applied: str, strict: bool, **rest: Any) -> LatticeWorkload:
-    metadata, spec = Metadata(name="w", generation=generation, **rest), WorkloadSpec(containers={}, revision="now", disconnect=asked)
+def a_workload(
+    generation: int, asked: Disconnect, applied: str, strict: bool, **rest: Any
+) -> LatticeWorkload:
+    metadata, spec = (
+        Metadata(name="w", generation=generation, **rest),
+        WorkloadSpec(containers={}, revision="now", disconnect=asked),
+    )
     status = WorkloadStatus(applied_revision=applied, strict=strict)
     return LatticeWorkload(api_version="", kind="", metadata=metadata, spec=spec, status=status)
 
@@ -167,10 +238,14 @@ def test_the_margin_for_clocks_is_stated() -> None:
 # Under `stop` there are never two live copies
 
 rates = st.floats(1 / 1.05, 1.05)
-exchanges = st.lists(st.tuples(st.floats(0, 15), st.floats(0, 30), st.booleans(), st.booleans()), min_size=1, max_size=12)
+exchanges = st.lists(
+    st.tuples(st.floats(0, 15), st.floats(0, 30), st.booleans(), st.booleans()), min_size=1, max_size=12
+)
 
 
-def last_moments(beats: list[tuple[float, float, bool, bool]], node_rate: float, stop_after: float) -> tuple[float, float]:
+def last_moments(
+    beats: list[tuple[float, float, bool, bool]], node_rate: float, stop_after: float
+) -> tuple[float, float]:
     """When the node's copy is dead at the latest, and when the server heard the node last; in true seconds."""
     sent, answered, heard = 0.0, 0.0, 0.0
     for pause, delay, arrives, is_answered in beats:
@@ -182,9 +257,19 @@ def last_moments(beats: list[tuple[float, float, bool, bool]], node_rate: float,
 
 
 @settings(max_examples=300, deadline=None)
-@given(beats=exchanges, node_rate=rates, server_rate=rates, stop_after=st.floats(0.1, 119.9), elected=st.floats(0, 300))
+@given(
+    beats=exchanges,
+    node_rate=rates,
+    server_rate=rates,
+    stop_after=st.floats(0.1, 119.9),
+    elected=st.floats(0, 300),
+)
 def test_with_stop_no_replacement_starts_before_the_old_copy_is_dead(
-    beats: list[tuple[float, float, bool, bool]], node_rate: float, server_rate: float, stop_after: float, elected: float
+    beats: list[tuple[float, float, bool, bool]],
+    node_rate: float,
+    server_rate: float,
+    stop_after: float,
+    elected: float,
 ) -> None:
     dead, heard = last_moments(beats, node_rate, stop_after)
     policy = Disconnect(policy="stop", stop_after=f"{int(stop_after * 1000)}ms")
@@ -309,10 +394,13 @@ crowd = st.lists(
 
 
 @given(crowd, st.integers(0, 5), st.integers(0, 5), st.integers(1, 3))
-def test_a_drain_never_takes_a_service_below_its_least(residents: list[Resident], elsewhere: int, least: int, most: int) -> None:
+def test_a_drain_never_takes_a_service_below_its_least(
+    residents: list[Resident], elsewhere: int, least: int, most: int
+) -> None:
     services = {
         name: Standing(
-            available=elsewhere + sum(each.service == name and each.is_available and not each.is_leaving for each in residents),
+            available=elsewhere
+            + sum(each.service == name and each.is_available and not each.is_leaving for each in residents),
             least=least,
             leaving=sum(each.service == name and each.is_leaving for each in residents),
         )

@@ -20,7 +20,9 @@ BOUND: dict[str, Any] = {"binding": Binding(node="n1"), "last_action": "Apply", 
 
 def a_workload(desired: Any = "Running", **status: Any) -> LatticeWorkload:
     spec = WorkloadSpec(containers={}, revision=REV, desired_state=desired)
-    return LatticeWorkload(api_version="", kind="", metadata=Metadata(name="w"), spec=spec, status=WorkloadStatus(**status))
+    return LatticeWorkload(
+        api_version="", kind="", metadata=Metadata(name="w"), spec=spec, status=WorkloadStatus(**status)
+    )
 
 
 @pytest.mark.parametrize(
@@ -28,16 +30,44 @@ def a_workload(desired: Any = "Running", **status: Any) -> LatticeWorkload:
     [
         pytest.param(a_workload(), Sight("None"), "Pending", None, id="new"),
         pytest.param(a_workload("Stopped"), Sight("None"), "Stopped", None, id="to be stopped, never ran"),
-        pytest.param(a_workload(retry=counted(5, 6)), Sight("None"), "Failed", None, id="failed for good, without a node"),
-        pytest.param(a_workload(**BOUND), Sight("Ready"), "Pending", None, id="its node has it not yet"),
-        pytest.param(a_workload(**BOUND), Sight("Ready", report=says("Starting")), "Starting", False, id="starts"),
-        pytest.param(a_workload(**BOUND), Sight("Ready", report=says("Running")), "Running", False, id="runs, and is not ready"),
-        pytest.param(a_workload(**BOUND), Sight("Ready", report=says("Running"), ready=True), "Running", True, id="runs and is ready"),
         pytest.param(
-            a_workload(**BOUND), Sight("Ready", report=says("Stopped"), ready=True), "Stopped", False, id="only what runs is ready"
+            a_workload(retry=counted(5, 6)),
+            Sight("None"),
+            "Failed",
+            None,
+            id="failed for good, without a node",
+        ),
+        pytest.param(a_workload(**BOUND), Sight("Ready"), "Pending", None, id="its node has it not yet"),
+        pytest.param(
+            a_workload(**BOUND), Sight("Ready", report=says("Starting")), "Starting", False, id="starts"
         ),
         pytest.param(
-            a_workload(**BOUND, actual_state="Running", ready=True), Sight("Silent"), "Unknown", False, id="its node is silent: who knows"
+            a_workload(**BOUND),
+            Sight("Ready", report=says("Running")),
+            "Running",
+            False,
+            id="runs, and is not ready",
+        ),
+        pytest.param(
+            a_workload(**BOUND),
+            Sight("Ready", report=says("Running"), ready=True),
+            "Running",
+            True,
+            id="runs and is ready",
+        ),
+        pytest.param(
+            a_workload(**BOUND),
+            Sight("Ready", report=says("Stopped"), ready=True),
+            "Stopped",
+            False,
+            id="only what runs is ready",
+        ),
+        pytest.param(
+            a_workload(**BOUND, actual_state="Running", ready=True),
+            Sight("Silent"),
+            "Unknown",
+            False,
+            id="its node is silent: who knows",
         ),
         pytest.param(
             a_workload(**BOUND, actual_state="Running", ready=True),
@@ -64,13 +94,22 @@ def test_what_is_shown(workload: LatticeWorkload, sight: Sight, state: str, read
 def test_what_was_decided_is_stored_with_its_time() -> None:
     failed = Decision(Action.BACKOFF_WAIT, "it failed", counted(1, 2), failure="RUNTIME_ERROR")
     status = after(a_workload(**BOUND), Sight("Ready", report=says("Failed"), log="x" * 5000), failed, NOW)
-    assert (status.last_action, status.last_action_at, status.retry) == ("BackoffWait", written(NOW), counted(1, 2))
+    assert (status.last_action, status.last_action_at, status.retry) == (
+        "BackoffWait",
+        written(NOW),
+        counted(1, 2),
+    )
     assert (status.failure_reason, len(status.last_log)) == ("RUNTIME_ERROR", 2048)
     assert status.failure_message == ""
     told = dataclasses.replace(says("Failed", failure="RUNTIME_ERROR"), how="ended with code 7")
     status = after(a_workload(**BOUND), Sight("Ready", report=told), failed, NOW)
     assert status.failure_message == "ended with code 7"
-    waits = after(a_workload(**BOUND), Sight("Ready", report=says("Failed")), Decision(Action.BACKOFF_WAIT, "", again=3), NOW)
+    waits = after(
+        a_workload(**BOUND),
+        Sight("Ready", report=says("Failed")),
+        Decision(Action.BACKOFF_WAIT, "", again=3),
+        NOW,
+    )
     assert waits.last_action == "Apply"
 
 
@@ -78,10 +117,23 @@ def test_what_was_decided_is_stored_with_its_time() -> None:
 def test_what_leaves_its_node_leaves_nothing_there(action: Action) -> None:
     leaving = Condition(type="Leaving", status="True")
     workload = a_workload(
-        **BOUND, ready=True, actual_state="Running", allocated_ports={"web": 80}, decision={"x": 1}, conditions=(leaving,)
+        **BOUND,
+        ready=True,
+        actual_state="Running",
+        allocated_ports={"web": 80},
+        decision={"x": 1},
+        conditions=(leaving,),
     )
-    status = after(workload, Sight("Ready", report=says("Running"), ready=True), Decision(action, "", counted(0, 2)), NOW)
-    assert (status.binding, status.allocated_ports, status.decision, status.ready, status.conditions) == (None, {}, {}, False, ())
+    status = after(
+        workload, Sight("Ready", report=says("Running"), ready=True), Decision(action, "", counted(0, 2)), NOW
+    )
+    assert (status.binding, status.allocated_ports, status.decision, status.ready, status.conditions) == (
+        None,
+        {},
+        {},
+        False,
+        (),
+    )
     assert (status.actual_state, status.retry) == ("Pending", counted(0, 2))
 
 
@@ -96,7 +148,9 @@ def test_what_was_done_an_hour_ahead_of_us_is_timed_from_when_the_node_was_told_
     ahead = a_workload(**BOUND, last_action_at=written(ago(-3600)))
     assert situation(ahead, Sight("Ready", told_for=40), NOW).last.at == NOW - timedelta(seconds=40)
     skewed = a_workload(**BOUND, last_action_at=written(ago(-2)))
-    assert situation(skewed, Sight("Ready", told_for=40), NOW).last.at == read(written(ago(-2))), "two servers' clocks may differ a little"
+    assert situation(skewed, Sight("Ready", told_for=40), NOW).last.at == read(written(ago(-2))), (
+        "two servers' clocks may differ a little"
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,9 +162,13 @@ def test_what_was_done_an_hour_ahead_of_us_is_timed_from_when_the_node_was_told_
         pytest.param(100, 500, None, 100, id="whoever saw nothing goes by what is stored"),
     ],
 )
-def test_what_was_seen_to_happen_is_as_long_ago_as_it_was_seen(stored: float, told: float, acted: float | None, age: float) -> None:
+def test_what_was_seen_to_happen_is_as_long_ago_as_it_was_seen(
+    stored: float, told: float, acted: float | None, age: float
+) -> None:
     workload = a_workload(**BOUND, last_action_at=written(ago(stored)))
-    assert situation(workload, Sight("Ready", told_for=told, acted_for=acted), NOW).last.at == NOW - timedelta(seconds=age)
+    assert situation(
+        workload, Sight("Ready", told_for=told, acted_for=acted), NOW
+    ).last.at == NOW - timedelta(seconds=age)
 
 
 def test_a_word_that_nobody_knows_is_unknown() -> None:
@@ -122,8 +180,16 @@ def test_a_word_that_nobody_knows_is_unknown() -> None:
     [
         pytest.param(a_workload(**BOUND, actual_state="Running"), True, id="runs as it should"),
         pytest.param(a_workload("Stopped", **BOUND, actual_state="Running"), False, id="is to stop"),
-        pytest.param(a_workload(**{**BOUND, "retry": counted(1)}, actual_state="Running"), False, id="has failed before"),
-        pytest.param(a_workload(**{**BOUND, "retry": counted(revision="b" * 24)}, actual_state="Running"), False, id="of another revision"),
+        pytest.param(
+            a_workload(**{**BOUND, "retry": counted(1)}, actual_state="Running"),
+            False,
+            id="has failed before",
+        ),
+        pytest.param(
+            a_workload(**{**BOUND, "retry": counted(revision="b" * 24)}, actual_state="Running"),
+            False,
+            id="of another revision",
+        ),
         pytest.param(a_workload(**BOUND), False, id="does not run yet"),
     ],
 )
@@ -139,12 +205,20 @@ def test_who_needs_no_look_when_others_on_its_node_change(workload: LatticeWorkl
         pytest.param(a_workload(**BOUND), False, id="bound"),
         pytest.param(a_workload(retry=counted(1, 2)), False, id="failed before"),
         pytest.param(
-            replace(a_workload(), metadata=Metadata(name="w", deletion_timestamp="2026-01-01T00:00:00Z")), False, id="to be deleted"
+            replace(a_workload(), metadata=Metadata(name="w", deletion_timestamp="2026-01-01T00:00:00Z")),
+            False,
+            id="to be deleted",
         ),
-        pytest.param(replace(a_workload(), metadata=Metadata(name="w", annotations={"a": "b"})), False, id="somebody may ask for a retry"),
+        pytest.param(
+            replace(a_workload(), metadata=Metadata(name="w", annotations={"a": "b"})),
+            False,
+            id="somebody may ask for a retry",
+        ),
     ],
 )
-def test_only_what_waits_for_its_first_node_needs_nothing_else(workload: LatticeWorkload, waits: bool) -> None:
+def test_only_what_waits_for_its_first_node_needs_nothing_else(
+    workload: LatticeWorkload, waits: bool
+) -> None:
     assert awaits_node(workload) is waits
     if waits:
         decision = decide(situation(workload, Sight("None"), NOW))

@@ -15,7 +15,9 @@ RUNS, STOPS = Wanted("Running", REV, 3), Wanted("Stopped", REV, 3)
 HERE = Binding(node="n1")
 
 
-def stored(action: str, *, is_deleted: bool = False, binding: Binding | None = HERE, **parts: Any) -> LatticeWorkload:
+def stored(
+    action: str, *, is_deleted: bool = False, binding: Binding | None = HERE, **parts: Any
+) -> LatticeWorkload:
     spec = WorkloadSpec(containers={}, desired_state=parts.get("desired", "Running"), revision=REV)
     status = WorkloadStatus(binding=binding, last_action=action, retry=parts.get("retry", counted(0, 3)))
     metadata = Metadata(name="w", deletion_timestamp="2026-01-01T00:00:00Z" if is_deleted else None)
@@ -36,15 +38,21 @@ def stored(action: str, *, is_deleted: bool = False, binding: Binding | None = H
         pytest.param(stored("MarkFailed"), STOPS, id="failed for good: keeps its log"),
         pytest.param(stored("Retry"), STOPS, id="asked for again, and not applied yet"),
         pytest.param(stored("Delete"), None, id="deleted: is not to be there"),
-        pytest.param(stored("Apply", is_deleted=True), RUNS, id="deletion that nobody decided on yet changes no order"),
-        pytest.param(stored("Apply", retry=counted(0, 2, revision=OLD)), RUNS, id="a new revision is its own first run"),
+        pytest.param(
+            stored("Apply", is_deleted=True), RUNS, id="deletion that nobody decided on yet changes no order"
+        ),
+        pytest.param(
+            stored("Apply", retry=counted(0, 2, revision=OLD)), RUNS, id="a new revision is its own first run"
+        ),
         pytest.param(
             stored("Apply", retry=counted(0, 2, revision=OLD), desired="Stopped"),
             STOPS,
             id="a new revision that is not to run is not started",
         ),
         pytest.param(
-            stored("Apply", retry=counted(0, 2, revision=OLD), is_deleted=True), STOPS, id="a new revision of what goes is not started"
+            stored("Apply", retry=counted(0, 2, revision=OLD), is_deleted=True),
+            STOPS,
+            id="a new revision of what goes is not started",
         ),
     ],
 )
@@ -54,7 +62,13 @@ def test_what_is_ordered(workload: LatticeWorkload, order: Wanted | None) -> Non
 
 def test_the_revision_is_of_what_runs_only() -> None:
     spec = WorkloadSpec(containers={"main": Container(command=("run",))})
-    same = WorkloadSpec(containers={"main": Container(command=("run",))}, desired_state="Stopped", slot=3, priority=7, cluster="c")
+    same = WorkloadSpec(
+        containers={"main": Container(command=("run",))},
+        desired_state="Stopped",
+        slot=3,
+        priority=7,
+        cluster="c",
+    )
     other = WorkloadSpec(containers={"main": Container(command=("run", "more"))})
     assert (revision_of(spec), len(spec.runs)) == (revision_of(same), 24)
     assert spec.runs != other.runs

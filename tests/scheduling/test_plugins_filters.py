@@ -3,7 +3,18 @@
 from typing import Any
 
 import pytest
-from build import a_node, a_taint, a_toleration, a_workload, ask, node_term, nodes, place, requirement, ruled_out
+from build import (
+    a_node,
+    a_taint,
+    a_toleration,
+    a_workload,
+    ask,
+    node_term,
+    nodes,
+    place,
+    requirement,
+    ruled_out,
+)
 
 from lattice.engine.decide import decide
 from lattice.engine.explain import why_not
@@ -36,7 +47,11 @@ def against(plugin: Any, node: NodeFacts, demands: Demands) -> list[str]:
 
 def details(plugin: Any, node: NodeFacts, demands: Demands) -> list[str]:
     table = nodes(node)
-    return [str(reason.detail(table, 0)) for reason, mask in plugin.filter(ask(table, demands), table).items() if mask[0]]
+    return [
+        str(reason.detail(table, 0))
+        for reason, mask in plugin.filter(ask(table, demands), table).items()
+        if mask[0]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +61,9 @@ def details(plugin: Any, node: NodeFacts, demands: Demands) -> list[str]:
         pytest.param({"ready": False}, ["not ready"], id="one that is not ready takes none"),
         pytest.param({"cordoned": True}, ["cordoned"], id="a cordoned one takes no new ones"),
         pytest.param({"draining": True}, ["draining"], id="a draining one takes no new ones"),
-        pytest.param({"ready": False, "draining": True}, ["not ready", "draining"], id="every reason is given"),
+        pytest.param(
+            {"ready": False, "draining": True}, ["not ready", "draining"], id="every reason is given"
+        ),
     ],
 )
 def test_ready(facts: dict[str, Any], words: list[str]) -> None:
@@ -83,18 +100,43 @@ def test_a_replica_goes_wherever_its_cluster_is() -> None:
 @pytest.mark.parametrize(
     ("room", "requests", "words"),
     [
-        pytest.param({"cpu": 2, "memory": "1Gi"}, {"cpu": 2, "memory": "1Gi"}, [], id="just enough is enough"),
-        pytest.param({"cpu": 1, "memory": "8Gi"}, {"cpu": "1500m", "memory": "1Gi"}, ["without 1500m cpu free"], id="too little cpu"),
-        pytest.param({"cpu": 1}, {"cpu": 1, "memory": "1Gi"}, ["without 1Gi memory free"], id="a node that names no memory has none"),
+        pytest.param(
+            {"cpu": 2, "memory": "1Gi"}, {"cpu": 2, "memory": "1Gi"}, [], id="just enough is enough"
+        ),
+        pytest.param(
+            {"cpu": 1, "memory": "8Gi"},
+            {"cpu": "1500m", "memory": "1Gi"},
+            ["without 1500m cpu free"],
+            id="too little cpu",
+        ),
+        pytest.param(
+            {"cpu": 1},
+            {"cpu": 1, "memory": "1Gi"},
+            ["without 1Gi memory free"],
+            id="a node that names no memory has none",
+        ),
         pytest.param({"cpu": 1, "disk": "1Gi"}, {"disk": "2Gi"}, ["without 2Gi disk free"], id="disk counts"),
         pytest.param(
-            {"ephemeral-storage": "1Gi"}, {"ephemeral-storage": "3Gi"}, ["without 3Gi ephemeral-storage free"], id="so does scratch space"
+            {"ephemeral-storage": "1Gi"},
+            {"ephemeral-storage": "3Gi"},
+            ["without 3Gi ephemeral-storage free"],
+            id="so does scratch space",
         ),
-        pytest.param({"hugepages-2Mi": "4Mi"}, {"hugepages-2Mi": "6Mi"}, ["without 6Mi hugepages-2Mi free"], id="huge pages of any size"),
         pytest.param(
-            {"example.com/fpga": 1}, {"example.com/fpga": 2}, ["without 2 example.com/fpga free"], id="extended resources by any name"
+            {"hugepages-2Mi": "4Mi"},
+            {"hugepages-2Mi": "6Mi"},
+            ["without 6Mi hugepages-2Mi free"],
+            id="huge pages of any size",
         ),
-        pytest.param({"cpu": 1, "workloads": 0}, {"cpu": 1}, ["without a free workload slot"], id="slots run out"),
+        pytest.param(
+            {"example.com/fpga": 1},
+            {"example.com/fpga": 2},
+            ["without 2 example.com/fpga free"],
+            id="extended resources by any name",
+        ),
+        pytest.param(
+            {"cpu": 1, "workloads": 0}, {"cpu": 1}, ["without a free workload slot"], id="slots run out"
+        ),
         pytest.param({"cpu": 1}, {"cpu": 1}, [], id="a node that names no slots takes any number"),
         pytest.param(
             {"cpu": 1, "memory": "1Gi"},
@@ -130,10 +172,18 @@ def test_fit_counts_ports_to_be_chosen() -> None:
         pytest.param((), 1, (), ["without a GPU"], id="no GPU at all"),
         pytest.param(("v100", "v100"), 2, (), [], id="as many whole ones as asked"),
         pytest.param(("v100", ("v100", 900)), 2, (), ["without 2 gpu free"], id="a used one is not whole"),
-        pytest.param((("v100", 400), ("v100", 400)), "500m", (), ["without 500m of one gpu free"], id="parts of two do not make one part"),
+        pytest.param(
+            (("v100", 400), ("v100", 400)),
+            "500m",
+            (),
+            ["without 500m of one gpu free"],
+            id="parts of two do not make one part",
+        ),
         pytest.param((("v100", 500),), "500m", (), [], id="a part of one"),
         pytest.param(("v100",), 1, ("v100", "a100"), [], id="one of the named models"),
-        pytest.param(("t4",), 1, ("v100", "a100"), ["without a GPU of model v100 or a100"], id="another model"),
+        pytest.param(
+            ("t4",), 1, ("v100", "a100"), ["without a GPU of model v100 or a100"], id="another model"
+        ),
     ],
 )
 def test_gpu(gpus: tuple[Any, ...], gpu: Any, models: tuple[str, ...], words: list[str]) -> None:
@@ -142,18 +192,28 @@ def test_gpu(gpus: tuple[Any, ...], gpu: Any, models: tuple[str, ...], words: li
 
 def test_gpu_gives_need_have_and_missing() -> None:
     assert details(Gpu(), a_node(gpus=("v100",)), a_workload(gpu=3)) == ["gpu: need 3, have 1, missing 2"]
-    assert details(Gpu(), a_node(gpus=(("v100", 200),)), a_workload(gpu="500m")) == ["part of one gpu: need 500m, have 200m, missing 300m"]
-    assert details(Gpu(), a_node(gpus=("t4",)), a_workload(gpu=1, models=("v100",))) == ["gpu model: need v100, have t4"]
+    assert details(Gpu(), a_node(gpus=(("v100", 200),)), a_workload(gpu="500m")) == [
+        "part of one gpu: need 500m, have 200m, missing 300m"
+    ]
+    assert details(Gpu(), a_node(gpus=("t4",)), a_workload(gpu=1, models=("v100",))) == [
+        "gpu model: need v100, have t4"
+    ]
 
 
 def test_node_selector_names_each_label_that_is_missing() -> None:
     node = a_node(labels={"disk": "hdd", "gpu": "yes"})
-    assert against(NodeSelector(), node, a_workload(node_selector={"disk": "ssd", "gpu": "yes", "x": "1"})) == [
+    assert against(
+        NodeSelector(), node, a_workload(node_selector={"disk": "ssd", "gpu": "yes", "x": "1"})
+    ) == [
         "without label disk=ssd",
         "without label x=1",
     ]
-    assert details(NodeSelector(), node, a_workload(node_selector={"disk": "ssd"})) == ["label: need disk=ssd, have disk=hdd"]
-    assert details(NodeSelector(), node, a_workload(node_selector={"x": "1"})) == ["label: need x=1, have no label x"]
+    assert details(NodeSelector(), node, a_workload(node_selector={"disk": "ssd"})) == [
+        "label: need disk=ssd, have disk=hdd"
+    ]
+    assert details(NodeSelector(), node, a_workload(node_selector={"x": "1"})) == [
+        "label: need x=1, have no label x"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -175,19 +235,27 @@ def test_node_selector_names_each_label_that_is_missing() -> None:
         pytest.param({"size": "8"}, [[("size", "Lt", "9")]], True, id="Lt: lower"),
         pytest.param({"size": "10"}, [[("size", "Lt", "9")]], False, id="Lt: higher"),
         pytest.param({}, [[("size", "Lt", "9")]], False, id="Lt: no such label"),
-        pytest.param({"a": "1"}, [[("a", "In", "1"), ("b", "Exists")]], False, id="all expressions of a term must hold"),
+        pytest.param(
+            {"a": "1"}, [[("a", "In", "1"), ("b", "Exists")]], False, id="all expressions of a term must hold"
+        ),
         pytest.param({"b": "1"}, [[("a", "Exists")], [("b", "Exists")]], True, id="one term is enough"),
     ],
 )
 def test_node_affinity(labels: dict[str, str], terms: list[list[tuple[Any, ...]]], fits: bool) -> None:
-    demands = a_workload(node_terms=tuple(node_term(*(requirement(*each) for each in term)) for term in terms))
+    demands = a_workload(
+        node_terms=tuple(node_term(*(requirement(*each) for each in term)) for term in terms)
+    )
     assert (against(NodeAffinity(), a_node(labels=labels), demands) == []) is fits
 
 
 def test_node_affinity_says_what_was_wanted_and_what_is_there() -> None:
-    demands = a_workload(node_terms=(node_term(requirement("zone", "In", "a", "b")), node_term(requirement("gpu", "Exists"))))
+    demands = a_workload(
+        node_terms=(node_term(requirement("zone", "In", "a", "b")), node_term(requirement("gpu", "Exists")))
+    )
     assert against(NodeAffinity(), a_node(zone="c"), demands) == ["without labels zone in (a,b) or gpu"]
-    assert details(NodeAffinity(), a_node(zone="c"), demands) == ["labels: need zone in (a,b) or gpu, have zone=c, no label gpu"]
+    assert details(NodeAffinity(), a_node(zone="c"), demands) == [
+        "labels: need zone in (a,b) or gpu, have zone=c, no label gpu"
+    ]
 
 
 TAINTED = "with untolerated taint k=v:NoSchedule"
@@ -197,15 +265,52 @@ TAINTED = "with untolerated taint k=v:NoSchedule"
     ("taint", "tolerations", "words"),
     [
         pytest.param(a_taint("k", "NoSchedule", "v"), (), [TAINTED], id="NoSchedule keeps away"),
-        pytest.param(a_taint("k", "NoExecute"), (), ["with untolerated taint k:NoExecute"], id="NoExecute keeps away too"),
+        pytest.param(
+            a_taint("k", "NoExecute"),
+            (),
+            ["with untolerated taint k:NoExecute"],
+            id="NoExecute keeps away too",
+        ),
         pytest.param(a_taint("k", "PreferNoSchedule"), (), [], id="PreferNoSchedule only scores"),
-        pytest.param(a_taint("k", "NoSchedule", "v"), (a_toleration("k", value="v"),), [], id="Equal: same key and value"),
-        pytest.param(a_taint("k", "NoSchedule", "v"), (a_toleration("k", value="w"),), [TAINTED], id="Equal: another value"),
-        pytest.param(a_taint("k", "NoSchedule", "v"), (a_toleration("k", "Exists"),), [], id="Exists: any value"),
-        pytest.param(a_taint("k", "NoSchedule", "v"), (a_toleration("l", "Exists"),), [TAINTED], id="Exists: another key"),
-        pytest.param(a_taint("k", "NoSchedule", "v"), (a_toleration("", "Exists"),), [], id="Exists without key: everything"),
-        pytest.param(a_taint("k", "NoSchedule", "v"), (a_toleration("k", "Exists", effect="NoExecute"),), [TAINTED], id="another effect"),
-        pytest.param(a_taint("k", "NoSchedule", "v"), (a_toleration("k", "Exists", effect="NoSchedule"),), [], id="the same effect"),
+        pytest.param(
+            a_taint("k", "NoSchedule", "v"),
+            (a_toleration("k", value="v"),),
+            [],
+            id="Equal: same key and value",
+        ),
+        pytest.param(
+            a_taint("k", "NoSchedule", "v"),
+            (a_toleration("k", value="w"),),
+            [TAINTED],
+            id="Equal: another value",
+        ),
+        pytest.param(
+            a_taint("k", "NoSchedule", "v"), (a_toleration("k", "Exists"),), [], id="Exists: any value"
+        ),
+        pytest.param(
+            a_taint("k", "NoSchedule", "v"),
+            (a_toleration("l", "Exists"),),
+            [TAINTED],
+            id="Exists: another key",
+        ),
+        pytest.param(
+            a_taint("k", "NoSchedule", "v"),
+            (a_toleration("", "Exists"),),
+            [],
+            id="Exists without key: everything",
+        ),
+        pytest.param(
+            a_taint("k", "NoSchedule", "v"),
+            (a_toleration("k", "Exists", effect="NoExecute"),),
+            [TAINTED],
+            id="another effect",
+        ),
+        pytest.param(
+            a_taint("k", "NoSchedule", "v"),
+            (a_toleration("k", "Exists", effect="NoSchedule"),),
+            [],
+            id="the same effect",
+        ),
     ],
 )
 def test_taints(taint: Any, tolerations: tuple[Any, ...], words: list[str]) -> None:
@@ -213,7 +318,9 @@ def test_taints(taint: Any, tolerations: tuple[Any, ...], words: list[str]) -> N
 
 
 def test_every_untolerated_taint_is_named_and_only_on_the_nodes_that_have_it() -> None:
-    table = nodes(a_node("n1", taints=(a_taint("a"), a_taint("b"))), a_node("n2", taints=(a_taint("b"),)), a_node("n3"))
+    table = nodes(
+        a_node("n1", taints=(a_taint("a"), a_taint("b"))), a_node("n2", taints=(a_taint("b"),)), a_node("n3")
+    )
     words = ["with untolerated taint a:NoSchedule", "with untolerated taint b:NoSchedule"]
     assert ruled_out(Taints(), table, a_workload()) == {"n1": words, "n2": words[1:]}
 
@@ -224,16 +331,29 @@ def test_every_untolerated_taint_is_named_and_only_on_the_nodes_that_have_it() -
         pytest.param((), (), None, id="no taint: it stays"),
         pytest.param((a_taint("k"),), (), None, id="NoSchedule lets stay what is there"),
         pytest.param((a_taint("k", "NoExecute"),), (), 0, id="NoExecute: out at once"),
-        pytest.param((a_taint("k", "NoExecute"),), (a_toleration("k", "Exists"),), None, id="tolerated for ever"),
-        pytest.param((a_taint("k", "NoExecute"),), (a_toleration("k", "Exists", toleration_seconds=60),), 60, id="tolerated for a minute"),
+        pytest.param(
+            (a_taint("k", "NoExecute"),), (a_toleration("k", "Exists"),), None, id="tolerated for ever"
+        ),
+        pytest.param(
+            (a_taint("k", "NoExecute"),),
+            (a_toleration("k", "Exists", toleration_seconds=60),),
+            60,
+            id="tolerated for a minute",
+        ),
         pytest.param(
             (a_taint("k", "NoExecute"), a_taint("l", "NoExecute")),
-            (a_toleration("k", "Exists", toleration_seconds=60), a_toleration("l", "Exists", toleration_seconds=30)),
+            (
+                a_toleration("k", "Exists", toleration_seconds=60),
+                a_toleration("l", "Exists", toleration_seconds=30),
+            ),
             30,
             id="the least patience of several taints",
         ),
         pytest.param(
-            (a_taint("k", "NoExecute"), a_taint("l", "NoExecute")), (a_toleration("k", "Exists"),), 0, id="one of two untolerated"
+            (a_taint("k", "NoExecute"), a_taint("l", "NoExecute")),
+            (a_toleration("k", "Exists"),),
+            0,
+            id="one of two untolerated",
         ),
         pytest.param(
             (a_taint("k", "NoExecute"),),
@@ -243,11 +363,15 @@ def test_every_untolerated_taint_is_named_and_only_on_the_nodes_that_have_it() -
         ),
     ],
 )
-def test_no_execute_says_who_must_go_and_when(taints: tuple[Any, ...], tolerations: tuple[Any, ...], leaves: int | None) -> None:
+def test_no_execute_says_who_must_go_and_when(
+    taints: tuple[Any, ...], tolerations: tuple[Any, ...], leaves: int | None
+) -> None:
     table = nodes(a_node())
     place(table, a_workload(tolerations=tolerations), "n1")
     gone = evicted_by(a_node(taints=taints), table.placements.values())
-    assert {name: each.after for name, each in gone.items()} == ({} if leaves is None else {"default/placed-0": leaves})
+    assert {name: each.after for name, each in gone.items()} == (
+        {} if leaves is None else {"default/placed-0": leaves}
+    )
 
 
 def test_who_must_go_is_told_for_which_taint() -> None:
@@ -276,7 +400,9 @@ def test_volume_zone(volume: Volume, words: list[str]) -> None:
 
 
 def test_a_node_without_zone_cannot_reach_a_volume_that_has_one() -> None:
-    assert against(VolumeZone(), a_node(), a_workload(volumes=(Volume(name="v", zone="a"),))) == ["outside zone a of volume v"]
+    assert against(VolumeZone(), a_node(), a_workload(volumes=(Volume(name="v", zone="a"),))) == [
+        "outside zone a of volume v"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -296,13 +422,34 @@ def test_runtime(runtimes: tuple[str, ...], wanted: str, words: list[str]) -> No
     ("image", "wanted", "words"),
     [
         pytest.param("CML-2.9.1", Image(pattern="CML-2.9.*"), [], id="the pattern fits"),
-        pytest.param("CML-2x9", Image(pattern="CML-2.9*"), ["without a machine image like CML-2.9*"], id="a dot is a dot"),
-        pytest.param("CML-3.0", Image(pattern="CML-2.9.*"), ["without a machine image like CML-2.9.*"], id="the pattern does not fit"),
-        pytest.param("CML-2.10.0", Image(min_version="2.9"), [], id="versions compare by number, not by letter"),
+        pytest.param(
+            "CML-2x9",
+            Image(pattern="CML-2.9*"),
+            ["without a machine image like CML-2.9*"],
+            id="a dot is a dot",
+        ),
+        pytest.param(
+            "CML-3.0",
+            Image(pattern="CML-2.9.*"),
+            ["without a machine image like CML-2.9.*"],
+            id="the pattern does not fit",
+        ),
+        pytest.param(
+            "CML-2.10.0", Image(min_version="2.9"), [], id="versions compare by number, not by letter"
+        ),
         pytest.param("CML-2.9", Image(min_version="2.9.0"), [], id="trailing zeros say nothing"),
-        pytest.param("CML-2.8.5", Image(min_version="2.9"), ["with a machine image below version 2.9"], id="too old"),
-        pytest.param("CML", Image(min_version="1"), ["with a machine image below version 1"], id="no version in the name"),
-        pytest.param("", Image(min_version="0"), ["with a machine image below version 0"], id="an unknown image"),
+        pytest.param(
+            "CML-2.8.5", Image(min_version="2.9"), ["with a machine image below version 2.9"], id="too old"
+        ),
+        pytest.param(
+            "CML",
+            Image(min_version="1"),
+            ["with a machine image below version 1"],
+            id="no version in the name",
+        ),
+        pytest.param(
+            "", Image(min_version="0"), ["with a machine image below version 0"], id="an unknown image"
+        ),
     ],
 )
 def test_machine_image(image: str, wanted: Image, words: list[str]) -> None:
@@ -310,7 +457,12 @@ def test_machine_image(image: str, wanted: Image, words: list[str]) -> None:
 
 
 def test_the_version_of_an_image_is_its_dotted_number() -> None:
-    assert [version_in(image) for image in ("x86-ubuntu-22.04", "debian12", "none", "a-2.0")] == [(22, 4), (12,), (), (2,)]
+    assert [version_in(image) for image in ("x86-ubuntu-22.04", "debian12", "none", "a-2.0")] == [
+        (22, 4),
+        (12,),
+        (),
+        (2,),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -347,9 +499,17 @@ def test_every_filter_names_what_could_change_its_mind() -> None:
     ("left", "need", "shown"),
     [
         pytest.param(
-            {"cpu": "400m"}, {"cpu": "100m"}, Shortfall("cpu", "100m", "-500m", "600m"), id="a node that shrank owes the rest too"
+            {"cpu": "400m"},
+            {"cpu": "100m"},
+            Shortfall("cpu", "100m", "-500m", "600m"),
+            id="a node that shrank owes the rest too",
         ),
-        pytest.param({"cpu": 1, "memory": "1Gi"}, {"memory": "1Gi"}, Shortfall("memory", "1Gi", "-1Gi", "2Gi"), id="memory likewise"),
+        pytest.param(
+            {"cpu": 1, "memory": "1Gi"},
+            {"memory": "1Gi"},
+            Shortfall("memory", "1Gi", "-1Gi", "2Gi"),
+            id="memory likewise",
+        ),
         pytest.param({"cpu": "900m"}, {"cpu": "100m"}, Shortfall("cpu", "100m", "0", "100m"), id="just full"),
     ],
 )

@@ -27,20 +27,31 @@ def test_affinity_allows_the_whole_domain_of_a_match() -> None:
     table = two_zones()
     place(table, DB, "a1")
     found = ruled_out(WorkloadAffinity(), table, a_workload(near=(near("zone", app="db"),)))
-    assert found == {"b1": ["without a workload app=db in the same zone"], "c1": ["without topology key zone"]}
+    assert found == {
+        "b1": ["without a workload app=db in the same zone"],
+        "c1": ["without topology key zone"],
+    }
 
 
 def test_affinity_by_node_allows_the_node_only() -> None:
     table = two_zones()
     place(table, DB, "a1")
-    assert set(ruled_out(WorkloadAffinity(), table, a_workload(near=(near("node", app="db"),)))) == {"a2", "b1", "c1"}
+    assert set(ruled_out(WorkloadAffinity(), table, a_workload(near=(near("node", app="db"),)))) == {
+        "a2",
+        "b1",
+        "c1",
+    }
 
 
 def test_affinity_needs_every_term() -> None:
     table = two_zones()
     place(table, DB, "a1")
     place(table, WEB, "b1")
-    assert set(ruled_out(WorkloadAffinity(), table, a_workload(near=(near("zone", app="db"), near("zone", app="web"))))) == {
+    assert set(
+        ruled_out(
+            WorkloadAffinity(), table, a_workload(near=(near("zone", app="db"), near("zone", app="web")))
+        )
+    ) == {
         "a1",
         "a2",
         "b1",
@@ -63,20 +74,35 @@ def test_the_first_of_a_group_may_start_wherever_the_topology_key_is() -> None:
 
 
 def test_affinity_to_somebody_else_who_is_not_there_is_a_no() -> None:
-    assert len(ruled_out(WorkloadAffinity(), two_zones(), a_workload(labels={"app": "web"}, near=(near("zone", app="db"),)))) == 4
+    assert (
+        len(
+            ruled_out(
+                WorkloadAffinity(),
+                two_zones(),
+                a_workload(labels={"app": "web"}, near=(near("zone", app="db"),)),
+            )
+        )
+        == 4
+    )
 
 
 @pytest.mark.parametrize(
     ("plugin", "demands"),
     [
-        pytest.param(WorkloadAffinity(), a_workload(labels={"app": "db"}, near=(near("rack", app="db"),)), id="affinity"),
+        pytest.param(
+            WorkloadAffinity(),
+            a_workload(labels={"app": "db"}, near=(near("rack", app="db"),)),
+            id="affinity",
+        ),
         pytest.param(WorkloadAntiAffinity(), a_workload(far=(near("rack", app="db"),)), id="anti-affinity"),
         pytest.param(TopologySpread(), a_workload(service="s", spread=(a_spread("rack"),)), id="spread"),
     ],
 )
 def test_a_topology_key_that_no_node_has_is_said_and_never_passes(plugin: object, demands: object) -> None:
     found = ruled_out(plugin, two_zones(), demands)  # type: ignore[arg-type]
-    assert found == {key: ["without topology key rack, which no node has"] for key in ["a1", "a2", "b1", "c1"]}
+    assert found == {
+        key: ["without topology key rack, which no node has"] for key in ["a1", "a2", "b1", "c1"]
+    }
 
 
 def test_anti_affinity_keeps_out_of_the_whole_domain() -> None:
@@ -103,7 +129,9 @@ def test_anti_affinity_of_who_is_there_keeps_others_out_too() -> None:
     table = two_zones()
     place(table, a_workload(labels={"app": "loner"}, far=(near("zone", app="web"),)), "a1")
     found = ruled_out(WorkloadAntiAffinity(), table, WEB)
-    assert found == {key: ["with a workload in the same zone that keeps app=web away"] for key in ["a1", "a2"]}
+    assert found == {
+        key: ["with a workload in the same zone that keeps app=web away"] for key in ["a1", "a2"]
+    }
     assert ruled_out(WorkloadAntiAffinity(), table, DB) == {}
     table.forget("default/placed-0")
     assert ruled_out(WorkloadAntiAffinity(), table, WEB) == {}
@@ -125,7 +153,11 @@ def test_anti_affinity_is_silent_while_nobody_repels_anybody() -> None:
 
 
 def spread_over(a: int, b: int, **demands: object) -> dict[str, list[str]]:
-    table = nodes(a_node("a1", zone="a", room={"cpu": 64}), a_node("b1", zone="b", room={"cpu": 64}), a_node("c1", room={"cpu": 64}))
+    table = nodes(
+        a_node("a1", zone="a", room={"cpu": 64}),
+        a_node("b1", zone="b", room={"cpu": 64}),
+        a_node("c1", room={"cpu": 64}),
+    )
     wanted = a_workload({"cpu": 1}, service="s", **demands)
     place(table, wanted, *["a1"] * a, *["b1"] * b)
     return ruled_out(TopologySpread(), table, wanted)
@@ -151,7 +183,9 @@ def test_spread_by_selector_counts_whom_it_selects() -> None:
     table = nodes(a_node("a1", zone="a"), a_node("b1", zone="b"))
     place(table, DB, "a1")
     wanted = a_workload(labels={"app": "web"}, spread=(a_spread("zone", labels={"app": "db"}),))
-    assert ruled_out(TopologySpread(), table, wanted) == {}  # it is not counted itself, so nothing gets less even
+    assert (
+        ruled_out(TopologySpread(), table, wanted) == {}
+    )  # it is not counted itself, so nothing gets less even
     itself = a_workload(labels={"app": "db"}, spread=(a_spread("zone", labels={"app": "db"}),))
     assert list(ruled_out(TopologySpread(), table, itself)) == ["a1"]
 
@@ -165,7 +199,10 @@ def test_spread_by_selector_counts_whom_it_selects() -> None:
     ],
 )
 def test_zones_that_it_could_not_use_anyway_do_not_count_as_empty(facts: dict[str, object]) -> None:
-    table = nodes(a_node("a1", zone="a", labels={"disk": "ssd"}), a_node("b1", **{"zone": "b", "labels": {"disk": "ssd"}, **facts}))
+    table = nodes(
+        a_node("a1", zone="a", labels={"disk": "ssd"}),
+        a_node("b1", **{"zone": "b", "labels": {"disk": "ssd"}, **facts}),
+    )
     wanted = a_workload(service="s", node_selector={"disk": "ssd"}, spread=(a_spread("zone"),))
     place(table, wanted, "a1")
     assert "a1" not in ruled_out(TopologySpread(), table, wanted)
@@ -175,7 +212,9 @@ def test_spread_tells_the_counts() -> None:
     table = nodes(a_node("a1", zone="a"), a_node("b1", zone="b"))
     wanted = a_workload(service="s", spread=(a_spread("zone"),))
     place(table, wanted, "a1")
-    (reason,) = [reason for reason, mask in TopologySpread().filter(ask(table, wanted), table).items() if mask.any()]
+    (reason,) = [
+        reason for reason, mask in TopologySpread().filter(ask(table, wanted), table).items() if mask.any()
+    ]
     assert reason.summary() == "in a zone that is 1 or more ahead of the emptiest"
     assert str(reason.detail(table, table.row_of["a1"])) == (
         "skew over zone: need at most 1, have 2 (2 in zone a with this one, 0 in zone b), missing 1 fewer"
@@ -199,9 +238,13 @@ def test_without_zones_a_service_is_spread_over_nodes() -> None:
 def test_liked_neighbours_draw_and_disliked_ones_repel_the_more_the_more_there_are() -> None:
     table = two_zones()
     place(table, DB, "a1", "a2", "b1")
-    drawn = scores(PreferredWorkloads(), table, a_workload(near_preferences=(likes_workloads(10, "zone", app="db"),)))
+    drawn = scores(
+        PreferredWorkloads(), table, a_workload(near_preferences=(likes_workloads(10, "zone", app="db"),))
+    )
     assert drawn == {"a1": 0.6667, "a2": 0.6667, "b1": 0.5, "c1": 0.0}
-    repelled = scores(AntiPreferred(), table, a_workload(far_preferences=(likes_workloads(10, "zone", app="db"),)))
+    repelled = scores(
+        AntiPreferred(), table, a_workload(far_preferences=(likes_workloads(10, "zone", app="db"),))
+    )
     assert repelled == {"a1": 0.3333, "a2": 0.3333, "b1": 0.5, "c1": 1.0}
 
 

@@ -5,7 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from build import a_node, a_spread, a_taint, a_toleration, a_workload, ask, near, node_term, nodes, place, requirement
+from build import (
+    a_node,
+    a_spread,
+    a_taint,
+    a_toleration,
+    a_workload,
+    ask,
+    near,
+    node_term,
+    nodes,
+    place,
+    requirement,
+)
 
 from lattice.engine.decide import decide
 from lattice.engine.explain import details, refusals
@@ -32,25 +44,68 @@ def crowd(demands: Demands, *on: str, **more: Any) -> Callable[[], NodeTable]:
     """a1 and a2 in zone a, b1 in zone b, c1 in none; such workloads on some of them."""
 
     def table() -> NodeTable:
-        found = nodes(*(a_node(name, room={"cpu": 64, "memory": "64Gi"}, **where, **more) for name, where in ZONES), load=False)
+        found = nodes(
+            *(a_node(name, room={"cpu": 64, "memory": "64Gi"}, **where, **more) for name, where in ZONES),
+            load=False,
+        )
         place(found, demands, *on)
         return found
 
     return table
 
 
-ZONES: list[tuple[str, dict[str, Any]]] = [("a1", {"zone": "a"}), ("a2", {"zone": "a"}), ("b1", {"zone": "b"}), ("c1", {})]
+ZONES: list[tuple[str, dict[str, Any]]] = [
+    ("a1", {"zone": "a"}),
+    ("a2", {"zone": "a"}),
+    ("b1", {"zone": "b"}),
+    ("c1", {}),
+]
 REPELS_WEB = a_workload(labels={"app": "loner"}, far=(near("zone", app="web"),))
 SPREAD = a_workload(service="s", spread=(a_spread("zone"),))
 OPEN = "open to new workloads"
 
 # By filter: how the nodes look, what is asked for, which node is looked at (the first if none is named), what it says.
 CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] = [
-    ("Ready", "not ready", alone(a_node(ready=False)), a_workload(), "n1", ["node: need ready, have not ready"]),
-    ("Ready", "cordoned", alone(a_node(cordoned=True)), a_workload(), "n1", [f"node: need {OPEN}, have cordoned"]),
-    ("Ready", "draining", alone(a_node(draining=True)), a_workload(), "n1", [f"node: need {OPEN}, have draining"]),
-    ("InCluster", "another cluster", alone(a_node(cluster="west")), a_workload(cluster="east"), "n1", ["cluster: need east, have west"]),
-    ("InCluster", "no cluster", alone(a_node()), a_workload(cluster="east"), "n1", ["cluster: need east, have none"]),
+    (
+        "Ready",
+        "not ready",
+        alone(a_node(ready=False)),
+        a_workload(),
+        "n1",
+        ["node: need ready, have not ready"],
+    ),
+    (
+        "Ready",
+        "cordoned",
+        alone(a_node(cordoned=True)),
+        a_workload(),
+        "n1",
+        [f"node: need {OPEN}, have cordoned"],
+    ),
+    (
+        "Ready",
+        "draining",
+        alone(a_node(draining=True)),
+        a_workload(),
+        "n1",
+        [f"node: need {OPEN}, have draining"],
+    ),
+    (
+        "InCluster",
+        "another cluster",
+        alone(a_node(cluster="west")),
+        a_workload(cluster="east"),
+        "n1",
+        ["cluster: need east, have west"],
+    ),
+    (
+        "InCluster",
+        "no cluster",
+        alone(a_node()),
+        a_workload(cluster="east"),
+        "n1",
+        ["cluster: need east, have none"],
+    ),
     (
         "Kept",
         "a reserve",
@@ -59,13 +114,25 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         "n1",
         ["reserve: need a service that it is for, have a workload of no service"],
     ),
-    ("NodeSelector", "another value", alone(a_node(labels={"disk": "hdd"})), KEPT, "n1", ["label: need disk=ssd, have disk=hdd"]),
+    (
+        "NodeSelector",
+        "another value",
+        alone(a_node(labels={"disk": "hdd"})),
+        KEPT,
+        "n1",
+        ["label: need disk=ssd, have disk=hdd"],
+    ),
     ("NodeSelector", "no label", alone(a_node()), KEPT, "n1", ["label: need disk=ssd, have no label disk"]),
     (
         "NodeAffinity",
         "some are there, some are not",
         alone(a_node(zone="c")),
-        a_workload(node_terms=(node_term(requirement("zone", "In", "a", "b")), node_term(requirement("gpu", "Exists")))),
+        a_workload(
+            node_terms=(
+                node_term(requirement("zone", "In", "a", "b")),
+                node_term(requirement("gpu", "Exists")),
+            )
+        ),
         "n1",
         ["labels: need zone in (a,b) or gpu, have zone=c, no label gpu"],
     ),
@@ -81,7 +148,9 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         "Taints",
         "nearly tolerated",
         alone(a_node(taints=(a_taint("gpu", value="true"),))),
-        a_workload(tolerations=(a_toleration("gpu", value="yes"), a_toleration("gpu", "Exists", effect="NoExecute"))),
+        a_workload(
+            tolerations=(a_toleration("gpu", value="yes"), a_toleration("gpu", "Exists", effect="NoExecute"))
+        ),
         "n1",
         ["toleration: need gpu=true:NoSchedule, have gpu=yes, gpu:NoExecute"],
     ),
@@ -149,11 +218,46 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         "n1",
         ["volume v: need region=r, have no region"],
     ),
-    ("Fit", "too little", alone(a_node(room={"cpu": 1})), a_workload({"cpu": 3}), "n1", ["cpu: need 3, have 1, missing 2"]),
-    ("Gpu", "too few", alone(a_node(gpus=("t4",))), a_workload(gpu=2), "n1", ["gpu: need 2, have 1, missing 1"]),
-    ("Gpu", "another model", alone(a_node(gpus=("t4",))), a_workload(gpu=1, models=("a100",)), "n1", ["gpu model: need a100, have t4"]),
-    ("Gpu", "none at all", alone(a_node()), a_workload(gpu=1, models=("a100",)), "n1", ["gpu model: need a100, have none"]),
-    ("HostPorts", "in use", crowd(PORT, "a1"), PORT, "a1", ["host port: need 8080/TCP free, have in use by default/placed-0"]),
+    (
+        "Fit",
+        "too little",
+        alone(a_node(room={"cpu": 1})),
+        a_workload({"cpu": 3}),
+        "n1",
+        ["cpu: need 3, have 1, missing 2"],
+    ),
+    (
+        "Gpu",
+        "too few",
+        alone(a_node(gpus=("t4",))),
+        a_workload(gpu=2),
+        "n1",
+        ["gpu: need 2, have 1, missing 1"],
+    ),
+    (
+        "Gpu",
+        "another model",
+        alone(a_node(gpus=("t4",))),
+        a_workload(gpu=1, models=("a100",)),
+        "n1",
+        ["gpu model: need a100, have t4"],
+    ),
+    (
+        "Gpu",
+        "none at all",
+        alone(a_node()),
+        a_workload(gpu=1, models=("a100",)),
+        "n1",
+        ["gpu model: need a100, have none"],
+    ),
+    (
+        "HostPorts",
+        "in use",
+        crowd(PORT, "a1"),
+        PORT,
+        "a1",
+        ["host port: need 8080/TCP free, have in use by default/placed-0"],
+    ),
     (
         "WorkloadAffinity",
         "elsewhere",
@@ -200,7 +304,9 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         crowd(WEB, "a1", "a1", "b1", "a2", "a2"),
         a_workload(far=(near("zone", app="web"),)),
         "a2",
-        ["workloads app=web in zone a: need none, have 4: default/placed-0, default/placed-1, default/placed-3, …, missing 4 fewer"],
+        [
+            "workloads app=web in zone a: need none, have 4: default/placed-0, default/placed-1, default/placed-3, …, missing 4 fewer"
+        ],
     ),
     (
         "WorkloadAntiAffinity",
@@ -246,7 +352,9 @@ def test_no_filter_is_forgotten() -> None:
     ("plugin", "table", "demands", "node", "words"),
     [pytest.param(FILTERS[name], *rest, id=f"{name}: {about}") for name, about, *rest in CASES],
 )
-def test_a_no_says_need_have_and_missing(plugin: Any, table: Any, demands: Demands, node: str, words: list[str]) -> None:
+def test_a_no_says_need_have_and_missing(
+    plugin: Any, table: Any, demands: Demands, node: str, words: list[str]
+) -> None:
     made = table()
     row = made.row_of[node]
     found = [reason for reason, mask in plugin.filter(ask(made, demands), made).items() if mask[row]]
@@ -258,9 +366,14 @@ def test_a_no_says_need_have_and_missing(plugin: Any, table: Any, demands: Deman
 
 @pytest.mark.parametrize(
     ("plugin", "table", "demands"),
-    [pytest.param(FILTERS[name], table, demands, id=f"{name}: {about}") for name, about, table, demands, *_ in CASES],
+    [
+        pytest.param(FILTERS[name], table, demands, id=f"{name}: {about}")
+        for name, about, table, demands, *_ in CASES
+    ],
 )
-def test_what_is_told_of_many_nodes_at_once_is_what_is_told_of_each(plugin: Any, table: Any, demands: Demands) -> None:
+def test_what_is_told_of_many_nodes_at_once_is_what_is_told_of_each(
+    plugin: Any, table: Any, demands: Demands
+) -> None:
     made = table()
     for reason, mask in plugin.filter(ask(made, demands), made).items():
         rows = np.flatnonzero(mask)
@@ -298,14 +411,18 @@ APART = a_workload(labels={"app": "web"}, far=(near("node", app="web"),))
         pytest.param(a_workload(labels={"app": "web"}), id="kept away, by node"),
         pytest.param(a_workload(far=(near("zone", app="web"),)), id="too near, by zone"),
         pytest.param(a_workload(near=(near("zone", app="nobody"),)), id="nobody to be near to"),
-        pytest.param(a_workload(labels={"app": "web"}, spread=(a_spread("node", labels={"app": "web"}),)), id="uneven"),
+        pytest.param(
+            a_workload(labels={"app": "web"}, spread=(a_spread("node", labels={"app": "web"}),)), id="uneven"
+        ),
     ],
 )
 def test_columns_are_looked_at_as_often_for_few_nodes_as_for_many(demands: Demands) -> None:
     looks = []
     for count in (10, 40):
         table = Watched()
-        table.load(a_node(f"n{number}", zone=f"z{number % 3}", gpus=("v100", "a100")) for number in range(count))
+        table.load(
+            a_node(f"n{number}", zone=f"z{number % 3}", gpus=("v100", "a100")) for number in range(count)
+        )
         place(table, APART, *table.names[1:])
         place(table, a_workload({}, gpu=2), *table.names)
         decision = decide(ask(table, demands), table, compile_preset())
@@ -319,5 +436,7 @@ def test_what_a_reason_shows_is_no_part_of_what_it_is() -> None:
     """Many shapes share the answers of a filter, by its reasons."""
     tainted = nodes(a_node(taints=(a_taint("gpu"),)))
     patient = a_workload(tolerations=(a_toleration("other", "Exists"),))
-    first, second = (list(FILTERS["Taints"].filter(ask(tainted, each), tainted)) for each in (a_workload(), patient))
+    first, second = (
+        list(FILTERS["Taints"].filter(ask(tainted, each), tainted)) for each in (a_workload(), patient)
+    )
     assert first == second

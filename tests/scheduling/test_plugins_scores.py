@@ -3,7 +3,18 @@
 from typing import Any
 
 import pytest
-from build import a_node, a_taint, a_toleration, a_workload, ask, likes_nodes, nodes, place, requirement, scores
+from build import (
+    a_node,
+    a_taint,
+    a_toleration,
+    a_workload,
+    ask,
+    likes_nodes,
+    nodes,
+    place,
+    requirement,
+    scores,
+)
 
 from lattice.scheduling.plugins.scores.balanced_resources import BalancedResources
 from lattice.scheduling.plugins.scores.bin_packing import BinPacking
@@ -26,8 +37,14 @@ def half_full() -> Any:
 @pytest.mark.parametrize(
     ("requests", "expected"),
     [
-        pytest.param({"cpu": 1, "memory": "1Gi"}, {"n1": 1.0, "n2": 0.5}, id="an even node scores full, a lopsided one less"),
-        pytest.param({"cpu": 1, "memory": "6Gi"}, {"n1": 0.5, "n2": 1.0}, id="what evens a node out is liked"),
+        pytest.param(
+            {"cpu": 1, "memory": "1Gi"},
+            {"n1": 1.0, "n2": 0.5},
+            id="an even node scores full, a lopsided one less",
+        ),
+        pytest.param(
+            {"cpu": 1, "memory": "6Gi"}, {"n1": 0.5, "n2": 1.0}, id="what evens a node out is liked"
+        ),
     ],
 )
 def test_balanced_resources(requests: dict[str, Any], expected: dict[str, float]) -> None:
@@ -36,7 +53,9 @@ def test_balanced_resources(requests: dict[str, Any], expected: dict[str, float]
 
 def test_balance_of_three_is_between_the_fullest_and_the_emptiest() -> None:
     table = nodes(a_node("n1", {**TEN, "fpga": 10}))
-    assert scores(BalancedResources(), table, a_workload({"cpu": 1, "memory": "5Gi", "fpga": 9})) == {"n1": 0.2}
+    assert scores(BalancedResources(), table, a_workload({"cpu": 1, "memory": "5Gi", "fpga": 9})) == {
+        "n1": 0.2
+    }
 
 
 def test_balance_counts_gpus_and_says_nothing_about_a_single_resource() -> None:
@@ -81,13 +100,20 @@ def test_the_tightest_fit_for_a_cpu_job_strands_no_gpus() -> None:
 def test_preferred_nodes_count_by_weight() -> None:
     liked = (likes_nodes(30, requirement("disk", "In", "ssd")), likes_nodes(10, requirement("gpu", "Exists")))
     table = nodes(a_node("n1", labels={"disk": "ssd"}), a_node("n2", labels={"gpu": "1"}), a_node("n3"))
-    assert scores(PreferredNodes(), table, a_workload(node_preferences=liked)) == {"n1": 0.75, "n2": 0.25, "n3": 0.0}
+    assert scores(PreferredNodes(), table, a_workload(node_preferences=liked)) == {
+        "n1": 0.75,
+        "n2": 0.25,
+        "n3": 0.0,
+    }
 
 
 def test_soft_taints_count_unless_tolerated() -> None:
     soft = [a_taint(key, "PreferNoSchedule") for key in "ab"]
     table = nodes(
-        a_node("n0"), a_node("n1", taints=tuple(soft[:1])), a_node("n2", taints=tuple(soft)), a_node("n3", taints=(a_taint("c"),))
+        a_node("n0"),
+        a_node("n1", taints=tuple(soft[:1])),
+        a_node("n2", taints=tuple(soft)),
+        a_node("n3", taints=(a_taint("c"),)),
     )
     assert scores(TaintPreference(), table, a_workload()) == {"n0": 1.0, "n1": 0.5, "n2": 0.3333, "n3": 1.0}
     patient = a_workload(tolerations=(a_toleration("a", "Exists"),))

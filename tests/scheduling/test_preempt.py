@@ -34,17 +34,49 @@ Small = tuple[int, str, int, int]  # node, name, cpu, priority
 @pytest.mark.parametrize(
     ("there", "cpu", "priority", "gone"),
     [
-        pytest.param([(0, "a", 1000, 1), (1, "b", 1000, 2)], 500, 5, ["a"], id="of two nodes the one with the less important victim"),
+        pytest.param(
+            [(0, "a", 1000, 1), (1, "b", 1000, 2)],
+            500,
+            5,
+            ["a"],
+            id="of two nodes the one with the less important victim",
+        ),
         pytest.param([(0, "a", 1000, 5), (1, "b", 1000, 6)], 500, 5, [], id="equal priority is not lower"),
         pytest.param(
-            [(0, "a", 500, 0), (0, "b", 500, 0), (1, "c", 1000, 3)], 1000, 5, ["c"], id="one important one rather than two others"
+            [(0, "a", 500, 0), (0, "b", 500, 0), (1, "c", 1000, 3)],
+            1000,
+            5,
+            ["c"],
+            id="one important one rather than two others",
         ),
-        pytest.param([(0, "a", 500, 1), (0, "b", 500, 0), (1, "c", 1000, 9)], 500, 5, ["b"], id="the least important of two"),
-        pytest.param([(0, "a", 900, 9), (0, "b", 100, 0), (1, "c", 1000, 9)], 500, 5, [], id="nobody goes where that makes no room"),
         pytest.param(
-            [(0, "a", 100, 0), (0, "b", 300, 0), (0, "c", 600, 0), (1, "d", 1000, 9)], 600, 5, ["c"], id="nobody who does not help"
+            [(0, "a", 500, 1), (0, "b", 500, 0), (1, "c", 1000, 9)],
+            500,
+            5,
+            ["b"],
+            id="the least important of two",
         ),
-        pytest.param([(0, "a", 400, 2), (0, "b", 300, 1), (0, "c", 300, 1), (1, "d", 1000, 9)], 600, 5, ["b", "c"], id="cheapest pair"),
+        pytest.param(
+            [(0, "a", 900, 9), (0, "b", 100, 0), (1, "c", 1000, 9)],
+            500,
+            5,
+            [],
+            id="nobody goes where that makes no room",
+        ),
+        pytest.param(
+            [(0, "a", 100, 0), (0, "b", 300, 0), (0, "c", 600, 0), (1, "d", 1000, 9)],
+            600,
+            5,
+            ["c"],
+            id="nobody who does not help",
+        ),
+        pytest.param(
+            [(0, "a", 400, 2), (0, "b", 300, 1), (0, "c", 300, 1), (1, "d", 1000, 9)],
+            600,
+            5,
+            ["b", "c"],
+            id="cheapest pair",
+        ),
         pytest.param([(0, "a", 1000, -5), (1, "b", 1000, 0)], 500, 1, ["a"], id="priorities below zero"),
         pytest.param([(0, "a", 1000, 0), (1, "b", 1000, 0)], 1500, 9, [], id="larger than any node"),
     ],
@@ -114,7 +146,9 @@ def gang_on(table: NodeTable, *priorities: int, least: int, **more: Any) -> None
         pytest.param((0, 0, 0), 2, {"service": "limited"}, 1, id="what the limit allows may be spared"),
     ],
 )
-def test_a_gang_over_many_nodes(priorities: tuple[int, ...], least: int, more: dict[str, Any], gone: int) -> None:
+def test_a_gang_over_many_nodes(
+    priorities: tuple[int, ...], least: int, more: dict[str, Any], gone: int
+) -> None:
     table = nodes(300, 300, 300)
     gang_on(table, *priorities, least=least, **more)
     found = preempt(table, ask(table, "new", 300, 5), may_disrupt={"default/limited": 2})
@@ -133,7 +167,11 @@ def test_a_gang_over_many_nodes(priorities: tuple[int, ...], least: int, more: d
 def test_all_of_a_gang_are_counted(others: list[int], gone: list[str]) -> None:
     table = nodes(300, 300, 300, 300)
     gang_on(table, 1, 1, 1, least=3)
-    put(table, "n3", [ask(table, f"a{number}", 300 // len(others), priority) for number, priority in enumerate(others)])
+    put(
+        table,
+        "n3",
+        [ask(table, f"a{number}", 300 // len(others), priority) for number, priority in enumerate(others)],
+    )
     assert victims(preempt(table, ask(table, "new", 300, 5))) == gone
 
 
@@ -150,9 +188,15 @@ def test_stopped_ones_are_charged_to_their_service() -> None:
     [
         pytest.param({"gpu": 1000}, {"gpu": 1000}, ["x"], id="a GPU is freed"),
         pytest.param({"gpu": 600}, {"gpu": 500}, ["x"], id="a part of a GPU is freed"),
-        pytest.param({"host_ports": ((80, "TCP"),)}, {"host_ports": ((80, "TCP"),)}, ["x"], id="a port is freed"),
-        pytest.param({"labels": WEB}, {"far": NOT_NEAR_WEB}, ["x"], id="a neighbour that it cannot bear leaves"),
-        pytest.param({"far": NOT_NEAR_WEB}, {"labels": WEB}, ["x"], id="a neighbour that cannot bear it leaves"),
+        pytest.param(
+            {"host_ports": ((80, "TCP"),)}, {"host_ports": ((80, "TCP"),)}, ["x"], id="a port is freed"
+        ),
+        pytest.param(
+            {"labels": WEB}, {"far": NOT_NEAR_WEB}, ["x"], id="a neighbour that it cannot bear leaves"
+        ),
+        pytest.param(
+            {"far": NOT_NEAR_WEB}, {"labels": WEB}, ["x"], id="a neighbour that cannot bear it leaves"
+        ),
         pytest.param({}, {"node_selector": (("zone", "z9"),)}, [], id="nobody's leaving changes a label"),
     ],
 )
@@ -187,7 +231,14 @@ def test_sums_follow_new_nodes_and_resources() -> None:
 def test_one_of_very_many_nodes_helps() -> None:
     table, port = nodes(*[100] * 400), ((80, "TCP"),)
     for row in range(400):
-        put(table, f"n{row}", [ask(table, f"equal{row}", 10, 5 if row != 397 else 4, host_ports=port), ask(table, f"low{row}", 10)])
+        put(
+            table,
+            f"n{row}",
+            [
+                ask(table, f"equal{row}", 10, 5 if row != 397 else 4, host_ports=port),
+                ask(table, f"low{row}", 10),
+            ],
+        )
     assert victims(preempt(table, ask(table, "new", 10, 5, host_ports=port))) == ["equal397"]
 
 
@@ -195,15 +246,24 @@ def test_one_of_very_many_nodes_helps() -> None:
     ("there", "cpu", "gone"),
     [
         pytest.param(
-            [(1, 0)] * 4 + [(2, 1), (2, 1), (3, 9)], 4, [4, 5], id="the cheapest pair is neither of the smallest nor of the largest"
+            [(1, 0)] * 4 + [(2, 1), (2, 1), (3, 9)],
+            4,
+            [4, 5],
+            id="the cheapest pair is neither of the smallest nor of the largest",
         ),
-        pytest.param([(4, 3), (3, 1), (3, 1), (2, 0)], 6, [1, 2], id="the largest one is not among the cheapest two"),
+        pytest.param(
+            [(4, 3), (3, 1), (3, 1), (2, 0)], 6, [1, 2], id="the largest one is not among the cheapest two"
+        ),
         pytest.param([(5, 8), (3, 3), (3, 4), (2, 0), (2, 0)], 7, [0, 3], id="a dear one and a cheap one"),
     ],
 )
 def test_sizes_against_priorities(there: list[tuple[int, int]], cpu: int, gone: list[int]) -> None:
     table = nodes(sum(size for size, _ in there))
-    put(table, "n0", [ask(table, f"w{number}", size, priority) for number, (size, priority) in enumerate(there)])
+    put(
+        table,
+        "n0",
+        [ask(table, f"w{number}", size, priority) for number, (size, priority) in enumerate(there)],
+    )
     found = preempt(table, ask(table, "new", cpu, 10))
     assert sorted(victims(found)) == [f"w{number}" for number in gone]
 

@@ -25,7 +25,14 @@ from lattice.kinds.meta.selector import LabelSelector
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.plugins.filters.topology_spread import Uneven
 from lattice.scheduling.preemption.preemptor import Preemptor
-from lattice.scheduling.cycle.profile import FILTERS, PRESETS, SCORES, ProfileSpec, compile_preset, compile_profile
+from lattice.scheduling.cycle.profile import (
+    FILTERS,
+    PRESETS,
+    SCORES,
+    ProfileSpec,
+    compile_preset,
+    compile_profile,
+)
 from lattice.scheduling.cycle.reservations import Reservations
 from lattice.scheduling.cycle.cycle import CompositeScheduler
 
@@ -49,7 +56,10 @@ def fitting(decision: Decision) -> set[str]:
 def told(decision: Decision) -> tuple[object, ...]:
     """All that can be seen of it, by node."""
     row_of = decision.table.row_of
-    reasons = {reason.summary(): {name for name, row in row_of.items() if mask[row]} for reason, mask in decision.reasons.items()}
+    reasons = {
+        reason.summary(): {name for name, row in row_of.items() if mask[row]}
+        for reason, mask in decision.reasons.items()
+    }
     runner_up = decision.table.names[decision.runner_up] if decision.runner_up >= 0 else ""
     totals = {name: float(decision.totals[row]) for name, row in row_of.items()}
     return decision.name, runner_up, totals, {reason: names for reason, names in reasons.items() if names}
@@ -69,7 +79,10 @@ def test_the_same_nodes_fit_as_by_the_obvious_loops_and_every_other_has_a_reason
     assert all(str(shortfall) for found in refused.values() for shortfall in found)
     assert sentence(decision)
     for term in (*world.wanted.node_terms, *(each.term for each in world.wanted.node_preferences)):
-        assert all(term.matches(dict(each.labels)) == fulfils(term, each.labels) for each in story.ledger.nodes.values())
+        assert all(
+            term.matches(dict(each.labels)) == fulfils(term, each.labels)
+            for each in story.ledger.nodes.values()
+        )
 
 
 @large
@@ -138,7 +151,9 @@ def test_a_few_rows_are_answered_like_all_of_them(world: World, some: list[int])
 
 @large
 @given(worlds(), st.sampled_from(sorted(PRESETS)))
-def test_scores_of_nodes_that_fit_are_between_nothing_and_one_and_presets_choose_among_them(world: World, preset: str) -> None:
+def test_scores_of_nodes_that_fit_are_between_nothing_and_one_and_presets_choose_among_them(
+    world: World, preset: str
+) -> None:
     story = lived(world)
     table, asked, able = story.table, story.wanted(), story.ledger.feasible(world.wanted)
     for each in SCORES.values():
@@ -160,7 +175,10 @@ def test_fixed_answers_do_not_move_with_what_is_placed(world: World) -> None:
         if each.scope == "fixed" and each.applies(asks[0]):
             found = [each.filter(ask, table) for ask, table in zip(asks, (empty, full), strict=True)]
             answers = [
-                {reason.summary(): {name for name, row in table.row_of.items() if mask[row]} for reason, mask in masks.items()}
+                {
+                    reason.summary(): {name for name, row in table.row_of.items() if mask[row]}
+                    for reason, mask in masks.items()
+                }
                 for masks, table in zip(found, (empty, full), strict=True)
             ]
             assert answers[0] == answers[1]
@@ -189,20 +207,31 @@ GROUPED = (
     *map(compile_preset, sorted(PRESETS)),
     compile_profile(ProfileSpec("service first", {"SpreadService": 1000.0, "BinPacking": 0.001})),
     compile_profile(ProfileSpec("service last", {"SpreadService": 0.003, "LeastTaken": 777.7, "Price": 3.3})),
-    compile_profile(ProfileSpec("all that can be grouped", {**dict.fromkeys(ROW_SCORES, 1.0), "SpreadService": 1.0})),
+    compile_profile(
+        ProfileSpec("all that can be grouped", {**dict.fromkeys(ROW_SCORES, 1.0), "SpreadService": 1.0})
+    ),
 )
 
 
 @large
 @given(worlds(), st.sampled_from(GROUPED), st.integers(2, 12))
-def test_a_run_of_equals_gets_what_its_members_get_in_runs_of_their_own(world: World, profile: Profile, count: int) -> None:
+def test_a_run_of_equals_gets_what_its_members_get_in_runs_of_their_own(
+    world: World, profile: Profile, count: int
+) -> None:
     outcomes = []
     for together in (True, False):
         story = lived(world)
         run = [story.wanted(f"new{number}") for number in range(count)]
-        cycle = CompositeScheduler(profile, Reservations(story.table)).cycle([run] if together else [[each] for each in run], 0.0)
+        cycle = CompositeScheduler(profile, Reservations(story.table)).cycle(
+            [run] if together else [[each] for each in run], 0.0
+        )
         recounted(story.table)
-        outcomes.append(([(each.ask.name, each.node) for each in cycle.placed], [(each.ask.name, each.why) for each in cycle.unplaced]))
+        outcomes.append(
+            (
+                [(each.ask.name, each.node) for each in cycle.placed],
+                [(each.ask.name, each.why) for each in cycle.unplaced],
+            )
+        )
     assert outcomes[0] == outcomes[1]
 
 
@@ -214,14 +243,16 @@ def placed_as_a_gang(world: World, least: int, priorities: Sequence[int]) -> int
         replace(story.wanted(f"new{number}", priority), group="default/gang", min_member=least)
         for number, priority in enumerate(priorities)
     ]
-    cycle = CompositeScheduler(BALANCED, Reservations(story.table), preemptor=Preemptor(story.table, BALANCED)).cycle([gang], 0.0)
+    cycle = CompositeScheduler(
+        BALANCED, Reservations(story.table), preemptor=Preemptor(story.table, BALANCED)
+    ).cycle([gang], 0.0)
     assert not cycle.placed or len(cycle.placed) >= least
     assert len(cycle.placed) + len(cycle.unplaced) == len(gang)
     assert all(each.why for each in cycle.unplaced)
     victims = {victim for victim, _ in cycle.evictions}
-    assert {name: each for name, each in story.table.placements.items() if each.ask.group != "default/gang"} == {
-        name: each for name, each in before.items() if name not in victims
-    }
+    assert {
+        name: each for name, each in story.table.placements.items() if each.ask.group != "default/gang"
+    } == {name: each for name, each in before.items() if name not in victims}
     importance = {ask.name: ask.priority for ask in gang}
     assert all(before[victim].ask.priority < importance[whom] for victim, whom in cycle.evictions)
     for each in cycle.placed:
@@ -235,7 +266,9 @@ PRIORITIES = st.lists(st.sampled_from((0, 1, 2)), min_size=2, max_size=5)
 
 @large
 @given(plain_worlds(), st.integers(1, 5), PRIORITIES)
-def test_a_gang_is_placed_as_far_as_it_must_be_or_not_at_all(world: World, least: int, priorities: list[int]) -> None:
+def test_a_gang_is_placed_as_far_as_it_must_be_or_not_at_all(
+    world: World, least: int, priorities: list[int]
+) -> None:
     placed_as_a_gang(world, least, priorities)
 
 
@@ -244,7 +277,10 @@ def makes_room(story: Story, table: NodeTable, row: int, gone: set[str]) -> bool
     kept = story.ledger.placed
     story.ledger.placed = {name: each for name, each in kept.items() if name not in gone}
     found = can_take(
-        story.ledger.nodes[table.names[row]], list(story.ledger.nodes.values()), list(story.ledger.placed.values()), story.world.wanted
+        story.ledger.nodes[table.names[row]],
+        list(story.ledger.nodes.values()),
+        list(story.ledger.placed.values()),
+        story.world.wanted,
     )
     story.ledger.placed = kept
     return found
@@ -290,13 +326,28 @@ def spread_out(world: World, key: str, skew: int, count: int) -> bool:
         decision = decide(ask, table, BALANCED)
         if not decision.fits:
             break
-        refused = refused or any(isinstance(reason, Uneven) and mask.any() for reason, mask in decision.reasons.items())
+        refused = refused or any(
+            isinstance(reason, Uneven) and mask.any() for reason, mask in decision.reasons.items()
+        )
         table.assume(ask, decision.chosen)
         story.ledger.comes(ask.name, wanted, decision.name)
         domain = {name: facts.labels.get(key) for name, facts in story.ledger.nodes.items()}
-        taken = [domain[name] for name in where(list(story.ledger.placed.values()), wanted.namespace, LabelSelector({"app": "a"}))]
-        open_to_it = [facts.name for facts in story.ledger.nodes.values() if is_usable(facts) and is_allowed(facts, wanted)]
-        assert taken.count(domain[decision.name]) - min(taken.count(domain[name]) for name in open_to_it if domain[name]) <= skew
+        taken = [
+            domain[name]
+            for name in where(
+                list(story.ledger.placed.values()), wanted.namespace, LabelSelector({"app": "a"})
+            )
+        ]
+        open_to_it = [
+            facts.name
+            for facts in story.ledger.nodes.values()
+            if is_usable(facts) and is_allowed(facts, wanted)
+        ]
+        assert (
+            taken.count(domain[decision.name])
+            - min(taken.count(domain[name]) for name in open_to_it if domain[name])
+            <= skew
+        )
     return refused
 
 
@@ -309,11 +360,19 @@ def test_spread_replicas_stay_as_even_as_they_must(world: World, key: str, skew:
 @pytest.mark.parametrize(
     "counts",
     [
-        pytest.param(lambda world, one: made_to_leave(world(BYTES), one((1, 2))) > 0, id="somebody makes way"),
         pytest.param(
-            lambda world, one: spread_out(a_plain(world(BYTES)), one(("zone", "node", "rack")), one((1, 2)), 6), id="spread refuses"
+            lambda world, one: made_to_leave(world(BYTES), one((1, 2))) > 0, id="somebody makes way"
         ),
-        pytest.param(lambda world, one: placed_as_a_gang(a_plain(world(BYTES)), 2, [one((0, 1, 2))] * 3) >= 2, id="a gang is placed"),
+        pytest.param(
+            lambda world, one: spread_out(
+                a_plain(world(BYTES)), one(("zone", "node", "rack")), one((1, 2)), 6
+            ),
+            id="spread refuses",
+        ),
+        pytest.param(
+            lambda world, one: placed_as_a_gang(a_plain(world(BYTES)), 2, [one((0, 1, 2))] * 3) >= 2,
+            id="a gang is placed",
+        ),
     ],
 )
 def test_at_least_half_of_the_worlds_show_what_they_are_for(counts: Any) -> None:

@@ -42,11 +42,19 @@ def test_priority_first_then_first_come() -> None:
 @pytest.mark.parametrize(
     ("asks", "most", "runs"),
     [
-        pytest.param([one("a"), one("b"), one("c", cpu=200), one("d")], 9, [["a", "b"], ["c"], ["d"]], id="only neighbours go together"),
+        pytest.param(
+            [one("a"), one("b"), one("c", cpu=200), one("d")],
+            9,
+            [["a", "b"], ["c"], ["d"]],
+            id="only neighbours go together",
+        ),
         pytest.param([one("a", 1), one("b", 0)], 9, [["a"], ["b"]], id="another priority is another run"),
         pytest.param([one("a"), one("b"), one("c")], 2, [["a", "b"]], id="no more than asked for"),
         pytest.param(
-            [one("a", group="g"), one("b"), one("c", 0, 200, group="g")], 1, [["a"], ["c"]], id="a gang comes whole, even beyond that"
+            [one("a", group="g"), one("b"), one("c", 0, 200, group="g")],
+            1,
+            [["a"], ["c"]],
+            id="a gang comes whole, even beyond that",
         ),
     ],
 )
@@ -263,7 +271,9 @@ ACTIONS = st.lists(
 
 @many
 @given(ACTIONS)
-def test_the_queue_agrees_with_looking_at_everybody_every_time(actions: list[tuple[str, int, int, set[str]]]) -> None:
+def test_the_queue_agrees_with_looking_at_everybody_every_time(
+    actions: list[tuple[str, int, int, set[str]]],
+) -> None:
     fast, slow, now = Queue(), Slow(), 0.0
     out: set[str] = set()
     for what, which, number, changes in actions:

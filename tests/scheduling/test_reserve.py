@@ -34,7 +34,9 @@ def test_expiry_is_inclusive(now: float, expired: bool) -> None:
 def test_a_reservation_says_what_it_holds() -> None:
     book = Reservations(nodes(1000, gpus=(2,)), holder="s1")
     reservation = book.reserve(ask(book.table, "a", 250, gpu=500), 0, 5.0)
-    assert reservation == Reservation("s1-1", "default/a", "n0", (("cpu", 250), ("workloads", 1), ("gpu", 500)), 35.0)
+    assert reservation == Reservation(
+        "s1-1", "default/a", "n0", (("cpu", 250), ("workloads", 1), ("gpu", 500)), 35.0
+    )
 
 
 def test_ids_are_unique() -> None:
@@ -54,7 +56,9 @@ def test_confirming_keeps_the_room_for_good() -> None:
 def test_confirming_too_late_is_refused_and_gives_the_room_back() -> None:
     book = Reservations(nodes(1000))
     reservation = held(book, "a")
-    assert book.confirm(reservation.id, 30.0) == Refused("default/a", f"reservation {reservation.id} expired 0.0 s ago")
+    assert book.confirm(reservation.id, 30.0) == Refused(
+        "default/a", f"reservation {reservation.id} expired 0.0 s ago"
+    )
     assert where(book.table) == {}
     assert "no reservation" in book.confirm(reservation.id, 0.0).why  # type: ignore[union-attr]
 
@@ -72,9 +76,18 @@ def test_releasing_twice_is_releasing_once() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "why"),
     [
-        pytest.param({"cpu": 900}, {"cpu": 200}, "node n0 has 100m cpu free, 200m needed", id="too little cpu"),
-        pytest.param({"gpu": 1000}, {"gpu": 500}, "node n0 has 0 of one gpu free, 500m needed", id="no part of a GPU"),
-        pytest.param({"host_ports": ((80, "TCP"),)}, {"host_ports": ((80, "TCP"),)}, "port 80/TCP of node n0 is taken", id="port taken"),
+        pytest.param(
+            {"cpu": 900}, {"cpu": 200}, "node n0 has 100m cpu free, 200m needed", id="too little cpu"
+        ),
+        pytest.param(
+            {"gpu": 1000}, {"gpu": 500}, "node n0 has 0 of one gpu free, 500m needed", id="no part of a GPU"
+        ),
+        pytest.param(
+            {"host_ports": ((80, "TCP"),)},
+            {"host_ports": ((80, "TCP"),)},
+            "port 80/TCP of node n0 is taken",
+            id="port taken",
+        ),
     ],
 )
 def test_no_room_is_refused(first: dict[str, object], second: dict[str, object], why: str) -> None:
@@ -86,7 +99,9 @@ def test_no_room_is_refused(first: dict[str, object], second: dict[str, object],
 def test_a_workload_is_reserved_once_and_a_lost_node_holds_nothing() -> None:
     book = Reservations(nodes(1000, 1000))
     reservation = held(book, "a")
-    assert book.reserve(ask(book.table, "a"), 1, 0.0) == Refused("default/a", "it has room on node n0 already")
+    assert book.reserve(ask(book.table, "a"), 1, 0.0) == Refused(
+        "default/a", "it has room on node n0 already"
+    )
     book.table.drop("n0")
     assert isinstance(book.confirm(reservation.id, 1.0), Refused)
     assert book.reserve(ask(book.table, "b"), 0, 0.0) == Refused("default/b", "the node is gone")
@@ -102,7 +117,12 @@ def test_an_old_reservation_does_not_touch_a_later_placement_of_the_same_workloa
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["reserve", "confirm", "release", "expire"]), st.integers(0, 7), st.integers(0, 2), st.integers(0, 700)),
+    st.tuples(
+        st.sampled_from(["reserve", "confirm", "release", "expire"]),
+        st.integers(0, 7),
+        st.integers(0, 2),
+        st.integers(0, 700),
+    ),
     max_size=30,
 )
 

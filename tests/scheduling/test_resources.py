@@ -6,7 +6,15 @@ import pytest
 
 from lattice.kinds.container import Container, ContainerResources, show_amount, total_amounts
 from lattice.kinds.workload import WorkloadSpec
-from lattice.scheduling.table.qos import Qos, eviction_order, fits, is_compressible, is_extended, qos_of, utilisation
+from lattice.scheduling.table.qos import (
+    Qos,
+    eviction_order,
+    fits,
+    is_compressible,
+    is_extended,
+    qos_of,
+    utilisation,
+)
 
 Given = tuple[dict[str, Any], dict[str, Any]]
 
@@ -28,13 +36,21 @@ FULL = {"cpu": 1, "memory": "1Gi"}
         pytest.param([({}, {})], Qos.BestEffort, id="nothing set"),
         pytest.param([({"cpu": 0}, {})], Qos.BestEffort, id="nothing above zero set"),
         pytest.param([(FULL, FULL)], Qos.Guaranteed, id="cpu and memory, request = limit"),
-        pytest.param([(FULL, {"cpu": "1000m", "memory": "1024Mi"})], Qos.Guaranteed, id="equal amounts, written differently"),
+        pytest.param(
+            [(FULL, {"cpu": "1000m", "memory": "1024Mi"})],
+            Qos.Guaranteed,
+            id="equal amounts, written differently",
+        ),
         pytest.param([(FULL, FULL), ({}, {})], Qos.Burstable, id="one container without"),
         pytest.param([({"cpu": 1}, {"cpu": 1})], Qos.Burstable, id="cpu only"),
         pytest.param([(FULL, {"cpu": 2, "memory": "1Gi"})], Qos.Burstable, id="limit above request"),
         pytest.param([({}, FULL)], Qos.Burstable, id="limits only"),
         pytest.param([({**FULL, "x/fpga": 1}, FULL)], Qos.Burstable, id="an extended resource without limit"),
-        pytest.param([({**FULL, "x/fpga": 1}, {**FULL, "x/fpga": 1})], Qos.Guaranteed, id="an extended resource, request = limit"),
+        pytest.param(
+            [({**FULL, "x/fpga": 1}, {**FULL, "x/fpga": 1})],
+            Qos.Guaranteed,
+            id="an extended resource, request = limit",
+        ),
         pytest.param([({**FULL, "disk": "1Gi"}, FULL)], Qos.Guaranteed, id="disk has no say"),
     ],
 )
@@ -48,13 +64,29 @@ def test_requests_of_the_workload_itself_count_only_if_its_containers_state_none
 
 
 def test_best_effort_goes_first_then_burstable_then_guaranteed_low_priority_first() -> None:
-    who = [("g", Qos.Guaranteed, 0), ("b9", Qos.Burstable, 9), ("b1", Qos.Burstable, 1), ("e", Qos.BestEffort, 100)]
+    who = [
+        ("g", Qos.Guaranteed, 0),
+        ("b9", Qos.Burstable, 9),
+        ("b1", Qos.Burstable, 1),
+        ("e", Qos.BestEffort, 100),
+    ]
     assert eviction_order(who) == ["e", "b1", "b9", "g"]
 
 
 def test_cpu_and_scratch_space_can_be_squeezed_and_memory_and_disk_cannot() -> None:
-    assert [is_compressible(name) for name in ("cpu", "ephemeral-storage", "memory", "disk", "x/fpga")] == [True, True, False, False, False]
-    assert [is_extended(name) for name in ("cpu", "memory", "hugepages-2Mi", "x/fpga")] == [False, False, False, True]
+    assert [is_compressible(name) for name in ("cpu", "ephemeral-storage", "memory", "disk", "x/fpga")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert [is_extended(name) for name in ("cpu", "memory", "hugepages-2Mi", "x/fpga")] == [
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +110,9 @@ def test_utilisation_is_that_of_the_fullest_resource_within_bounds() -> None:
 
 
 def test_containers_add_up_and_a_limit_that_one_lacks_is_unknown() -> None:
-    two = containers(({"cpu": 1, "memory": "1Gi"}, {"cpu": 2, "memory": "2Gi"}), ({"cpu": "500m"}, {"memory": "1Gi"}))
+    two = containers(
+        ({"cpu": 1, "memory": "1Gi"}, {"cpu": 2, "memory": "2Gi"}), ({"cpu": "500m"}, {"memory": "1Gi"})
+    )
     assert total_amounts(two, "requests") == {"cpu": 1500, "memory": 1 << 30}
     assert total_amounts(two, "limits") == {"memory": 3 << 30}
 

@@ -35,7 +35,9 @@ def test_a_wait_survives_a_restart_to_the_microsecond(failures: int, passed: flo
     for _ in range(failures):
         retry = failed(retry, start)
     later = start + timedelta(seconds=passed)
-    assert remaining(retry, later) == max(0.0, (start + timedelta(seconds=5 * 2 ** (failures - 1)) - later).total_seconds())
+    assert remaining(retry, later) == max(
+        0.0, (start + timedelta(seconds=5 * 2 ** (failures - 1)) - later).total_seconds()
+    )
     assert read(retry.next_at) == start + timedelta(seconds=5 * 2 ** (failures - 1))
 
 

@@ -105,7 +105,9 @@ STATES = {
 
 @pytest.mark.parametrize("after", STATES)
 @pytest.mark.parametrize("before", STATES)
-def test_whatever_was_missed_in_between_it_takes_room_where_it_is_and_nowhere_else(before: str, after: str) -> None:
+def test_whatever_was_missed_in_between_it_takes_room_where_it_is_and_nowhere_else(
+    before: str, after: str
+) -> None:
     roster = a_roster(a_node("n1"), a_node("n2"))
     roster.workload("default/w", STATES[before][0], NOW)
     roster.workload("default/w", STATES[after][0], NOW)
@@ -121,7 +123,9 @@ def test_news_that_change_nothing_it_asks_for_leave_its_place_in_the_queue() -> 
     assert roster.queue.pop(0.0)
     roster.queue.unschedulable("default/w", [Change.NODE_ADDED], 0.0)
     touched = a_workload("w")
-    touched = msgspec.structs.replace(touched, status=msgspec.structs.replace(touched.status, last_log="hello"))
+    touched = msgspec.structs.replace(
+        touched, status=msgspec.structs.replace(touched.status, last_log="hello")
+    )
     roster.workload("default/w", touched, NOW)
     assert roster.queue.pop(0.0) is None
     roster.workload("default/w", a_workload("w", 500), NOW)
@@ -129,7 +133,10 @@ def test_news_that_change_nothing_it_asks_for_leave_its_place_in_the_queue() -> 
 
 
 def ready(node: LatticeNode, *, is_ready: bool) -> LatticeNode:
-    return a_node(node.metadata.name, status={"conditions": [{"type": "Ready", "status": "True" if is_ready else "False"}]})
+    return a_node(
+        node.metadata.name,
+        status={"conditions": [{"type": "Ready", "status": "True" if is_ready else "False"}]},
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,8 +148,12 @@ def ready(node: LatticeNode, *, is_ready: bool) -> LatticeNode:
         pytest.param(a_node("n1"), a_node("n1", ports=(1, 9)), {Change.NODE_GREW}, id="other ports"),
         pytest.param(a_node("n1"), ready(a_node("n1"), is_ready=False), {Change.NODE_GONE}, id="not ready"),
         pytest.param(ready(a_node("n1"), is_ready=False), a_node("n1"), {Change.NODE_READY}, id="ready"),
-        pytest.param(a_node("n1", spec={"unschedulable": True}), a_node("n1"), {Change.NODE_READY}, id="uncordoned"),
-        pytest.param(a_node("n1"), a_node("n1", labels={"disk": "ssd"}), {Change.NODE_CHANGED}, id="other labels"),
+        pytest.param(
+            a_node("n1", spec={"unschedulable": True}), a_node("n1"), {Change.NODE_READY}, id="uncordoned"
+        ),
+        pytest.param(
+            a_node("n1"), a_node("n1", labels={"disk": "ssd"}), {Change.NODE_CHANGED}, id="other labels"
+        ),
         pytest.param(
             a_node("n1", spec={"taints": [msgspec.to_builtins(Taint(key="a", effect="NoSchedule"))]}),
             a_node("n1"),
@@ -153,7 +164,9 @@ def ready(node: LatticeNode, *, is_ready: bool) -> LatticeNode:
         pytest.param(a_node("n1"), a_node("n1", status={"workloads": 7}), set(), id="only counted"),
     ],
 )
-def test_a_changed_node_wakes_those_it_may_help(before: LatticeNode | None, after: LatticeNode | None, wakes: set[Change]) -> None:
+def test_a_changed_node_wakes_those_it_may_help(
+    before: LatticeNode | None, after: LatticeNode | None, wakes: set[Change]
+) -> None:
     roster = a_roster(*([before] if before else []))
     for change in Change:
         name = f"default/{change.name}"

@@ -26,12 +26,20 @@ from lattice.scheduling.table.node_table import SHAPES_KEPT, NodeTable
 from lattice.scheduling.plugins.scores.service_spread import OverNodes, SpreadService
 from lattice.scheduling.cycle.profile import PRESETS, SCORES, ProfileSpec, compile_profile
 
-WITHOUT_LESSONS = {name: 1.0 for name in SCORES if name != "GpuFragmentation"}  # what it learned depends on what was there before
+WITHOUT_LESSONS = {
+    name: 1.0 for name in SCORES if name != "GpuFragmentation"
+}  # what it learned depends on what was there before
 EVERYTHING = compile_profile(ProfileSpec("everything", WITHOUT_LESSONS))
 BALANCED = compile_profile(PRESETS["balanced"])
 NODES = 9  # so many that one change is looked at alone
 
-LABELS = [{}, {"zone": "x"}, {"zone": "y", "disk": "ssd"}, {"zone": "z", "disk": "hdd", "cluster": "c"}, {"disk": "ssd", "cluster": "c"}]
+LABELS = [
+    {},
+    {"zone": "x"},
+    {"zone": "y", "disk": "ssd"},
+    {"zone": "z", "disk": "hdd", "cluster": "c"},
+    {"disk": "ssd", "cluster": "c"},
+]
 CHANGES: list[dict[str, Any]] = [
     {},
     {"cordoned": True},
@@ -48,10 +56,21 @@ DEMANDS = (
     a_workload({"cpu": 1}, service="s"),
     a_workload({"cpu": 1, "fpga": 1}, service="s", labels={"app": "a"}),
     a_workload({"cpu": 1}, labels={"app": "a"}, far=(near("zone", app="a"),)),
-    a_workload({"cpu": 1}, labels={"app": "a"}, near=(near("disk", app="a"),), spread=(a_spread("zone", labels={"app": "a"}, soft=True),)),
+    a_workload(
+        {"cpu": 1},
+        labels={"app": "a"},
+        near=(near("disk", app="a"),),
+        spread=(a_spread("zone", labels={"app": "a"}, soft=True),),
+    ),
     a_workload({"cpu": 1}, labels={"app": "b"}, spread=(a_spread("zone", labels={"app": "b"}),)),
-    a_workload({"cpu": 1}, node_selector={"disk": "ssd"}, node_terms=(node_term(requirement("zone", "NotIn", "x")),)),
-    a_workload({"cpu": 1}, cluster="c", node_preferences=(PreferredNodes(weight=5, term=node_term(requirement("disk", "In", "hdd"))),)),
+    a_workload(
+        {"cpu": 1}, node_selector={"disk": "ssd"}, node_terms=(node_term(requirement("zone", "NotIn", "x")),)
+    ),
+    a_workload(
+        {"cpu": 1},
+        cluster="c",
+        node_preferences=(PreferredNodes(weight=5, term=node_term(requirement("disk", "In", "hdd"))),),
+    ),
     a_workload({"cpu": 1}, runtime="container", licences=("pro",), image=MachineImage(pattern="os-*")),
     a_workload({"cpu": 1}, gpu="500m", models=("v100",), ports=1),
     a_workload({}, host_ports=((80, "TCP"),)),
@@ -61,7 +80,12 @@ most = settings(max_examples=EXAMPLES if LONG else EXAMPLES // 3, deadline=None)
 
 
 def a_fact(number: int, labels: int, change: int) -> NodeFacts:
-    return a_node(f"n{number}", ROOMS[(number + change) % 3], labels=LABELS[labels % len(LABELS)], **CHANGES[change % len(CHANGES)])
+    return a_node(
+        f"n{number}",
+        ROOMS[(number + change) % 3],
+        labels=LABELS[labels % len(LABELS)],
+        **CHANGES[change % len(CHANGES)],
+    )
 
 
 STEP = st.tuples(
@@ -120,13 +144,18 @@ def told(table: NodeTable, demands: Demands) -> tuple[str, str, dict[str, float]
     decision = decide(table.asked("default/new", demands), table, EVERYTHING)
     runner_up = table.names[decision.runner_up] if decision.runner_up >= 0 else ""
     totals = {name: float(decision.totals[row]) for name, row in table.row_of.items()}
-    reasons = {reason.summary(): {name for name, row in table.row_of.items() if mask[row]} for reason, mask in decision.reasons.items()}
+    reasons = {
+        reason.summary(): {name for name, row in table.row_of.items() if mask[row]}
+        for reason, mask in decision.reasons.items()
+    }
     return decision.name, runner_up, totals, reasons
 
 
 @most
 @given(st.lists(STEP, max_size=25))
-def test_whatever_happens_to_nodes_decisions_are_those_of_a_new_table(steps: list[tuple[str, int, int, int]]) -> None:
+def test_whatever_happens_to_nodes_decisions_are_those_of_a_new_table(
+    steps: list[tuple[str, int, int, int]],
+) -> None:
     world = World()
     for demands in DEMANDS:  # known from before, so that there is something to keep up to date
         for _ in range(2):
@@ -157,26 +186,44 @@ def test_a_changed_node_is_looked_at_alone(demands: Demands) -> None:
     for _ in range(2):
         decide(table.asked("default/a", demands), table, profile)
     asked.clear()
-    for change in (lambda: table.put(a_fact(3, 3, 1)), lambda: table.drop("n7"), lambda: table.put(a_fact(50, 1, 0))):
+    for change in (
+        lambda: table.put(a_fact(3, 3, 1)),
+        lambda: table.drop("n7"),
+        lambda: table.put(a_fact(50, 1, 0)),
+    ):
         change()
         decide(table.asked("default/a", demands), table, profile)
     assert asked == [1, 1, 1]
 
 
 @most
-@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["", "x", "y", "z"]), st.booleans()), max_size=20))
-def test_numbers_of_values_and_counts_by_them_are_as_if_made_anew(changes: list[tuple[int, str, bool]]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["", "x", "y", "z"]), st.booleans()), max_size=20)
+)
+def test_numbers_of_values_and_counts_by_them_are_as_if_made_anew(
+    changes: list[tuple[int, str, bool]],
+) -> None:
     table = table_of(*(a_node(f"n{number}", zone="x") for number in range(4)))
     selector = near("zone", app="a").selector
     for number, (which, zone, more) in enumerate(changes):
         table.put(a_node(f"n{which}", labels={"zone": zone} if zone else {}))
         if more:
-            table.assume(table.asked(f"default/w{number}", a_workload({}, labels={"app": "a"})), table.row_of[f"n{which}"])
-        codes, names, counts = table.codes("zone"), table.domain_names("zone"), table.tally("default", selector).domains(table, "zone")
+            table.assume(
+                table.asked(f"default/w{number}", a_workload({}, labels={"app": "a"})),
+                table.row_of[f"n{which}"],
+            )
+        codes, names, counts = (
+            table.codes("zone"),
+            table.domain_names("zone"),
+            table.tally("default", selector).domains(table, "zone"),
+        )
         zones = {name: table.facts[row].labels.get("zone") for name, row in table.row_of.items()}  # type: ignore[union-attr]
-        assert {name: names[codes[row]] if codes[row] >= 0 else None for name, row in table.row_of.items()} == zones
+        assert {
+            name: names[codes[row]] if codes[row] >= 0 else None for name, row in table.row_of.items()
+        } == zones
         there = {
-            zone: sum(len(table.on_row[table.row_of[name]]) for name in zones if zones[name] == zone) for zone in {*zones.values()} - {None}
+            zone: sum(len(table.on_row[table.row_of[name]]) for name in zones if zones[name] == zone)
+            for zone in {*zones.values()} - {None}
         }
         assert table.domain_count("zone") == len(there)
         assert {zone: int(counts[table.coded("zone").numbers[zone]]) for zone in there if zone} == there
@@ -192,7 +239,9 @@ def zoned(number: int, kibibytes: int, zones: int) -> NodeFacts:
 REPLICAS = st.tuples(st.integers(0, NODES - 1), st.sampled_from(["s", "t"]))
 
 
-def together_and_apart(table: NodeTable, demands: Demands, count: int, profile: Profile = BALANCED) -> tuple[list[Any], list[Any]]:
+def together_and_apart(
+    table: NodeTable, demands: Demands, count: int, profile: Profile = BALANCED
+) -> tuple[list[Any], list[Any]]:
     asks = [table.asked(f"default/new-{number}", demands) for number in range(count)]
     assert groupable(asks[0], profile, table)
     together = told_together(decide_many(asks[0], table, profile, count))
@@ -208,17 +257,30 @@ def together_and_apart(table: NodeTable, demands: Demands, count: int, profile: 
 
 @most
 @given(
-    st.lists(st.tuples(st.sampled_from(["x", "y", "z", ""]), st.integers(1, 9), st.booleans()), min_size=1, max_size=NODES),
+    st.lists(
+        st.tuples(st.sampled_from(["x", "y", "z", ""]), st.integers(1, 9), st.booleans()),
+        min_size=1,
+        max_size=NODES,
+    ),
     st.lists(REPLICAS, max_size=8),
     st.integers(1, 30),
     st.sampled_from([{}, {"zone": "x"}]),
     st.booleans(),
 )
 def test_replicas_of_a_service_decided_together_go_where_they_would_one_by_one(
-    drawn: list[tuple[str, int, bool]], there: list[tuple[int, str]], count: int, selector: dict[str, str], zones: bool
+    drawn: list[tuple[str, int, bool]],
+    there: list[tuple[int, str]],
+    count: int,
+    selector: dict[str, str],
+    zones: bool,
 ) -> None:
     facts = [
-        a_node(f"n{number}", {"cpu": cpu, "memory": 9}, labels={"zone": zone} if zone and zones else {}, cordoned=cordoned and cpu > 5)
+        a_node(
+            f"n{number}",
+            {"cpu": cpu, "memory": 9},
+            labels={"zone": zone} if zone and zones else {},
+            cordoned=cordoned and cpu > 5,
+        )
         for number, (zone, cpu, cordoned) in enumerate(drawn)
     ]
     table = table_of(*facts)
@@ -232,7 +294,11 @@ def test_replicas_of_a_service_decided_together_go_where_they_would_one_by_one(
 
 SPREADING = [
     BALANCED,
-    compile_profile(ProfileSpec("high weights", {"BalancedResources": 20_000.0, "SpreadService": 10_000.0, "BinPacking": 5_000.0})),
+    compile_profile(
+        ProfileSpec(
+            "high weights", {"BalancedResources": 20_000.0, "SpreadService": 10_000.0, "BinPacking": 5_000.0}
+        )
+    ),
     compile_profile(ProfileSpec("odd weights", {"BalancedResources": 777.7, "SpreadService": 300.3})),
     compile_profile(ProfileSpec("rising", {"SpreadService": 0.5, "BinPacking": 1_000_000.0})),
     compile_profile(PRESETS["high-availability"]),
@@ -256,13 +322,23 @@ def test_nearly_equal_nodes_that_a_zone_makes_equal_go_by_the_fixed_order(
     filler = Demands(requests=(("cpu", int(4000 * full)), ("memory", int(1024 * ROOM * full))))
     for row in range(table.count if full else 0):
         table.assume(table.asked(f"default/old-{row}", filler), row)
-    together, apart = together_and_apart(table, a_workload({"cpu": "100m", "memory": "500Mi"}, service="s"), count, profile)
+    together, apart = together_and_apart(
+        table, a_workload({"cpu": "100m", "memory": "500Mi"}, service="s"), count, profile
+    )
     assert together == apart
 
 
 def test_many_replicas_over_many_zones_too() -> None:
-    table = table_of(*(a_node(f"n{number}", {"cpu": 3 + number % 5, "memory": 40}, zone=f"z{number % 17}") for number in range(300)))
-    asks = [table.asked(f"default/new-{number}", a_workload({"cpu": "300m", "memory": 1}, service="s")) for number in range(900)]
+    table = table_of(
+        *(
+            a_node(f"n{number}", {"cpu": 3 + number % 5, "memory": 40}, zone=f"z{number % 17}")
+            for number in range(300)
+        )
+    )
+    asks = [
+        table.asked(f"default/new-{number}", a_workload({"cpu": "300m", "memory": 1}, service="s"))
+        for number in range(900)
+    ]
     picks, apart = decide_many(asks[0], table, BALANCED, len(asks)), []
     for ask in asks:
         decision = decide(ask, table, BALANCED)
@@ -290,7 +366,9 @@ def test_what_nobody_uses_any_more_is_forgotten() -> None:
     for number in range(50_000):
         labels = {"app": f"a{number}"}
         far = (near("zone", **labels),) if number % 50 == 0 else ()
-        demands = a_workload({"cpu": 1, f"odd-{number % 5000}": 0}, service=f"s{number}", labels=labels, far=far)
+        demands = a_workload(
+            {"cpu": 1, f"odd-{number % 5000}": 0}, service=f"s{number}", labels=labels, far=far
+        )
         ask = table.asked(f"default/w{number}", demands)
         if number % 25 == 0:
             assert decide(ask, table, BALANCED).fits
@@ -321,7 +399,10 @@ def test_a_forgotten_tally_is_counted_anew_when_somebody_asks() -> None:
 def test_a_shape_that_was_forgotten_gets_another_number_and_never_somebody_elses() -> None:
     table = table_of(a_node())
     first = table.asked("default/a", a_workload({"cpu": 1}))
-    numbers = {table.asked("default/a", a_workload({"cpu": f"{1000 + number}m"})).shape for number in range(2 * SHAPES_KEPT)}
+    numbers = {
+        table.asked("default/a", a_workload({"cpu": f"{1000 + number}m"})).shape
+        for number in range(2 * SHAPES_KEPT)
+    }
     again = table.asked("default/a", a_workload({"cpu": 1}))
     assert len(numbers) == 2 * SHAPES_KEPT
     assert first.shape not in {again.shape, *numbers - {first.shape}}

@@ -11,7 +11,16 @@ from proofs import many
 from small import ask, check_capacity, dice, nodes, packing, put, spreading, where
 
 from lattice import scheduling
-from lattice.scheduling import CompositeScheduler, Cycle, Preemptor, Profile, Queue, Reservations, Selector, TieBreaker
+from lattice.scheduling import (
+    CompositeScheduler,
+    Cycle,
+    Preemptor,
+    Profile,
+    Queue,
+    Reservations,
+    Selector,
+    TieBreaker,
+)
 from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.cycle.binder import Binder, BindingMode
 from lattice.scheduling.plugins.cluster_events import Change
@@ -20,9 +29,15 @@ from lattice.scheduling.cycle.profile import ProfileSpec
 from lattice.scheduling.cycle.cycle import compose
 
 
-def scheduler(table: NodeTable, profile: Profile | None = None, *, evicts: bool = False, **limits: int) -> CompositeScheduler:
+def scheduler(
+    table: NodeTable, profile: Profile | None = None, *, evicts: bool = False, **limits: int
+) -> CompositeScheduler:
     profile = profile or packing()
-    preemptor = Preemptor(table, profile, {f"default/{name}": left for name, left in limits.items()}) if evicts else None
+    preemptor = (
+        Preemptor(table, profile, {f"default/{name}": left for name, left in limits.items()})
+        if evicts
+        else None
+    )
     return CompositeScheduler(profile, Reservations(table), preemptor=preemptor)
 
 
@@ -44,7 +59,9 @@ def test_a_batch_is_placed_and_reserved() -> None:
 
 def test_who_fits_nowhere_is_told_why_and_what_could_help() -> None:
     table = nodes(1000, 500)
-    cycle = scheduler(table).cycle([[ask(table, "a", 2000)], [ask(table, "b", 100, node_selector=(("zone", "z9"),))]], 0.0)
+    cycle = scheduler(table).cycle(
+        [[ask(table, "a", 2000)], [ask(table, "b", 100, node_selector=(("zone", "z9"),))]], 0.0
+    )
     assert reasons(cycle)["a"] == "0 of 2 nodes: 2 without 2 cpu free"
     wakes = {each.ask.name: each.wakes_on for each in cycle.unplaced}
     assert Change.WORKLOAD_GONE in wakes["default/a"]
@@ -80,8 +97,12 @@ def test_a_profile_that_lets_through_what_does_not_fit_is_stopped_by_number() ->
     ("sizes", "least", "running", "seated", "why"),
     [
         pytest.param([500, 500], 2, 0, 2, "", id="the whole gang"),
-        pytest.param([500, 500, 700], 2, 0, 2, "0 of 2 nodes", id="enough of it; the rest says its own reason"),
-        pytest.param([500, 500, 700], 3, 0, 0, "2 of 3 would fit, minMember is 3; the next: 0 of 2 nodes", id="too few"),
+        pytest.param(
+            [500, 500, 700], 2, 0, 2, "0 of 2 nodes", id="enough of it; the rest says its own reason"
+        ),
+        pytest.param(
+            [500, 500, 700], 3, 0, 0, "2 of 3 would fit, minMember is 3; the next: 0 of 2 nodes", id="too few"
+        ),
         pytest.param([500], 3, 0, 0, "its group waits for 2 more: minMember is 3", id="not all are here yet"),
         pytest.param([500], 3, 2, 1, "", id="those that run already count"),
     ],
@@ -100,7 +121,9 @@ def test_gangs(sizes: list[int], least: int, running: int, seated: int, why: str
 def test_victims_leave_first_and_their_room_is_kept() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "low1", 500), ask(table, "low2", 500)])
-    cycle = scheduler(table, evicts=True).cycle([[ask(table, "high", 700, 5)], [ask(table, "later", 400)]], 0.0)
+    cycle = scheduler(table, evicts=True).cycle(
+        [[ask(table, "high", 700, 5)], [ask(table, "later", 400)]], 0.0
+    )
     assert placed(cycle) == {"high": "n0"}
     assert sorted(cycle.evictions) == [("default/low1", "default/high"), ("default/low2", "default/high")]
     assert list(reasons(cycle)) == ["later"]
@@ -114,12 +137,21 @@ def test_who_comes_later_waits_for_those_who_are_still_leaving() -> None:
     first = one.cycle([[ask(table, "high", 500, 5)]], 0.0)
     assert [(each.victims, each.waits_for) for each in first.placed] == [(("default/low",), ("default/low",))]
     second = one.cycle([[ask(table, "mid", 400)], [ask(table, "else", 300)]], 1.0)
-    assert {each.ask.name: each.waits_for for each in second.placed} == {"default/mid": ("default/low",), "default/else": ()}
-    assert [[event.workload for event in asyncio.run(one.bind(cycle))] for cycle in (first, second)] == [[], ["default/else"]]
+    assert {each.ask.name: each.waits_for for each in second.placed} == {
+        "default/mid": ("default/low",),
+        "default/else": (),
+    }
+    assert [[event.workload for event in asyncio.run(one.bind(cycle))] for cycle in (first, second)] == [
+        [],
+        ["default/else"],
+    ]
     one.departed("default/low", "n1")
     assert asyncio.run(one.bind(first)) == []
     one.departed("default/low", "n0")
-    events = [[(event.workload, event.outcome) for event in asyncio.run(one.bind(cycle))] for cycle in (first, second)]
+    events = [
+        [(event.workload, event.outcome) for event in asyncio.run(one.bind(cycle))]
+        for cycle in (first, second)
+    ]
     assert events == [[("default/high", "bound")], [("default/mid", "bound")]]
     assert [asyncio.run(one.bind(cycle)) for cycle in (first, second)] == [[], []]
     third = one.cycle([[ask(table, "last", 100)]], 2.0)
@@ -183,7 +215,9 @@ def test_limits_on_disruption_hold_over_the_whole_cycle() -> None:
     table = nodes(1000, 1000, 1000)
     for number in range(3):
         put(table, f"n{number}", [ask(table, f"low{number}", 1000, service="a")])
-    cycle = scheduler(table, evicts=True, a=2).cycle([[ask(table, f"high{number}", 700, 5) for number in range(3)]], 0.0)
+    cycle = scheduler(table, evicts=True, a=2).cycle(
+        [[ask(table, f"high{number}", 700, 5) for number in range(3)]], 0.0
+    )
     assert len(cycle.placed) == len(cycle.evictions) == 2
     assert len(cycle.unplaced) == 1
 
@@ -255,15 +289,26 @@ FREE = st.lists(st.integers(100, 900), min_size=1, max_size=5)
 
 
 @many
-@given(free=FREE, runs=st.lists(SHAPES, min_size=1, max_size=4), packs=st.booleans(), evicts=st.booleans(), there=st.integers(0, 6))
-def test_grouped_is_the_same_as_one_at_a_time(free: list[int], runs: list[tuple[int, int]], packs: bool, evicts: bool, there: int) -> None:
+@given(
+    free=FREE,
+    runs=st.lists(SHAPES, min_size=1, max_size=4),
+    packs=st.booleans(),
+    evicts=st.booleans(),
+    there=st.integers(0, 6),
+)
+def test_grouped_is_the_same_as_one_at_a_time(
+    free: list[int], runs: list[tuple[int, int]], packs: bool, evicts: bool, there: int
+) -> None:
     results = []
     for together in (True, False):
         table = nodes(*free)
         one = scheduler(table, packing() if packs else spreading(), evicts=evicts)
         for number in range(there):
             one.cycle([[ask(table, f"low{number}", 120, -1)]], 0.0)
-        batch = [[ask(table, f"w{row}.{number}", cpu) for number in range(count)] for row, (count, cpu) in enumerate(runs)]
+        batch = [
+            [ask(table, f"w{row}.{number}", cpu) for number in range(count)]
+            for row, (count, cpu) in enumerate(runs)
+        ]
         cycle = one.cycle(batch if together else [[each] for run in batch for each in run], 0.0)
         check_capacity(table)
         results.append((placed(cycle), reasons(cycle), cycle.evictions, where(table)))
@@ -288,10 +333,21 @@ def test_capacity_is_never_exceeded_whatever_the_sequence(
     one.selector = Selector(tie, dice(5))
     made: list[Any] = []
     for now, (what, size, priority, count) in enumerate(steps):
-        more = {"gpu": 500 * count} if size % 3 == 0 else {"host_ports": ((80, "TCP"),)} if size % 3 == 1 else {"service": "a"}
-        batch: list[WorkloadAsk] = [ask(table, f"w{now}.{number}", size, priority, **more) for number in range(count)]
+        more = (
+            {"gpu": 500 * count}
+            if size % 3 == 0
+            else {"host_ports": ((80, "TCP"),)}
+            if size % 3 == 1
+            else {"service": "a"}
+        )
+        batch: list[WorkloadAsk] = [
+            ask(table, f"w{now}.{number}", size, priority, **more) for number in range(count)
+        ]
         if what == "gang":
-            batch = [ask(table, f"w{now}.{number}", size, priority, group=f"g{now}", least=count, **more) for number in range(count)]
+            batch = [
+                ask(table, f"w{now}.{number}", size, priority, group=f"g{now}", least=count, **more)
+                for number in range(count)
+            ]
         if what in ("schedule", "gang"):
             cycle = one.cycle([batch], now)
             made.append(cycle)

@@ -13,7 +13,9 @@ from lattice.kinds.constraint import NodeTerm, PreferredNodes, PreferredWorkload
 from lattice.kinds.meta.selector import LabelSelector, Requirement
 from lattice.scheduling.cycle.tie_break import Selector, TieBreaker
 
-LIKES_Z1 = PreferredNodes(weight=1, term=NodeTerm(match_expressions=(Requirement(key="zone", operator="In", values=("z1",)),)))
+LIKES_Z1 = PreferredNodes(
+    weight=1, term=NodeTerm(match_expressions=(Requirement(key="zone", operator="In", values=("z1",)),))
+)
 WEB = WorkloadTerm(selector=LabelSelector(match_labels={"app": "web"}), topology_key="node")
 
 
@@ -23,7 +25,10 @@ def test_no_candidates_is_an_answer() -> None:
     assert (selection.row, selection.fits, len(selection.candidates)) == (NOWHERE, False, 0)
     assert selection.problem == "no candidates: each of the 2 nodes is ruled out"
     empty = nodes()
-    assert Selector().select(decide(ask(empty, "any"), empty, indifferent())).problem == "no candidates: there are no nodes"
+    assert (
+        Selector().select(decide(ask(empty, "any"), empty, indifferent())).problem
+        == "no candidates: there are no nodes"
+    )
 
 
 def test_a_score_is_shown_from_0_to_100() -> None:
@@ -34,7 +39,9 @@ def test_a_score_is_shown_from_0_to_100() -> None:
     assert 0 < selection.score <= 100
 
 
-@pytest.mark.parametrize("tie_breaker", [each for each in TieBreaker if each is not TieBreaker.WEIGHTED_RANDOM])
+@pytest.mark.parametrize(
+    "tie_breaker", [each for each in TieBreaker if each is not TieBreaker.WEIGHTED_RANDOM]
+)
 def test_only_the_best_are_drawn_from(tie_breaker: TieBreaker) -> None:
     table = nodes(1000, 1000, 4000, 4000)
     decision = decide(ask(table, "any", 500), table, spreading())
@@ -60,7 +67,10 @@ def test_least_loaded_takes_the_emptiest_of_equals() -> None:
 def test_random_follows_its_seed_and_reaches_every_tie() -> None:
     table = nodes(*[1000] * 4)
     decision = decide(ask(table, "any"), table, indifferent())
-    drawn = [[Selector(TieBreaker.RANDOM, thrown).select(decision).row for _ in range(200)] for thrown in (dice(7), dice(7), dice(8))]
+    drawn = [
+        [Selector(TieBreaker.RANDOM, thrown).select(decision).row for _ in range(200)]
+        for thrown in (dice(7), dice(7), dice(8))
+    ]
     assert drawn[0] == drawn[1] != drawn[2]
     assert set(drawn[0]) == {0, 1, 2, 3}
 
@@ -87,8 +97,16 @@ def test_weighted_random_without_scores_is_even() -> None:
     ("more", "chosen"),
     [
         pytest.param({"node_preferences": (LIKES_Z1,)}, {"n1"}, id="a label that it likes"),
-        pytest.param({"near_preferences": (PreferredWorkloads(weight=1, term=WEB),)}, {"n0"}, id="a neighbour that it likes"),
-        pytest.param({"far_preferences": (PreferredWorkloads(weight=1, term=WEB),)}, {"n1", "n2"}, id="no neighbour that it dislikes"),
+        pytest.param(
+            {"near_preferences": (PreferredWorkloads(weight=1, term=WEB),)},
+            {"n0"},
+            id="a neighbour that it likes",
+        ),
+        pytest.param(
+            {"far_preferences": (PreferredWorkloads(weight=1, term=WEB),)},
+            {"n1", "n2"},
+            id="no neighbour that it dislikes",
+        ),
         pytest.param({}, {"n0", "n1", "n2"}, id="without preferences all are equal"),
     ],
 )
@@ -111,8 +129,14 @@ def test_round_robin_is_even_over_ties(count: int, rounds: int) -> None:
 
 
 @many
-@given(cpus=st.lists(st.integers(100, 500), min_size=1, max_size=8), tie=st.sampled_from(TieBreaker), seed=st.integers(0, 99))
-def test_equal_input_gives_equal_selections_whatever_the_row_order(cpus: list[int], tie: TieBreaker, seed: int) -> None:
+@given(
+    cpus=st.lists(st.integers(100, 500), min_size=1, max_size=8),
+    tie=st.sampled_from(TieBreaker),
+    seed=st.integers(0, 99),
+)
+def test_equal_input_gives_equal_selections_whatever_the_row_order(
+    cpus: list[int], tie: TieBreaker, seed: int
+) -> None:
     chosen, facts = [], nodes(*cpus).facts
     for order in (sorted(range(len(cpus))), sorted(range(len(cpus)), reverse=True)):
         table = nodes()

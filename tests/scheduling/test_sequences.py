@@ -48,7 +48,14 @@ WHAT = (
     "drop",
     "what if",
 )
-BREAKS = ({}, {}, {}, {"try_commit": OSError("reset")}, {"prepare": OSError("reset")}, {"commit_all": OSError("reset")})
+BREAKS = (
+    {},
+    {},
+    {},
+    {"try_commit": OSError("reset")},
+    {"prepare": OSError("reset")},
+    {"commit_all": OSError("reset")},
+)
 
 
 def driven(step: Coroutine[Any, Any, Any]) -> Any:
@@ -72,13 +79,19 @@ class Sequence:
         self.ledger = BookLedger({name: dict(MUCH) for name in NAMES})
         self.book = Reservations(self.table, timeout=5.0)
         limits = one(({}, {}, {"default/s": 1}))
-        self.scheduler = CompositeScheduler(EVERYTHING, self.book, preemptor=Preemptor(self.table, EVERYTHING, dict(limits)))
+        self.scheduler = CompositeScheduler(
+            EVERYTHING, self.book, preemptor=Preemptor(self.table, EVERYTHING, dict(limits))
+        )
         self.events: list[Any] = []
-        self.scheduler.binder = Binder(self.ledger, self.book, lambda: self.now, one(tuple(BindingMode)), {}, self.events.append)
+        self.scheduler.binder = Binder(
+            self.ledger, self.book, lambda: self.now, one(tuple(BindingMode)), {}, self.events.append
+        )
         self.now, self.made = 0.0, 0
         self.held: list[Reservation] = []
         self.cycles: list[Cycle] = []
-        self.shrunk: set[str] = set()  # nodes that changed under what they run, and so may be overfull, until they are not
+        self.shrunk: set[str] = (
+            set()
+        )  # nodes that changed under what they run, and so may be overfull, until they are not
 
     def _some_facts(self, name: str) -> NodeFacts:
         return facts_of(some_node(self.choices, name))
@@ -111,11 +124,17 @@ class Sequence:
 
     def _gang(self) -> None:
         count = self.choices.one((2, 3))
-        self._cycle(self._asks(count, group=f"default/g{self.made}", min_member=self.choices.one((count, count - 1))))
+        self._cycle(
+            self._asks(count, group=f"default/g{self.made}", min_member=self.choices.one((count, count - 1)))
+        )
 
     def _cycle(self, asks: list[WorkloadAsk]) -> None:
         before, leaving = dict(self.table.placements), set(self._leaving())
-        whole = {gang for gang, there in self.table.members.items() if there >= max(each.ask.min_member for each in self._mates(gang))}
+        whole = {
+            gang
+            for gang, there in self.table.members.items()
+            if there >= max(each.ask.min_member for each in self._mates(gang))
+        }
         cycle = self.scheduler.cycle([asks], self.now)
         self.cycles.append(cycle)
         self.held += [each.reservation for each in cycle.placed]
@@ -128,7 +147,9 @@ class Sequence:
         if asks[0].group and cycle.placed:
             assert self.table.members[asks[0].group] >= asks[0].min_member
         for gang in whole - {before[name].ask.group for name in expired if name in before}:
-            assert not self.table.members[gang] or self.table.members[gang] >= max(each.ask.min_member for each in self._mates(gang))
+            assert not self.table.members[gang] or self.table.members[gang] >= max(
+                each.ask.min_member for each in self._mates(gang)
+            )
         for each in cycle.placed:
             assert {name for node, name in leaving if node == each.node} <= set(each.waits_for)
 
@@ -177,7 +198,9 @@ class Sequence:
         for event in events:
             there = self.table.placements.get(event.workload)
             assert (event.reservation in self.ledger.bound) == (event.outcome == "bound")
-            assert event.outcome == "failed" or (there and there.state == "bound" and self.table.names[there.row] == event.node)
+            assert event.outcome == "failed" or (
+                there and there.state == "bound" and self.table.names[there.row] == event.node
+            )
 
     def _give_up(self) -> None:
         if self.held:
@@ -237,7 +260,11 @@ class Sequence:
     def told_again(self) -> NodeTable:
         fresh = nodes(*reversed(self.facts.values()))
         for name, each in reversed(self.table.placements.items()):
-            ask = replace(fresh.asked(name, each.ask.demands, each.ask.priority), group=each.ask.group, min_member=each.ask.min_member)
+            ask = replace(
+                fresh.asked(name, each.ask.demands, each.ask.priority),
+                group=each.ask.group,
+                min_member=each.ask.min_member,
+            )
             fresh.restore(replace(each, ask=ask, row=fresh.row_of[self.table.names[each.row]]))
         fresh.lessons.carry_over(self.table.lessons)
         return fresh

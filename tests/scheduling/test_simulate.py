@@ -28,20 +28,33 @@ def test_those_refused_for_one_reason_are_told_together():
 
 def test_the_important_go_first_whatever_the_order_given():
     nodes = [a_node("n1", cpu=1000)]
-    report = simulated(nodes, [a_workload("low"), a_workload("high", priority=10), a_workload("middle", priority=5)])
+    report = simulated(
+        nodes, [a_workload("low"), a_workload("high", priority=10), a_workload("middle", priority=5)]
+    )
     assert report.placements == {"default/high": "n1"}
 
 
 def test_sums_over_all_nodes_are_exact_however_large():
     many = [a_node(f"n{number}", memory=1 << 53) for number in range(1100)]
-    report = simulated(many, [a_workload(f"w{number}", cpu="1m", memory="8Pi", on=f"n{number}") for number in range(1100)])
+    report = simulated(
+        many, [a_workload(f"w{number}", cpu="1m", memory="8Pi", on=f"n{number}") for number in range(1100)]
+    )
     usage = next(each for each in report.usage if each.resource == "memory")
     assert (usage.total, usage.after) == (1100 << 53, 1100 << 53)
 
 
 def test_ports_are_not_given_out_beyond_the_range_of_the_node():
-    node = a_node("n", status={"capacity": {"cpu": 4000, "memory": GIB * 32, "ports": 5}, "portRange": {"first": 30000, "last": 30001}})
-    asking = [a_workload(f"w{n}", cpu="1m", containers={"c": {"command": ["x"], "ports": [{"name": "http"}]}}) for n in range(5)]
+    node = a_node(
+        "n",
+        status={
+            "capacity": {"cpu": 4000, "memory": GIB * 32, "ports": 5},
+            "portRange": {"first": 30000, "last": 30001},
+        },
+    )
+    asking = [
+        a_workload(f"w{n}", cpu="1m", containers={"c": {"command": ["x"], "ports": [{"name": "http"}]}})
+        for n in range(5)
+    ]
     report = simulated([node], asking)
     assert len(report.placements) == 2
     assert set(reasons(report).values()) == {"0 of 1 node: 1 without a free port"}
@@ -50,7 +63,11 @@ def test_ports_are_not_given_out_beyond_the_range_of_the_node():
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        pytest.param([("5", "1Gi")], "default/w0 asks for more than any node has even when empty: 5 cpu of at most 4", id="too much cpu"),
+        pytest.param(
+            [("5", "1Gi")],
+            "default/w0 asks for more than any node has even when empty: 5 cpu of at most 4",
+            id="too much cpu",
+        ),
         pytest.param(
             [("4", "20Gi")] * 3,
             "default/w0 asks for more than any node has even when empty (and so do 2 others): no node has 4 cpu and 20Gi memory together",
@@ -71,7 +88,12 @@ def needing(name, *others, **more):
         labels={"app": name},
         constraints={
             "affinity": {
-                "workload": {"required": [{"selector": {"matchLabels": {"app": other}}, "topologyKey": "node"} for other in others]}
+                "workload": {
+                    "required": [
+                        {"selector": {"matchLabels": {"app": other}}, "topologyKey": "node"}
+                        for other in others
+                    ]
+                }
             }
         },
         **more,
@@ -81,7 +103,11 @@ def needing(name, *others, **more):
 @pytest.mark.parametrize(
     ("workloads", "told"),
     [
-        pytest.param([needing("a", "b"), needing("b", "a")], "default/a waits for default/b, which waits for it", id="two"),
+        pytest.param(
+            [needing("a", "b"), needing("b", "a")],
+            "default/a waits for default/b, which waits for it",
+            id="two",
+        ),
         pytest.param(
             [needing("a", "b"), needing("b", "c"), needing("c", "a")],
             "default/a waits for default/b, which waits for default/c, which waits for it",
@@ -89,8 +115,14 @@ def needing(name, *others, **more):
         ),
         pytest.param([needing("a", "b"), a_workload("b", labels={"app": "b"})], "", id="no circle"),
         pytest.param([needing("a", "a")], "", id="the first of its kind may start"),
-        pytest.param([needing("a", "b"), needing("b", "a"), a_workload("c", labels={"app": "b"})], "", id="somebody else will do"),
-        pytest.param([needing("a", "b"), needing("b", "gone")], "", id="one of them waits for somebody unknown"),
+        pytest.param(
+            [needing("a", "b"), needing("b", "a"), a_workload("c", labels={"app": "b"})],
+            "",
+            id="somebody else will do",
+        ),
+        pytest.param(
+            [needing("a", "b"), needing("b", "gone")], "", id="one of them waits for somebody unknown"
+        ),
     ],
 )
 def test_who_waits_in_a_circle_is_told(workloads, told):
@@ -105,7 +137,11 @@ def test_the_advice_against_a_circle_works():
 
 def test_every_workload_has_a_class_of_service_and_every_node_a_utilisation():
     limits = {"limits": {"cpu": "1", "memory": "1Gi"}}
-    workloads = [a_workload("g", on="n1", **limits), a_workload("b", cpu="3", on="n2"), a_workload("e", cpu="0", memory="0", on="n1")]
+    workloads = [
+        a_workload("g", on="n1", **limits),
+        a_workload("b", cpu="3", on="n2"),
+        a_workload("e", cpu="0", memory="0", on="n1"),
+    ]
     report = simulated([a_node("n1"), a_node("n2"), a_node("n3")], workloads)
     assert {name: qos.name for name, qos in report.qos.items()} == {
         "default/g": "Guaranteed",
@@ -123,8 +159,12 @@ def test_a_number_of_gpus_alone_is_told_not_to_count():
 def test_who_is_displaced_is_told_with_by_whom():
     workloads = [a_workload("low", cpu="4", on="n1"), a_workload("high", cpu="2", priority=100)]
     report = simulated([a_node("n1")], workloads, explain="default/high")
-    assert {name: (each.node, each.by) for name, each in report.displaced.items()} == {"default/low": ("n1", "default/high")}
-    assert report.explained["summary"].startswith("n1, by displacing default/low (priority 0 < 100); else 0 of 1 node: ")
+    assert {name: (each.node, each.by) for name, each in report.displaced.items()} == {
+        "default/low": ("n1", "default/high")
+    }
+    assert report.explained["summary"].startswith(
+        "n1, by displacing default/low (priority 0 < 100); else 0 of 1 node: "
+    )
     assert (report.explained["chosen"], report.explained["displaced"]) == ("n1", ["default/low"])
 
 
@@ -154,7 +194,9 @@ def test_whoever_is_displaced_is_explained():
     assert told["summary"] == "0 of 1 node: 1 without 4 cpu free; default/high displaced it from n1"
     assert told["refused"] == {"n1": [{"what": "cpu", "need": "4", "have": "0", "missing": "4"}]}
     elsewhere = simulated(
-        [a_node("n1"), a_node("n2", cpu=1000)], [a_workload("old", on="n1"), workloads[1]], explain="default/old"
+        [a_node("n1"), a_node("n2", cpu=1000)],
+        [a_workload("old", on="n1"), workloads[1]],
+        explain="default/old",
     ).explained
     assert elsewhere["chosen"] == "n2"
     assert elsewhere["summary"].startswith("n2: best of 1 that fit")
@@ -162,7 +204,10 @@ def test_whoever_is_displaced_is_explained():
 
 
 def test_the_fewest_are_displaced_by_each_whatever_these_displace_in_turn():
-    bound = [a_workload("a", cpu="4", priority=1, on="n1"), *(a_workload(name, cpu="2", on="n2") for name in "bc")]
+    bound = [
+        a_workload("a", cpu="4", priority=1, on="n1"),
+        *(a_workload(name, cpu="2", on="n2") for name in "bc"),
+    ]
     report = simulated([a_node("n1"), a_node("n2")], [*bound, a_workload("high", cpu="4", priority=9)])
     assert {name: each.by for name, each in report.displaced.items()} == {
         "default/a": "default/high",
@@ -172,13 +217,19 @@ def test_the_fewest_are_displaced_by_each_whatever_these_displace_in_turn():
 
 
 def test_a_group_without_members_to_spare_goes_as_a_whole():
-    gang = [a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 2}, on="n1") for number in range(2)]
+    gang = [
+        a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 2}, on="n1") for number in range(2)
+    ]
     report = simulated([a_node("n1")], [*gang, a_workload("high", cpu="2", priority=9)])
     assert sorted(report.displaced) == ["default/g0", "default/g1"]
 
 
 def test_equal_reasons_are_one_entry_in_the_order_given():
-    workloads = [a_workload("a", cpu="9"), a_workload("b", cpu="5", memory="2Gi"), a_workload("c", cpu="9", priority=3, labels={"x": "y"})]
+    workloads = [
+        a_workload("a", cpu="9"),
+        a_workload("b", cpu="5", memory="2Gi"),
+        a_workload("c", cpu="9", priority=3, labels={"x": "y"}),
+    ]
     report = simulated([a_node("n1")], workloads)
     assert [each.names for each in report.unplaced] == [("default/a", "default/c"), ("default/b",)]
 
@@ -197,14 +248,22 @@ def test_nodes_without_any_gpu_are_told_apart_from_those_whose_gpus_are_busy():
     [
         pytest.param({"requests": {"gpu": 4}}, "4 gpu of at most 2", id="more GPUs than any node has"),
         pytest.param(
-            {"requests": {"gpu": 2}, "constraints": {"gpuModels": ["a100"]}}, "2 gpu of model a100 of at most 0", id="of another model"
+            {"requests": {"gpu": 2}, "constraints": {"gpuModels": ["a100"]}},
+            "2 gpu of model a100 of at most 0",
+            id="of another model",
         ),
         pytest.param(
-            {"requests": {"ports": 2, "workloads": 3}, "constraints": {"nodeSelector": {"x": "y"}}}, "", id="no more than there is"
+            {"requests": {"ports": 2, "workloads": 3}, "constraints": {"nodeSelector": {"x": "y"}}},
+            "",
+            id="no more than there is",
         ),
         pytest.param({"requests": {"ports": 3}}, "3 ports of at most 2", id="ports asked for by name"),
         pytest.param({"ports": 3}, "3 ports of at most 2", id="more ports than any range has"),
-        pytest.param({"requests": {"gpu": 2}, "ports": 2}, "no node has 1 cpu and 1Gi memory and 2 gpu and 2 ports together", id="both"),
+        pytest.param(
+            {"requests": {"gpu": 2}, "ports": 2},
+            "no node has 1 cpu and 1Gi memory and 2 gpu and 2 ports together",
+            id="both",
+        ),
         pytest.param({"requests": {"gpu": "500m"}}, "", id="a part of one will do when it is free"),
     ],
 )
@@ -216,7 +275,9 @@ def test_who_would_not_even_find_gpus_or_ports_on_an_empty_node_is_told(asked, t
     others = a_node("ports", status={"portRange": {"first": 30000, "last": 30001}})
     holders = [a_workload(f"h{number}", cpu="1m", requests={"gpu": 1}, on="gpus") for number in range(2)]
     found = odd(simulated([gpus, others], [*holders, wanted]))
-    assert found == ([f"workload default/w asks for more than any node has even when empty: {told}"] if told else [])
+    assert found == (
+        [f"workload default/w asks for more than any node has even when empty: {told}"] if told else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -250,14 +311,18 @@ def test_who_would_not_even_find_gpus_or_ports_on_an_empty_node_is_told(asked, t
             id="cores for milli",
         ),
         pytest.param(
-            {"capacity": {"memory": 16}}, "has 16 bytes of memory: amounts of nodes are bytes, so 16Gi is 17179869184", id="GiB for bytes"
+            {"capacity": {"memory": 16}},
+            "has 16 bytes of memory: amounts of nodes are bytes, so 16Gi is 17179869184",
+            id="GiB for bytes",
         ),
         pytest.param(
             {"capacity": {"hugepages-2Mi": 512}},
             "has 512 bytes of hugepages-2Mi: amounts of nodes are bytes, not pages",
             id="pages for bytes",
         ),
-        pytest.param({"reserved": {"cpu": 4000}, "capacity": {"cpu": 4000, "hugepages-x": 1}}, "", id="all of it kept"),
+        pytest.param(
+            {"reserved": {"cpu": 4000}, "capacity": {"cpu": 4000, "hugepages-x": 1}}, "", id="all of it kept"
+        ),
     ],
 )
 def test_figures_of_a_node_that_cannot_be_right_are_told(status, told):
@@ -267,7 +332,10 @@ def test_figures_of_a_node_that_cannot_be_right_are_told(status, told):
 def test_half_a_gang_is_never_left():
     gang = [a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 3}) for number in range(3)]
     others = [a_workload("high", cpu="2", priority=9), a_workload("huge", cpu="6", priority=8)]
-    report = simulated([a_node("n1", cpu=6000)], [*(msgspec.structs.replace(each, status=on("n1")) for each in gang), *others])
+    report = simulated(
+        [a_node("n1", cpu=6000)],
+        [*(msgspec.structs.replace(each, status=on("n1")) for each in gang), *others],
+    )
     assert report.placements == {"default/high": "n1"}
     assert {name: (each.node, each.by) for name, each in report.displaced.items()} == {
         f"default/g{number}": ("n1", "default/high") for number in range(3)
@@ -278,12 +346,18 @@ def test_half_a_gang_is_never_left():
 
 def test_a_gang_that_has_to_go_from_several_nodes_finds_new_ones_together():
     rules = {"name": "g", "minMember": 2}
-    gang = [msgspec.structs.replace(a_workload(f"g{n}", cpu="2", group=rules), status=on(f"n{n}")) for n in range(2)]
+    gang = [
+        msgspec.structs.replace(a_workload(f"g{n}", cpu="2", group=rules), status=on(f"n{n}"))
+        for n in range(2)
+    ]
     late = a_workload("g2", cpu="4", group=rules)
     machines = [a_node("n0", cpu=3000), a_node("n1", cpu=2000), a_node("n2", cpu=2000)]
     report = simulated(machines, [*gang, late, a_workload("high", cpu="3", priority=9)])
     assert report.placements["default/high"] == "n0"
-    assert {name: each.node for name, each in report.displaced.items()} == {"default/g0": "n0", "default/g1": "n1"}
+    assert {name: each.node for name, each in report.displaced.items()} == {
+        "default/g0": "n0",
+        "default/g1": "n1",
+    }
     assert sorted(report.placements[f"default/g{n}"] for n in range(2)) == ["n1", "n2"]
     assert [each.names for each in report.unplaced] == [("default/g2",)]
 
@@ -302,7 +376,9 @@ def on(node):
 )
 def test_a_gang_whose_members_need_one_another_is_seated_together(needs, placed):
     gang = [
-        a_workload(name, labels={"app": name}, constraints=near(other), group={"name": "g", "minMember": len(needs)})
+        a_workload(
+            name, labels={"app": name}, constraints=near(other), group={"name": "g", "minMember": len(needs)}
+        )
         for name, other in needs.items()
     ]
     report = simulated([a_node("n1", cpu=1000), a_node("n2", cpu=3000)], gang, "resource-efficiency")
@@ -321,12 +397,17 @@ def test_a_circle_that_fits_nowhere_says_so():
 
 def test_what_lasts_is_told_before_room():
     nodes = [a_node("n1", cpu=100), a_node("n2", cpu=100), a_node("n3", unschedulable=True)]
-    assert reasons(simulated(nodes, [a_workload("a")])) == {"default/a": "0 of 3 nodes: 1 cordoned; 2 without 1 cpu free"}
+    assert reasons(simulated(nodes, [a_workload("a")])) == {
+        "default/a": "0 of 3 nodes: 1 cordoned; 2 without 1 cpu free"
+    }
 
 
 def test_a_node_of_another_model_is_told_before_a_busy_one():
     nodes = [with_gpus("n1"), with_gpus("n2"), a_node("n3")]
-    workloads = [a_workload(f"w{number}", requests={"gpu": 1}, constraints={"gpuModels": ["t4"]}) for number in range(3)]
+    workloads = [
+        a_workload(f"w{number}", requests={"gpu": 1}, constraints={"gpuModels": ["t4"]})
+        for number in range(3)
+    ]
     (reason,) = reasons(simulated(nodes, workloads)).values()
     assert reason == "0 of 3 nodes: 1 without a GPU of model t4; 2 without 1 gpu free"
 
@@ -346,7 +427,11 @@ def test_no_room_is_an_answer(nodes):
 @pytest.mark.parametrize(
     ("workloads", "placed"),
     [
-        pytest.param([a_workload("a", labels={"app": "a"}, constraints=near("b"))], [], id="near something that is not there"),
+        pytest.param(
+            [a_workload("a", labels={"app": "a"}, constraints=near("b"))],
+            [],
+            id="near something that is not there",
+        ),
         pytest.param(
             [
                 a_workload("a", labels={"app": "a"}, constraints=near("b")),
@@ -364,19 +449,31 @@ def test_no_room_is_an_answer(nodes):
             id="each near the other, and one is there",
         ),
         pytest.param(
-            [a_workload("a", labels={"app": "a"}, constraints=near("a", "planet"))], [], id="near over a topology key that no node has"
+            [a_workload("a", labels={"app": "a"}, constraints=near("a", "planet"))],
+            [],
+            id="near over a topology key that no node has",
         ),
         pytest.param(
             [
                 a_workload(
-                    "a", labels={"app": "a"}, constraints={"spread": [{"topologyKey": "planet", "selector": {"matchLabels": {"app": "a"}}}]}
+                    "a",
+                    labels={"app": "a"},
+                    constraints={
+                        "spread": [{"topologyKey": "planet", "selector": {"matchLabels": {"app": "a"}}}]
+                    },
                 )
             ],
             [],
             id="spread over a topology key that no node has",
         ),
-        pytest.param([a_workload("a", constraints={"nodeSelector": {"disk": "ssd"}})], [], id="a label that no node has"),
-        pytest.param([a_workload("a", requests={"example.com/fpga": 1})], [], id="a resource that no node has"),
+        pytest.param(
+            [a_workload("a", constraints={"nodeSelector": {"disk": "ssd"}})],
+            [],
+            id="a label that no node has",
+        ),
+        pytest.param(
+            [a_workload("a", requests={"example.com/fpga": 1})], [], id="a resource that no node has"
+        ),
         pytest.param([a_workload("a", cpu="900k")], [], id="more than any node has"),
     ],
 )
@@ -393,15 +490,31 @@ def test_what_cannot_be_met_is_refused_with_a_reason_never_placed_wrongly(worklo
 @pytest.mark.parametrize(
     ("node", "problem"),
     [
-        pytest.param(a_node("n", cpu=-1), "status.capacity.cpu: must be from 0 to 2^53, got -1", id="room below nothing"),
-        pytest.param(a_node("n", memory=1 << 61), "status.capacity.memory: must be from 0 to 2^53", id="room beyond measure"),
         pytest.param(
-            a_node("n", status={"reserved": {"cpu": -5}}), "status.reserved.cpu: must be from 0 to 2^53, got -5", id="less reserved"
+            a_node("n", cpu=-1),
+            "status.capacity.cpu: must be from 0 to 2^53, got -1",
+            id="room below nothing",
         ),
         pytest.param(
-            a_node("n", labels={"lattice.dev/price-per-hour": "cheap"}), 'must be dollars an hour such as 0.192, got "cheap"', id="no price"
+            a_node("n", memory=1 << 61),
+            "status.capacity.memory: must be from 0 to 2^53",
+            id="room beyond measure",
         ),
-        pytest.param(a_node("n", labels={"lattice.dev/price-per-hour": "NaN"}), 'got "NaN"', id="a price that is not a number"),
+        pytest.param(
+            a_node("n", status={"reserved": {"cpu": -5}}),
+            "status.reserved.cpu: must be from 0 to 2^53, got -5",
+            id="less reserved",
+        ),
+        pytest.param(
+            a_node("n", labels={"lattice.dev/price-per-hour": "cheap"}),
+            'must be dollars an hour such as 0.192, got "cheap"',
+            id="no price",
+        ),
+        pytest.param(
+            a_node("n", labels={"lattice.dev/price-per-hour": "NaN"}),
+            'got "NaN"',
+            id="a price that is not a number",
+        ),
         pytest.param(a_node("n"), "", id="an ordinary node"),
     ],
 )
@@ -429,10 +542,14 @@ def test_the_order_of_the_nodes_does_not_matter_and_the_seed_does():
 def test_equal_ones_together_go_where_one_at_a_time_would():
     nodes = [a_node(f"n{i}", cpu=1000 + 700 * i) for i in range(7)]
     together = simulated(nodes, [a_workload(f"w{i}", cpu="300m") for i in range(60)])
-    labelled = [a_workload(f"w{i}", cpu="300m", labels={"number": str(i)}) for i in range(60)]  # no two have one shape
+    labelled = [
+        a_workload(f"w{i}", cpu="300m", labels={"number": str(i)}) for i in range(60)
+    ]  # no two have one shape
     alone = simulated(nodes, labelled)
     assert together.placements == alone.placements
-    assert [len(each.names) for each in together.unplaced] == ([60 - len(alone.placements)] if alone.unplaced else [])
+    assert [len(each.names) for each in together.unplaced] == (
+        [60 - len(alone.placements)] if alone.unplaced else []
+    )
 
 
 def test_explaining_one_lists_every_node():
@@ -460,7 +577,9 @@ def test_only_what_is_decided_can_be_explained(name, problem):
 
 def test_progress_and_time_are_told():
     told, ticks = [], iter(range(10))
-    report = simulated([a_node("n1")], [a_workload("a"), a_workload("b")], tell=told.append, clock=lambda: float(next(ticks)))
+    report = simulated(
+        [a_node("n1")], [a_workload("a"), a_workload("b")], tell=told.append, clock=lambda: float(next(ticks))
+    )
     assert told[-1] == 2
     assert report.seconds == 1.0
 
@@ -468,13 +587,17 @@ def test_progress_and_time_are_told():
 @pytest.mark.parametrize(
     ("containers", "asked"),
     [
-        pytest.param([{"requests": {"cpu": "2"}}, {"requests": {"cpu": "1"}}], 3000, id="all of them state requests"),
+        pytest.param(
+            [{"requests": {"cpu": "2"}}, {"requests": {"cpu": "1"}}], 3000, id="all of them state requests"
+        ),
         pytest.param([{"requests": {"cpu": "2"}}, {}], 2000, id="one of them does"),
         pytest.param([{"limits": {"cpu": "2"}}, {}], 500, id="none does"),
     ],
 )
 def test_requests_of_containers_win_over_those_of_the_workload(containers, asked):
     value = msgspec.to_builtins(a_workload("a", cpu="500m"))
-    value["spec"]["containers"] = {f"c{number}": {"command": ["run"], "resources": each} for number, each in enumerate(containers)}
+    value["spec"]["containers"] = {
+        f"c{number}": {"command": ["run"], "resources": each} for number, each in enumerate(containers)
+    }
     report = simulated([a_node("n1")], [msgspec.convert(value, LatticeWorkload)])
     assert next(each.after for each in report.usage if each.resource == "cpu") == asked

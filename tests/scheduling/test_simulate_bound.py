@@ -7,13 +7,17 @@ from lattice.errors import NotFound
 
 
 def test_the_bound_are_on_their_nodes_from_the_start():
-    report = simulated([a_node("n1", cpu=1000), a_node("n2", cpu=1000)], [a_workload("new"), a_workload("old", on="n1")])
+    report = simulated(
+        [a_node("n1", cpu=1000), a_node("n2", cpu=1000)], [a_workload("new"), a_workload("old", on="n1")]
+    )
     assert (report.placements, report.bound) == ({"default/new": "n2"}, 1)
     assert next(each.before for each in report.usage if each.resource == "cpu") == 1000
 
 
 def test_the_bound_may_already_be_too_many():
-    report = simulated([a_node("n1", cpu=1000)], [a_workload("a", on="n1"), a_workload("b", on="n1"), a_workload("c")])
+    report = simulated(
+        [a_node("n1", cpu=1000)], [a_workload("a", on="n1"), a_workload("b", on="n1"), a_workload("c")]
+    )
     assert report.bound == 2
     assert "without 1 cpu free" in reasons(report)["default/c"]
 
@@ -45,7 +49,10 @@ def test_bound_ones_that_cannot_even_be_counted_are_left_out_and_told():
 
 def test_bound_gpu_shares_are_seated_largest_first():
     shares = ["300m", "400m", "700m", "600m"]
-    bound = [a_workload(f"w{number}", cpu="100m", requests={"gpu": share}, on="n1") for number, share in enumerate(shares)]
+    bound = [
+        a_workload(f"w{number}", cpu="100m", requests={"gpu": share}, on="n1")
+        for number, share in enumerate(shares)
+    ]
     report = simulated([with_gpus("n1", 2)], bound)
     assert (odd(report), report.bound) == ([], 4)
 
@@ -56,7 +63,10 @@ def test_what_the_bound_take_too_much_is_told_once_for_each_node():
     (told,) = odd(report)
     over, *consequences = told.split("; ")
     assert over == "node n1 workloads bound to it take more than it has: 6 of 4 cpu, 40Gi of 32Gi memory"
-    assert consequences == ["too little cpu slows them down", "too little memory ends some, in this order: default/w0, default/w1"]
+    assert consequences == [
+        "too little cpu slows them down",
+        "too little memory ends some, in this order: default/w0, default/w1",
+    ]
 
 
 def test_on_an_overfull_node_best_effort_and_low_priority_go_first():
@@ -68,11 +78,18 @@ def test_on_an_overfull_node_best_effort_and_low_priority_go_first():
         a_workload("cpu-only", memory="0", on="n1"),
     ]
     report = simulated([a_node("n1", cpu=9000)], bound)
-    assert odd(report)[0].endswith("; too little memory ends some, in this order: default/burstable, default/important, default/guaranteed")
+    assert odd(report)[0].endswith(
+        "; too little memory ends some, in this order: default/burstable, default/important, default/guaranteed"
+    )
 
 
 def test_slots_and_ports_end_nobody():
-    told = odd(simulated([a_node("n1", status={"allocatable": {"cpu": 4000, "memory": 32 * GIB, "workloads": 1}})], two_on("n1")))
+    told = odd(
+        simulated(
+            [a_node("n1", status={"allocatable": {"cpu": 4000, "memory": 32 * GIB, "workloads": 1}})],
+            two_on("n1"),
+        )
+    )
     assert told == ["node n1 workloads bound to it take more than it has: 2 of 1 workloads"]
 
 
@@ -94,5 +111,7 @@ def two_on(node):
 )
 def test_who_must_leave_a_tainted_node_is_told(tolerations, when):
     node = a_node("n1", taints=[{"key": "broken", "effect": "NoExecute"}])
-    told = odd(simulated([node, a_node("n2")], [a_workload("a", on="n1", constraints={"tolerations": tolerations})]))
+    told = odd(
+        simulated([node, a_node("n2")], [a_workload("a", on="n1", constraints={"tolerations": tolerations})])
+    )
     assert told == ([f"workload default/a must leave node n1 {when}"] if when else [])

@@ -5,7 +5,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from build import a_node, a_spread, a_taint, a_toleration, a_workload, ask, near, node_term, nodes, place, requirement, ruled_out
+from build import (
+    a_node,
+    a_spread,
+    a_taint,
+    a_toleration,
+    a_workload,
+    ask,
+    near,
+    node_term,
+    nodes,
+    place,
+    requirement,
+    ruled_out,
+)
 
 from lattice.engine.decide import decide
 from lattice.engine.explain import counts, sentence, why_not
@@ -29,14 +42,28 @@ def refused(demands: Demands, *facts: Any) -> str:
     ("demands", "unfit", "fit", "why"),
     [
         pytest.param({}, {"ready": False}, {}, "not ready", id="Ready"),
-        pytest.param({"cluster": "c"}, {"cluster": "d"}, {"cluster": "c"}, "outside cluster c", id="InCluster"),
-        pytest.param({}, {"labels": {RESERVE_LABEL: "dc"}}, {}, "reserved for certain services", id="Kept"),
-        pytest.param({"node_selector": {"a": "1"}}, {}, {"labels": {"a": "1"}}, "without label a=1", id="NodeSelector"),
         pytest.param(
-            {"node_terms": (node_term(requirement("a", "Exists")),)}, {}, {"labels": {"a": "x"}}, "without labels a", id="NodeAffinity"
+            {"cluster": "c"}, {"cluster": "d"}, {"cluster": "c"}, "outside cluster c", id="InCluster"
+        ),
+        pytest.param({}, {"labels": {RESERVE_LABEL: "dc"}}, {}, "reserved for certain services", id="Kept"),
+        pytest.param(
+            {"node_selector": {"a": "1"}}, {}, {"labels": {"a": "1"}}, "without label a=1", id="NodeSelector"
+        ),
+        pytest.param(
+            {"node_terms": (node_term(requirement("a", "Exists")),)},
+            {},
+            {"labels": {"a": "x"}},
+            "without labels a",
+            id="NodeAffinity",
         ),
         pytest.param({}, {"taints": (a_taint("t"),)}, {}, "with untolerated taint t:NoSchedule", id="Taints"),
-        pytest.param({"runtime": "container"}, {"runtimes": frozenset({"process"})}, {}, "without a container runtime", id="Runtime"),
+        pytest.param(
+            {"runtime": "container"},
+            {"runtimes": frozenset({"process"})},
+            {},
+            "without a container runtime",
+            id="Runtime",
+        ),
         pytest.param(
             {"image": MachineImage(pattern="os-*", min_version="2.0")},
             {"image": "os-1.9"},
@@ -44,32 +71,53 @@ def refused(demands: Demands, *facts: Any) -> str:
             "with a machine image below version 2.0",
             id="MachineImage",
         ),
-        pytest.param({"licences": ("pro",)}, {}, {"licences": frozenset({"pro"})}, "without licence pro", id="Licence"),
         pytest.param(
-            {"volumes": (Volume(name="v", zone="z"),)}, {"zone": "y"}, {"zone": "z"}, "outside zone z of volume v", id="VolumeZone"
+            {"licences": ("pro",)}, {}, {"licences": frozenset({"pro"})}, "without licence pro", id="Licence"
         ),
-        pytest.param({"requests": {"cpu": 2}}, {"room": {"cpu": 1}}, {"room": {"cpu": 2}}, "without 2 cpu free", id="Fit"),
+        pytest.param(
+            {"volumes": (Volume(name="v", zone="z"),)},
+            {"zone": "y"},
+            {"zone": "z"},
+            "outside zone z of volume v",
+            id="VolumeZone",
+        ),
+        pytest.param(
+            {"requests": {"cpu": 2}},
+            {"room": {"cpu": 1}},
+            {"room": {"cpu": 2}},
+            "without 2 cpu free",
+            id="Fit",
+        ),
         pytest.param({"gpu": 1}, {}, {"gpus": ("a100",)}, "without a GPU", id="Gpu"),
     ],
 )
 def test_every_filter_is_asked(demands: Any, unfit: Any, fit: Any, why: str) -> None:
     wanted = a_workload(**demands)
-    assert refused(wanted, a_node("no", **unfit), a_node("yes", **fit)) == f"yes: best of 1 that fit, of 2 nodes (1 {why})"
+    assert (
+        refused(wanted, a_node("no", **unfit), a_node("yes", **fit))
+        == f"yes: best of 1 that fit, of 2 nodes (1 {why})"
+    )
 
 
 def test_all_nodes_are_looked_at() -> None:
-    assert refused(a_workload({"cpu": 3}), *(a_node(f"n{cpu}", {"cpu": cpu}) for cpu in (1, 2, 3))).startswith(
-        "n3: best of 1 that fit, of 3"
-    )
+    assert refused(
+        a_workload({"cpu": 3}), *(a_node(f"n{cpu}", {"cpu": cpu}) for cpu in (1, 2, 3))
+    ).startswith("n3: best of 1 that fit, of 3")
 
 
 def test_those_that_fit_and_those_that_do_not_are_counted() -> None:
     small = {"cpu": 1}
-    well, unwell = [a_node("a"), a_node("b"), a_node("c", small), a_node("d", small)], [a_node("e", ready=False)]
+    well, unwell = (
+        [a_node("a"), a_node("b"), a_node("c", small), a_node("d", small)],
+        [a_node("e", ready=False)],
+    )
     table = nodes(*well, *unwell, a_node("f", small, ready=False))
     decision = decide(ask(table, a_workload({"cpu": 2})), table, EVERYTHING)
     assert "best of 2 that fit, of 6 nodes" in sentence(decision)
-    assert [(reason.summary(), count) for reason, count in counts(decision)] == [("not ready", 2), ("without 2 cpu free", 2)]
+    assert [(reason.summary(), count) for reason, count in counts(decision)] == [
+        ("not ready", 2),
+        ("without 2 cpu free", 2),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +133,11 @@ def test_those_that_fit_and_those_that_do_not_are_counted() -> None:
 )
 def test_node_affinity(operator: str, values: tuple[str, ...], left: list[str]) -> None:
     table = nodes(a_node("one", labels={"size": "1"}), a_node("three", labels={"size": "3"}), a_node("none"))
-    out = ruled_out(FILTERS["NodeAffinity"], table, a_workload(node_terms=(node_term(requirement("size", operator, *values)),)))
+    out = ruled_out(
+        FILTERS["NodeAffinity"],
+        table,
+        a_workload(node_terms=(node_term(requirement("size", operator, *values)),)),
+    )
     assert sorted(set(table.row_of) - set(out)) == sorted(left)
 
 
@@ -166,12 +218,19 @@ def test_anybody_can_write_a_filter(scope: str) -> None:
 def test_workload_affinity(term: Any, left: list[str]) -> None:
     table = nodes(a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"), a_node("d"))
     place(table, a_workload(labels=WEB), "a")
-    assert sorted(set(table.row_of) - set(ruled_out(FILTERS["WorkloadAffinity"], table, a_workload(near=(term,))))) == left
+    assert (
+        sorted(
+            set(table.row_of) - set(ruled_out(FILTERS["WorkloadAffinity"], table, a_workload(near=(term,))))
+        )
+        == left
+    )
 
 
 def test_the_first_of_a_group_may_start_wherever_the_topology_key_is() -> None:
     table = nodes(a_node("a", zone="x"), a_node("b"))
-    assert set(ruled_out(FILTERS["WorkloadAffinity"], table, a_workload(labels=WEB, near=(near("zone", **WEB),)))) == {"b"}
+    assert set(
+        ruled_out(FILTERS["WorkloadAffinity"], table, a_workload(labels=WEB, near=(near("zone", **WEB),)))
+    ) == {"b"}
 
 
 @pytest.mark.parametrize(
@@ -214,9 +273,9 @@ def test_a_zone_whose_nodes_are_not_ready_is_not_the_emptiest() -> None:
 
 def test_a_topology_key_that_no_node_has_is_said_to_be_unknown() -> None:
     table = nodes(a_node("a"))
-    assert ruled_out(FILTERS["TopologySpread"], table, a_workload(service="s", spread=(a_spread("planet"),))) == {
-        "a": ["without topology key planet, which no node has"]
-    }
+    assert ruled_out(
+        FILTERS["TopologySpread"], table, a_workload(service="s", spread=(a_spread("planet"),))
+    ) == {"a": ["without topology key planet, which no node has"]}
 
 
 @pytest.mark.parametrize(
@@ -228,8 +287,17 @@ def test_a_topology_key_that_no_node_has_is_said_to_be_unknown() -> None:
     ],
 )
 def test_volume_zone(volume: Volume, left: list[str]) -> None:
-    table = nodes(a_node("a", zone="x", region="r"), a_node("b", zone="y", region="r"), a_node("c", zone="z", region="q"))
-    assert sorted(set(table.row_of) - set(ruled_out(FILTERS["VolumeZone"], table, a_workload(volumes=(volume,))))) == left
+    table = nodes(
+        a_node("a", zone="x", region="r"),
+        a_node("b", zone="y", region="r"),
+        a_node("c", zone="z", region="q"),
+    )
+    assert (
+        sorted(
+            set(table.row_of) - set(ruled_out(FILTERS["VolumeZone"], table, a_workload(volumes=(volume,))))
+        )
+        == left
+    )
 
 
 def test_a_port_in_use_rules_a_node_out() -> None:

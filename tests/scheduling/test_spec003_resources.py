@@ -22,16 +22,27 @@ Quantities = Mapping[str, Any]
 
 def a_node(capacity: Quantities, **status: Any) -> LatticeNode:
     """Ready, unless `status` says otherwise."""
-    told = {"capacity": {"cpu": 8000, "memory": 8 * GIB, **capacity}, "conditions": [{"type": "Ready", "status": "True"}], **status}
+    told = {
+        "capacity": {"cpu": 8000, "memory": 8 * GIB, **capacity},
+        "conditions": [{"type": "Ready", "status": "True"}],
+        **status,
+    }
     value = {"metadata": {"name": "n"}, "status": told}
-    return msgspec.convert({"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNode", **value}, LatticeNode)
+    return msgspec.convert(
+        {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNode", **value}, LatticeNode
+    )
 
 
 def a_workload(*containers: tuple[Quantities, Quantities], **spec: Any) -> LatticeWorkload:
     """(requests, limits) of each container."""
-    made = {f"c{n}": {"command": ["run"], "resources": {"requests": r, "limits": m}} for n, (r, m) in enumerate(containers)}
+    made = {
+        f"c{n}": {"command": ["run"], "resources": {"requests": r, "limits": m}}
+        for n, (r, m) in enumerate(containers)
+    }
     value = {"metadata": {"name": "w"}, "spec": {"containers": made, **spec}}
-    return msgspec.convert({"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeWorkload", **value}, LatticeWorkload)
+    return msgspec.convert(
+        {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeWorkload", **value}, LatticeWorkload
+    )
 
 
 def decided(node: LatticeNode, workload: LatticeWorkload) -> Decision:
@@ -43,15 +54,40 @@ def decided(node: LatticeNode, workload: LatticeWorkload) -> Decision:
 @pytest.mark.parametrize(
     ("resource", "capacity", "fitting", "more", "why"),
     [
-        pytest.param("cpu", 1500, "1500m", "1501m", "without 1501m cpu free", id="cpu in thousandths of a core"),
+        pytest.param(
+            "cpu", 1500, "1500m", "1501m", "without 1501m cpu free", id="cpu in thousandths of a core"
+        ),
         pytest.param("memory", 4 * GIB, "4Gi", "5Gi", "without 5Gi memory free", id="memory in bytes"),
         pytest.param("disk", 4 * GIB, "4Gi", "5Gi", "without 5Gi disk free", id="disk in bytes"),
-        pytest.param("ephemeral-storage", GIB, "1Gi", "2Gi", "without 2Gi ephemeral-storage free", id="ephemeral storage in bytes"),
-        pytest.param("hugepages-2Mi", 4 << 20, "4Mi", "6Mi", "without 6Mi hugepages-2Mi free", id="hugepages of any size in bytes"),
-        pytest.param("example.com/fpga", 2, 2, 3, "without 3 example.com/fpga free", id="an extended resource such as FPGAs by its count"),
+        pytest.param(
+            "ephemeral-storage",
+            GIB,
+            "1Gi",
+            "2Gi",
+            "without 2Gi ephemeral-storage free",
+            id="ephemeral storage in bytes",
+        ),
+        pytest.param(
+            "hugepages-2Mi",
+            4 << 20,
+            "4Mi",
+            "6Mi",
+            "without 6Mi hugepages-2Mi free",
+            id="hugepages of any size in bytes",
+        ),
+        pytest.param(
+            "example.com/fpga",
+            2,
+            2,
+            3,
+            "without 3 example.com/fpga free",
+            id="an extended resource such as FPGAs by its count",
+        ),
     ],
 )
-def test_a_node_has_as_much_as_it_says_and_no_more(resource: str, capacity: int, fitting: Any, more: Any, why: str) -> None:
+def test_a_node_has_as_much_as_it_says_and_no_more(
+    resource: str, capacity: int, fitting: Any, more: Any, why: str
+) -> None:
     node = a_node({resource: capacity})
     assert decided(node, a_workload(({resource: fitting}, {}))).fits
     assert sentence(decided(node, a_workload(({resource: more}, {})))) == f"0 of 1 node: 1 {why}"
@@ -83,7 +119,10 @@ def test_gpus_are_counted_one_by_one(gpu: Any, models: list[str], why: str) -> N
 )
 def test_gpus_fpgas_and_whatever_is_named_are_counted(resource: str, models: list[str], why: str) -> None:
     node = a_node({"fpga": 2, "example.com/quantum": 2}, gpus=[{"model": "t4"}] * 2)
-    told = [sentence(decided(node, a_workload(({resource: count}, {}), constraints={"gpuModels": models}))) for count in (2, 3)]
+    told = [
+        sentence(decided(node, a_workload(({resource: count}, {}), constraints={"gpuModels": models})))
+        for count in (2, 3)
+    ]
     assert told == ["n: best of 1 that fit, of 1 node", f"0 of 1 node: 1 {why}"]
 
 
@@ -104,8 +143,16 @@ def test_a_container_states_request_and_limit(requests: Quantities, limits: Quan
     [
         pytest.param({"reserved": {"cpu": 500}}, 7500, id="capacity less what is reserved"),
         pytest.param({"reserved": {"cpu": 9000}}, 0, id="never below nothing"),
-        pytest.param({"reserved": {"cpu": 500}, "allocatable": {"cpu": 6000}}, 6000, id="what the node itself says, if it is less"),
-        pytest.param({"reserved": {"cpu": 500}, "allocatable": {"cpu": 8000}}, 7500, id="never more than capacity less what is reserved"),
+        pytest.param(
+            {"reserved": {"cpu": 500}, "allocatable": {"cpu": 6000}},
+            6000,
+            id="what the node itself says, if it is less",
+        ),
+        pytest.param(
+            {"reserved": {"cpu": 500}, "allocatable": {"cpu": 8000}},
+            7500,
+            id="never more than capacity less what is reserved",
+        ),
     ],
 )
 def test_allocatable(status: Quantities, left: int) -> None:
@@ -125,8 +172,14 @@ BOTH = {"cpu": 1, "memory": "1Gi"}
         pytest.param([(BOTH, BOTH)], Qos.Guaranteed, id="requests equal limits"),
         pytest.param([(BOTH, BOTH), ({}, {})], Qos.Burstable, id="one container of two asks for nothing"),
         pytest.param([(BOTH, {**BOTH, "cpu": 2})], Qos.Burstable, id="a limit above its request"),
-        pytest.param([({**BOTH, "x.io/fpga": 1}, BOTH)], Qos.Burstable, id="an extended resource without its limit"),
-        pytest.param([({**BOTH, "x.io/fpga": 1}, {**BOTH, "x.io/fpga": 1})], Qos.Guaranteed, id="an extended resource at its limit"),
+        pytest.param(
+            [({**BOTH, "x.io/fpga": 1}, BOTH)], Qos.Burstable, id="an extended resource without its limit"
+        ),
+        pytest.param(
+            [({**BOTH, "x.io/fpga": 1}, {**BOTH, "x.io/fpga": 1})],
+            Qos.Guaranteed,
+            id="an extended resource at its limit",
+        ),
         pytest.param([({}, {})], Qos.BestEffort, id="nothing is asked for"),
         pytest.param([({}, {"cpu": 1})], Qos.Burstable, id="a limit alone"),
     ],
@@ -136,7 +189,12 @@ def test_qos(containers: list[tuple[Quantities, Quantities]], qos: Qos) -> None:
 
 
 def test_best_effort_goes_first_and_guaranteed_last() -> None:
-    workloads = [("g", Qos.Guaranteed, 0), ("e", Qos.BestEffort, 9), ("b", Qos.Burstable, 1), ("a", Qos.Burstable, 0)]
+    workloads = [
+        ("g", Qos.Guaranteed, 0),
+        ("e", Qos.BestEffort, 9),
+        ("b", Qos.Burstable, 1),
+        ("a", Qos.Burstable, 0),
+    ]
     assert eviction_order(workloads) == ["e", "a", "b", "g"]
 
 
@@ -165,7 +223,9 @@ def test_utilisation(used: dict[str, int], share: float) -> None:
 
 
 def test_a_workload_asks_for_what_its_containers_ask_for_together() -> None:
-    workload = a_workload(({"cpu": 1, "x.io/fpga": 1}, {"cpu": 2}), ({"cpu": "500m"}, {"cpu": 1, "memory": "1Gi"}))
+    workload = a_workload(
+        ({"cpu": 1, "x.io/fpga": 1}, {"cpu": 2}), ({"cpu": "500m"}, {"cpu": 1, "memory": "1Gi"})
+    )
     assert workload.spec.request_amounts == {"cpu": 1500, "x.io/fpga": 1}
     assert decided(a_node({"cpu": 1500, "x.io/fpga": 1}), workload).fits
     assert not decided(a_node({"cpu": 1499, "x.io/fpga": 1}), workload).fits
@@ -177,7 +237,8 @@ def test_a_limit_that_one_container_lacks_is_none_for_the_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resource", "compressible"), [("cpu", True), ("ephemeral-storage", True), ("memory", False), ("disk", False), ("x.io/fpga", False)]
+    ("resource", "compressible"),
+    [("cpu", True), ("ephemeral-storage", True), ("memory", False), ("disk", False), ("x.io/fpga", False)],
 )
 def test_too_little_of_what_is_compressible_only_slows_down(resource: str, compressible: bool) -> None:
     assert is_compressible(resource) is compressible
@@ -188,13 +249,17 @@ def test_ephemeral_storage_and_hugepages_are_asked_for_together() -> None:
     both = {"ephemeral-storage": GIB, "hugepages-2Mi": 4 << 20}
     assert decided(a_node(both), wanted).fits
     for missing in both:
-        assert not decided(a_node({name: amount for name, amount in both.items() if name != missing}), wanted).fits
+        assert not decided(
+            a_node({name: amount for name, amount in both.items() if name != missing}), wanted
+        ).fits
 
 
 @pytest.mark.parametrize(
     ("requests", "limits", "problem"),
     [
-        pytest.param({"cpu": 2}, {"cpu": 1}, "must be at most the limit (1), got 2", id="a request above its limit"),
+        pytest.param(
+            {"cpu": 2}, {"cpu": 1}, "must be at most the limit (1), got 2", id="a request above its limit"
+        ),
         pytest.param({"cpu": 1}, {"cpu": "1000m"}, "", id="just the limit"),
         pytest.param({"cpu": -1}, {}, "must be 0 or more", id="below nothing"),
         pytest.param({"x.io/fpga": "1.5"}, {}, "must be a whole number", id="half of what cannot be shared"),
@@ -223,9 +288,15 @@ def test_requests_are_bounded_by_limits(requests: Quantities, limits: Quantities
             id="it asks for more than its containers may use",
         ),
         pytest.param([({"cpu": 2}, {})], {"limits": {"cpu": 2}}, "", "", id="just the limit"),
-        pytest.param([({"cpu": 2}, {}), ({}, {"cpu": 1})], {}, "", "", id="a limit that one container lacks is none"),
         pytest.param(
-            [({"cpu": 2}, {"cpu": 3})], {"requests": {"cpu": 1}, "limits": {"cpu": 1}}, "", "", id="what does not count is not compared"
+            [({"cpu": 2}, {}), ({}, {"cpu": 1})], {}, "", "", id="a limit that one container lacks is none"
+        ),
+        pytest.param(
+            [({"cpu": 2}, {"cpu": 3})],
+            {"requests": {"cpu": 1}, "limits": {"cpu": 1}},
+            "",
+            "",
+            id="what does not count is not compared",
         ),
     ],
 )

@@ -29,7 +29,9 @@ def test_round_robin_without_scores_deals_workloads_out_in_turn() -> None:
 
 def test_without_nodes_everybody_is_told_that_there_are_none() -> None:
     table = nodes()
-    cycle = compose(ProfileSpec("simple", {}), table, dice(1)).cycle([[ask(table, "a"), ask(table, "b")]], 0.0)
+    cycle = compose(ProfileSpec("simple", {}), table, dice(1)).cycle(
+        [[ask(table, "a"), ask(table, "b")]], 0.0
+    )
     assert [each.why for each in cycle.unplaced] == ["0 of 0 nodes: there are none"] * 2
 
 
@@ -43,7 +45,9 @@ class TakesTheSecond(Selector):
 
 def test_the_selector_can_be_exchanged() -> None:
     table = nodes(1000, 4000)
-    cycle = CompositeScheduler(packing(), Reservations(table), TakesTheSecond()).cycle([[ask(table, "a", 500)]], 0.0)
+    cycle = CompositeScheduler(packing(), Reservations(table), TakesTheSecond()).cycle(
+        [[ask(table, "a", 500)]], 0.0
+    )
     assert [(each.node, each.score) for each in cycle.placed] == [("n1", 50.0)]
 
 
@@ -52,13 +56,19 @@ def test_the_filters_of_the_profile_rule_out() -> None:
     far = a_workload(labels={"app": "web"}, far=(near("zone", app="web"),))
     asks = [table.asked(f"default/w{number}", far) for number in range(3)]
     cycle = CompositeScheduler(compile_preset(), Reservations(table)).cycle([asks], 0.0)
-    assert len({table.codes("zone")[table.row_of[each.node]] for each in cycle.placed}) == len(cycle.placed) == 2
+    assert (
+        len({table.codes("zone")[table.row_of[each.node]] for each in cycle.placed}) == len(cycle.placed) == 2
+    )
     assert cycle.unplaced[0].why == "0 of 3 nodes: 3 with a workload app=web in the same zone"
 
 
 def test_the_scores_of_the_profile_decide() -> None:
-    table = table_of(a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"), a_node("d", zone="y"))
-    asks = [table.asked(f"default/w{number}", a_workload({"cpu": "100m"}, service="s")) for number in range(4)]
+    table = table_of(
+        a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"), a_node("d", zone="y")
+    )
+    asks = [
+        table.asked(f"default/w{number}", a_workload({"cpu": "100m"}, service="s")) for number in range(4)
+    ]
     cycle = CompositeScheduler(compile_preset("high-availability"), Reservations(table)).cycle([asks], 0.0)
     assert sorted(each.node for each in cycle.placed) == ["a", "b", "c", "d"]
 
@@ -88,7 +98,9 @@ def test_what_is_placed_is_bound() -> None:
     one = CompositeScheduler(packing(), reservations, binder=binder)
     events = asyncio.run(one.bind(one.cycle([[ask(table, "a", 100)]], 5.0)))
     assert told == events
-    assert [(event.workload, event.node, event.outcome, event.at) for event in events] == [("default/a", "n0", "bound", 5.0)]
+    assert [(event.workload, event.node, event.outcome, event.at) for event in events] == [
+        ("default/a", "n0", "bound", 5.0)
+    ]
 
 
 def test_our_own_write_on_top_of_unknown_ones_is_not_mistaken_for_knowing_them() -> None:
@@ -129,9 +141,13 @@ def test_equals_are_never_victims_even_if_fewer_would_do() -> None:
 def test_a_batch_keeps_its_order() -> None:
     table = nodes(1000)
     one = CompositeScheduler(packing(), Reservations(table))
-    cycle = one.cycle([[ask(table, "first", 700)], [ask(table, "second", 600)], [ask(table, "third", 300)]], 0.0)
+    cycle = one.cycle(
+        [[ask(table, "first", 700)], [ask(table, "second", 600)], [ask(table, "third", 300)]], 0.0
+    )
     assert [each.ask.name for each in cycle.placed] == ["default/first", "default/third"]
-    assert [(each.ask.name, each.why) for each in cycle.unplaced] == [("default/second", "0 of 1 node: 1 without 600m cpu free")]
+    assert [(each.ask.name, each.why) for each in cycle.unplaced] == [
+        ("default/second", "0 of 1 node: 1 without 600m cpu free")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from build import a_node, a_spread, a_taint, a_workload, ask, likes_nodes, likes_workloads, nodes, place, requirement, scores
+from build import (
+    a_node,
+    a_spread,
+    a_taint,
+    a_workload,
+    ask,
+    likes_nodes,
+    likes_workloads,
+    nodes,
+    place,
+    requirement,
+    scores,
+)
 
 from lattice.engine.decide import decide
 from lattice.engine.explain import ranked
@@ -50,7 +62,10 @@ def test_a_preset_decides_by_its_weights(preset: str, chosen: str) -> None:
 def test_weights(weights: dict[str, float], chosen: str) -> None:
     table = nodes(a_node("full"), a_node("empty"))
     place(table, a_workload({"cpu": 2}), "full")
-    assert decide(ask(table, a_workload({"cpu": 1})), table, compile_profile(ProfileSpec("mine", weights))).name == chosen
+    assert (
+        decide(ask(table, a_workload({"cpu": 1})), table, compile_profile(ProfileSpec("mine", weights))).name
+        == chosen
+    )
 
 
 def test_the_best_come_first_with_what_their_score_is_made_of() -> None:
@@ -58,14 +73,23 @@ def test_the_best_come_first_with_what_their_score_is_made_of() -> None:
     profile = compile_profile(ProfileSpec("mine", {"BinPacking": 3.0, "LeastTaken": 1.0}))
     found = ranked(decide(ask(table, a_workload({"cpu": 1})), table, profile))
     assert [(each.name, each.score) for each in found] == [("c", 50.0), ("b", 37.5), ("a", 31.25)]
-    assert [(part.plugin, part.score, part.weight) for part in found[1].parts] == [("BinPacking", 25.0, 3.0), ("LeastTaken", 75.0, 1.0)]
+    assert [(part.plugin, part.score, part.weight) for part in found[1].parts] == [
+        ("BinPacking", 25.0, 3.0),
+        ("LeastTaken", 75.0, 1.0),
+    ]
 
 
 def test_a_score_is_shown_as_the_weighted_mean_from_0_to_100() -> None:
     table = nodes(a_node("n", {"cpu": 4}))
-    decision = decide(ask(table, a_workload({"cpu": 3})), table, compile_profile(ProfileSpec("mine", {"BinPacking": 5.0, "Price": 3.0})))
+    decision = decide(
+        ask(table, a_workload({"cpu": 3})),
+        table,
+        compile_profile(ProfileSpec("mine", {"BinPacking": 5.0, "Price": 3.0})),
+    )
     assert score_of(decision, decision.chosen) == pytest.approx((5 * 75 + 3 * 100) / 8)
-    silent = decide(ask(table, a_workload({"cpu": 3})), table, compile_profile(ProfileSpec("mine", {"SoftSpread": 5.0})))
+    silent = decide(
+        ask(table, a_workload({"cpu": 3})), table, compile_profile(ProfileSpec("mine", {"SoftSpread": 5.0}))
+    )
     assert score_of(silent, silent.chosen) == 0
 
 
@@ -80,7 +104,9 @@ def test_a_score_is_shown_as_the_weighted_mean_from_0_to_100() -> None:
 def test_balance(used: Any, score: float) -> None:
     table = nodes(a_node("n", {"cpu": 4, "memory": "16Gi"}))
     place(table, a_workload(used), "n")
-    assert scores(SCORES["BalancedResources"], table, a_workload({"cpu": "1", "memory": "4Gi"})) == {"n": score}
+    assert scores(SCORES["BalancedResources"], table, a_workload({"cpu": "1", "memory": "4Gi"})) == {
+        "n": score
+    }
 
 
 def test_spreading_is_over_nodes_and_zones() -> None:
@@ -98,20 +124,36 @@ def test_packing_looks_at_what_is_asked_for() -> None:
 def test_liked_labels_count_by_their_weight() -> None:
     table = nodes(a_node("a", labels={"disk": "ssd"}), a_node("b", labels={"gen": "2"}), a_node("c"))
     wishes = (likes_nodes(3, requirement("disk", "In", "ssd")), likes_nodes(1, requirement("gen", "Gt", "1")))
-    assert scores(SCORES["PreferredNodes"], table, a_workload(node_preferences=wishes)) == {"a": 0.75, "b": 0.25, "c": 0.0}
+    assert scores(SCORES["PreferredNodes"], table, a_workload(node_preferences=wishes)) == {
+        "a": 0.75,
+        "b": 0.25,
+        "c": 0.0,
+    }
 
 
 @pytest.mark.parametrize(
     ("plugin", "wish", "expected"),
     [
-        pytest.param("PreferredWorkloads", "near_preferences", {"a": 0.6667, "b": 0.6667, "c": 0.0}, id="liked neighbours draw it"),
-        pytest.param("AntiPreferred", "far_preferences", {"a": 0.3333, "b": 0.3333, "c": 1.0}, id="disliked neighbours repel it"),
+        pytest.param(
+            "PreferredWorkloads",
+            "near_preferences",
+            {"a": 0.6667, "b": 0.6667, "c": 0.0},
+            id="liked neighbours draw it",
+        ),
+        pytest.param(
+            "AntiPreferred",
+            "far_preferences",
+            {"a": 0.3333, "b": 0.3333, "c": 1.0},
+            id="disliked neighbours repel it",
+        ),
     ],
 )
 def test_neighbours_are_liked_or_not(plugin: str, wish: str, expected: dict[str, float]) -> None:
     table = nodes(a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"))
     place(table, a_workload(labels=WEB), "a", "b")
-    assert scores(SCORES[plugin], table, a_workload(**{wish: (likes_workloads(10, "zone", **WEB),)})) == expected
+    assert (
+        scores(SCORES[plugin], table, a_workload(**{wish: (likes_workloads(10, "zone", **WEB),)})) == expected
+    )
 
 
 def test_a_soft_spread_prefers_domains_that_are_not_ahead() -> None:
@@ -122,7 +164,9 @@ def test_a_soft_spread_prefers_domains_that_are_not_ahead() -> None:
 
 
 def test_soft_taints_and_prices_only_move_the_score() -> None:
-    table = nodes(a_node("a", taints=(a_taint("t", "PreferNoSchedule"),), price=2), a_node("b", price=4), a_node("c"))
+    table = nodes(
+        a_node("a", taints=(a_taint("t", "PreferNoSchedule"),), price=2), a_node("b", price=4), a_node("c")
+    )
     assert scores(SCORES["TaintPreference"], table, a_workload()) == {"a": 0.5, "b": 1.0, "c": 1.0}
     assert scores(SCORES["Price"], table, a_workload()) == {"a": 0.5, "b": 0.0, "c": 1.0}
 

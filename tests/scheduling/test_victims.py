@@ -28,7 +28,10 @@ from lattice.scheduling.plugins.reasons import Because
 
 NEAR_DB = (WorkloadTerm(selector=LabelSelector(match_labels={"app": "db"}), topology_key="node"),)
 
-thorough = settings(many, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much])
+thorough = settings(
+    many,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
 
 
 # --- the slow and obvious way ---
@@ -50,7 +53,11 @@ class World:
                 if self.is_allowed(gone) and has_place(
                     facts, [e for e in left if e.row == row], self.there_in(row, left), self.new.demands
                 ):
-                    sums = (len(gone), sum(each.ask.priority for each in gone), sum(self.ages[each.ask.name] for each in gone))
+                    sums = (
+                        len(gone),
+                        sum(each.ask.priority for each in gone),
+                        sum(self.ages[each.ask.name] for each in gone),
+                    )
                     costs.append((*sums, rank[facts.name]))
         return min(costs, default=None)
 
@@ -72,15 +79,22 @@ class World:
         services = Counter(f"default/{each.ask.demands.service}" for each in gone)
         if any(services[service] > left for service, left in self.limits.items()):
             return False
-        return all(each.ask.priority < self.new.priority and (not self.new.group or each.ask.group != self.new.group) for each in gone)
+        return all(
+            each.ask.priority < self.new.priority and (not self.new.group or each.ask.group != self.new.group)
+            for each in gone
+        )
 
     def there_in(self, row: int, left: list[Placement]) -> list[Placement]:
-        return [each for each in left if self.facts[each.row].labels["zone"] == self.facts[row].labels["zone"]]
+        return [
+            each for each in left if self.facts[each.row].labels["zone"] == self.facts[row].labels["zone"]
+        ]
 
 
 def has_place(facts: NodeFacts, here: list[Placement], in_zone: list[Placement], wanted: Demands) -> bool:
     for resource, amount in wanted.requests:
-        if sum(dict(each.ask.demands.requests).get(resource, 0) for each in here) + amount > facts.totals.get(resource, 0):
+        if sum(dict(each.ask.demands.requests).get(resource, 0) for each in here) + amount > facts.totals.get(
+            resource, 0
+        ):
             return False
     if len(here) >= facts.totals["workloads"]:
         return False
@@ -105,7 +119,9 @@ def has_gpus(facts: NodeFacts, here: list[Placement], need: GpuNeed) -> bool:
         for number in each.gpus:
             free[number] -= each.ask.demands.gpu.milli if each.ask.demands.gpu else 0
     will_do = [not need.models or model in need.models for model, _ in facts.gpus]
-    return sum(usable and left >= need.milli for usable, left in zip(will_do, free, strict=True)) >= need.count
+    return (
+        sum(usable and left >= need.milli for usable, left in zip(will_do, free, strict=True)) >= need.count
+    )
 
 
 # --- small worlds ---
@@ -119,7 +135,10 @@ SIZES = [
     tuple((name, amount) for name, amount in (("cpu", cpu), ("memory", memory), ("fpga", fpga)) if amount)
     for cpu, memory, fpga in product((1, 2, 3), (0, 1, 2, 3), (0, 0, 1))
 ]
-LARGE = [(("cpu", cpu), ("memory", memory), ("fpga", fpga)) for cpu, memory, fpga in product((2, 4, 5), (2, 4, 5), (0, 1, 2))]
+LARGE = [
+    (("cpu", cpu), ("memory", memory), ("fpga", fpga))
+    for cpu, memory, fpga in product((2, 4, 5), (2, 4, 5), (0, 1, 2))
+]
 PARTS = [GpuNeed(1, milli) for milli in (300, 300, 500, 700)]
 NEEDS = [None] * 4 + [*PARTS, GpuNeed(1, 1000), GpuNeed(2, 1000), GpuNeed(1, 400, ("A100",))]
 NET = [
@@ -129,7 +148,9 @@ NET = [
         "ab",
         [()] * 12
         + [
-            (WorkloadTerm(selector=LabelSelector(match_labels={"app": app}), topology_key=key),) for app in "ab" for key in ("node", "zone")
+            (WorkloadTerm(selector=LabelSelector(match_labels={"app": app}), topology_key=key),)
+            for app in "ab"
+            for key in ("node", "zone")
         ],
     )
 ]
@@ -151,10 +172,18 @@ def worlds(draw: st.DrawFn) -> tuple[NodeTable, World]:
     table = NodeTable()
     facts = []
     for number, (totals, gpus) in enumerate(rooms):
-        facts.append(NodeFacts(f"n{number}", totals, {"node": f"n{number}", "zone": f"z{number // 2}"}, gpus=gpus))
+        facts.append(
+            NodeFacts(f"n{number}", totals, {"node": f"n{number}", "zone": f"z{number // 2}"}, gpus=gpus)
+        )
         table.put(facts[-1])
     new = draw(SOMEBODY)
-    world = World(facts, [], asked(table, "new", (0, draw(st.sampled_from(LARGE)), *new[2:]), 5), draw(st.sampled_from(LIMITS)), {})
+    world = World(
+        facts,
+        [],
+        asked(table, "new", (0, draw(st.sampled_from(LARGE)), *new[2:]), 5),
+        draw(st.sampled_from(LIMITS)),
+        {},
+    )
     for number, drawn in enumerate(draw(st.lists(SOMEBODY, min_size=7, max_size=11))):
         _, priority, age, gang = drawn[4]
         each = replace(asked(table, f"w{number}", drawn, priority), group=gang, min_member=least.get(gang, 0))
@@ -185,7 +214,12 @@ def test_as_cheap_as_the_cheapest_of_all_sets_on_all_nodes(made: tuple[NodeTable
     assert (found.cost if found else None) == world.cheapest(ranks)
     if found:
         assert found.exact
-        assert found.names == Preemptor(table, packing(), dict(world.limits), world.ages.__getitem__).find(world.new, decision).names  # type: ignore[union-attr]
+        assert (
+            found.names
+            == Preemptor(table, packing(), dict(world.limits), world.ages.__getitem__)
+            .find(world.new, decision)
+            .names
+        )  # type: ignore[union-attr]
 
 
 # --- beyond amounts, GPUs, ports and anti-affinity ---
@@ -198,15 +232,32 @@ def spread(key: str) -> tuple[Spread, ...]:
 @pytest.mark.parametrize(
     ("there", "wanted", "gone"),
     [
-        pytest.param({"n0": ["x", "web", "x", "web"], "n1": []}, {"spread": spread("node")}, ["n0.1", "n0.3"], id="an uneven spread"),
-        pytest.param({"n0": ["x", "db"], "n1": ["x", "x"]}, {"near": NEAR_DB}, ["n0.0"], id="not the neighbour that it needs"),
+        pytest.param(
+            {"n0": ["x", "web", "x", "web"], "n1": []},
+            {"spread": spread("node")},
+            ["n0.1", "n0.3"],
+            id="an uneven spread",
+        ),
+        pytest.param(
+            {"n0": ["x", "db"], "n1": ["x", "x"]},
+            {"near": NEAR_DB},
+            ["n0.0"],
+            id="not the neighbour that it needs",
+        ),
     ],
 )
 def test_filters_are_asked(there: dict[str, list[str]], wanted: dict[str, Any], gone: list[str]) -> None:
     """The second node has no room for it, whoever goes, or is no better."""
     table = nodes(1000, 1000)
     for node, apps in there.items():
-        put(table, node, [ask(table, f"{node}.{n}", 250, 0 if app != "x" else 1, labels=(("app", app),)) for n, app in enumerate(apps)])
+        put(
+            table,
+            node,
+            [
+                ask(table, f"{node}.{n}", 250, 0 if app != "x" else 1, labels=(("app", app),))
+                for n, app in enumerate(apps)
+            ],
+        )
     put(table, "n1", [ask(table, "full", 1000 - 250 * len(there["n1"]), 9)])
     new = ask(table, "new", 250 if "spread" in wanted else 750, 5, labels=(("app", "web"),), **wanted)
     profile = Profile("asks", (*packing().filters, TopologySpread(), WorkloadAffinity()), ())
@@ -229,8 +280,12 @@ class Fussy:
         return True
 
     def filter(self, ask: WorkloadAsk, rows: Any) -> dict[Any, Any]:
-        company = [{each.ask.labels["app"] for each in rows.table.on_row[row].values()} for row in rows_of(rows)]
-        return {Because(self.name, "with bad company"): np.array([not each <= self.bears for each in company])}
+        company = [
+            {each.ask.labels["app"] for each in rows.table.on_row[row].values()} for row in rows_of(rows)
+        ]
+        return {
+            Because(self.name, "with bad company"): np.array([not each <= self.bears for each in company])
+        }
 
 
 def rows_of(rows: Any) -> Sequence[int]:
@@ -240,7 +295,11 @@ def rows_of(rows: Any) -> Sequence[int]:
 
 def test_a_filter_that_nobody_knows_is_asked_until_it_is_content() -> None:
     table = nodes(1000)
-    put(table, "n0", [ask(table, f"w{number}", 100, number, labels=(("app", f"{number}"),)) for number in range(8)])
+    put(
+        table,
+        "n0",
+        [ask(table, f"w{number}", 100, number, labels=(("app", f"{number}"),)) for number in range(8)],
+    )
     fussy: Any = Fussy(frozenset("013457"))
     profile = Profile("fussy", (*packing().filters, fussy), ())
     new = ask(table, "new", 100, 9)
@@ -253,7 +312,9 @@ def test_a_filter_that_nobody_knows_is_asked_until_it_is_content() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 40])
-def test_a_search_cut_short_still_makes_room_and_says_that_it_is_not_proved(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_cut_short_still_makes_room_and_says_that_it_is_not_proved(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table, dice_ = nodes(10_000, 10_000), dice(3)
     for node in ("n0", "n1"):
         each = [ask(table, f"{node}.{n}", dice_.randint(100, 400), dice_.randint(0, 4)) for n in range(40)]
@@ -275,7 +336,11 @@ def test_a_search_cut_short_still_makes_room_and_says_that_it_is_not_proved(step
 
 def test_a_filter_is_asked_even_where_the_search_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     table = nodes(800)
-    put(table, "n0", [ask(table, f"w{number}", 100, number, labels=(("app", f"{number}"),)) for number in range(8)])
+    put(
+        table,
+        "n0",
+        [ask(table, f"w{number}", 100, number, labels=(("app", f"{number}"),)) for number in range(8)],
+    )
     fussy: Any = Fussy(frozenset("013457"))
     profile = Profile("fussy", (*packing().filters, fussy), ())
     monkeypatch.setattr(preempting, "PER_NODE", 0)

@@ -5,7 +5,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from build import a_node, a_spread, a_taint, a_workload, ask, near, node_term, nodes, place, requirement, ruled_out
+from build import (
+    a_node,
+    a_spread,
+    a_taint,
+    a_workload,
+    ask,
+    near,
+    node_term,
+    nodes,
+    place,
+    requirement,
+    ruled_out,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from proofs import many
@@ -43,7 +55,12 @@ ONE_NODE: list[tuple[str, Demands, dict[str, Any], dict[Change, dict[str, Any]]]
     ("Ready", a_workload(), {"draining": True}, {Change.NODE_READY: {"draining": False}}),
     ("InCluster", a_workload(cluster="c"), {"cluster": "b"}, {Change.NODE_CHANGED: {"cluster": "c"}}),
     ("Kept", a_workload(), {"labels": {RESERVE_LABEL: "dc"}}, {Change.NODE_CHANGED: {"labels": {}}}),
-    ("NodeSelector", a_workload(node_selector={"disk": "ssd"}), {}, {Change.NODE_CHANGED: {"labels": {"disk": "ssd"}}}),
+    (
+        "NodeSelector",
+        a_workload(node_selector={"disk": "ssd"}),
+        {},
+        {Change.NODE_CHANGED: {"labels": {"disk": "ssd"}}},
+    ),
     (
         "NodeAffinity",
         a_workload(node_terms=(node_term(requirement("disk", "Exists")),)),
@@ -57,15 +74,35 @@ ONE_NODE: list[tuple[str, Demands, dict[str, Any], dict[Change, dict[str, Any]]]
         {"runtimes": frozenset({"process"})},
         {Change.NODE_CHANGED: {"runtimes": frozenset({"container"})}},
     ),
-    ("MachineImage", a_workload(image=MachineImage(pattern="b*")), {"image": "a-1"}, {Change.NODE_CHANGED: {"image": "b-1"}}),
+    (
+        "MachineImage",
+        a_workload(image=MachineImage(pattern="b*")),
+        {"image": "a-1"},
+        {Change.NODE_CHANGED: {"image": "b-1"}},
+    ),
     ("Licence", a_workload(licences=("pro",)), {}, {Change.NODE_CHANGED: {"licences": frozenset({"pro"})}}),
-    ("VolumeZone", a_workload(volumes=(Volume(name="v", zone="a"),)), {"zone": "b"}, {Change.NODE_CHANGED: {"zone": "a"}}),
+    (
+        "VolumeZone",
+        a_workload(volumes=(Volume(name="v", zone="a"),)),
+        {"zone": "b"},
+        {Change.NODE_CHANGED: {"zone": "a"}},
+    ),
     ("Fit", a_workload({"cpu": 8}), {}, {Change.NODE_GREW: {"room": {"cpu": 8, "memory": "16Gi"}}}),
     ("Fit", a_workload({"fpga": 1}), {}, {Change.NODE_GREW: {"room": {"cpu": 4, "fpga": 1}}}),
     ("Fit", a_workload(ports=3), {"ports": (1, 2)}, {Change.NODE_GREW: {"ports": (1, 3)}}),
     ("Gpu", a_workload(gpu=2), {"gpus": ("T4",)}, {Change.NODE_GREW: {"gpus": ("T4", "T4")}}),
-    ("Gpu", a_workload(gpu=1, models=("A100",)), {"gpus": ("T4",)}, {Change.NODE_CHANGED: {"gpus": ("A100",)}}),
-    ("HostPorts", a_workload(host_ports=((80, "TCP"),), ports=1), {"ports": (80, 80)}, {Change.NODE_GREW: {"ports": (80, 81)}}),
+    (
+        "Gpu",
+        a_workload(gpu=1, models=("A100",)),
+        {"gpus": ("T4",)},
+        {Change.NODE_CHANGED: {"gpus": ("A100",)}},
+    ),
+    (
+        "HostPorts",
+        a_workload(host_ports=((80, "TCP"),), ports=1),
+        {"ports": (80, 80)},
+        {Change.NODE_GREW: {"ports": (80, 81)}},
+    ),
 ]
 
 
@@ -74,7 +111,11 @@ def one_node_cases() -> Iterator[Case]:
     for name, wants, bad, changes in ONE_NODE:
         for change, good in changes.items():
             yield Case(
-                name, change, wants, lambda bad=bad: nodes(a_node("n", **bad)), lambda table, good=good: table.put(a_node("n", **good))
+                name,
+                change,
+                wants,
+                lambda bad=bad: nodes(a_node("n", **bad)),
+                lambda table, good=good: table.put(a_node("n", **good)),
             )
             yield Case(
                 name,
@@ -119,10 +160,23 @@ def two_zones(*placed: str, unready: tuple[str, ...] = ()) -> Callable[[], NodeT
 
 TWO_ZONES = [
     Case("Fit", Change.WORKLOAD_GONE, a_workload({"cpu": 3}), with_one(a_workload({"cpu": 3})), first_leaves),
-    Case("Gpu", Change.WORKLOAD_GONE, a_workload(gpu=1), with_one(a_workload(gpu="500m"), gpus=("T4",)), first_leaves),
+    Case(
+        "Gpu",
+        Change.WORKLOAD_GONE,
+        a_workload(gpu=1),
+        with_one(a_workload(gpu="500m"), gpus=("T4",)),
+        first_leaves,
+    ),
     Case("HostPorts", Change.WORKLOAD_GONE, PORT, with_one(PORT), first_leaves),
     Case("HostPorts", Change.NODE_ADDED, PORT, with_one(PORT), lambda table: table.put(a_node("new"))),
-    Case("TopologySpread", Change.NODE_GONE, SPREAD, two_zones("x1"), lambda table: table.drop("y1"), "of the emptiest domain"),
+    Case(
+        "TopologySpread",
+        Change.NODE_GONE,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: table.drop("y1"),
+        "of the emptiest domain",
+    ),
     Case(
         "TopologySpread",
         Change.NODE_GONE,
@@ -132,20 +186,59 @@ TWO_ZONES = [
         "cordon",
     ),
     Case(
-        "TopologySpread", Change.NODE_GONE, SPREAD, two_zones("x1"), lambda table: table.put(a_node("y1", zone="y", ready=False)), "unready"
+        "TopologySpread",
+        Change.NODE_GONE,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: table.put(a_node("y1", zone="y", ready=False)),
+        "unready",
     ),
     Case(
-        "TopologySpread", Change.NODE_GONE, SPREAD, two_zones("x1"), lambda table: table.put(a_node("y1", zone="y", draining=True)), "drain"
+        "TopologySpread",
+        Change.NODE_GONE,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: table.put(a_node("y1", zone="y", draining=True)),
+        "drain",
     ),
-    Case("TopologySpread", Change.NODE_GONE, SPREAD, two_zones("x1"), lambda table: table.drop("x1"), "with what was on it"),
     Case(
-        "TopologySpread", Change.NODE_CHANGED, SPREAD, two_zones("x1"), lambda table: table.put(a_node("x2", zone="y")), "into another zone"
+        "TopologySpread",
+        Change.NODE_GONE,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: table.drop("x1"),
+        "with what was on it",
     ),
     Case(
-        "TopologySpread", Change.NODE_CHANGED, SPREAD, two_zones("x1"), lambda table: table.put(a_node("y1", zone="x")), "the emptiest ends"
+        "TopologySpread",
+        Change.NODE_CHANGED,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: table.put(a_node("x2", zone="y")),
+        "into another zone",
     ),
-    Case("TopologySpread", Change.NODE_ADDED, SPREAD, two_zones("x1"), lambda table: table.put(a_node("y2", zone="y"))),
-    Case("TopologySpread", Change.WORKLOAD_ADDED, SPREAD, two_zones("x1"), lambda table: place(table, PLAIN, "y1")),
+    Case(
+        "TopologySpread",
+        Change.NODE_CHANGED,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: table.put(a_node("y1", zone="x")),
+        "the emptiest ends",
+    ),
+    Case(
+        "TopologySpread",
+        Change.NODE_ADDED,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: table.put(a_node("y2", zone="y")),
+    ),
+    Case(
+        "TopologySpread",
+        Change.WORKLOAD_ADDED,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: place(table, PLAIN, "y1"),
+    ),
     Case("TopologySpread", Change.WORKLOAD_GONE, SPREAD, two_zones("x1"), first_leaves),
     Case(
         "TopologySpread",
@@ -154,15 +247,62 @@ TWO_ZONES = [
         two_zones("x1", "y1", unready=("x1", "x2", "y1")),
         lambda table: table.put(a_node("x1", zone="x")),
     ),
-    Case("WorkloadAffinity", Change.WORKLOAD_ADDED, NEAR, two_zones(), lambda table: place(table, PLAIN, "y1")),
-    Case("WorkloadAffinity", Change.NODE_ADDED, NEAR, two_zones("x1"), lambda table: table.put(a_node("x3", zone="x"))),
-    Case("WorkloadAffinity", Change.NODE_CHANGED, NEAR, two_zones("x1"), lambda table: table.put(a_node("y1", zone="x"))),
-    Case("WorkloadAffinity", Change.WORKLOAD_GONE, NEAR_ITS_OWN, two_zones("x1"), first_leaves, "so it is the first of them"),
-    Case("WorkloadAffinity", Change.NODE_GONE, NEAR_ITS_OWN, two_zones("x1"), lambda table: table.drop("x1"), "so it is the first of them"),
+    Case(
+        "WorkloadAffinity", Change.WORKLOAD_ADDED, NEAR, two_zones(), lambda table: place(table, PLAIN, "y1")
+    ),
+    Case(
+        "WorkloadAffinity",
+        Change.NODE_ADDED,
+        NEAR,
+        two_zones("x1"),
+        lambda table: table.put(a_node("x3", zone="x")),
+    ),
+    Case(
+        "WorkloadAffinity",
+        Change.NODE_CHANGED,
+        NEAR,
+        two_zones("x1"),
+        lambda table: table.put(a_node("y1", zone="x")),
+    ),
+    Case(
+        "WorkloadAffinity",
+        Change.WORKLOAD_GONE,
+        NEAR_ITS_OWN,
+        two_zones("x1"),
+        first_leaves,
+        "so it is the first of them",
+    ),
+    Case(
+        "WorkloadAffinity",
+        Change.NODE_GONE,
+        NEAR_ITS_OWN,
+        two_zones("x1"),
+        lambda table: table.drop("x1"),
+        "so it is the first of them",
+    ),
     Case("WorkloadAntiAffinity", Change.WORKLOAD_GONE, FAR, two_zones("x1", "y1"), first_leaves),
-    Case("WorkloadAntiAffinity", Change.NODE_GONE, FAR, two_zones("x1", "y1"), lambda table: table.drop("x1"), "with whom it kept away"),
-    Case("WorkloadAntiAffinity", Change.NODE_ADDED, FAR, two_zones("x1", "y1"), lambda table: table.put(a_node("z1", zone="z"))),
-    Case("WorkloadAntiAffinity", Change.NODE_CHANGED, FAR, two_zones("x1", "y1"), lambda table: table.put(a_node("x2", zone="z"))),
+    Case(
+        "WorkloadAntiAffinity",
+        Change.NODE_GONE,
+        FAR,
+        two_zones("x1", "y1"),
+        lambda table: table.drop("x1"),
+        "with whom it kept away",
+    ),
+    Case(
+        "WorkloadAntiAffinity",
+        Change.NODE_ADDED,
+        FAR,
+        two_zones("x1", "y1"),
+        lambda table: table.put(a_node("z1", zone="z")),
+    ),
+    Case(
+        "WorkloadAntiAffinity",
+        Change.NODE_CHANGED,
+        FAR,
+        two_zones("x1", "y1"),
+        lambda table: table.put(a_node("x2", zone="z")),
+    ),
 ]
 CASES = [*one_node_cases(), *TWO_ZONES]
 
@@ -209,14 +349,21 @@ def changes(before: NodeFacts | None, after: NodeFacts | None) -> set[Change]:
     found = {Change.NODE_READY} if can and not could else {Change.NODE_GONE} if could and not can else set()
     if any(after.totals.get(name, 0) > before.totals.get(name, 0) for name in after.totals):
         found.add(Change.NODE_GREW)
-    same = replace(after, totals=before.totals, ready=before.ready, cordoned=before.cordoned, draining=before.draining)
+    same = replace(
+        after, totals=before.totals, ready=before.ready, cordoned=before.cordoned, draining=before.draining
+    )
     return found if same == before else found | {Change.NODE_CHANGED}
 
 
 def facts(name: str) -> st.SearchStrategy[NodeFacts]:
     return st.builds(
         lambda cpu, zone, cordoned, unready, taint: a_node(
-            name, {"cpu": cpu, "memory": "16Gi"}, zone=zone, cordoned=cordoned, ready=not unready, taints=(a_taint("t"),) * taint
+            name,
+            {"cpu": cpu, "memory": "16Gi"},
+            zone=zone,
+            cordoned=cordoned,
+            ready=not unready,
+            taints=(a_taint("t"),) * taint,
         ),
         st.integers(1, 3),
         st.sampled_from("xyz"),
@@ -224,7 +371,17 @@ def facts(name: str) -> st.SearchStrategy[NodeFacts]:
     )
 
 
-WANTS = st.sampled_from([SPREAD, FAR, NEAR, NEAR_ITS_OWN, PORT, PLAIN, a_workload({"cpu": 2}, spread=SPREAD.spread, labels={"app": "a"})])
+WANTS = st.sampled_from(
+    [
+        SPREAD,
+        FAR,
+        NEAR,
+        NEAR_ITS_OWN,
+        PORT,
+        PLAIN,
+        a_workload({"cpu": 2}, spread=SPREAD.spread, labels={"app": "a"}),
+    ]
+)
 NAMES = ("n0", "n1", "n2", "n3")
 
 
@@ -241,7 +398,10 @@ NAMES = ("n0", "n1", "n2", "n3")
     ),
 )
 def test_nothing_that_helps_goes_unheard(
-    there: tuple[NodeFacts, ...], placed: list[tuple[str, Demands]], wants: Demands, news: str | NodeFacts | tuple[str, Demands] | int
+    there: tuple[NodeFacts, ...],
+    placed: list[tuple[str, Demands]],
+    wants: Demands,
+    news: str | NodeFacts | tuple[str, Demands] | int,
 ) -> None:
     table = nodes(*there)
     for node, demands in placed:

@@ -22,15 +22,22 @@ def placed(name: str, node: str) -> Placed:
     singly=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 500_000)), max_size=150),
     gangs=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=20), max_size=5),
 )
-def test_every_commit_is_within_its_limits_and_no_wave_names_a_node_twice(singly: list[tuple[int, int]], gangs: list[list[int]]) -> None:
+def test_every_commit_is_within_its_limits_and_no_wave_names_a_node_twice(
+    singly: list[tuple[int, int]], gangs: list[list[int]]
+) -> None:
     alone = [placed(f"w{number}", f"n{node}") for number, (node, _) in enumerate(singly)]
     sizes = {each.ask.name: size for each, (_, size) in zip(alone, singly, strict=True)}
     together = [
-        a_unit([placed(f"g{number}-{place}", f"n{node}") for place, node in enumerate(gang)], 1) for number, gang in enumerate(gangs)
+        a_unit([placed(f"g{number}-{place}", f"n{node}") for place, node in enumerate(gang)], 1)
+        for number, gang in enumerate(gangs)
     ]
     made = waves([*together, *singles(alone, sizes, LIMITS)], LIMITS)
-    found = Counter(each.ask.name for wave in made for commit in wave for unit in commit for each in unit.placed)
-    assert found == Counter({each.ask.name for each in alone} | {each.ask.name for unit in together for each in unit.placed})
+    found = Counter(
+        each.ask.name for wave in made for commit in wave for unit in commit for each in unit.placed
+    )
+    assert found == Counter(
+        {each.ask.name for each in alone} | {each.ask.name for unit in together for each in unit.placed}
+    )
     for wave in made:
         names = Counter(node for commit in wave for unit in commit for node in unit.nodes)
         assert max(names.values()) == 1

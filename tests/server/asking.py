@@ -38,12 +38,25 @@ DECODERS = {kind.resource.id: msgspec.json.Decoder(kind) for kind in LOOKED_AT}
 
 
 def manifests() -> list[Any]:
-    return [document for path in sorted(SEED_000.glob("*.yaml")) for document in yaml.safe_load_all(path.read_text())]
+    return [
+        document
+        for path in sorted(SEED_000.glob("*.yaml"))
+        for document in yaml.safe_load_all(path.read_text())
+    ]
 
 
 def a_service(name: str = "web", **spec: Any) -> dict[str, Any]:
-    body = {"containers": {"main": {"image": "nginx"}}, "placement": {"resources": {"cores": 1, "memoryGi": 1}}, **spec}
-    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService", "metadata": {"name": name}, "spec": body}
+    body = {
+        "containers": {"main": {"image": "nginx"}},
+        "placement": {"resources": {"cores": 1, "memoryGi": 1}},
+        **spec,
+    }
+    return {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticeService",
+        "metadata": {"name": name},
+        "spec": body,
+    }
 
 
 class Server:
@@ -57,13 +70,20 @@ class Server:
 
     async def apply(self, value: dict[str, Any]) -> None:
         query = {"fieldManager": "lattice"}
-        await verbs.apply(self.api, Call("PATCH", target_of(CATALOG, value, "default"), ADMIN, query, encode(value), verbs.APPLY))
+        await verbs.apply(
+            self.api,
+            Call("PATCH", target_of(CATALOG, value, "default"), ADMIN, query, encode(value), verbs.APPLY),
+        )
 
     async def ask(self, ask: str, user: User = VIEWER, **question: Any) -> tuple[int, Any]:
         self.fleet.admit(user, ask)
         body = encode(question)
-        reply = await (apply_planned(self.fleet, user, body) if ask == APPLY else self.fleet.ask(user, ask, body))
-        told = reply.body if isinstance(reply.body, bytes) else b"".join([piece async for piece in reply.body])
+        reply = await (
+            apply_planned(self.fleet, user, body) if ask == APPLY else self.fleet.ask(user, ask, body)
+        )
+        told = (
+            reply.body if isinstance(reply.body, bytes) else b"".join([piece async for piece in reply.body])
+        )
         return reply.status, json.loads(told)
 
     async def begun(self, ask: str, **question: Any) -> "asyncio.Task[tuple[int, Any]]":
@@ -77,7 +97,9 @@ class Server:
 
     async def world(self) -> World:
         found = [(await self.store.list(each)).entries for each in DECODERS]
-        world = World.of(DECODERS[entry.key.resource].decode(entry.value) for entries in found for entry in entries)
+        world = World.of(
+            DECODERS[entry.key.resource].decode(entry.value) for entries in found for entry in entries
+        )
         return replace(world, now=datetime.now(UTC))
 
 

@@ -82,7 +82,9 @@ class Leader:
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.links = NodeLinks(self.clock, lambda: self.office, lambda: self.elsewhere or None, self.heartbeat)
+        self.links = NodeLinks(
+            self.clock, lambda: self.office, lambda: self.elsewhere or None, self.heartbeat
+        )
         self.tasks.append(asyncio.create_task(self.links.run()))
 
     async def lead(self, holder: str = "me") -> Office:
@@ -165,7 +167,12 @@ class Net:
 
 
 def a_registration(**rest: Any) -> pb.Registration:
-    given: dict[str, Any] = {"capacity": ROOM, "runtimes": ["process"], "first_port": 20000, "last_port": 20199} | rest
+    given: dict[str, Any] = {
+        "capacity": ROOM,
+        "runtimes": ["process"],
+        "first_port": 20000,
+        "last_port": 20199,
+    } | rest
     return pb.Registration(**given)
 
 
@@ -198,14 +205,18 @@ async def running(node: Node) -> AsyncIterator[Node]:
         await node.kill()
 
 
-def a_machine(clock: Clock, servers: dict[str, Leader], name: str = "n1", former: Node | None = None, **rest: Any) -> Node:
+def a_machine(
+    clock: Clock, servers: dict[str, Leader], name: str = "n1", former: Node | None = None, **rest: Any
+) -> Node:
     machine = former.machine if former else FakeMachine(clock, a_rng())
     memory = former.memory if former else Notes()
     net = Net(servers, Peer(name, rest.pop("key", f"key-{name}"), rest.pop("until", FOREVER)))
     net.room = rest.pop("room", 16)
     registration = rest.pop("registration", a_registration())
     work = Work(FakeRuntime(machine, memory), memory, clock)
-    agent = Agent(work, net, clock, random.Random(name), lambda: registration, rest.pop("addresses", list(servers)))  # noqa: S311
+    agent = Agent(
+        work, net, clock, random.Random(name), lambda: registration, rest.pop("addresses", list(servers))
+    )  # noqa: S311
     assert not rest, rest
     return Node(agent, net, machine, memory)
 
@@ -214,10 +225,14 @@ def a_token(authority: Authority = AUTHORITY, number: int = 1) -> JoinToken:
     return JoinToken(f"{number:012x}", "s" * 32, fingerprint(authority.pem))
 
 
-async def store_token(store: MemoryStore, clock: Clock, token: JoinToken, ttl: float = 900.0, **grant: Any) -> None:
+async def store_token(
+    store: MemoryStore, clock: Clock, token: JoinToken, ttl: float = 900.0, **grant: Any
+) -> None:
     kept = Grant(expires=stamp(clock.now() + timedelta(seconds=ttl)), **grant)
     secret = born(token_secret(token, kept), uid=f"uid-{token.id}", now=stamp(clock.now()))
-    await store.commit([Put(Key("secrets", "lattice-system", f"join-{token.id}"), pack(Secret.resource, secret), ABSENT)])
+    await store.commit(
+        [Put(Key("secrets", "lattice-system", f"join-{token.id}"), pack(Secret.resource, secret), ABSENT)]
+    )
 
 
 def a_joining(store: MemoryStore, clock: Clock, agents: str = "127.0.0.1:7444") -> Joining:

@@ -26,7 +26,11 @@ class Speaker:
         await settle()
 
     async def hello(self, **rest: Any) -> None:
-        given: dict[str, Any] = {"protocol": PROTOCOL, "version": "1", "registration": a_registration()} | rest
+        given: dict[str, Any] = {
+            "protocol": PROTOCOL,
+            "version": "1",
+            "registration": a_registration(),
+        } | rest
         await self.say(hello=pb.Hello(**given))
 
     async def beat(self, number: int = 1, **rest: Any) -> None:

@@ -54,7 +54,12 @@ WRONG: list[Any] = [
 @pytest.mark.parametrize(("kind", "spec", "fields"), WRONG)
 def test_everything_wrong_is_told_at_once(kind: str, spec: dict[str, Any], fields: set[str]) -> None:
     served = SERVED[kind]
-    obj = {"apiVersion": served.resource.api_version, "kind": kind, "metadata": {"name": "x", "namespace": "default"}, "spec": spec}
+    obj = {
+        "apiVersion": served.resource.api_version,
+        "kind": kind,
+        "metadata": {"name": "x", "namespace": "default"},
+        "spec": spec,
+    }
     with pytest.raises(Invalid) as caught:
         admit(served, parse_json(json.dumps(obj).encode()).value, "Strict")
     assert {cause.field for cause in caught.value.causes} == fields

@@ -13,7 +13,17 @@ from typing import Any
 import grpc.aio
 import msgspec
 import pytest
-from server.links import AUTHORITY, Leader, a_joining, a_registration, a_rng, a_token, a_workload, applied, store_token
+from server.links import (
+    AUTHORITY,
+    Leader,
+    a_joining,
+    a_registration,
+    a_rng,
+    a_token,
+    a_workload,
+    applied,
+    store_token,
+)
 
 from lattice.agent.identity import Identity, Place
 from lattice.agent.transport import GrpcLink
@@ -57,7 +67,11 @@ class Site:
         await store_token(self.leader.store, clock, token, node=name)
         body = msgspec.json.encode({"token": str(token), "request": identity.signing_request().decode()})
         answer = await self.joining.join(body, "127.0.0.1")
-        identity.joined(answer["certificate"].encode(), answer["authority"].encode(), Place(answer["node"], "", (self.address,)))
+        identity.joined(
+            answer["certificate"].encode(),
+            answer["authority"].encode(),
+            Place(answer["node"], "", (self.address,)),
+        )
 
 
 @asynccontextmanager
@@ -76,7 +90,9 @@ async def an_agent(folder: Path, identity: Identity) -> AsyncIterator[Agent]:
     memory = StateFile(folder)
     runtime = await equip(folder, memory, clock)
     work = Work(runtime, memory, clock, grace=2.0)
-    agent = Agent(work, GrpcLink(lambda: identity), clock, a_rng(), a_registration, list(identity.place.agents))
+    agent = Agent(
+        work, GrpcLink(lambda: identity), clock, a_rng(), a_registration, list(identity.place.agents)
+    )
     task = asyncio.create_task(agent.run())
     try:
         yield agent
@@ -94,7 +110,9 @@ def test_a_machine_joins_and_runs_what_it_is_told(tmp_path: Path) -> None:
             identity = Identity.load(tmp_path)
             await site.join(identity)
             assert identity.name == "n1"
-            assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir() if path.is_file()} == {0o600}
+            assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir() if path.is_file()} == {
+                0o600
+            }
             office = site.leader.office
             assert office is not None
             await site.leader.add(a_workload())
@@ -173,7 +191,9 @@ def _other_key(identity: Identity) -> Pair:
         pytest.param(_other_key, Denied, "UNKNOWN_NODE", id="one for a key that did not join"),
     ],
 )
-def test_who_is_no_node_is_not_let_in(tmp_path: Path, make: Callable[[Identity], Pair], error: Any, words: str) -> None:
+def test_who_is_no_node_is_not_let_in(
+    tmp_path: Path, make: Callable[[Identity], Pair], error: Any, words: str
+) -> None:
     async def story() -> None:
         async with a_site() as site:
             identity = Identity.load(tmp_path)
@@ -221,7 +241,9 @@ def test_an_agent_does_not_talk_to_a_server_of_another_authority(tmp_path: Path)
         pytest.param("nowhere.invalid:7", "no connection: ", id="no such host"),
     ],
 )
-def test_no_channel_is_made_to_where_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, words: str) -> None:
+def test_no_channel_is_made_to_where_nobody_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, words: str
+) -> None:
     """gRPC would go on trying after the channel is closed, and keep what it gets."""
     channels: list[Any] = []
     monkeypatch.setattr(grpc.aio, "secure_channel", lambda *given, **_: channels.append(given))

@@ -22,12 +22,20 @@ SCHEMA: dict[str, Any] = {
             "properties": {
                 "image": TEXT,
                 "class": TEXT,
-                "replicas": {"type": "object", "properties": {"min": {"type": "integer"}, "max": {"type": "integer"}}},
+                "replicas": {
+                    "type": "object",
+                    "properties": {"min": {"type": "integer"}, "max": {"type": "integer"}},
+                },
                 "env": {"type": "object", "additionalProperties": TEXT},
                 "containers": {"type": "object", "additionalProperties": ITEM},
                 "args": {"type": "array", "items": TEXT},
                 "zones": {"type": "array", "items": TEXT, "x-kubernetes-list-type": "set"},
-                "items": {"type": "array", "items": ITEM, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+                "items": {
+                    "type": "array",
+                    "items": ITEM,
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["name"],
+                },
                 "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
             },
         },
@@ -48,7 +56,14 @@ def updater(name: str = "edit", subresource: str = "") -> Manager:
     return Manager(name, "Update", VERSION, subresource)
 
 
-def apply(live: dict[str, Any] | None, applied: dict[str, Any], by: str = "ann", *, force: bool = False, now: str = NOW) -> dict[str, Any]:
+def apply(
+    live: dict[str, Any] | None,
+    applied: dict[str, Any],
+    by: str = "ann",
+    *,
+    force: bool = False,
+    now: str = NOW,
+) -> dict[str, Any]:
     """Server-side apply that also checks that nobody's input changed."""
     before = copy.deepcopy((live, applied))
     out = server_side_apply(live, applied, TYPES, Manager(by, "Apply", VERSION, force=force), now)
@@ -56,7 +71,14 @@ def apply(live: dict[str, Any] | None, applied: dict[str, Any], by: str = "ann",
     return out
 
 
-def update(live: dict[str, Any] | None, new: dict[str, Any], by: str = "edit", *, subresource: str = "", now: str = NOW) -> dict[str, Any]:
+def update(
+    live: dict[str, Any] | None,
+    new: dict[str, Any],
+    by: str = "edit",
+    *,
+    subresource: str = "",
+    now: str = NOW,
+) -> dict[str, Any]:
     """`new` as stored after an Update, with its books."""
     before = copy.deepcopy((live, new))
     entries = track_update(live, new, TYPES, updater(by, subresource), now)
@@ -70,7 +92,10 @@ def with_spec(live: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 def owners(obj: dict[str, Any]) -> dict[str, list[str]]:
     """manager -> what it owns, as Kubernetes prints paths."""
-    return {entry["manager"]: [format_path(path) for path in paths(entry["fieldsV1"])] for entry in entries_of(obj)}
+    return {
+        entry["manager"]: [format_path(path) for path in paths(entry["fieldsV1"])]
+        for entry in entries_of(obj)
+    }
 
 
 def test_a_create_by_apply_takes_the_object_and_opens_books() -> None:
@@ -92,10 +117,30 @@ def test_a_create_by_apply_takes_the_object_and_opens_books() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [
-        pytest.param({"image": "a", "class": "c"}, {"image": "b"}, {"image": "b"}, id="a field no longer applied vanishes"),
-        pytest.param({"image": "a", "replicas": {"min": 1}}, {"image": "a"}, {"image": "a"}, id="a map whose fields all go goes too"),
-        pytest.param({"env": {"A": "1", "B": "2"}}, {"env": {"B": "2"}}, {"env": {"B": "2"}}, id="a key of a map goes alone"),
-        pytest.param({"zones": ["a", "b"]}, {"zones": ["b", "c"]}, {"zones": ["b", "c"]}, id="values of a set come and go"),
+        pytest.param(
+            {"image": "a", "class": "c"},
+            {"image": "b"},
+            {"image": "b"},
+            id="a field no longer applied vanishes",
+        ),
+        pytest.param(
+            {"image": "a", "replicas": {"min": 1}},
+            {"image": "a"},
+            {"image": "a"},
+            id="a map whose fields all go goes too",
+        ),
+        pytest.param(
+            {"env": {"A": "1", "B": "2"}},
+            {"env": {"B": "2"}},
+            {"env": {"B": "2"}},
+            id="a key of a map goes alone",
+        ),
+        pytest.param(
+            {"zones": ["a", "b"]},
+            {"zones": ["b", "c"]},
+            {"zones": ["b", "c"]},
+            id="values of a set come and go",
+        ),
         pytest.param(
             {"items": [{"name": "x", "value": "1"}, {"name": "y"}]},
             {"items": [{"name": "y"}]},
@@ -123,12 +168,16 @@ def test_a_create_by_apply_takes_the_object_and_opens_books() -> None:
         ),
     ],
 )
-def test_what_a_manager_stops_applying(first: dict[str, Any], second: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_what_a_manager_stops_applying(
+    first: dict[str, Any], second: dict[str, Any], expected: dict[str, Any]
+) -> None:
     assert apply(apply(None, thing(first)), thing(second))["spec"] == expected
 
 
 def test_fields_of_others_survive_what_i_stop_applying() -> None:
-    live = apply(apply(None, thing({"image": "a", "class": "c"})), thing({"class": "c", "env": {"A": "1"}}), "bob")
+    live = apply(
+        apply(None, thing({"image": "a", "class": "c"})), thing({"class": "c", "env": {"A": "1"}}), "bob"
+    )
     out = apply(live, thing({"image": "a"}))
     assert out["spec"] == {"image": "a", "class": "c", "env": {"A": "1"}}
     assert owners(out) == {"ann": [".spec.image"], "bob": [".spec.class", ".spec.env.A"]}
@@ -155,7 +204,11 @@ def test_an_item_goes_although_somebody_edited_a_field_of_it() -> None:
 
 
 def test_an_item_shared_with_another_applier_stays() -> None:
-    live = apply(apply(None, thing({"items": [{"name": "x", "value": "1"}]})), thing({"items": [{"name": "x", "note": "n"}]}), "bob")
+    live = apply(
+        apply(None, thing({"items": [{"name": "x", "value": "1"}]})),
+        thing({"items": [{"name": "x", "note": "n"}]}),
+        "bob",
+    )
     assert apply(live, thing({"image": "i"}))["spec"] == {"items": [{"name": "x", "note": "n"}], "image": "i"}
 
 
@@ -163,7 +216,9 @@ def test_an_item_shared_with_another_applier_stays() -> None:
     ("live", "applied", "merged"),
     [
         pytest.param(["a", "b", "c"], ["c", "a"], ["c", "a", "b"], id="the order applied wins"),
-        pytest.param(["x", "a", "y"], ["b", "a"], ["x", "b", "a", "y"], id="items of others keep their neighbours"),
+        pytest.param(
+            ["x", "a", "y"], ["b", "a"], ["x", "b", "a", "y"], id="items of others keep their neighbours"
+        ),
         pytest.param([], ["a"], ["a"], id="an empty list takes all"),
     ],
 )
@@ -191,20 +246,28 @@ def test_a_conflict_names_the_field_and_the_manager() -> None:
 
 
 def test_many_conflicts_are_listed_by_manager() -> None:
-    live = apply(apply(None, thing({"image": "a", "class": "c"}), "bob"), thing({"items": [{"name": "x", "value": "1"}]}), "cat")
+    live = apply(
+        apply(None, thing({"image": "a", "class": "c"}), "bob"),
+        thing({"items": [{"name": "x", "value": "1"}]}),
+        "cat",
+    )
     with pytest.raises(Conflict) as caught:
         apply(live, thing({"image": "b", "class": "d", "items": [{"name": "x", "value": "2"}]}))
     assert str(caught.value) == (
         'Apply failed with 3 conflicts: conflicts with "bob":\n- .spec.class\n- .spec.image\n'
         'conflicts with "cat":\n- .spec.items[name="x"].value'
     )
-    assert [cause.message for cause in caught.value.causes] == ['conflict with "bob"'] * 2 + ['conflict with "cat"']
+    assert [cause.message for cause in caught.value.causes] == ['conflict with "bob"'] * 2 + [
+        'conflict with "cat"'
+    ]
 
 
 def test_a_conflict_with_a_subresource_says_so() -> None:
     live = update(None, thing({"image": "a"}))
     scaled = update(live, with_spec(live, replicas={"min": 3}), "kubectl", subresource="scale")
-    with pytest.raises(Conflict, match=r'conflict with "kubectl" with subresource "scale" using lattice\.dev/v1alpha1'):
+    with pytest.raises(
+        Conflict, match=r'conflict with "kubectl" with subresource "scale" using lattice\.dev/v1alpha1'
+    ):
         apply(scaled, thing({"replicas": {"min": 2}}))
 
 
@@ -226,7 +289,9 @@ def test_an_applier_stays_itself_in_another_version() -> None:
     newer = Manager("ann", "Apply", "lattice.dev/v1beta1")
     out = server_side_apply(live, thing({"image": "a"}), TYPES, newer, LATER)
     assert out["spec"] == {"image": "a"}
-    assert [(entry["apiVersion"], entry["time"]) for entry in entries_of(out)] == [("lattice.dev/v1beta1", LATER)]
+    assert [(entry["apiVersion"], entry["time"]) for entry in entries_of(out)] == [
+        ("lattice.dev/v1beta1", LATER)
+    ]
 
 
 def test_applying_the_same_again_changes_not_even_the_time() -> None:
@@ -244,12 +309,18 @@ def test_an_object_without_books_belongs_to_before_first_apply() -> None:
     live = thing({"image": "a", "class": "c"})
     with pytest.raises(Conflict, match='conflict with "before-first-apply" using'):
         apply(live, thing({"image": "b"}))
-    assert owners(apply(live, thing({"image": "a"})))["before-first-apply"] == [".spec", ".spec.class", ".spec.image"]
+    assert owners(apply(live, thing({"image": "a"})))["before-first-apply"] == [
+        ".spec",
+        ".spec.class",
+        ".spec.image",
+    ]
 
 
 def test_the_servers_own_metadata_is_not_applied_over_a_live_object() -> None:
     live = update(None, thing({"image": "a"}, uid="u1", resourceVersion="7", creationTimestamp=NOW))
-    out = apply(live, thing({"image": "a"}, uid="forged", creationTimestamp=None, generation=99, managedFields=None))
+    out = apply(
+        live, thing({"image": "a"}, uid="forged", creationTimestamp=None, generation=99, managedFields=None)
+    )
     kept = {name: value for name, value in out["metadata"].items() if name != "managedFields"}
     assert kept == {"name": "a", "uid": "u1", "resourceVersion": "7", "creationTimestamp": NOW}
 
@@ -264,13 +335,25 @@ def test_null_leaves_what_others_put_into_a_map() -> None:
     [
         pytest.param({"nope": 1}, ".spec.nope: field not declared in schema", id="an unknown field"),
         pytest.param(
-            {"items": [{"name": "x", "odd": 1}]}, '.spec.items[name="x"].odd: field not declared', id="an unknown field of an item"
+            {"items": [{"name": "x", "odd": 1}]},
+            '.spec.items[name="x"].odd: field not declared',
+            id="an unknown field of an item",
         ),
         pytest.param({"zones": "a"}, '.spec.zones: expected list, got "a"', id="text for a list"),
         pytest.param({"replicas": 3}, ".spec.replicas: expected map, got 3", id="a number for a map"),
-        pytest.param({"items": [{"value": "x"}]}, r".spec.items[0]: element must have the key field(s) name", id="an item without its key"),
-        pytest.param({"zones": ["a", "a"]}, '.spec.zones: duplicate entries for key [="a"]', id="a value twice"),
-        pytest.param({"items": [{"name": "x"}, {"name": "x"}]}, '.spec.items: duplicate entries for key [name="x"]', id="an item twice"),
+        pytest.param(
+            {"items": [{"value": "x"}]},
+            r".spec.items[0]: element must have the key field(s) name",
+            id="an item without its key",
+        ),
+        pytest.param(
+            {"zones": ["a", "a"]}, '.spec.zones: duplicate entries for key [="a"]', id="a value twice"
+        ),
+        pytest.param(
+            {"items": [{"name": "x"}, {"name": "x"}]},
+            '.spec.items: duplicate entries for key [name="x"]',
+            id="an item twice",
+        ),
     ],
 )
 def test_apply_never_prunes_but_refuses(spec: dict[str, Any], message: str) -> None:
@@ -282,7 +365,14 @@ def test_apply_never_prunes_but_refuses(spec: dict[str, Any], message: str) -> N
 def test_a_create_owns_all_it_brings() -> None:
     out = update(None, thing({"image": "a", "replicas": {"min": 1}}, labels={"a": "b"}))
     assert owners(out) == {
-        "edit": [".metadata.labels", ".metadata.labels.a", ".spec", ".spec.image", ".spec.replicas", ".spec.replicas.min"],
+        "edit": [
+            ".metadata.labels",
+            ".metadata.labels.a",
+            ".spec",
+            ".spec.image",
+            ".spec.replicas",
+            ".spec.replicas.min",
+        ],
     }
 
 
@@ -301,7 +391,10 @@ def test_a_manager_left_with_nothing_leaves_the_books() -> None:
 def test_each_subresource_keeps_its_own_entry() -> None:
     live = update(None, thing({"image": "a"}))
     out = update(live, {**live, "status": {"phase": "Up"}}, subresource="status")
-    assert [(entry["manager"], entry.get("subresource")) for entry in entries_of(out)] == [("edit", None), ("edit", "status")]
+    assert [(entry["manager"], entry.get("subresource")) for entry in entries_of(out)] == [
+        ("edit", None),
+        ("edit", "status"),
+    ]
 
 
 def test_a_removal_alone_takes_nothing_and_keeps_the_time() -> None:
@@ -322,7 +415,13 @@ def test_an_update_of_an_object_without_books_opens_none() -> None:
 
 
 def entry(**over: Any) -> Entry:
-    books = {"manager": "m", "operation": "Apply", "apiVersion": VERSION, "time": NOW, "fieldsType": "FieldsV1"}
+    books = {
+        "manager": "m",
+        "operation": "Apply",
+        "apiVersion": VERSION,
+        "time": NOW,
+        "fieldsType": "FieldsV1",
+    }
     return {**books, "fieldsV1": {"f:spec": {"f:image": {}}}, **over}
 
 
@@ -378,9 +477,12 @@ def test_the_oldest_updaters_fold_into_one() -> None:
 names = st.sampled_from(["a", "b", "c"])
 texts = st.sampled_from(["1", "2"])
 items = st.fixed_dictionaries({}, optional={"value": texts, "note": texts})
-item_lists = st.dictionaries(names, items, max_size=3).map(lambda by_name: [{"name": name, **rest} for name, rest in by_name.items()])
+item_lists = st.dictionaries(names, items, max_size=3).map(
+    lambda by_name: [{"name": name, **rest} for name, rest in by_name.items()]
+)
 free = st.recursive(
-    st.one_of(st.integers(0, 2), texts), lambda inner: st.dictionaries(names, inner, max_size=2) | st.lists(inner, max_size=2)
+    st.one_of(st.integers(0, 2), texts),
+    lambda inner: st.dictionaries(names, inner, max_size=2) | st.lists(inner, max_size=2),
 )
 specs = st.fixed_dictionaries(
     {},
@@ -396,18 +498,24 @@ specs = st.fixed_dictionaries(
         "free": st.dictionaries(names, free, max_size=2),
     },
 )
-things = st.builds(lambda spec, labels: thing(spec, labels=labels), specs, st.dictionaries(names, texts, max_size=2))
+things = st.builds(
+    lambda spec, labels: thing(spec, labels=labels), specs, st.dictionaries(names, texts, max_size=2)
+)
 
 
 @given(things, things, things)
-def test_applying_twice_is_applying_once(made: dict[str, Any], first: dict[str, Any], second: dict[str, Any]) -> None:
+def test_applying_twice_is_applying_once(
+    made: dict[str, Any], first: dict[str, Any], second: dict[str, Any]
+) -> None:
     live = apply(update(None, made), first, force=True)
     once = apply(live, second, force=True, now=LATER)
     assert apply(once, second, now="2026-03-03T00:00:00Z") == once
 
 
 @given(things, things)
-def test_after_force_the_applier_owns_all_it_applied_and_never_conflicts(made: dict[str, Any], applied: dict[str, Any]) -> None:
+def test_after_force_the_applier_owns_all_it_applied_and_never_conflicts(
+    made: dict[str, Any], applied: dict[str, Any]
+) -> None:
     out = apply(update(None, made), applied, force=True)
     mine = next((each["fieldsV1"] for each in entries_of(out) if each["operation"] == "Apply"), {})
     assert mine == fieldset.owned(applied, TYPES)
@@ -417,7 +525,9 @@ def test_after_force_the_applier_owns_all_it_applied_and_never_conflicts(made: d
 
 
 @given(things, things, things)
-def test_nobody_owns_what_is_not_there(made: dict[str, Any], applied: dict[str, Any], new: dict[str, Any]) -> None:
+def test_nobody_owns_what_is_not_there(
+    made: dict[str, Any], applied: dict[str, Any], new: dict[str, Any]
+) -> None:
     live = apply(update(None, made), applied, force=True)
     out = update(live, new)
     there = fieldset.present(out, TYPES)
@@ -443,15 +553,21 @@ def test_tracking_no_change_gives_an_equal_list(made: dict[str, Any]) -> None:
 
 
 @given(things, things, st.booleans())
-def test_managers_of_disjoint_fields_never_meet(one: dict[str, Any], two: dict[str, Any], again: bool) -> None:
+def test_managers_of_disjoint_fields_never_meet(
+    one: dict[str, Any], two: dict[str, Any], again: bool
+) -> None:
     mine = thing({k: v for k, v in one["spec"].items() if k in ("image", "env", "items", "free")})
-    theirs = thing({k: v for k, v in two["spec"].items() if k not in mine["spec"]}, labels=two["metadata"]["labels"])
+    theirs = thing(
+        {k: v for k, v in two["spec"].items() if k not in mine["spec"]}, labels=two["metadata"]["labels"]
+    )
     out = apply(apply(None, mine), theirs, "bob")
     if again:
         out = apply(out, mine)
     assert out["spec"] == {**mine["spec"], **theirs["spec"]}
     expected = {by: fieldset.owned(obj, TYPES) for by, obj in (("ann", mine), ("bob", theirs))}
-    assert {each["manager"]: each["fieldsV1"] for each in entries_of(out)} == {by: fields for by, fields in expected.items() if fields}
+    assert {each["manager"]: each["fieldsV1"] for each in entries_of(out)} == {
+        by: fields for by, fields in expected.items() if fields
+    }
 
 
 def item_label(item: Any) -> str:
@@ -464,16 +580,28 @@ def value_at(obj: Any, path: fieldset.Path) -> Any:
         if label.startswith("f:"):
             obj = obj[label[2:]]
         else:
-            obj = next((item for item in obj if label in (f"v:{fieldset.json_text(item)}", item_label(item))), None)
+            obj = next(
+                (item for item in obj if label in (f"v:{fieldset.json_text(item)}", item_label(item))), None
+            )
     return obj
 
 
 @given(things, things)
-def test_changes_are_the_paths_that_came_went_or_hold_another_leaf(old: dict[str, Any], new: dict[str, Any]) -> None:
+def test_changes_are_the_paths_that_came_went_or_hold_another_leaf(
+    old: dict[str, Any], new: dict[str, Any]
+) -> None:
     taken, gone = (frozenset(paths(each)) for each in fieldset.changes(old, new, TYPES))
     before, after = (frozenset(paths(fieldset.present(each, TYPES))) for each in (old, new))
-    leaves = {path for path in before & after if not any(other[: len(path)] == path for other in (before | after) - {path})}
+    leaves = {
+        path
+        for path in before & after
+        if not any(other[: len(path)] == path for other in (before | after) - {path})
+    }
     changed = {path for path in leaves if value_at(old, path) != value_at(new, path)}
-    turned = {path for path in before & after if isinstance(value_at(old, path), dict) != isinstance(value_at(new, path), dict)}
+    turned = {
+        path
+        for path in before & after
+        if isinstance(value_at(old, path), dict) != isinstance(value_at(new, path), dict)
+    }
     assert taken == (after - before) | changed | turned
     assert gone == before - after

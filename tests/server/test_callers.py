@@ -15,7 +15,9 @@ KEY = Key(LatticeAgreement.resource.id, "default", PAIR.object_name)
 
 
 def at(*addresses: str) -> AgreementStatus:
-    return AgreementStatus(active=True, endpoints=tuple(Endpoint(address=each, port=80) for each in addresses))
+    return AgreementStatus(
+        active=True, endpoints=tuple(Endpoint(address=each, port=80) for each in addresses)
+    )
 
 
 def test_whoever_may_call_is_told_when_the_other_side_moves_or_goes() -> None:
@@ -38,7 +40,9 @@ def test_whoever_may_call_is_told_when_the_other_side_moves_or_goes() -> None:
         assert await agent.orders() == [], "many changes in a short time are told once"
         leader.links.sweep()
         [order] = await agent.orders()
-        assert [(each.workload, each.env["API_HOST"]) for each in order.assignments] == [("default/web-0", "10.0.0.1")]
+        assert [(each.workload, each.env["API_HOST"]) for each in order.assignments] == [
+            ("default/web-0", "10.0.0.1")
+        ]
         for addresses in (("10.0.0.2",), ("10.0.0.2", "10.0.0.3")):
             entry = await leader.store.get(KEY)
             assert entry is not None
@@ -52,7 +56,9 @@ def test_whoever_may_call_is_told_when_the_other_side_moves_or_goes() -> None:
         await clock.advance(0.1)
         leader.links.sweep()
         [order] = await agent.orders()
-        assert (dict(order.assignments[0].env), order.assignments[0].run) == ({}, run), "the same run: nothing is started anew"
+        assert (dict(order.assignments[0].env), order.assignments[0].run) == ({}, run), (
+            "the same run: nothing is started anew"
+        )
         leader.links.sweep()
         assert await agent.orders() == []
 

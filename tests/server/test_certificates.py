@@ -7,15 +7,27 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from lattice.server.access.certificate_authority import load_authority, new_authority, open_server_pair, write_private
+from lattice.server.access.certificate_authority import (
+    load_authority,
+    new_authority,
+    open_server_pair,
+    write_private,
+)
 
 
 def test_a_client_certificate_names_user_and_groups_and_is_for_clients_only() -> None:
     authority, _ = new_authority()
-    made = x509.load_pem_x509_certificate(authority.issue_client("ann", ["lattice:viewers", "team"]).certificate)
+    made = x509.load_pem_x509_certificate(
+        authority.issue_client("ann", ["lattice:viewers", "team"]).certificate
+    )
     assert [each.value for each in made.subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == ["ann"]
-    assert [each.value for each in made.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)] == ["lattice:viewers", "team"]
-    assert list(made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert [each.value for each in made.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)] == [
+        "lattice:viewers",
+        "team",
+    ]
+    assert list(made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value) == [
+        ExtendedKeyUsageOID.CLIENT_AUTH
+    ]
     assert made.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is False
     made.verify_directly_issued_by(authority.certificate)
 

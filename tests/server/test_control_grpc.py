@@ -51,7 +51,9 @@ class Site:
 
     @asynccontextmanager
     async def user(self, name: str = "ada", *groups: str) -> AsyncIterator[Any]:
-        async with self.channel(AUTHORITY.issue_client(name, groups or (ADMINS,), timedelta(hours=1))) as channel:
+        async with self.channel(
+            AUTHORITY.issue_client(name, groups or (ADMINS,), timedelta(hours=1))
+        ) as channel:
             yield rpc.ControlStub(channel)
 
 
@@ -62,7 +64,11 @@ def play(story: Callable[[Site], Awaitable[None]], folder: Path) -> None:
         await leader.lead()
         api = await an_api(store, clock)
         certificate, key = open_server_pair(AUTHORITY, folder, ["127.0.0.1"])
-        server = AgentsServer(leader.links, a_joining(store, clock), Tls(certificate.read_bytes(), key.read_bytes(), AUTHORITY.pem))
+        server = AgentsServer(
+            leader.links,
+            a_joining(store, clock),
+            Tls(certificate.read_bytes(), key.read_bytes(), AUTHORITY.pem),
+        )
         server.control = Control(api)
         async with server:
             await story(Site(api, leader, server.port))
@@ -78,7 +84,9 @@ async def refused(call: Awaitable[Any]) -> tuple[Any, str]:
 
 
 async def applied(stub: Any, manifest: Any = None, **rest: Any) -> pb.ApplyWorkloadReply:
-    found: pb.ApplyWorkloadReply = await stub.ApplyWorkload(pb.ApplyWorkloadRequest(manifest=json.dumps(manifest or MANIFEST), **rest))
+    found: pb.ApplyWorkloadReply = await stub.ApplyWorkload(
+        pb.ApplyWorkloadRequest(manifest=json.dumps(manifest or MANIFEST), **rest)
+    )
     return found
 
 
@@ -101,7 +109,9 @@ def test_a_workload_from_apply_to_delete(tmp_path: Path) -> None:
             assert [each.name for each in listed.workloads] == ["job"]
             code, _ = await refused(stub.DeleteWorkload(pb.DeleteWorkloadRequest(name="job", uid="another")))
             assert code == CODE.ABORTED
-            assert (await stub.DeleteWorkload(pb.DeleteWorkloadRequest(name="job", uid=first.workload.uid))).gone
+            assert (
+                await stub.DeleteWorkload(pb.DeleteWorkloadRequest(name="job", uid=first.workload.uid))
+            ).gone
             code, told = await refused(stub.GetWorkload(pb.WorkloadName(name="job")))
             assert (code, told) == (CODE.NOT_FOUND, 'latticeworkloads.lattice.dev "job" not found')
 
@@ -113,7 +123,9 @@ def test_yaml_is_taken_and_a_dry_run_keeps_nothing(tmp_path: Path) -> None:
         manifest = "metadata: {name: job}\nspec:\n  containers:\n    main: {command: [sleep, '60']}\n"
         async with site.user() as stub:
             before = await site.api.store.revision()
-            reply = await stub.ApplyWorkload(pb.ApplyWorkloadRequest(manifest=manifest, dry_run=True, field_manager="ci"))
+            reply = await stub.ApplyWorkload(
+                pb.ApplyWorkloadRequest(manifest=manifest, dry_run=True, field_manager="ci")
+            )
             assert reply.created
             assert await site.api.store.revision() == before
 
@@ -125,9 +137,21 @@ WRONG: dict[str, tuple[str, Any, str]] = {
     "no object": ("[]", CODE.INVALID_ARGUMENT, "a manifest is a mapping, got a list"),
     "no metadata": ("{}", CODE.INVALID_ARGUMENT, "must be a LatticeWorkload"),
     "no name": (json.dumps({**MANIFEST, "metadata": {}}), CODE.INVALID_ARGUMENT, "say which one is meant"),
-    "another kind": (json.dumps({**MANIFEST, "kind": "LatticePool"}), CODE.INVALID_ARGUMENT, "must be LatticeWorkload"),
-    "an unknown field": (json.dumps({**MANIFEST, "spec": {**MANIFEST["spec"], "colour": 1}}), CODE.INVALID_ARGUMENT, "spec.colour"),
-    "a wrong value": (json.dumps({**MANIFEST, "spec": {**MANIFEST["spec"], "slot": -1}}), CODE.INVALID_ARGUMENT, "spec.slot"),
+    "another kind": (
+        json.dumps({**MANIFEST, "kind": "LatticePool"}),
+        CODE.INVALID_ARGUMENT,
+        "must be LatticeWorkload",
+    ),
+    "an unknown field": (
+        json.dumps({**MANIFEST, "spec": {**MANIFEST["spec"], "colour": 1}}),
+        CODE.INVALID_ARGUMENT,
+        "spec.colour",
+    ),
+    "a wrong value": (
+        json.dumps({**MANIFEST, "spec": {**MANIFEST["spec"], "slot": -1}}),
+        CODE.INVALID_ARGUMENT,
+        "spec.slot",
+    ),
     "no such namespace": (
         json.dumps({**MANIFEST, "metadata": {"name": "job", "namespace": "x"}}),
         CODE.NOT_FOUND,
@@ -177,7 +201,9 @@ WRITES = {
         pytest.param("eve", ("strangers",), False, id="nor has a stranger"),
     ],
 )
-def test_rights_are_those_of_the_rest_of_the_api(user: str, groups: tuple[str, ...], may_read: bool, tmp_path: Path) -> None:
+def test_rights_are_those_of_the_rest_of_the_api(
+    user: str, groups: tuple[str, ...], may_read: bool, tmp_path: Path
+) -> None:
     async def story(site: Site) -> None:
         await site.leader.add(a_node("n1"))
         await site.leader.add(a_workload())
@@ -229,7 +255,9 @@ def test_lists_come_in_pages_and_by_label(tmp_path: Path) -> None:
         async with site.user() as stub:
             first = await stub.ListNodes(pb.ListRequest(limit=3))
             rest = await stub.ListNodes(pb.ListRequest(limit=3, continue_token=first.continue_token))
-            assert [each.name for each in (*first.nodes, *rest.nodes)] == [f"n{number}" for number in range(5)]
+            assert [each.name for each in (*first.nodes, *rest.nodes)] == [
+                f"n{number}" for number in range(5)
+            ]
             assert (rest.continue_token, first.nodes[0].cluster) == ("", "c1")
             assert list((await stub.ListNodes(pb.ListRequest(label_selector="a=b"))).nodes) == []
             code, _ = await refused(stub.ListNodes(pb.ListRequest(field_selector="spec.x=1")))
@@ -240,16 +268,31 @@ def test_lists_come_in_pages_and_by_label(tmp_path: Path) -> None:
 
 def test_a_cluster_in_figures(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
-        ready = NodeStatus(capacity={"cpu": 4000}, allocatable={"cpu": 3500}, conditions=(Condition(type="Ready", status="True"),))
-        cluster = LatticeCluster(
-            api_version="lattice.dev/v1alpha1", kind="LatticeCluster", metadata=Metadata(name="c1"), spec=ClusterSpec(pool="north")
+        ready = NodeStatus(
+            capacity={"cpu": 4000},
+            allocatable={"cpu": 3500},
+            conditions=(Condition(type="Ready", status="True"),),
         )
-        for each in (cluster, a_node("n1", spec=NodeSpec(cluster="c1"), status=ready), a_node("n2"), a_workload(cluster="c1")):
+        cluster = LatticeCluster(
+            api_version="lattice.dev/v1alpha1",
+            kind="LatticeCluster",
+            metadata=Metadata(name="c1"),
+            spec=ClusterSpec(pool="north"),
+        )
+        for each in (
+            cluster,
+            a_node("n1", spec=NodeSpec(cluster="c1"), status=ready),
+            a_node("n2"),
+            a_workload(cluster="c1"),
+        ):
             await site.leader.add(each)
         async with site.user() as stub:
             found = await stub.GetClusterSummary(pb.ClusterSummaryRequest(cluster="c1"))
             assert (found.nodes, found.ready_nodes, found.workloads, found.unbound_workloads) == (1, 1, 1, 1)
-            assert (dict(found.allocatable), dict(found.workloads_by_state)) == ({"cpu": 3500}, {"Pending": 1})
+            assert (dict(found.allocatable), dict(found.workloads_by_state)) == (
+                {"cpu": 3500},
+                {"Pending": 1},
+            )
             assert (await stub.GetClusterSummary(pb.ClusterSummaryRequest())).nodes == 2
             code, told = await refused(stub.GetClusterSummary(pb.ClusterSummaryRequest(cluster="c9")))
             assert (code, told) == (CODE.NOT_FOUND, 'latticeclusters.lattice.dev "c9" not found')
@@ -259,7 +302,9 @@ def test_a_cluster_in_figures(tmp_path: Path) -> None:
 
 async def tell(site: Site, name: str, reason: str, *, warning: bool = False) -> None:
     assert site.leader.office is not None
-    await site.leader.office.commit([site.leader.office.teller("test").event(a_workload(name), reason, "as it is", warning=warning)])
+    await site.leader.office.commit(
+        [site.leader.office.teller("test").event(a_workload(name), reason, "as it is", warning=warning)]
+    )
 
 
 def test_events_are_told_as_they_come(tmp_path: Path) -> None:
@@ -268,8 +313,15 @@ def test_events_are_told_as_they_come(tmp_path: Path) -> None:
         async with site.user("vic", VIEWERS) as stub:
             everything = stub.WatchEvents(pb.WatchEventsRequest(from_the_beginning=True))
             first = await everything.read()
-            assert (first.reason, first.kind, first.name, first.type) == ("Before", "LatticeWorkload", "web", "Normal")
-            warnings = stub.WatchEvents(pb.WatchEventsRequest(name="api", types=["Warning"], resource_version=first.resource_version))
+            assert (first.reason, first.kind, first.name, first.type) == (
+                "Before",
+                "LatticeWorkload",
+                "web",
+                "Normal",
+            )
+            warnings = stub.WatchEvents(
+                pb.WatchEventsRequest(name="api", types=["Warning"], resource_version=first.resource_version)
+            )
             await tell(site, "web", "Other", warning=True)
             await tell(site, "api", "Fine")
             await tell(site, "api", "WorkloadFailed", warning=True)

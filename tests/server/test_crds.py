@@ -12,12 +12,21 @@ from lattice.kinds.meta.base import Column, Resource
 from lattice.kinds.meta.schema import structural_schema
 from lattice.server.discovery.crds import crd, dump_crds, served_crd
 
-TYPES = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}
+TYPES = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+}
 
 
 def structural_problems(schema, path=""):
     """What Kubernetes' structural schema rules find wrong, by the rules of its documentation."""
-    open_ended = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
+    open_ended = schema.get("x-kubernetes-int-or-string") or schema.get(
+        "x-kubernetes-preserve-unknown-fields"
+    )
     if "$ref" in schema:
         yield f"{path}: $ref"
     if "type" not in schema and not open_ended:
@@ -33,7 +42,8 @@ def structural_problems(schema, path=""):
     if schema.get("uniqueItems"):
         yield f"{path}: uniqueItems"
     if any(
-        isinstance(schema.get(key), (int, float)) and not isinstance(schema[key], bool) for key in ("exclusiveMinimum", "exclusiveMaximum")
+        isinstance(schema.get(key), (int, float)) and not isinstance(schema[key], bool)
+        for key in ("exclusiveMinimum", "exclusiveMaximum")
     ):
         yield f"{path}: exclusive limits are booleans"
     if schema.get("type") == "array" and not isinstance(schema.get("items"), dict):
@@ -111,7 +121,13 @@ def test_names_and_scope():
 def test_columns_come_from_the_kind_and_end_with_the_age():
     assert version_of(crd(POOL, POOL_SCHEMA))["additionalPrinterColumns"] == [
         {"name": "Region", "type": "string", "jsonPath": ".spec.region"},
-        {"name": "Max", "type": "integer", "jsonPath": ".spec.maxNodes", "priority": 1, "description": "Ceiling."},
+        {
+            "name": "Max",
+            "type": "integer",
+            "jsonPath": ".spec.maxNodes",
+            "priority": 1,
+            "description": "Ceiling.",
+        },
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     ]
 
@@ -129,7 +145,10 @@ def test_subresources():
     assert version_of(crd(SERVICE, SERVICE_SCHEMA))["subresources"] == {"status": {}, "scale": scale}
     with_selector = copy.deepcopy(SERVICE_SCHEMA)
     with_selector["properties"]["status"]["properties"]["selector"] = {"type": "string"}
-    assert version_of(crd(SERVICE, with_selector))["subresources"]["scale"]["labelSelectorPath"] == ".status.selector"
+    assert (
+        version_of(crd(SERVICE, with_selector))["subresources"]["scale"]["labelSelectorPath"]
+        == ".status.selector"
+    )
     bare = Resource("LatticeX", "latticexs", has_status=False)
     assert "subresources" not in version_of(crd(bare, {"type": "object"}))
 
@@ -189,7 +208,9 @@ def test_served_form_is_established_and_stable():
         ("NamesAccepted", "True"),
     }
     assert served["status"]["acceptedNames"] == served["spec"]["names"]
-    assert {key: served["spec"][key] for key in crd(POOL, POOL_SCHEMA)["spec"]} == crd(POOL, POOL_SCHEMA)["spec"]
+    assert {key: served["spec"][key] for key in crd(POOL, POOL_SCHEMA)["spec"]} == crd(POOL, POOL_SCHEMA)[
+        "spec"
+    ]
 
 
 def test_the_dump_is_sorted_stable_and_reads_back():

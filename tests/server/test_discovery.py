@@ -28,7 +28,13 @@ def test_the_core_version_names_the_address():
 def test_groups_are_listed_once_and_never_the_core():
     groups = discovery.group_list(ALL)["groups"]
     names = [group["name"] for group in groups]
-    assert names == ["lattice.dev", "coordination.k8s.io", "apiextensions.k8s.io", "authentication.k8s.io", "authorization.k8s.io"]
+    assert names == [
+        "lattice.dev",
+        "coordination.k8s.io",
+        "apiextensions.k8s.io",
+        "authentication.k8s.io",
+        "authorization.k8s.io",
+    ]
     assert groups[0]["preferredVersion"] == {"groupVersion": "lattice.dev/v1alpha1", "version": "v1alpha1"}
 
 
@@ -40,7 +46,10 @@ def test_one_group():
 
 def test_a_group_keeps_its_versions_in_order():
     later = Resource("LatticePool", "latticepools", version="v1beta1")
-    assert [found["version"] for found in discovery.group((POOL, later), "lattice.dev")["versions"]] == ["v1alpha1", "v1beta1"]
+    assert [found["version"] for found in discovery.group((POOL, later), "lattice.dev")["versions"]] == [
+        "v1alpha1",
+        "v1beta1",
+    ]
 
 
 @pytest.mark.parametrize("name", ["", "apps", "lattice"])
@@ -77,12 +86,21 @@ def test_status_and_scale_have_entries_of_their_own():
         "verbs": verbs,
     }
     scale = found["latticeservices/scale"]
-    assert (scale["group"], scale["version"], scale["kind"], scale["verbs"]) == ("autoscaling", "v1", "Scale", verbs)
+    assert (scale["group"], scale["version"], scale["kind"], scale["verbs"]) == (
+        "autoscaling",
+        "v1",
+        "Scale",
+        verbs,
+    )
     assert "latticepools/scale" not in found
 
 
 def test_what_is_virtual_is_read_or_created_only():
-    assert entries("apiextensions.k8s.io/v1")["customresourcedefinitions"]["verbs"] == ["get", "list", "watch"]
+    assert entries("apiextensions.k8s.io/v1")["customresourcedefinitions"]["verbs"] == [
+        "get",
+        "list",
+        "watch",
+    ]
     assert entries("apiextensions.k8s.io/v1")["customresourcedefinitions"]["shortNames"] == ["crd", "crds"]
     reviews = entries("authorization.k8s.io/v1") | entries("authentication.k8s.io/v1")
     assert sorted(reviews) == [
@@ -115,10 +133,22 @@ def flattened(document):
         for version in item["versions"]:
             prefix = f"{group}/{version['version']}" if group else version["version"]
             for found in version["resources"]:
-                own = (prefix, found["resource"], found["responseKind"]["kind"], found["scope"] == "Namespaced", tuple(found["verbs"]))
+                own = (
+                    prefix,
+                    found["resource"],
+                    found["responseKind"]["kind"],
+                    found["scope"] == "Namespaced",
+                    tuple(found["verbs"]),
+                )
                 yield own
                 for below in found.get("subresources", ()):
-                    yield (prefix, f"{own[1]}/{below['subresource']}", below["responseKind"]["kind"], own[3], tuple(below["verbs"]))
+                    yield (
+                        prefix,
+                        f"{own[1]}/{below['subresource']}",
+                        below["responseKind"]["kind"],
+                        own[3],
+                        tuple(below["verbs"]),
+                    )
 
 
 def listed(version):
@@ -144,9 +174,17 @@ def test_aggregated_scale_answers_with_autoscaling():
         pytest.param(f"application/json,{V2}", "", "application/json", id="the first of equals wins"),
         pytest.param(f"application/json;q=0.5, {V2};q=0.9", "v2", V2, id="quality beats order"),
         pytest.param(
-            V2.replace("v=v2", "v=v9") + ",application/json", "", "application/json", id="a version from the future is passed over"
+            V2.replace("v=v2", "v=v9") + ",application/json",
+            "",
+            "application/json",
+            id="a version from the future is passed over",
         ),
-        pytest.param("application/json;as=Table;v=v1;g=meta.k8s.io", "", "application/json", id="some other form is none of ours"),
+        pytest.param(
+            "application/json;as=Table;v=v1;g=meta.k8s.io",
+            "",
+            "application/json",
+            id="some other form is none of ours",
+        ),
         pytest.param("application/json;q=much", "", "application/json", id="nonsense is not an error"),
         pytest.param(V2.replace(";", " ; ").replace("=", " = "), "v2", V2, id="spaces do not matter"),
     ],

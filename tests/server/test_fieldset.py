@@ -9,14 +9,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.server.apply import managed_fields as fieldset
-from lattice.server.apply.managed_fields import FieldSet, compile_types, format_fields, format_path, owned, parse_fields, paths, present
+from lattice.server.apply.managed_fields import (
+    FieldSet,
+    compile_types,
+    format_fields,
+    format_path,
+    owned,
+    parse_fields,
+    paths,
+    present,
+)
 
 TEXT = {"type": "string"}
 ITEM = {
     "type": "object",
-    "properties": {"name": TEXT, "value": TEXT, "tags": {"type": "array", "items": TEXT, "x-kubernetes-list-type": "set"}},
+    "properties": {
+        "name": TEXT,
+        "value": TEXT,
+        "tags": {"type": "array", "items": TEXT, "x-kubernetes-list-type": "set"},
+    },
 }
-PORT = {"type": "object", "properties": {"port": {"type": "integer"}, "protocol": {**TEXT, "default": "TCP"}, "note": TEXT}}
+PORT = {
+    "type": "object",
+    "properties": {"port": {"type": "integer"}, "protocol": {**TEXT, "default": "TCP"}, "note": TEXT},
+}
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -25,13 +41,21 @@ SCHEMA: dict[str, Any] = {
             "properties": {
                 "image": TEXT,
                 "size": {"x-kubernetes-int-or-string": True},
-                "replicas": {"type": "object", "properties": {"min": {"type": "integer"}, "max": {"type": "integer"}}},
+                "replicas": {
+                    "type": "object",
+                    "properties": {"min": {"type": "integer"}, "max": {"type": "integer"}},
+                },
                 "env": {"type": "object", "additionalProperties": TEXT},
                 "containers": {"type": "object", "additionalProperties": ITEM},
                 "args": {"type": "array", "items": TEXT},
                 "fixed": {"type": "object", "properties": {"a": TEXT}, "x-kubernetes-map-type": "atomic"},
                 "zones": {"type": "array", "items": TEXT, "x-kubernetes-list-type": "set"},
-                "items": {"type": "array", "items": ITEM, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+                "items": {
+                    "type": "array",
+                    "items": ITEM,
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["name"],
+                },
                 "ports": {
                     "type": "array",
                     "items": PORT,
@@ -54,11 +78,19 @@ def spec(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("obj", "expected"),
     [
-        pytest.param(spec(image="x"), {"f:spec": {"f:image": {}}}, id="a scalar is one path and its declared map none"),
+        pytest.param(
+            spec(image="x"), {"f:spec": {"f:image": {}}}, id="a scalar is one path and its declared map none"
+        ),
         pytest.param(spec(args=["a", "b"]), {"f:spec": {"f:args": {}}}, id="a list without a type is atomic"),
         pytest.param(spec(fixed={"a": "b"}), {"f:spec": {"f:fixed": {}}}, id="an atomic map is one path"),
-        pytest.param(spec(zones=["b", 'q"']), {"f:spec": {"f:zones": {'v:"b"': {}, 'v:"q\\""': {}}}}, id="a set owns value by value"),
-        pytest.param(spec(env={"A": "1"}), {"f:spec": {"f:env": {"f:A": {}}}}, id="a map of scalars owns key by key"),
+        pytest.param(
+            spec(zones=["b", 'q"']),
+            {"f:spec": {"f:zones": {'v:"b"': {}, 'v:"q\\""': {}}}},
+            id="a set owns value by value",
+        ),
+        pytest.param(
+            spec(env={"A": "1"}), {"f:spec": {"f:env": {"f:A": {}}}}, id="a map of scalars owns key by key"
+        ),
         pytest.param(
             spec(containers={"main": {"value": "v"}}),
             {"f:spec": {"f:containers": {"f:main": {".": {}, "f:value": {}}}}},
@@ -83,7 +115,15 @@ def spec(**fields: Any) -> dict[str, Any]:
             id="free-form maps split by key and their lists do not",
         ),
         pytest.param(
-            {"metadata": {"name": "a", "uid": "u", "generation": 3, "labels": {"x": "y"}, "finalizers": ["f/z"]}},
+            {
+                "metadata": {
+                    "name": "a",
+                    "uid": "u",
+                    "generation": 3,
+                    "labels": {"x": "y"},
+                    "finalizers": ["f/z"],
+                }
+            },
             {"f:metadata": {"f:labels": {"f:x": {}}, "f:finalizers": {'v:"f/z"': {}}}},
             id="the server's own metadata is nobody's",
         ),
@@ -92,7 +132,11 @@ def spec(**fields: Any) -> dict[str, Any]:
             {"f:metadata": {"f:ownerReferences": {'k:{"uid":"1"}': {".": {}, "f:uid": {}, "f:kind": {}}}}},
             id="owner references are named by uid",
         ),
-        pytest.param({"apiVersion": "v1", "kind": "Thing", "metadata": {"name": "a"}}, {}, id="identity alone owns nothing"),
+        pytest.param(
+            {"apiVersion": "v1", "kind": "Thing", "metadata": {"name": "a"}},
+            {},
+            id="identity alone owns nothing",
+        ),
     ],
 )
 def test_owned(obj: dict[str, Any], expected: FieldSet) -> None:
@@ -113,9 +157,23 @@ def test_present_also_names_the_maps_and_lists() -> None:
         pytest.param({"image": "a"}, {"image": "a"}, [], [], id="no change is no path"),
         pytest.param({"image": "a"}, {"image": "b"}, [".spec.image"], [], id="a new value is taken"),
         pytest.param({"image": "a"}, {}, [], [".spec.image"], id="a missing field is gone"),
-        pytest.param({}, {"replicas": {"min": 1}}, [".spec.replicas", ".spec.replicas.min"], [], id="a new map is taken with its fields"),
-        pytest.param({"zones": ["a"]}, {"zones": ["b"]}, ['.spec.zones[="b"]'], ['.spec.zones[="a"]'], id="sets change value by value"),
-        pytest.param({"zones": ["a", "b"]}, {"zones": ["b", "a"]}, [], [], id="the order of a set is nobody's"),
+        pytest.param(
+            {},
+            {"replicas": {"min": 1}},
+            [".spec.replicas", ".spec.replicas.min"],
+            [],
+            id="a new map is taken with its fields",
+        ),
+        pytest.param(
+            {"zones": ["a"]},
+            {"zones": ["b"]},
+            ['.spec.zones[="b"]'],
+            ['.spec.zones[="a"]'],
+            id="sets change value by value",
+        ),
+        pytest.param(
+            {"zones": ["a", "b"]}, {"zones": ["b", "a"]}, [], [], id="the order of a set is nobody's"
+        ),
         pytest.param(
             {"items": [{"name": "x", "value": "1"}]},
             {"items": [{"name": "x", "value": "2"}]},
@@ -124,8 +182,20 @@ def test_present_also_names_the_maps_and_lists() -> None:
             id="list-maps change field by field",
         ),
         pytest.param({"args": ["a"]}, {"args": ["b"]}, [".spec.args"], [], id="atomic lists change whole"),
-        pytest.param({"replicas": None}, {"replicas": {}}, [".spec.replicas"], [], id="null to empty is a change of the thing itself"),
-        pytest.param({"replicas": None}, {"replicas": {"min": 1}}, [".spec.replicas.min"], [], id="null to map takes the fields"),
+        pytest.param(
+            {"replicas": None},
+            {"replicas": {}},
+            [".spec.replicas"],
+            [],
+            id="null to empty is a change of the thing itself",
+        ),
+        pytest.param(
+            {"replicas": None},
+            {"replicas": {"min": 1}},
+            [".spec.replicas.min"],
+            [],
+            id="null to map takes the fields",
+        ),
         pytest.param(
             {"free": {"a": {"b": 1}}},
             {"free": {"a": 1}},
@@ -143,14 +213,18 @@ def test_changes(old: dict[str, Any], new: dict[str, Any], taken: list[str], gon
 @pytest.mark.parametrize(
     ("schema", "value", "expected"),
     [
-        pytest.param({}, {"data": {"a": "b"}}, {"f:data": {".": {}, "f:a": {}}}, id="no schema splits every map"),
+        pytest.param(
+            {}, {"data": {"a": "b"}}, {"f:data": {".": {}, "f:a": {}}}, id="no schema splits every map"
+        ),
         pytest.param(
             {"type": "object", "properties": {"data": {"type": "object", "additionalProperties": True}}},
             {"data": {"a": {"b": 1}}},
             {"f:data": {"f:a": {".": {}, "f:b": {}}}},
             id="additionalProperties true is free-form",
         ),
-        pytest.param({"type": "object"}, {"odd": 1}, {"f:odd": {}}, id="an undeclared field is still tracked"),
+        pytest.param(
+            {"type": "object"}, {"odd": 1}, {"f:odd": {}}, id="an undeclared field is still tracked"
+        ),
     ],
 )
 def test_compile_types(schema: dict[str, Any], value: dict[str, Any], expected: FieldSet) -> None:
@@ -162,7 +236,9 @@ def test_compile_types(schema: dict[str, Any], value: dict[str, Any], expected: 
     [
         pytest.param({"f:a": {".": {}}}, {"f:a": {}}, id="a lone dot is a leaf"),
         pytest.param({".": {}, "f:a": {}}, {"f:a": {}}, id="the root is no path"),
-        pytest.param({'k:{ "b": 1, "a": "x" }': {}}, {'k:{"a":"x","b":1}': {}}, id="keys are written one way"),
+        pytest.param(
+            {'k:{ "b": 1, "a": "x" }': {}}, {'k:{"a":"x","b":1}': {}}, id="keys are written one way"
+        ),
         pytest.param({"v:1.0": {}}, {"v:1": {}}, id="one point nought is one"),
         pytest.param({"i:0": {}}, {"i:0": {}}, id="indexes are tolerated"),
         pytest.param({"v:1e999999999": {}}, {"v:1E+999999999": {}}, id="a huge number is not written out"),
@@ -201,7 +277,9 @@ def test_parse_fields_refuses_endless_nesting() -> None:
     ("path", "text"),
     [
         pytest.param(("f:spec", "f:replicas", "f:min"), ".spec.replicas.min", id="fields"),
-        pytest.param(("f:c", 'k:{"port":80,"protocol":"TCP"}', "f:x"), '.c[port=80,protocol="TCP"].x', id="keys"),
+        pytest.param(
+            ("f:c", 'k:{"port":80,"protocol":"TCP"}', "f:x"), '.c[port=80,protocol="TCP"].x', id="keys"
+        ),
         pytest.param(("f:metadata", 'v:"a/b"'), '.metadata[="a/b"]', id="values"),
         pytest.param(("f:a", "i:3"), ".a[3]", id="indexes"),
     ],
@@ -232,7 +310,9 @@ def members(fields: FieldSet) -> frozenset[fieldset.Path]:
 
 
 @given(path_sets, path_sets)
-def test_set_algebra_agrees_with_sets_of_paths(a: frozenset[fieldset.Path], b: frozenset[fieldset.Path]) -> None:
+def test_set_algebra_agrees_with_sets_of_paths(
+    a: frozenset[fieldset.Path], b: frozenset[fieldset.Path]
+) -> None:
     left, right = trie(a), trie(b)
     kept = copy.deepcopy((left, right))
     assert fieldset.union(left, right) == trie(a | b)
@@ -250,7 +330,13 @@ def test_format_then_parse_gives_the_same_set(a: frozenset[fieldset.Path]) -> No
     assert list(format_fields(fields)) == sorted(fields)
 
 
-values = st.one_of(st.none(), st.booleans(), st.integers(), st.text(), st.decimals(allow_nan=False, allow_infinity=False, places=2))
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.text(),
+    st.decimals(allow_nan=False, allow_infinity=False, places=2),
+)
 
 
 @given(values, values)

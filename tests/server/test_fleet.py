@@ -46,7 +46,10 @@ def test_answers_are_those_of_the_pure_function() -> None:
                 wanted = json.loads(encode(answer({"ask": ask, **question}, await server.world())))
                 assert _without_times(told) == _without_times(wanted), ask
             assert await server.store.revision() == revision
-            assert metrics.REGISTRY.get_sample_value("lattice_plan_gap_ratio") == told["gapMillionths"] / 1_000_000
+            assert (
+                metrics.REGISTRY.get_sample_value("lattice_plan_gap_ratio")
+                == told["gapMillionths"] / 1_000_000
+            )
 
     asyncio.run(run())
 
@@ -54,7 +57,10 @@ def test_answers_are_those_of_the_pure_function() -> None:
 def _without_times(document: Any) -> Any:
     """Nor what a budget's month comes to, which is less from one moment to the next."""
     kept = {name: value for name, value in document.items() if "econds" not in name}
-    budgets = [{name: value for name, value in each.items() if name not in ("before", "after")} for each in kept.get("budgets", ())]
+    budgets = [
+        {name: value for name, value in each.items() if name not in ("before", "after")}
+        for each in kept.get("budgets", ())
+    ]
     return {**kept, **({"budgets": budgets} if "budgets" in kept else {})}
 
 
@@ -86,25 +92,56 @@ def test_deletions_and_namespaces_can_be_part_of_the_question() -> None:
             assert (status, told["ignored"]) == (200, {"Secret": 1})
             assert [each["name"] for each in told["services"] if each["mark"] == "+"] == ["shop/web"]
             status, told = await server.ask("plan", delete=[gone])
-            assert [each["name"] for each in told["services"] if each["mark"] == "-"] == ["default/api-gateway"]
+            assert [each["name"] for each in told["services"] if each["mark"] == "-"] == [
+                "default/api-gateway"
+            ]
 
     asyncio.run(run())
 
 
 REFUSED: list[Any] = [
-    pytest.param({"manifests": [a_service(replicas={"min": -1})]}, 422, "manifests[0].spec.replicas.min", id="a value out of range"),
-    pytest.param({"manifests": [a_service(replicass=1)]}, 422, "manifests[0].spec.replicass", id="a field that does not exist"),
+    pytest.param(
+        {"manifests": [a_service(replicas={"min": -1})]},
+        422,
+        "manifests[0].spec.replicas.min",
+        id="a value out of range",
+    ),
+    pytest.param(
+        {"manifests": [a_service(replicass=1)]},
+        422,
+        "manifests[0].spec.replicass",
+        id="a field that does not exist",
+    ),
     pytest.param({"manifests": [a_service(), a_service()]}, 422, "manifests[1]", id="an object twice"),
     pytest.param({"manifests": ["web"]}, 400, "manifests[0]", id="no object"),
-    pytest.param({"manifests": [{"kind": "LatticeService"}]}, 400, "manifests[0].apiVersion", id="no version"),
+    pytest.param(
+        {"manifests": [{"kind": "LatticeService"}]}, 400, "manifests[0].apiVersion", id="no version"
+    ),
     pytest.param({"manifests": [a_service() | {"kind": "Pod"}]}, 404, "manifests[0].kind", id="no such kind"),
     pytest.param({"manifests": [a_service("")]}, 400, "manifests[0].metadata.name", id="no name"),
-    pytest.param({"manifests": [a_service() | {"kind": "LatticeLedger"}]}, 403, "manifests[0]", id="what only Lattice writes"),
-    pytest.param({"manifests": [a_service()], "namespace": "shop"}, 404, "manifests[0]", id="a namespace that is not there"),
+    pytest.param(
+        {"manifests": [a_service() | {"kind": "LatticeLedger"}]},
+        403,
+        "manifests[0]",
+        id="what only Lattice writes",
+    ),
+    pytest.param(
+        {"manifests": [a_service()], "namespace": "shop"},
+        404,
+        "manifests[0]",
+        id="a namespace that is not there",
+    ),
     pytest.param({"manifest": []}, 422, "", id="a question with an unknown field"),
     pytest.param({"force": "yes"}, 422, "force", id="a field of another type"),
-    pytest.param({"delete": [{"kind": "LatticePool", "name": "mars"}]}, 404, None, id="a deletion of what is not there"),
-    pytest.param({"delete": [{"kind": "LatticeNode", "name": "n"}]}, 422, "delete", id="a deletion of what is not declared"),
+    pytest.param(
+        {"delete": [{"kind": "LatticePool", "name": "mars"}]}, 404, None, id="a deletion of what is not there"
+    ),
+    pytest.param(
+        {"delete": [{"kind": "LatticeNode", "name": "n"}]},
+        422,
+        "delete",
+        id="a deletion of what is not declared",
+    ),
     pytest.param({"prices": [{"csv": "nonsense", "source": "my.csv"}]}, 422, None, id="prices that are none"),
     pytest.param({"expect": "p-0"}, 409, "expect", id="another plan"),
 ]
@@ -130,16 +167,56 @@ def test_what_is_wrong_is_told_with_its_place_and_nothing_is_written() -> None:
     [
         pytest.param("why", {}, 422, 'missing required field "service"', id="why what"),
         pytest.param("why", {"service": "web"}, 422, "service", id="a service without its namespace"),
-        pytest.param("fit", {"service": "default/nobody"}, 404, "there is no service default/nobody", id="a service that is not there"),
-        pytest.param("cost", {"by": "moon"}, 422, "by", id="by what"),
-        pytest.param("cost", {"inNamespace": "nope"}, 404, "there is no namespace nope", id="costs of a namespace that is not there"),
-        pytest.param("plan", {"namespace": "nope"}, 404, "there is no namespace nope", id="a plan in a namespace that is not there"),
-        pytest.param("plan", {"latency": {"csv": "", "source": "rtt.csv"}}, 422, "is empty", id="a latency file with nothing in it"),
         pytest.param(
-            "plan", {"latency": {"csv": "from,to,ms\na,b,3\n", "source": "rtt.csv"}}, 422, "rtt.csv line 2", id="a place that nobody offers"
+            "fit",
+            {"service": "default/nobody"},
+            404,
+            "there is no service default/nobody",
+            id="a service that is not there",
         ),
-        pytest.param("optimise", {"timeLimitSeconds": -1e16}, 422, "timeLimitSeconds", id="a search of less than no time"),
-        pytest.param("optimise", {"timeLimitSeconds": 31}, 422, "this server takes up to 30", id="a search longer than the limit"),
+        pytest.param("cost", {"by": "moon"}, 422, "by", id="by what"),
+        pytest.param(
+            "cost",
+            {"inNamespace": "nope"},
+            404,
+            "there is no namespace nope",
+            id="costs of a namespace that is not there",
+        ),
+        pytest.param(
+            "plan",
+            {"namespace": "nope"},
+            404,
+            "there is no namespace nope",
+            id="a plan in a namespace that is not there",
+        ),
+        pytest.param(
+            "plan",
+            {"latency": {"csv": "", "source": "rtt.csv"}},
+            422,
+            "is empty",
+            id="a latency file with nothing in it",
+        ),
+        pytest.param(
+            "plan",
+            {"latency": {"csv": "from,to,ms\na,b,3\n", "source": "rtt.csv"}},
+            422,
+            "rtt.csv line 2",
+            id="a place that nobody offers",
+        ),
+        pytest.param(
+            "optimise",
+            {"timeLimitSeconds": -1e16},
+            422,
+            "timeLimitSeconds",
+            id="a search of less than no time",
+        ),
+        pytest.param(
+            "optimise",
+            {"timeLimitSeconds": 31},
+            422,
+            "this server takes up to 30",
+            id="a search longer than the limit",
+        ),
         pytest.param("apply", {"manifests": [{}]}, 422, "name the plan", id="an apply without a plan"),
         pytest.param("apply", {"expect": "p-0"}, 422, "give its manifests", id="an apply of nothing"),
     ],
@@ -187,7 +264,16 @@ def test_openapi_has_the_fields_that_are_read(ask: str) -> None:
 def test_a_shelf_is_only_for_looking() -> None:
     async def run() -> None:
         shelf = Shelf({})
-        for verb in (shelf.list, shelf.watch, shelf.commit, shelf.revision, shelf.compact, shelf.campaign, shelf.renew, shelf.resign):
+        for verb in (
+            shelf.list,
+            shelf.watch,
+            shelf.commit,
+            shelf.revision,
+            shelf.compact,
+            shelf.campaign,
+            shelf.renew,
+            shelf.resign,
+        ):
             with pytest.raises(NotAllowed):
                 await verb()
         await shelf.close()

@@ -26,13 +26,18 @@ def test_of_a_plan_that_was_told_lately_only_what_differs_is_said() -> None:
             await server.apply(a_service("one"))
             for expect in (before["id"], before):
                 status, told = await server.ask("plan", manifests=change, expect=expect)
-                assert (status, {each["reason"] for each in told["details"]["causes"]}) == (409, {"PlanDiffers"})
+                assert (status, {each["reason"] for each in told["details"]["causes"]}) == (
+                    409,
+                    {"PlanDiffers"},
+                )
                 said = [each["message"] for each in told["details"]["causes"]]
                 assert "service default/one: is not in it any more" in said
                 assert not [each for each in said if each.startswith("service default/two: was")]
             status, told = await server.ask("plan", manifests=change, expect="p-0123")
             assert [each["reason"] for each in told["details"]["causes"]] == ["PlanUnknown"]
-            assert (await server.ask("plan", manifests=change, expect={"id": "p-1", "services": [{"name": "x"}]}))[0] == 400
+            assert (
+                await server.ask("plan", manifests=change, expect={"id": "p-1", "services": [{"name": "x"}]})
+            )[0] == 400
 
     asyncio.run(run())
 
@@ -61,8 +66,15 @@ def test_a_plan_is_applied_as_a_whole() -> None:
             status, told = await server.ask(APPLY, ADMIN, manifests=change, expect=plan["id"])
             assert status == 200, told
             assert await server.store.revision() == before + 1
-            assert [each["verdict"] for each in told["objects"]] == ["created", "created", "created", "unchanged"]
-            assert {each["object"]["metadata"]["resourceVersion"] for each in told["objects"][:3]} == {str(before + 1)}
+            assert [each["verdict"] for each in told["objects"]] == [
+                "created",
+                "created",
+                "created",
+                "unchanged",
+            ]
+            assert {each["object"]["metadata"]["resourceVersion"] for each in told["objects"][:3]} == {
+                str(before + 1)
+            }
             assert (told["plan"], told["meanwhile"]) == (plan["id"], [])
             _, again = await server.ask("plan", manifests=change)
             assert again["isEmpty"]
@@ -108,7 +120,10 @@ def test_who_may_only_look_applies_nothing() -> None:
 def test_more_than_a_commit_holds_is_applied_in_several() -> None:
     async def run() -> None:
         async with a_server() as server:
-            change = [a_service(f"web-{number}", placement={"resources": {"cores": 0.01, "memoryGi": 0.01}}) for number in range(230)]
+            change = [
+                a_service(f"web-{number}", placement={"resources": {"cores": 0.01, "memoryGi": 0.01}})
+                for number in range(230)
+            ]
             _, plan = await server.ask("plan", manifests=change)
             before = await server.store.revision()
             status, told = await server.ask(APPLY, ADMIN, manifests=change, expect=plan["id"])

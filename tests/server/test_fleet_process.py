@@ -61,7 +61,9 @@ def test_why_a_process_ended_is_in_the_log_and_in_the_answer() -> None:
             assert process is not None
             assert process.stdin is not None
             process.stdin.write(framed(Told(200, b"")))
-            with pytest.raises(Unavailable, match=r"ended in the middle: it ended with code 1: msgspec\.ValidationError: ") as told:
+            with pytest.raises(
+                Unavailable, match=r"ended in the middle: it ended with code 1: msgspec\.ValidationError: "
+            ) as told:
                 await server.ask("cost")
             assert "the server's log has all that it said" in told.value.fix
             assert (await server.ask("cost"))[0] == 200

@@ -78,7 +78,11 @@ def read(name: str, data: bytes) -> dict[str, Any]:
             length, at = number(data, at)
             piece, at = data[at : at + length], at + length
             assert len(piece) == length
-            value = piece.decode() if how.startswith("str") else plain(how.rstrip("*"), read(how.rstrip("*"), piece))
+            value = (
+                piece.decode()
+                if how.startswith("str")
+                else plain(how.rstrip("*"), read(how.rstrip("*"), piece))
+            )
         if how.endswith("*"):
             out.setdefault(key, []).append(value)
         else:
@@ -103,7 +107,9 @@ def plain(name: str, found: dict[str, Any]) -> Any:
         case "ParamItem" | "ResponseValue" | "SchemaItem" | "Param" | "NonBody":
             (value,) = found.values()
             return value
-    return {k: v for k, v in found.items() if k != "ext"} | {entry["name"]: entry["value"] for entry in found.get("ext", ())}
+    return {k: v for k, v in found.items() if k != "ext"} | {
+        entry["name"]: entry["value"] for entry in found.get("ext", ())
+    }
 
 
 def without_zeros(node: Any) -> Any:
@@ -141,7 +147,8 @@ schemas = st.recursive(
     leaf,
     lambda below: st.one_of(
         st.fixed_dictionaries(
-            {"properties": st.dictionaries(word, below, min_size=1, max_size=3)}, optional={"required": st.lists(word, min_size=1)}
+            {"properties": st.dictionaries(word, below, min_size=1, max_size=3)},
+            optional={"required": st.lists(word, min_size=1)},
         ),
         st.fixed_dictionaries({"type": st.just("array"), "items": below}),
         st.fixed_dictionaries({"type": st.just("object"), "additionalProperties": below | st.booleans()}),
@@ -152,7 +159,9 @@ schemas = st.recursive(
 
 @given(schemas)
 def test_any_schema_comes_back(schema):
-    assert plain("Document", read("Document", encode_v2({"definitions": {"X": schema}})))["definitions"] == {"X": schema}
+    assert plain("Document", read("Document", encode_v2({"definitions": {"X": schema}})))["definitions"] == {
+        "X": schema
+    }
 
 
 def test_vendor_extensions_are_yaml_text():
@@ -166,7 +175,10 @@ def test_vendor_extensions_are_yaml_text():
     [
         pytest.param({"openapi": "3.0.0"}, id="a v3 document"),
         pytest.param({"definitions": {"X": {"nullable": True}}}, id="a keyword that v2 lacks"),
-        pytest.param({"definitions": {"X": {"properties": {"a": {"oneOf": []}}}}}, id="a keyword that v2 lacks, deep inside"),
+        pytest.param(
+            {"definitions": {"X": {"properties": {"a": {"oneOf": []}}}}},
+            id="a keyword that v2 lacks, deep inside",
+        ),
     ],
 )
 def test_nothing_is_lost_silently(document):

@@ -32,7 +32,9 @@ from lattice.wire.channel import PROTOCOL
         pytest.param({"registration": a_registration(addresses=[pb.Address(type="InternalIP", address="x; rm")])}, "REGISTRATION", "is no InternalIP", id="an address that is none"),
     ],
 )  # fmt: skip
-def test_a_hello_that_cannot_be_right_is_refused_and_writes_nothing(hello: dict[str, Any], reason: str, words: str) -> None:
+def test_a_hello_that_cannot_be_right_is_refused_and_writes_nothing(
+    hello: dict[str, Any], reason: str, words: str
+) -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
         revision = await leader.store.revision()
         agent = Speaker(leader, peer())
@@ -105,7 +107,9 @@ def test_an_agent_that_talks_without_end_is_refused() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("said", [{"beat": pb.Beat(number=1)}, {"log": pb.LogPiece(id=1)}, {}], ids=["a beat", "a log", "nothing"])
+@pytest.mark.parametrize(
+    "said", [{"beat": pb.Beat(number=1)}, {"log": pb.LogPiece(id=1)}, {}], ids=["a beat", "a log", "nothing"]
+)
 def test_an_agent_says_hello_first(said: dict[str, Any]) -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
         agent = Speaker(leader, peer())
@@ -131,7 +135,9 @@ def test_registration_is_written_once_and_only_what_an_agent_may_say() -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
         await leader.add(a_node("n3", "key-n3", spec=NodeSpec(cluster="east", zone="a", unschedulable=True)))
         said = a_registration(
-            labels={"agent.lattice.dev/disk": "ssd"}, reserved={"cpu": 500}, addresses=[pb.Address(type="InternalIP", address="10.0.0.7")]
+            labels={"agent.lattice.dev/disk": "ssd"},
+            reserved={"cpu": 500},
+            addresses=[pb.Address(type="InternalIP", address="10.0.0.7")],
         )
         await Speaker(leader, peer("n3")).welcomed(registration=said)
         revision = await leader.store.revision()
@@ -154,12 +160,18 @@ def test_a_machine_of_a_class_has_no_more_room_than_that_class() -> None:
         metadata, resources = Metadata(name="small"), ClassResources(cores=2, memory_gi=4)  # type: ignore[arg-type]
         await leader.add(
             LatticeNodeClass(
-                api_version="lattice.dev/v1alpha1", kind="LatticeNodeClass", metadata=metadata, spec=NodeClassSpec(resources=resources)
+                api_version="lattice.dev/v1alpha1",
+                kind="LatticeNodeClass",
+                metadata=metadata,
+                spec=NodeClassSpec(resources=resources),
             )
         )
         await leader.add(a_node("n3", "key-n3", spec=NodeSpec(node_class="small", provider="aws")))
         await clock.advance(0.1)
-        said = a_registration(capacity={"cpu": 64000, "memory": 3 << 30, "gpu": 8000}, gpus=[pb.Gpu(model="a100", milli_free=1000)])
+        said = a_registration(
+            capacity={"cpu": 64000, "memory": 3 << 30, "gpu": 8000},
+            gpus=[pb.Gpu(model="a100", milli_free=1000)],
+        )
         await Speaker(leader, peer("n3")).welcomed(registration=said)
         await clock.advance(0.1)
         assert leader.office is not None

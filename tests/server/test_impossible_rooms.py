@@ -15,7 +15,9 @@ from lattice.wire import agent_pb2 as pb
 def test_a_node_that_says_something_else_each_time_is_refused() -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
         for number in range(FICKLE):
-            await Speaker(leader, peer()).welcomed(registration=a_registration(capacity={"cpu": 1000 + number}))
+            await Speaker(leader, peer()).welcomed(
+                registration=a_registration(capacity={"cpu": 1000 + number})
+            )
         agent = Speaker(leader, peer())
         await agent.hello(registration=a_registration(capacity={"cpu": 1}))
         assert [each.refusal.reason for each in await agent.answers()] == ["REGISTRATION"]
@@ -43,7 +45,9 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize(("said", "words"), IMPOSSIBLE)
-def test_a_node_that_claims_room_that_cannot_be_is_refused_and_quarantined_until_it_says_better(said: pb.Registration, words: str) -> None:
+def test_a_node_that_claims_room_that_cannot_be_is_refused_and_quarantined_until_it_says_better(
+    said: pb.Registration, words: str
+) -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
         before = Speaker(leader, peer())
         await before.welcomed()

@@ -16,7 +16,16 @@ from store.virtual import VirtualClock
 
 from lattice.controllers.runtime.object_writes import created
 from lattice.errors import Denied, Exists, Invalid, LatticeError, Malformed, NotFound, TooMany, UnknownUser
-from lattice.kinds.join_token import JOINED_KEY, MADE_AT, Grant, JoinToken, fingerprint, kept_in, parse_token, token_secret
+from lattice.kinds.join_token import (
+    JOINED_KEY,
+    MADE_AT,
+    Grant,
+    JoinToken,
+    fingerprint,
+    kept_in,
+    parse_token,
+    token_secret,
+)
 from lattice.kinds.node import FINALIZER, LatticeNode, NodeSpec
 from lattice.kinds.meta.stored import unpack
 from lattice.server.access.authorization import ALL_VERBS, Deed, judge
@@ -42,7 +51,9 @@ class Door:
         await store_token(self.store, self.clock, token, ttl, **grant)
         return token
 
-    async def join(self, token: Any, key: Any, name: str = "", address: str = "10.0.0.9", **rest: Any) -> dict[str, str]:
+    async def join(
+        self, token: Any, key: Any, name: str = "", address: str = "10.0.0.9", **rest: Any
+    ) -> dict[str, str]:
         request = rest.get("request") or a_request(key)
         body = msgspec.json.encode({"token": str(token), "request": request, "name": name})
         return await self.joining.join(body, address)
@@ -51,7 +62,9 @@ class Door:
         entry = await self.store.get(node_key(name))
         return unpack(entry.value, entry.revision) if entry else None
 
-    async def refuses(self, error: type[LatticeError], words: str, token: Any, key: Any, name: str = "", **rest: Any) -> None:
+    async def refuses(
+        self, error: type[LatticeError], words: str, token: Any, key: Any, name: str = "", **rest: Any
+    ) -> None:
         """And writes nothing."""
         before = await self.store.revision()
         with pytest.raises(error, match=words):
@@ -68,7 +81,9 @@ def play(story: Story) -> None:
 
 def test_a_token_makes_a_node_with_what_it_grants() -> None:
     async def story(door: Door) -> None:
-        token = await door.token(node="n1", labels={"rack": "a3"}, spec=NodeSpec(cluster="east-001", zone="a"))
+        token = await door.token(
+            node="n1", labels={"rack": "a3"}, spec=NodeSpec(cluster="east-001", zone="a")
+        )
         answer = await door.join(token, a_key(), "a-name-of-its-own")
         assert (answer["node"], answer["agents"]) == ("n1", "127.0.0.1:7444")
         assert fingerprint(answer["authority"].encode()) == token.authority
@@ -90,7 +105,15 @@ def test_a_token_makes_a_node_with_what_it_grants() -> None:
 
 def test_a_node_that_was_prepared_is_marked_and_otherwise_left_alone() -> None:
     async def story(door: Door) -> None:
-        await door.store.commit([created(a_node("n1", "", spec=NodeSpec(cluster="east-001")), uid="made", now="2026-01-01T00:00:00Z")])
+        await door.store.commit(
+            [
+                created(
+                    a_node("n1", "", spec=NodeSpec(cluster="east-001")),
+                    uid="made",
+                    now="2026-01-01T00:00:00Z",
+                )
+            ]
+        )
         key = a_key()
         await door.join(await door.token(node="n1", spec=NodeSpec(cluster="west-001")), key)
         node = await door.node("n1")
@@ -104,8 +127,12 @@ def test_a_node_that_was_prepared_is_marked_and_otherwise_left_alone() -> None:
 def test_a_machine_that_comes_when_its_node_is_gone_is_refused_and_takes_no_name() -> None:
     async def story(door: Door) -> None:
         token = await door.token(node="east-001-small-1", uid="made")
-        await door.refuses(Denied, "node east-001-small-1, for which the token was made, is gone", token, a_key())
-        await door.store.commit([created(a_node("east-001-small-1", ""), uid="another", now="2026-01-01T00:00:00Z")])
+        await door.refuses(
+            Denied, "node east-001-small-1, for which the token was made, is gone", token, a_key()
+        )
+        await door.store.commit(
+            [created(a_node("east-001-small-1", ""), uid="another", now="2026-01-01T00:00:00Z")]
+        )
         await door.refuses(Denied, "is gone", token, a_key())
 
     play(story)
@@ -132,7 +159,9 @@ def test_of_the_machines_that_are_made_for_one_node_the_last_one_counts() -> Non
 def test_what_a_node_of_another_store_says_of_its_token_is_not_believed() -> None:
     async def story(door: Door) -> None:
         node = a_node("n1", "")
-        moved = msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations={MADE_AT: "9000"}))
+        moved = msgspec.structs.replace(
+            node, metadata=msgspec.structs.replace(node.metadata, annotations={MADE_AT: "9000"})
+        )
         await door.store.commit([created(moved, uid="made", now="2026-01-01T00:00:00Z")])
         assert (await door.join(await door.token(node="n1", uid="made"), a_key()))["node"] == "n1"
 
@@ -147,7 +176,9 @@ def test_an_answer_that_was_lost_is_given_again_to_the_same_key_only() -> None:
         again = await door.join(token, key, "another-name")
         assert again["node"] == first["node"] == "n1"
         assert await door.store.revision() == revision
-        await door.refuses(Denied, "was used already, by the machine that is now node n1", token, a_key(), "n2")
+        await door.refuses(
+            Denied, "was used already, by the machine that is now node n1", token, a_key(), "n2"
+        )
 
     play(story)
 
@@ -166,15 +197,26 @@ def test_of_many_machines_with_one_token_one_becomes_a_node() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        pytest.param(lambda t: JoinToken(t.id, "w" * 32, t.authority), UnknownUser, "not known", id="a wrong secret"),
-        pytest.param(lambda t: JoinToken("f" * 12, t.secret, t.authority), UnknownUser, "not known", id="an unknown id"),
-        pytest.param(lambda t: JoinToken(t.id, t.secret, "0" * 64), UnknownUser, "not known", id="another authority in the text"),
+        pytest.param(
+            lambda t: JoinToken(t.id, "w" * 32, t.authority), UnknownUser, "not known", id="a wrong secret"
+        ),
+        pytest.param(
+            lambda t: JoinToken("f" * 12, t.secret, t.authority), UnknownUser, "not known", id="an unknown id"
+        ),
+        pytest.param(
+            lambda t: JoinToken(t.id, t.secret, "0" * 64),
+            UnknownUser,
+            "not known",
+            id="another authority in the text",
+        ),
         pytest.param(lambda t: f"{t}x", Invalid, "not a join token", id="a longer text"),
         pytest.param(lambda t: f"../{t}", Invalid, "not a join token", id="a path"),
         pytest.param(lambda t: "", Invalid, "not a join token", id="nothing"),
     ],
 )
-def test_a_token_that_is_not_right_is_refused(change: Callable[[JoinToken], Any], error: type[LatticeError], words: str) -> None:
+def test_a_token_that_is_not_right_is_refused(
+    change: Callable[[JoinToken], Any], error: type[LatticeError], words: str
+) -> None:
     async def story(door: Door) -> None:
         token = await door.token(node="n1")
         await door.refuses(error, words, change(token), a_key())
@@ -208,7 +250,12 @@ def test_a_token_for_one_node_makes_no_other_and_an_open_one_takes_no_name_that_
         await door.refuses(Exists, "node n1 is there already", await door.token(2), a_key(), "n1")
         for name in ("", "N1", "n\u0131", "a/b", "node:n1", "x" * 300):
             await door.refuses(
-                Invalid, "cannot be the name of a node", await door.token(3 + len(name) + ord(name[:1] or "0")), a_key(), name, address=name
+                Invalid,
+                "cannot be the name of a node",
+                await door.token(3 + len(name) + ord(name[:1] or "0")),
+                a_key(),
+                name,
+                address=name,
             )
 
     play(story)  # fmt: skip
@@ -249,7 +296,9 @@ CN, ORG = NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME
         pytest.param(lambda: "x" * 9000, Invalid, "at most 8192", id="far too much"),
     ],
 )  # fmt: skip
-def test_a_request_that_asks_for_more_than_a_node_may_be_is_refused(make: Callable[[], str], error: type[LatticeError], words: str) -> None:
+def test_a_request_that_asks_for_more_than_a_node_may_be_is_refused(
+    make: Callable[[], str], error: type[LatticeError], words: str
+) -> None:
     async def story(door: Door) -> None:
         token = await door.token(node="n1")
         await door.refuses(error, words, token, None, request=make())
@@ -265,14 +314,22 @@ def test_a_request_that_is_signed_by_another_key_is_refused() -> None:
         der[-1] ^= 1
         forged = "\n".join([lines[0], b64encode(bytes(der)).decode(), lines[-1], ""])
         token = await door.token(node="n1")
-        await door.refuses((Denied, Invalid), "signed by its own key|cannot be read", token, None, request=forged)  # type: ignore[arg-type]
+        await door.refuses(
+            (Denied, Invalid), "signed by its own key|cannot be read", token, None, request=forged
+        )  # type: ignore[arg-type]
 
     play(story)
 
 
 def test_bodies_that_are_no_request_are_refused() -> None:
     async def story(door: Door) -> None:
-        for body in (b"", b"[]", b'{"token": 1, "request": ""}', b'{"token": "a", "request": "b", "node": "n9"}', b"x" * 20_000):
+        for body in (
+            b"",
+            b"[]",
+            b'{"token": 1, "request": ""}',
+            b'{"token": "a", "request": "b", "node": "n9"}',
+            b"x" * 20_000,
+        ):
             with pytest.raises(Malformed):
                 await door.joining.join(body, str(len(body)))
         assert await door.store.revision() == 1
@@ -285,7 +342,9 @@ def test_a_certificate_is_renewed_for_its_own_key_and_name_while_the_node_is_the
         key = ed25519.Ed25519PrivateKey.generate()
         request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, None)
         pem = request.public_bytes(serialization.Encoding.PEM)
-        peer = peer_of((await door.join(await door.token(node="n1"), None, request=pem.decode()))["certificate"].encode())
+        peer = peer_of(
+            (await door.join(await door.token(node="n1"), None, request=pem.decode()))["certificate"].encode()
+        )
         await door.clock.advance(3600)
         renewed = peer_of(await door.joining.renew(peer, pem))
         assert (renewed.node, renewed.key) == ("n1", peer.key)
@@ -343,7 +402,9 @@ def test_a_machine_that_slept_for_longer_than_its_certificate_comes_back_with_it
     [
         pytest.param("lattice-admin", ["lattice:admins"], id="an administrator"),
         pytest.param("node:n1", ["lattice:admins"], id="a node's name in another group"),
-        pytest.param("node:n1", ["lattice:nodes", "lattice:admins"], id="a node that is also an administrator"),
+        pytest.param(
+            "node:n1", ["lattice:nodes", "lattice:admins"], id="a node that is also an administrator"
+        ),
         pytest.param("ann", ["lattice:nodes"], id="somebody in the nodes' group"),
     ],
 )
@@ -368,4 +429,6 @@ def test_only_a_digest_of_a_token_is_stored_and_nothing_shows_it() -> None:
 def test_nodes_have_no_rights_in_the_api() -> None:
     node = User("node:n1", frozenset({"lattice:nodes", "system:authenticated"}))
     for kind in (LatticeNode.resource, None):
-        assert not any(judge(node, Deed(verb, "lattice.dev", "latticenodes"), kind).allowed for verb in ALL_VERBS)
+        assert not any(
+            judge(node, Deed(verb, "lattice.dev", "latticenodes"), kind).allowed for verb in ALL_VERBS
+        )

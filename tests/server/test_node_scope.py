@@ -37,7 +37,9 @@ def test_a_node_can_say_who_it_is_and_how_it_is_and_nothing_that_asks_for_anythi
     assert [field.name for field in pb.FromAgent.DESCRIPTOR.fields] == ["hello", "beat", "log"]
     asks = {"hello": {"protocol", "version", "term", "registration"}, "log": {"id", "text", "end", "problem"}}
     for part, names in asks.items():
-        assert {field.name for field in pb.FromAgent.DESCRIPTOR.fields_by_name[part].message_type.fields} == names
+        assert {
+            field.name for field in pb.FromAgent.DESCRIPTOR.fields_by_name[part].message_type.fields
+        } == names
 
 
 def test_what_a_replica_is_given_goes_to_its_node_while_it_is_bound_there_and_to_no_other() -> None:
@@ -65,7 +67,9 @@ def test_saying_that_one_has_it_does_not_make_it_ones_own() -> None:
         revision = await leader.store.revision()
         thief = Speaker(leader, peer("n1"))
         said = await thief.welcomed()
-        await thief.beat(1, reports=[pb.Report(workload="default/web", uid="uid-web", state="Running")], is_whole=True)
+        await thief.beat(
+            1, reports=[pb.Report(workload="default/web", uid="uid-web", state="Running")], is_whole=True
+        )
         await thief.beat(2, gone=["default/web"], order=99)
         said += await thief.answers()
         assert SECRET not in text(said)
@@ -83,7 +87,9 @@ def test_what_a_log_says_is_heard_from_the_node_that_was_asked() -> None:
         reading = asyncio.create_task(_read(leader))
         await settle()
         question = next(each.log for each in await asked.answers() if each.WhichOneof("said") == "log")
-        assert not any(each.WhichOneof("said") == "log" for each in await thief.answers()), "what others are asked is not shown"
+        assert not any(each.WhichOneof("said") == "log" for each in await thief.answers()), (
+            "what others are asked is not shown"
+        )
         await thief.say(log=pb.LogPiece(id=question.id, text="forged", end=True))
         await settle()
         assert not reading.done()
@@ -94,7 +100,9 @@ def test_what_a_log_says_is_heard_from_the_node_that_was_asked() -> None:
 
 
 async def _read(leader: Leader) -> str:
-    return "".join([piece async for piece in leader.links.logs.read(LogQuestion("n2", "default/web", "uid-web"))])
+    return "".join(
+        [piece async for piece in leader.links.logs.read(LogQuestion("n2", "default/web", "uid-web"))]
+    )
 
 
 def test_a_node_that_was_removed_gets_nothing_more_and_the_log_says_why() -> None:
@@ -108,7 +116,9 @@ def test_a_node_that_was_removed_gets_nothing_more_and_the_log_says_why() -> Non
             await speaker.beat(1)
             *_, last = await speaker.answers()
         assert last.refusal.reason == "UNKNOWN_NODE"
-        assert [(each["event"], each["node"], each["reason"]) for each in logs] == [("agent refused", "n2", "UNKNOWN_NODE")]
+        assert [(each["event"], each["node"], each["reason"]) for each in logs] == [
+            ("agent refused", "n2", "UNKNOWN_NODE")
+        ]
         assert await leader.store.revision() == revision
 
     play(story)

@@ -37,11 +37,20 @@ def test_everything_is_told_first_and_then_what_changes() -> None:
         agent = Speaker(leader, peer())
         welcome, first = await agent.welcomed()
         assert (welcome.welcome.term, welcome.welcome.heartbeat, welcome.welcome.node) == (1, 10.0, "n1")
-        assert (first.orders.number, first.orders.is_whole, told(first.orders)) == (1, True, {"default/web": "Running"})
+        assert (first.orders.number, first.orders.is_whole, told(first.orders)) == (
+            1,
+            True,
+            {"default/web": "Running"},
+        )
         await leader.bind("later", applied("n1"))
         await clock.advance(0.1)
         [second] = await agent.orders()
-        assert (second.number, second.is_whole, told(second), list(second.dropped)) == (2, False, {"default/later": "Running"}, [])
+        assert (second.number, second.is_whole, told(second), list(second.dropped)) == (
+            2,
+            False,
+            {"default/later": "Running"},
+            [],
+        )
         await leader.bind("web", applied("n1", action="Delete"))
         await clock.advance(0.1)
         [third] = await agent.orders()
@@ -55,14 +64,27 @@ def test_an_order_carries_what_the_node_needs() -> None:
         leader.links.environment = lambda workload: {"DB_URL": f"tcp://10.0.0.7:{workload.spec.slot}"}
         container = Container(command=("serve",), ports=(Port(name="http"),))
         await leader.add(
-            a_workload(containers={"main": container}, limits={"cpu": "500m"}, disconnect=Disconnect(policy="stop", stop_after="30s"))
+            a_workload(
+                containers={"main": container},
+                limits={"cpu": "500m"},
+                disconnect=Disconnect(policy="stop", stop_after="30s"),
+            )
         )
         await leader.bind("web", applied("n1", run=3, allocated_ports={"http": 20001}))
         await clock.advance(0.1)
         agent = Speaker(leader, peer())
         [order] = (await agent.welcomed())[1].orders.assignments
-        assert (order.uid, order.revision, order.run, dict(order.ports)) == ("uid-web", REVISION, 3, {"http": 20001})
-        assert (order.cpu_limit, order.HasField("memory_limit"), dict(order.env)) == (500, False, {"DB_URL": "tcp://10.0.0.7:0"})
+        assert (order.uid, order.revision, order.run, dict(order.ports)) == (
+            "uid-web",
+            REVISION,
+            3,
+            {"http": 20001},
+        )
+        assert (order.cpu_limit, order.HasField("memory_limit"), dict(order.env)) == (
+            500,
+            False,
+            {"DB_URL": "tcp://10.0.0.7:0"},
+        )
         assert (order.disconnect, order.stop_after_ms) == ("stop", 30_000)
         leader.links.environment = lambda workload: {"DB_URL": "tcp://10.0.0.8:0"}
         leader.links.touch(["default/web"])
@@ -91,7 +113,9 @@ def test_a_node_is_told_of_its_own_workloads_only() -> None:
         await bound(leader, clock, "theirs", "n2")
         await leader.add(a_workload("former"))
         status = applied("n1")
-        status = type(status)(binding=Binding(node="n1", uid="an-earlier-node"), retry=status.retry, last_action="Apply")
+        status = type(status)(
+            binding=Binding(node="n1", uid="an-earlier-node"), retry=status.retry, last_action="Apply"
+        )
         await leader.bind("former", status)
         await clock.advance(0.1)
         one, two = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
@@ -111,7 +135,14 @@ def test_a_report_about_anothers_workload_counts_for_the_reporter_only() -> None
         agent, other = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
         await agent.welcomed()
         await other.welcomed()
-        report = pb.Report(workload="default/theirs", uid="uid-theirs", state="Failed", revision=REVISION, run=1, failure="INVALID_SPEC")
+        report = pb.Report(
+            workload="default/theirs",
+            uid="uid-theirs",
+            state="Failed",
+            revision=REVISION,
+            run=1,
+            failure="INVALID_SPEC",
+        )
         await agent.beat(reports=[report], is_whole=True)
         presence = leader.office.presence if leader.office else None
         assert presence is not None
@@ -125,7 +156,11 @@ def test_a_report_about_anothers_workload_counts_for_the_reporter_only() -> None
 
 
 def test_the_name_is_in_the_certificate_and_nowhere_else() -> None:
-    names = {field.name for message in (pb.Hello, pb.Registration, pb.Beat, pb.RenewRequest) for field in message.DESCRIPTOR.fields}
+    names = {
+        field.name
+        for message in (pb.Hello, pb.Registration, pb.Beat, pb.RenewRequest)
+        for field in message.DESCRIPTOR.fields
+    }
     assert not {name for name in names if "node" in name or name in ("name", "host", "identity")}
 
 
@@ -140,7 +175,18 @@ def test_beats_are_answered_and_orders_are_counted_as_known_once_the_agent_says_
         assert [each.heard.beat for each in await agent.answers()] == [1]
         assert not presence.knows("n1", "default/web", wanted)
         await agent.beat(
-            2, order=1, reports=[pb.Report(workload="default/web", uid="uid-web", state="Running", revision=REVISION, run=1, ready=True)]
+            2,
+            order=1,
+            reports=[
+                pb.Report(
+                    workload="default/web",
+                    uid="uid-web",
+                    state="Running",
+                    revision=REVISION,
+                    run=1,
+                    ready=True,
+                )
+            ],
         )
         assert [each.heard.beat for each in await agent.answers()] == [2]
         assert presence.knows("n1", "default/web", wanted)
@@ -177,7 +223,10 @@ def test_when_a_term_ends_its_agents_are_sent_on_at_once_and_no_beat_is_answered
         await one.welcomed()
         await two.welcomed()
         former = leader.office
-        leader.office, leader.elsewhere = None, "10.0.0.2:7444"  # its own clock says that the lease is over; nobody told the links
+        leader.office, leader.elsewhere = (
+            None,
+            "10.0.0.2:7444",
+        )  # its own clock says that the lease is over; nobody told the links
         await one.beat(reports=[pb.Report(workload="default/web", uid="u", state="Running")])
         assert former is not None
         assert former.presence.get("n1").workloads == {}  # type: ignore[union-attr]
@@ -272,9 +321,18 @@ def test_an_agent_that_does_not_read_keeps_nobody_waiting_and_gets_the_latest_wh
     play(story)
 
 
-_texts = st.text(max_size=20) | st.sampled_from(["default/web", "default/x", "Running", "Failed", "RUNTIME_ERROR", REVISION])
+_texts = st.text(max_size=20) | st.sampled_from(
+    ["default/web", "default/x", "Running", "Failed", "RUNTIME_ERROR", REVISION]
+)
 _reports = st.builds(
-    pb.Report, workload=_texts, uid=_texts, state=_texts, revision=_texts, run=st.integers(-5, 5), failure=_texts, log=_texts
+    pb.Report,
+    workload=_texts,
+    uid=_texts,
+    state=_texts,
+    revision=_texts,
+    run=st.integers(-5, 5),
+    failure=_texts,
+    log=_texts,
 )
 _usages = st.builds(pb.Usage, cpu=st.integers(-(2**63), 2**63 - 1), memory=st.integers(-1, 2**62))
 _beats = st.builds(
@@ -295,7 +353,10 @@ _registrations = st.builds(
     last_port=st.integers(0, 2**32 - 1),
 )
 _hellos = st.builds(
-    pb.Hello, protocol=st.sampled_from([PROTOCOL, 0, 9]), term=st.integers(0, 3), registration=st.just(a_registration()) | _registrations
+    pb.Hello,
+    protocol=st.sampled_from([PROTOCOL, 0, 9]),
+    term=st.integers(0, 3),
+    registration=st.just(a_registration()) | _registrations,
 )
 _words = st.one_of(
     st.builds(pb.FromAgent, hello=_hellos),

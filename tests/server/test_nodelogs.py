@@ -54,9 +54,18 @@ def test_the_last_lines_are_read() -> None:
 @pytest.mark.parametrize(
     ("question", "error", "words"),
     [
-        pytest.param(asked(uid="uid-earlier"), NotFound, "the node does not have it", id="an earlier workload of that name"),
-        pytest.param(asked(container="side"), NotFound, "no container side; there are main", id="no such container"),
-        pytest.param(asked(node="n9"), Unavailable, "node n9 is not connected", id="a node that is not connected"),
+        pytest.param(
+            asked(uid="uid-earlier"),
+            NotFound,
+            "the node does not have it",
+            id="an earlier workload of that name",
+        ),
+        pytest.param(
+            asked(container="side"), NotFound, "no container side; there are main", id="no such container"
+        ),
+        pytest.param(
+            asked(node="n9"), Unavailable, "node n9 is not connected", id="a node that is not connected"
+        ),
     ],
 )
 def test_what_cannot_be_read_says_why(question: LogQuestion, error: type[LatticeError], words: str) -> None:

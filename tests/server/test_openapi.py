@@ -93,7 +93,9 @@ def test_open_objects_stay_open_without_saying_true():
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_dry_run_and_field_validation_are_declared_on_every_patch(document):
     patches = [operation for _, method, operation in every_operation(document) if method == "patch"]
-    assert all({"dryRun", "fieldManager", "fieldValidation", "force"} <= names(operation) for operation in patches)
+    assert all(
+        {"dryRun", "fieldManager", "fieldValidation", "force"} <= names(operation) for operation in patches
+    )
     assert all(set(operation[GVK]) == {"group", "version", "kind"} for operation in patches)
 
 
@@ -121,7 +123,11 @@ def test_everything_that_explain_shows_at_the_top_is_described(document):
 
 
 def test_v2_and_v3_hold_the_same_operations():
-    v3 = {(path, method, op["operationId"]) for document in V3.values() for path, method, op in every_operation(document)}
+    v3 = {
+        (path, method, op["operationId"])
+        for document in V3.values()
+        for path, method, op in every_operation(document)
+    }
     assert v3 == {(path, method, op["operationId"]) for path, method, op in every_operation(V2)}
 
 
@@ -132,10 +138,20 @@ def test_v2_and_v3_hold_the_same_operations():
         pytest.param(f"{POOLS}/{{name}}", {"get", "put", "patch", "delete"}, id="one object"),
         pytest.param(f"{POOLS}/{{name}}/status", {"get", "put", "patch"}, id="its status"),
         pytest.param(SERVICES, {"get", "post", "delete"}, id="a collection in a namespace"),
-        pytest.param("/apis/lattice.dev/v1alpha1/latticeservices", {"get"}, id="over all namespaces only a list"),
-        pytest.param(f"{SERVICES}/{{name}}/scale", {"get", "put", "patch"}, id="scale where there is something to scale"),
-        pytest.param("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}", {"get"}, id="read-only kinds"),
-        pytest.param("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {"post"}, id="reviews are only created"),
+        pytest.param(
+            "/apis/lattice.dev/v1alpha1/latticeservices", {"get"}, id="over all namespaces only a list"
+        ),
+        pytest.param(
+            f"{SERVICES}/{{name}}/scale",
+            {"get", "put", "patch"},
+            id="scale where there is something to scale",
+        ),
+        pytest.param(
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}", {"get"}, id="read-only kinds"
+        ),
+        pytest.param(
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {"post"}, id="reviews are only created"
+        ),
     ],
 )
 def test_methods(path, methods):
@@ -148,7 +164,16 @@ def test_paths_without_operations_are_not_listed():
 
 
 def test_lists_can_be_watched_paged_and_selected():
-    asked = {"watch", "limit", "continue", "labelSelector", "fieldSelector", "timeoutSeconds", "resourceVersion", "sendInitialEvents"}
+    asked = {
+        "watch",
+        "limit",
+        "continue",
+        "labelSelector",
+        "fieldSelector",
+        "timeoutSeconds",
+        "resourceVersion",
+        "sendInitialEvents",
+    }
     assert asked <= names(LATTICE_V3["paths"][POOLS]["get"])
 
 
@@ -158,12 +183,20 @@ def test_only_core_kinds_take_a_strategic_merge():
         for path, method, operation in every_operation(document):
             if method == "patch":
                 kinds = set(operation["requestBody"]["content"])
-                assert {"application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"} <= kinds
+                assert {
+                    "application/apply-patch+yaml",
+                    "application/json-patch+json",
+                    "application/merge-patch+json",
+                } <= kinds
                 assert (strategic in kinds) == ("lattice.dev" not in path), path
 
 
 def test_scale_is_autoscaling():
-    assert LATTICE_V3["paths"][f"{SERVICES}/{{name}}/scale"]["patch"][GVK] == {"group": "autoscaling", "version": "v1", "kind": "Scale"}
+    assert LATTICE_V3["paths"][f"{SERVICES}/{{name}}/scale"]["patch"][GVK] == {
+        "group": "autoscaling",
+        "version": "v1",
+        "kind": "Scale",
+    }
 
 
 @pytest.mark.parametrize(
@@ -178,7 +211,9 @@ def test_scale_is_autoscaling():
 def test_definitions_have_the_names_that_kubectl_knows(resource, name):
     assert definition_name(resource) == name
     for kind in ("", "List"):
-        assert V2["definitions"][name + kind][GVK] == [{"group": resource.group, "version": resource.version, "kind": resource.kind + kind}]
+        assert V2["definitions"][name + kind][GVK] == [
+            {"group": resource.group, "version": resource.version, "kind": resource.kind + kind}
+        ]
 
 
 def test_metadata_is_a_reference_in_both():
@@ -189,12 +224,20 @@ def test_metadata_is_a_reference_in_both():
 
 
 def spec(document, field):
-    return definitions(document)["dev.lattice.v1alpha1.LatticePool"]["properties"]["spec"]["properties"][field]
+    return definitions(document)["dev.lattice.v1alpha1.LatticePool"]["properties"]["spec"]["properties"][
+        field
+    ]
 
 
 def test_shapes_that_v2_cannot_say():
-    assert spec(V2, "provider") == {"type": "object", "description": "Somebody else's.", "x-kubernetes-preserve-unknown-fields": True}
-    assert "type" not in spec(V2, "labels")["additionalProperties"], "kubectl 1.20 would refuse text where it reads `object`"
+    assert spec(V2, "provider") == {
+        "type": "object",
+        "description": "Somebody else's.",
+        "x-kubernetes-preserve-unknown-fields": True,
+    }
+    assert "type" not in spec(V2, "labels")["additionalProperties"], (
+        "kubectl 1.20 would refuse text where it reads `object`"
+    )
     assert (spec(V2, "port")["type"], spec(V2, "port")["format"]) == ("string", "int-or-string")
     assert "nullable" not in json.dumps(V2)
 
@@ -202,7 +245,9 @@ def test_shapes_that_v2_cannot_say():
 def test_v3_keeps_the_whole_schema():
     assert spec(LATTICE_V3, "maxNodes") == POOL_SCHEMA["properties"]["spec"]["properties"]["maxNodes"]
     assert spec(LATTICE_V3, "classes")["x-kubernetes-list-type"] == "set"
-    assert spec(LATTICE_V3, "port")["allOf"] == [{"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.util.intstr.IntOrString"}]
+    assert spec(LATTICE_V3, "port")["allOf"] == [
+        {"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.util.intstr.IntOrString"}
+    ]
 
 
 def test_the_given_schemas_are_left_as_they_are():

@@ -14,7 +14,17 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.presence import Heard, Usage
-from lattice.server.live.overview import Fleet, asked_by, budget, budgets, clusters, nodes, pools, services, summary
+from lattice.server.live.overview import (
+    Fleet,
+    asked_by,
+    budget,
+    budgets,
+    clusters,
+    nodes,
+    pools,
+    services,
+    summary,
+)
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 GI = 1 << 30
@@ -24,7 +34,9 @@ READY = [{"type": "Ready", "status": "True"}]
 def made(kind: type[Any], name: str, namespace: str = "", **parts: Any) -> Any:
     resource = kind.resource
     metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
-    return msgspec.convert({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **parts}, kind)
+    return msgspec.convert(
+        {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **parts}, kind
+    )
 
 
 def a_node(name: str, cluster: str = "north-001", pool: str = "north", **status: Any) -> LatticeNode:
@@ -39,32 +51,63 @@ def a_node(name: str, cluster: str = "north-001", pool: str = "north", **status:
 
 
 def a_workload(name: str, service: str, node: str, **status: Any) -> LatticeWorkload:
-    spec = {"containers": {"main": {"command": ["x"]}}, "service": service, "cluster": "north-001", "requests": {"cpu": "500m"}}
+    spec = {
+        "containers": {"main": {"command": ["x"]}},
+        "service": service,
+        "cluster": "north-001",
+        "requests": {"cpu": "500m"},
+    }
     binding = {"binding": {"node": node}} if node else {}
     found: LatticeWorkload = made(LatticeWorkload, name, "default", spec=spec, status={**binding, **status})
     return found
 
 
 HEARD = {
-    "n1": Heard(1, 0.0, Usage(500, GI, 7), {"default/web-0": Usage(300, GI // 2), "default/web-1": Usage(100, GI // 4)}),
+    "n1": Heard(
+        1,
+        0.0,
+        Usage(500, GI, 7),
+        {"default/web-0": Usage(300, GI // 2), "default/web-1": Usage(100, GI // 4)},
+    ),
     "n2": Heard(2, 0.0, Usage(1500, 2 * GI, 9)),
     "n3": Heard(3, 0.0, Usage(900, GI, 9), is_connected=False),
 }
 FLEET = Fleet(
     NOW,
-    pools=[made(LatticePool, "north", spec={"provider": {"type": "local", "region": "n"}, "capacity": {"maxNodes": 4}})],
+    pools=[
+        made(
+            LatticePool,
+            "north",
+            spec={"provider": {"type": "local", "region": "n"}, "capacity": {"maxNodes": 4}},
+        )
+    ],
     clusters=[
-        made(LatticeCluster, "north-001", spec={"pool": "north", "nodes": {"nano": 3}}, status={"cost": {"hourly": 0.3}, "phase": "Ready"}),
+        made(
+            LatticeCluster,
+            "north-001",
+            spec={"pool": "north", "nodes": {"nano": 3}},
+            status={"cost": {"hourly": 0.3}, "phase": "Ready"},
+        ),
         made(LatticeCluster, "aws-001", spec={"pool": "aws/us-east-1", "nodes": {"big": 1}}),
     ],
-    nodes=[a_node("n2"), a_node("n1"), a_node("n3", conditions=[], phase="NotReady"), a_node("n4", "aws-001", "aws/us-east-1")],
+    nodes=[
+        a_node("n2"),
+        a_node("n1"),
+        a_node("n3", conditions=[], phase="NotReady"),
+        a_node("n4", "aws-001", "aws/us-east-1"),
+    ],
     services=[
         made(
             LatticeService,
             "web",
             "default",
             spec={"containers": {"main": {"command": ["x"]}}, "replicas": {"min": 3}},
-            status={"placements": [{"pool": "north", "replicas": 2}], "health": {"ready": 1}, "replicas": 2, "phase": "Progressing"},
+            status={
+                "placements": [{"pool": "north", "replicas": 2}],
+                "health": {"ready": 1},
+                "replicas": 2,
+                "phase": "Progressing",
+            },
         )
     ],
     workloads=[
@@ -103,7 +146,11 @@ def test_nodes_say_what_they_measured_and_nothing_once_they_are_gone() -> None:
 @pytest.mark.parametrize(
     ("spec", "asked"),
     [
-        pytest.param({"containers": {"a": {"command": ["x"]}}, "requests": {"cpu": "500m", "memory": "1Gi"}}, (500, GI), id="by itself"),
+        pytest.param(
+            {"containers": {"a": {"command": ["x"]}}, "requests": {"cpu": "500m", "memory": "1Gi"}},
+            (500, GI),
+            id="by itself",
+        ),
         pytest.param(
             {
                 "containers": {
@@ -135,14 +182,25 @@ def test_clusters_sum_their_nodes() -> None:
 
 def test_budgets_tell_their_limits_and_the_months_before() -> None:
     (row,) = budgets(FLEET)
-    assert (row["ledger"], row["kind"], row["name"], row["region"]) == ("pool.north", "LatticePool", "north", "")
-    assert (row["isHard"], row["alertMillionths"], row["pastMicros"]) == (False, 800_000, {"2026-10": 7_000_000})
+    assert (row["ledger"], row["kind"], row["name"], row["region"]) == (
+        "pool.north",
+        "LatticePool",
+        "north",
+        "",
+    )
+    assert (row["isHard"], row["alertMillionths"], row["pastMicros"]) == (
+        False,
+        800_000,
+        {"2026-10": 7_000_000},
+    )
     assert row["projectedMicros"] == 24 * 300_000 + 15 * 24 * 300_000
 
 
 def test_a_hard_budget_tells_what_more_machines_may_cost_an_hour() -> None:
     (book,) = FLEET.ledgers
-    hard = msgspec.structs.replace(book, spec=msgspec.structs.replace(book.spec, hard=True, limit_micros=720_000_000))
+    hard = msgspec.structs.replace(
+        book, spec=msgspec.structs.replace(book.spec, hard=True, limit_micros=720_000_000)
+    )
     found = budget(hard, FLEET.now)
     assert (found["leftHourlyMicros"], found["state"]) == (1_000_000 - 300_000, "Ok")
 
@@ -167,7 +225,13 @@ def test_services_sum_what_their_replicas_use() -> None:
     (web,) = services(FLEET)
     assert web["cpu"] == {"used": 400}
     assert web["memory"] == {"used": GI // 2 + GI // 4}
-    assert (web["ready"], web["wanted"], web["replicas"], web["failures"], web["pools"]) == (1, 3, 2, 2, ["north"])
+    assert (web["ready"], web["wanted"], web["replicas"], web["failures"], web["pools"]) == (
+        1,
+        3,
+        2,
+        2,
+        ["north"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,6 +254,12 @@ def test_a_summary_adds_up_room_and_what_bound_workloads_ask_for() -> None:
 
 
 def test_a_workload_without_a_cluster_counts_where_it_is_bound() -> None:
-    bare: Kind = made(LatticeWorkload, "job", "default", spec={"containers": {"m": {"command": ["x"]}}}, status={"binding": {"node": "n4"}})
+    bare: Kind = made(
+        LatticeWorkload,
+        "job",
+        "default",
+        spec={"containers": {"m": {"command": ["x"]}}},
+        status={"binding": {"node": "n4"}},
+    )
     assert [each.metadata.name for each in summary(FLEET.nodes, [bare], "aws-001").workloads] == ["job"]  # type: ignore[list-item]
     assert summary(FLEET.nodes, [bare], "north-001").workloads == []  # type: ignore[list-item]

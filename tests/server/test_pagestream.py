@@ -133,7 +133,10 @@ def test_what_is_there_is_listed_and_then_only_what_changed_is_told() -> None:
 def test_a_kind_that_is_empty_is_listed_as_empty() -> None:
     async def story(world: World) -> None:
         stream = await world.open(kinds="latticeworkloads", list="latticeworkloads")
-        assert stream.take()[0] == ("rows", {"kind": "latticeworkloads", "rows": [], "more": False, "cut": False})
+        assert stream.take()[0] == (
+            "rows",
+            {"kind": "latticeworkloads", "rows": [], "more": False, "cut": False},
+        )
 
     play(story)
 
@@ -181,7 +184,9 @@ def test_a_stream_goes_on_where_another_stopped() -> None:
         await world.cordon("n1", held=True)
         again = await world.open(kinds="latticenodes", after=str(note["revision"]))
         await world.clock.advance(PACE)
-        told = [row for _, data in again.take() for row in data["changes"].get("latticenodes", {}).get("rows", [])]
+        told = [
+            row for _, data in again.take() for row in data["changes"].get("latticenodes", {}).get("rows", [])
+        ]
         assert [(row["path"], row["unschedulable"]) for row in told] == [("/n1", True)]
 
     play(story)
@@ -238,13 +243,19 @@ def an_event(name: str, **said: str) -> Event:
 @pytest.mark.parametrize(
     ("scope", "found", "cut"),
     [
-        pytest.param({"newest": 2}, ["default/a", "default/c"], True, id="the newest, however they are called"),
-        pytest.param({"newest": 9}, ["default/a", "default/c", "default/b"], False, id="all, if there are no more"),
+        pytest.param(
+            {"newest": 2}, ["default/a", "default/c"], True, id="the newest, however they are called"
+        ),
+        pytest.param(
+            {"newest": 9}, ["default/a", "default/c", "default/b"], False, id="all, if there are no more"
+        ),
         pytest.param({"newest": 1, "words": "WENT n1"}, ["default/c"], True, id="that say these words"),
         pytest.param({"newest": 9, "type": "Warning"}, ["default/a"], False, id="of one type"),
     ],
 )
-def test_of_events_only_the_newest_that_are_asked_for_are_listed(scope: dict[str, Any], found: list[str], cut: bool) -> None:
+def test_of_events_only_the_newest_that_are_asked_for_are_listed(
+    scope: dict[str, Any], found: list[str], cut: bool
+) -> None:
     async def story(world: World) -> None:
         await world.put(an_event("b", message="node went", type="Normal"))
         await world.put(an_event("c", message="node went", type="Normal"))
@@ -259,10 +270,19 @@ def test_of_events_only_the_newest_that_are_asked_for_are_listed(scope: dict[str
 
 def test_what_finds_no_node_says_why_until_it_has_one() -> None:
     async def story(world: World) -> None:
-        why = Condition(type="Scheduled", status="False", reason="NoNodeFits", message="0 of 2 nodes: 2 without 1 cpu free")
+        why = Condition(
+            type="Scheduled",
+            status="False",
+            reason="NoNodeFits",
+            message="0 of 2 nodes: 2 without 1 cpu free",
+        )
         told = WorkloadStatus(conditions=(why,))
         await world.put(msgspec.structs.replace(a_workload("web-0"), status=told))
-        await world.put(msgspec.structs.replace(a_workload("web-1"), status=msgspec.structs.replace(told, binding=Binding(node="n1"))))
+        await world.put(
+            msgspec.structs.replace(
+                a_workload("web-1"), status=msgspec.structs.replace(told, binding=Binding(node="n1"))
+            )
+        )
         await world.put(a_workload("web-2"))
         only = json.dumps({"latticeworkloads": {"unplaced": True}})
         stream = await world.open(kinds="latticeworkloads", list="latticeworkloads", only=only)
@@ -287,7 +307,10 @@ def test_of_workloads_only_those_that_a_view_shows_are_told() -> None:
         await world.clock.advance(PACE)
         [(_, note)] = stream.take()
         told = note["changes"]["latticeworkloads"]
-        assert ([row["path"] for row in told["rows"]], told["gone"]) == (["default/api-1"], ["default/web-200"])
+        assert ([row["path"] for row in told["rows"]], told["gone"]) == (
+            ["default/api-1"],
+            ["default/web-200"],
+        )
 
     play(story)
 
@@ -319,8 +342,14 @@ def test_history_that_is_gone_means_list_again() -> None:
     [
         pytest.param({}, "of which kinds?", id="none"),
         pytest.param({"kinds": "pods"}, "there is no kind 'pods'", id="unknown"),
-        pytest.param({"kinds": "latticenodes", "after": "yesterday"}, "'yesterday' is no revision", id="not a revision"),
-        pytest.param({"kinds": "events", "only": '{"events": {"oldest": 3}}'}, "unknown field `oldest`", id="not a scope"),
+        pytest.param(
+            {"kinds": "latticenodes", "after": "yesterday"}, "'yesterday' is no revision", id="not a revision"
+        ),
+        pytest.param(
+            {"kinds": "events", "only": '{"events": {"oldest": 3}}'},
+            "unknown field `oldest`",
+            id="not a scope",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(query: dict[str, str], words: str) -> None:

@@ -70,7 +70,14 @@ KUBECTL = [
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
             "metadata": {},
-            "spec": {"resourceAttributes": {"namespace": "default", "verb": "get", "group": "lattice.dev", "resource": "latticepools"}},
+            "spec": {
+                "resourceAttributes": {
+                    "namespace": "default",
+                    "verb": "get",
+                    "group": "lattice.dev",
+                    "resource": "latticepools",
+                }
+            },
             "status": {"allowed": False},
         },
         id="kubectl auth can-i get latticepools",
@@ -90,7 +97,12 @@ KUBECTL = [
     pytest.param(
         "6b3873000a2d0a1861757468656e7469636174696f6e2e6b38732e696f2f7631121153656c665375626a656374526576696577121a0a100a0012001a0022002a00"
         "32003800420012060a040a0012001a002200",
-        {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}, "status": {"userInfo": {}}},
+        {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "SelfSubjectReview",
+            "metadata": {},
+            "status": {"userInfo": {}},
+        },
         id="kubectl auth whoami",
     ),
 ]
@@ -103,9 +115,19 @@ def test_what_kubectl_sends(hexadecimal, expected):
 
 def test_metadata_in_full():
     time = pb((1, 1767322445), (2, 999))
-    owner = pb((1, "LatticeService"), (3, "api"), (4, "u1"), (5, "lattice.dev/v1alpha1"), (6, True), (7, False))
+    owner = pb(
+        (1, "LatticeService"), (3, "api"), (4, "u1"), (5, "lattice.dev/v1alpha1"), (6, True), (7, False)
+    )
     fields = {"f:data": {"f:a": {}}}
-    managed = pb((1, "me"), (2, "Apply"), (3, "v1"), (4, time), (6, "FieldsV1"), (7, pb((1, json.dumps(fields)))), (8, "status"))
+    managed = pb(
+        (1, "me"),
+        (2, "Apply"),
+        (3, "v1"),
+        (4, time),
+        (6, "FieldsV1"),
+        (7, pb((1, json.dumps(fields)))),
+        (8, "status"),
+    )
     meta = pb(
         (1, "c"), (3, "ns"), (5, "u"), (6, "12"), (7, 3), (8, time), (9, b""), (10, 0), (11, pb((1, "k"), (2, "v"))),
         (11, pb((1, "empty"))), (12, pb((2, "note"), (1, "a"))), (13, owner), (14, "x/y"), (14, "z"), (17, managed), (99, "unknown"),
@@ -170,7 +192,12 @@ def test_an_event():
         (14, "lattice"),
     )
     assert sent("Event", raw) == {
-        "involvedObject": {"kind": "LatticeService", "namespace": "ns", "name": "api", "apiVersion": "lattice.dev/v1alpha1"},
+        "involvedObject": {
+            "kind": "LatticeService",
+            "namespace": "ns",
+            "name": "api",
+            "apiVersion": "lattice.dev/v1alpha1",
+        },
         "reason": "Placed",
         "message": "on eu-west",
         "source": {"component": "lattice"},
@@ -183,7 +210,14 @@ def test_an_event():
 
 def test_reviews_of_others():
     extra = pb((1, "scopes"), (2, pb((1, "a"), (1, "b"))))
-    raw = pb((2, pb((2, pb((1, "/metrics"), (2, "get"))), (3, "bob"), (4, "ops"), (4, "dev"), (5, extra), (6, "7"))))
+    raw = pb(
+        (
+            2,
+            pb(
+                (2, pb((1, "/metrics"), (2, "get"))), (3, "bob"), (4, "ops"), (4, "dev"), (5, extra), (6, "7")
+            ),
+        )
+    )
     assert sent("SubjectAccessReview", raw, "authorization.k8s.io/v1")["spec"] == {
         "nonResourceAttributes": {"path": "/metrics", "verb": "get"},
         "user": "bob",
@@ -196,7 +230,9 @@ def test_reviews_of_others():
     }
 
 
-@pytest.mark.parametrize("api_version", ["v1", "meta.k8s.io/v1", "coordination.k8s.io/v1", "lattice.dev/v1alpha1"])
+@pytest.mark.parametrize(
+    "api_version", ["v1", "meta.k8s.io/v1", "coordination.k8s.io/v1", "lattice.dev/v1alpha1"]
+)
 def test_delete_options_of_any_version(api_version):
     raw = pb((1, 0), (2, pb((1, "u"), (2, "5"))), (3, False), (4, "Foreground"), (5, "All"))
     assert sent("DeleteOptions", raw, api_version) == {
@@ -210,7 +246,12 @@ def test_delete_options_of_any_version(api_version):
 
 def test_secret_bytes_are_base64_and_string_data_is_text():
     raw = pb((2, pb((1, "a"), (2, b"\x00\xff"))), (3, "Opaque"), (4, pb((1, "b"), (2, "é"))), (5, True))
-    assert sent("Secret", raw) == {"data": {"a": "AP8="}, "type": "Opaque", "stringData": {"b": "é"}, "immutable": True}
+    assert sent("Secret", raw) == {
+        "data": {"a": "AP8="},
+        "type": "Opaque",
+        "stringData": {"b": "é"},
+        "immutable": True,
+    }
 
 
 def test_the_last_value_wins_and_messages_merge():
@@ -221,15 +262,23 @@ def test_the_last_value_wins_and_messages_merge():
 def test_every_root_has_a_table_and_every_message_named_exists():
     assert {kind for _, kind in READ} <= set(MESSAGES)
     plain = {"string", "int", "bool", "bytes", "time", "micro", "fields", "raw"}
-    assert {how.rstrip("?*").removesuffix("{}") for table in MESSAGES.values() for _, how in table.values()} <= plain | set(MESSAGES)
+    assert {
+        how.rstrip("?*").removesuffix("{}") for table in MESSAGES.values() for _, how in table.values()
+    } <= plain | set(MESSAGES)
 
 
 text = st.text(st.characters(codec="utf-8"), max_size=12)
 
 
-@given(data=st.dictionaries(text, text), blobs=st.dictionaries(text, st.binary(max_size=20)), labels=st.dictionaries(text, text))
+@given(
+    data=st.dictionaries(text, text),
+    blobs=st.dictionaries(text, st.binary(max_size=20)),
+    labels=st.dictionaries(text, text),
+)
 def test_config_maps_come_back(data, blobs, labels):
-    maps = [(2, pb((1, k), (2, v))) for k, v in data.items()] + [(3, pb((1, k), (2, v))) for k, v in blobs.items()]
+    maps = [(2, pb((1, k), (2, v))) for k, v in data.items()] + [
+        (3, pb((1, k), (2, v))) for k, v in blobs.items()
+    ]
     meta = pb((1, "x"), *((11, pb((1, k), (2, v))) for k, v in labels.items()))
     expected = {
         "metadata": {"name": "x"} | ({"labels": labels} if labels else {}),
@@ -251,31 +300,61 @@ def test_every_second_of_the_calendar_can_be_said(seconds):
         pytest.param(b"", "starts with b''", id="nothing"),
         pytest.param(b'{"kind":"Secret"}', "starts with", id="JSON under a protobuf label"),
         pytest.param(MAGIC, "nameless kind of no version", id="the magic alone"),
-        pytest.param(body("v1", "Pod", b""), "Pod of v1, which is read as JSON only", id="a kind that is not here"),
-        pytest.param(body("lattice.dev/v1alpha1", "LatticePool", b""), "LatticePool", id="our own kinds are JSON"),
+        pytest.param(
+            body("v1", "Pod", b""), "Pod of v1, which is read as JSON only", id="a kind that is not here"
+        ),
+        pytest.param(
+            body("lattice.dev/v1alpha1", "LatticePool", b""), "LatticePool", id="our own kinds are JSON"
+        ),
         pytest.param(body("v2", "Secret", b""), "Secret of v2", id="a version that is not here"),
         pytest.param(body("v1", "Secret", b"", (3, "gzip")), "another encoding", id="compressed inside"),
-        pytest.param(body("v1", "Secret", b"", (4, "application/json")), "another encoding", id="JSON inside"),
-        pytest.param(body("v1", "Secret", b"\x12\x7fab"), "cut off: 127 bytes announced, 2 left", id="a field cut off"),
         pytest.param(
-            body("v1", "Secret", b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "bytes announced", id="a length past all memory"
+            body("v1", "Secret", b"", (4, "application/json")), "another encoding", id="JSON inside"
+        ),
+        pytest.param(
+            body("v1", "Secret", b"\x12\x7fab"), "cut off: 127 bytes announced, 2 left", id="a field cut off"
+        ),
+        pytest.param(
+            body("v1", "Secret", b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
+            "bytes announced",
+            id="a length past all memory",
         ),
         pytest.param(body("v1", "Secret", b"\xff" * 11), "longer than ten bytes", id="a number without end"),
         pytest.param(body("v1", "Secret", b"\x80"), "cut off", id="a number cut off"),
         pytest.param(body("v1", "Secret", b"\x02\x00"), "field number 0", id="field zero"),
         pytest.param(body("v1", "Secret", b"\x0b\x0c"), "wire type 3", id="groups"),
         pytest.param(body("v1", "Secret", b"\x0f"), "wire type 7", id="a wire type that does not exist"),
-        pytest.param(body("v1", "Secret", pb((1, 5))), "metadata has wire type 0 where 2 belongs", id="a number for a message"),
-        pytest.param(body("v1", "Secret", pb((5, "yes"))), "immutable has wire type 2", id="text for a boolean"),
-        pytest.param(body("v1", "Secret", pb((3, b"\xff\xfe"))), "not UTF-8", id="bytes for text"),
-        pytest.param(body("v1", "Secret", pb((2, pb((1, 3))))), "a number where text belongs", id="a number for a key"),
-        pytest.param(body("v1", "Event", pb((6, pb((1, 1 << 62))))), "outside the years", id="a time after all calendars"),
-        pytest.param(body("v1", "Event", pb((10, pb((1, -(1 << 62)))))), "outside the years", id="a time before all calendars"),
         pytest.param(
-            body("v1", "Secret", pb((1, pb((17, pb((7, pb((1, "[1"))))))))), "no JSON object", id="managed fields that are no JSON"
+            body("v1", "Secret", pb((1, 5))),
+            "metadata has wire type 0 where 2 belongs",
+            id="a number for a message",
         ),
         pytest.param(
-            body("v1", "Secret", pb((1, pb((17, pb((7, pb((1, "[]"))))))))), "no JSON object", id="managed fields that are a list"
+            body("v1", "Secret", pb((5, "yes"))), "immutable has wire type 2", id="text for a boolean"
+        ),
+        pytest.param(body("v1", "Secret", pb((3, b"\xff\xfe"))), "not UTF-8", id="bytes for text"),
+        pytest.param(
+            body("v1", "Secret", pb((2, pb((1, 3))))), "a number where text belongs", id="a number for a key"
+        ),
+        pytest.param(
+            body("v1", "Event", pb((6, pb((1, 1 << 62))))),
+            "outside the years",
+            id="a time after all calendars",
+        ),
+        pytest.param(
+            body("v1", "Event", pb((10, pb((1, -(1 << 62)))))),
+            "outside the years",
+            id="a time before all calendars",
+        ),
+        pytest.param(
+            body("v1", "Secret", pb((1, pb((17, pb((7, pb((1, "[1"))))))))),
+            "no JSON object",
+            id="managed fields that are no JSON",
+        ),
+        pytest.param(
+            body("v1", "Secret", pb((1, pb((17, pb((7, pb((1, "[]"))))))))),
+            "no JSON object",
+            id="managed fields that are a list",
         ),
         pytest.param(
             body("v1", "Secret", pb((1, pb((17, pb((7, pb((1, '{"a":' * 100_000))))))))),
@@ -317,7 +396,9 @@ def test_damaged_bodies_are_read_or_malformed(case, changes, cut):
 
 
 skeleton = st.recursive(
-    st.binary(max_size=6) | st.integers(0, 1 << 64), lambda below: st.lists(st.tuples(st.integers(1, 18), below), max_size=5), max_leaves=25
+    st.binary(max_size=6) | st.integers(0, 1 << 64),
+    lambda below: st.lists(st.tuples(st.integers(1, 18), below), max_size=5),
+    max_leaves=25,
 )
 
 

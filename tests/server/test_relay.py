@@ -84,13 +84,21 @@ async def a_pair(folder: Path, tls: ssl.SSLContext | None = None) -> AsyncIterat
     await leader.bind("web", applied("n1", last_log="bye"))
     await clock.advance(0.1)
     node = a_machine(clock, {HOME: leader})
-    node.machine.behaviours["default/web"] = Behaviour(prints="one\ntwo\n", exits_after=60, uses=Usage(250, 1 << 20, 0))
+    node.machine.behaviours["default/web"] = Behaviour(
+        prints="one\ntwo\n", exits_after=60, uses=Usage(250, 1 << 20, 0)
+    )
     node.agent.node_usage = lambda: Usage(700, 1 << 30, 0)
     node.start()
     await clock.advance(25)
     api = await an_api(store, clock)
     own = Relay(lambda: "https://elsewhere", lambda: "https://elsewhere", relay_tls(AUTHORITY, folder))
-    app = App(api, Tokens(store, clock), Documents(api.catalog, lambda: ""), dict, live=live_of(clock, leader, lambda: leader.office, own))
+    app = App(
+        api,
+        Tokens(store, clock),
+        Documents(api.catalog, lambda: ""),
+        dict,
+        live=live_of(clock, leader, lambda: leader.office, own),
+    )
     async with listening(app, server_tls(folder / "server")) as url:
         relay = Relay(lambda: url, lambda: "https://me", tls or relay_tls(AUTHORITY, folder))
         yield Pair(leader, api, url, live_of(clock, leader, lambda: None, relay), clock)
@@ -160,7 +168,9 @@ def test_what_was_paid_is_passed_on(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-@pytest.mark.parametrize("user", [User("eve"), User("node:n1", frozenset({"lattice:nodes"}))], ids=["a stranger", "a node"])
+@pytest.mark.parametrize(
+    "user", [User("eve"), User("node:n1", frozenset({"lattice:nodes"}))], ids=["a stranger", "a node"]
+)
 def test_who_may_not_look_is_not_helped(user: User, tmp_path: Path) -> None:
     async def story(pair: Pair) -> None:
         with pytest.raises(Denied):

@@ -26,7 +26,13 @@ def play(story: Callable[[Api], Awaitable[None]]) -> None:
         api = await an_api(store, clock)
         workload = a_workload(service="shop")
         metadata = msgspec.structs.replace(workload.metadata, finalizers=("lattice.dev/workload",))
-        await store.commit([created(msgspec.structs.replace(workload, metadata=metadata), uid="u", now="2026-01-01T00:00:00Z")])
+        await store.commit(
+            [
+                created(
+                    msgspec.structs.replace(workload, metadata=metadata), uid="u", now="2026-01-01T00:00:00Z"
+                )
+            ]
+        )
         await story(api)
 
     asyncio.run(asyncio.wait_for(whole(), 20))
@@ -44,7 +50,11 @@ def test_an_administrator_may_retry_what_a_service_owns() -> None:
         reply = await asked(api, "POST", about("web", "retry"), ADMIN)
         now = await stored(api)
         assert now.metadata.annotations == {RETRY_REQUESTED: api.now()}
-        assert (now.spec, now.status, now.metadata.generation) == (before.spec, before.status, before.metadata.generation)
+        assert (now.spec, now.status, now.metadata.generation) == (
+            before.spec,
+            before.status,
+            before.metadata.generation,
+        )
         assert value(reply)["metadata"]["annotations"] == now.metadata.annotations
         assert value(reply)["metadata"]["resourceVersion"] == str(await api.store.revision())
 
@@ -55,7 +65,9 @@ def test_what_is_to_be_stopped_is_not_tried_again() -> None:
     async def story(api: Api) -> None:
         entry = await api.store.get(KEY)
         assert entry is not None
-        await api.store.commit([with_spec(entry, msgspec.structs.replace((await stored(api)).spec, desired_state="Stopped"))])
+        await api.store.commit(
+            [with_spec(entry, msgspec.structs.replace((await stored(api)).spec, desired_state="Stopped"))]
+        )
         with pytest.raises(Conflict, match="is to be stopped") as refused:
             await asked(api, "POST", about("web", "retry"), ADMIN)
         assert "start it first" in str(refused.value)

@@ -39,8 +39,13 @@ def test_those_that_are_there_are_known_to_all_and_those_that_left_are_not() -> 
         async with a_shared_store() as (store, clock, leases):
             a, b, c = (a_server(store, clock, leases, name) for name in "abc")
             assert a.known() == ["https://a:7443"], "itself, whether or not it has said so"
-            await asyncio.gather(*(asyncio.wait_for(asyncio.shield(each.enrol()), 10) for each in (a, b, c)), clock.advance(10))
-            assert (sorted(a.known()), a.known()[0]) == (["https://a:7443", "https://b:7443", "https://c:7443"], "https://a:7443")
+            await asyncio.gather(
+                *(asyncio.wait_for(asyncio.shield(each.enrol()), 10) for each in (a, b, c)), clock.advance(10)
+            )
+            assert (sorted(a.known()), a.known()[0]) == (
+                ["https://a:7443", "https://b:7443", "https://c:7443"],
+                "https://a:7443",
+            )
             before = await store.revision()
             await b.enrol()
             again = await store.revision()

@@ -13,14 +13,38 @@ LONG = "/apis/lattice.dev/v1alpha1"
     ("method", "path", "query", "meant"),
     [
         pytest.param("GET", "workloads", {}, ("GET", "/latticeworkloads"), id="a list is of all namespaces"),
-        pytest.param("GET", "workloads", {"namespace": "shop"}, ("GET", "/namespaces/shop/latticeworkloads"), id="or of one"),
-        pytest.param("POST", "workloads", {}, ("POST", "/namespaces/default/latticeworkloads"), id="create, in default"),
-        pytest.param("GET", "workloads/job", {}, ("GET", "/namespaces/default/latticeworkloads/job"), id="one"),
-        pytest.param("PUT", "workloads/job", {}, ("PATCH", "/namespaces/default/latticeworkloads/job"), id="declare it"),
-        pytest.param("DELETE", "workloads/job", {}, ("DELETE", "/namespaces/default/latticeworkloads/job"), id="delete"),
-        pytest.param("POST", "workloads/job/retry", {}, ("POST", "/namespaces/default/latticeworkloads/job/retry"), id="retry"),
-        pytest.param("GET", "workloads/job/log", {}, ("GET", "/namespaces/default/latticeworkloads/job/log"), id="log"),
-        pytest.param("GET", "nodes", {"namespace": "shop"}, ("GET", "/latticenodes"), id="nodes have no namespace"),
+        pytest.param(
+            "GET",
+            "workloads",
+            {"namespace": "shop"},
+            ("GET", "/namespaces/shop/latticeworkloads"),
+            id="or of one",
+        ),
+        pytest.param(
+            "POST", "workloads", {}, ("POST", "/namespaces/default/latticeworkloads"), id="create, in default"
+        ),
+        pytest.param(
+            "GET", "workloads/job", {}, ("GET", "/namespaces/default/latticeworkloads/job"), id="one"
+        ),
+        pytest.param(
+            "PUT", "workloads/job", {}, ("PATCH", "/namespaces/default/latticeworkloads/job"), id="declare it"
+        ),
+        pytest.param(
+            "DELETE", "workloads/job", {}, ("DELETE", "/namespaces/default/latticeworkloads/job"), id="delete"
+        ),
+        pytest.param(
+            "POST",
+            "workloads/job/retry",
+            {},
+            ("POST", "/namespaces/default/latticeworkloads/job/retry"),
+            id="retry",
+        ),
+        pytest.param(
+            "GET", "workloads/job/log", {}, ("GET", "/namespaces/default/latticeworkloads/job/log"), id="log"
+        ),
+        pytest.param(
+            "GET", "nodes", {"namespace": "shop"}, ("GET", "/latticenodes"), id="nodes have no namespace"
+        ),
         pytest.param("GET", "nodes/n1", {}, ("GET", "/latticenodes/n1"), id="one node"),
     ],
 )
@@ -61,10 +85,18 @@ def test_other_addresses_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("body", "sent"),
     [
-        pytest.param(b'{"metadata":{"name":"a"}}', b'"kind":"LatticeWorkload"', id="the address says the kind"),
+        pytest.param(
+            b'{"metadata":{"name":"a"}}', b'"kind":"LatticeWorkload"', id="the address says the kind"
+        ),
         pytest.param(b'{"kind":"Other","metadata":{}}', b'"kind":"Other"', id="what is said is kept"),
-        pytest.param(b'{"metadata":{"managedFields":[1],"name":"a"}}', b'"metadata":{"name":"a"}', id="what was read may be sent back"),
-        pytest.param(b'{"a": 1, "a": 2}', b'{"a": 1, "a": 2}', id="twice the same key is for the reader to refuse"),
+        pytest.param(
+            b'{"metadata":{"managedFields":[1],"name":"a"}}',
+            b'"metadata":{"name":"a"}',
+            id="what was read may be sent back",
+        ),
+        pytest.param(
+            b'{"a": 1, "a": 2}', b'{"a": 1, "a": 2}', id="twice the same key is for the reader to refuse"
+        ),
         pytest.param(b"{", b"{", id="nonsense too"),
         pytest.param(b"[]", b"[]", id="and what is no object"),
     ],

@@ -47,7 +47,9 @@ class Door:
         """One that somebody was given, without an end."""
         token, name = new_token()
         secret = born(token_secret(token, "vic", [group]), uid="u", now=stamp(self.clock.now()))
-        await self.store.commit([Put(Key(SECRETS, "lattice-system", name), pack(Secret.resource, secret), ABSENT)])
+        await self.store.commit(
+            [Put(Key(SECRETS, "lattice-system", name), pack(Secret.resource, secret), ABSENT)]
+        )
         return token
 
     async def enter(self, address: str = "10.0.0.1", **proof: str) -> str:
@@ -55,7 +57,15 @@ class Door:
         reply = await self.ask("POST", json.dumps(proof).encode(), address=address)
         return reply.headers["Set-Cookie"].partition(";")[0].removeprefix(f"{COOKIE}=")
 
-    async def ask(self, method: str, body: bytes = b"", *, path: str = "/ui/session", address: str = "10.0.0.1", **headers: str) -> Reply:
+    async def ask(
+        self,
+        method: str,
+        body: bytes = b"",
+        *,
+        path: str = "/ui/session",
+        address: str = "10.0.0.1",
+        **headers: str,
+    ) -> Reply:
         given = {name.replace("_", "-"): value for name, value in headers.items()} or PAGE
         return await self.pages.answer(Visit(method, path, given, address), body)
 
@@ -73,7 +83,9 @@ def play(story: Callable[[Door], Awaitable[None]]) -> None:
         tokens = Tokens(store, clock)
         sign_in = SignIn(store, clock, lambda: f"uid-{next(uids)}", tokens)
         stream: Any = PageStream.__new__(PageStream)  # not asked for here
-        await story(Door(clock, store, Pages({"index.html": INDEX, "lib/api.js": INDEX}, tokens, sign_in, stream)))
+        await story(
+            Door(clock, store, Pages({"index.html": INDEX, "lib/api.js": INDEX}, tokens, sign_in, stream))
+        )
 
     asyncio.run(asyncio.wait_for(whole(), 20))
 
@@ -207,7 +219,9 @@ def test_files_come_with_their_guards(path: str, status: int, body: bytes) -> No
 @pytest.mark.parametrize(
     ("headers", "status", "body"),
     [
-        pytest.param({"Accept-Encoding": "gzip, br"}, 200, INDEX.gzipped, id="compressed for who can read that"),
+        pytest.param(
+            {"Accept-Encoding": "gzip, br"}, 200, INDEX.gzipped, id="compressed for who can read that"
+        ),
         pytest.param({"If-None-Match": INDEX.etag}, 304, b"", id="known already"),
         pytest.param({"If-None-Match": '"old"'}, 200, b"<html>", id="changed since"),
     ],

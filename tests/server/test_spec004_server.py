@@ -48,7 +48,9 @@ async def post(api: Api, **spec: Any) -> Reply:
         pytest.param({"revision": "latest"}, "spec.revision", id="a revision that is none"),
     ],
 )
-def test_a_workload_that_makes_no_sense_is_refused_and_nothing_is_written(spec: dict[str, Any], field: str) -> None:
+def test_a_workload_that_makes_no_sense_is_refused_and_nothing_is_written(
+    spec: dict[str, Any], field: str
+) -> None:
     async def story(api: Api) -> None:
         before = await api.store.revision()
         with pytest.raises(Invalid) as told:
@@ -73,13 +75,27 @@ def test_what_lattice_told_is_changed_by_nobody() -> None:
     async def story(api: Api) -> None:
         resource = LatticeWorkload.resource
         workload = msgspec.convert(
-            {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": WEB, "spec": {"containers": {}}}, LatticeWorkload
+            {
+                "apiVersion": resource.api_version,
+                "kind": resource.kind,
+                "metadata": WEB,
+                "spec": {"containers": {}},
+            },
+            LatticeWorkload,
         )
-        put = Teller("workloads", api.clock, api.new_uid).event(workload, "WorkloadFailed", "it failed 5 times", warning=True)
+        put = Teller("workloads", api.clock, api.new_uid).event(
+            workload, "WorkloadFailed", "it failed 5 times", warning=True
+        )
         await api.store.commit([put])
         before = await api.store.revision()
         events = Target(CATALOG.by_id("events"), put.key.namespace, put.key.name)
-        call = Call("PATCH", events, ADMIN, body=b'{"reason": "AllIsWell"}', content_type="application/merge-patch+json")
+        call = Call(
+            "PATCH",
+            events,
+            ADMIN,
+            body=b'{"reason": "AllIsWell"}',
+            content_type="application/merge-patch+json",
+        )
         with pytest.raises(Denied, match="stays as it was told"):
             await answer(api, call, deed("PATCH", events, watching=False))
         assert await api.store.revision() == before

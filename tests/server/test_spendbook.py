@@ -92,7 +92,9 @@ def test_where_nothing_is_paid_and_after_a_hand_over_nothing_is_written() -> Non
 
 
 @pytest.mark.parametrize(
-    "data", [{}, {"spending": "nonsense"}, {"spending": '{"since": "yesterday"}'}], ids=["nothing", "no JSON", "other JSON"]
+    "data",
+    [{}, {"spending": "nonsense"}, {"spending": '{"since": "yesterday"}'}],
+    ids=["nothing", "no JSON", "other JSON"],
 )
 def test_what_cannot_be_read_begins_anew(data: dict[str, str]) -> None:
     value = pack(ConfigMap.resource, {"metadata": {"name": KEY.name}, "data": data})
@@ -103,19 +105,26 @@ def test_of_very_many_services_the_dearest_are_kept_and_the_rest_as_one() -> Non
     services = {f"shop/service-{number:05}": Track([(10, number)]) for number in range(1, 10_001)}
     note = noted(Spending(since=5, services=services))
     assert MOST / 2 < len(note) < MOST + 1000
-    found = recalled(Entry(KEY, pack(ConfigMap.resource, {"metadata": {"name": KEY.name}, "data": {"spending": note}}), 1))
+    found = recalled(
+        Entry(KEY, pack(ConfigMap.resource, {"metadata": {"name": KEY.name}, "data": {"spending": note}}), 1)
+    )
     assert "shop/service-10000" in found.services
     assert sum(track.rate for track in found.services.values()) == sum(range(1, 10_001))
     assert found.services[OTHERS].points[0][0] == 10
 
 
-def test_a_fleet_that_pays_by_the_hour_and_rests_writes_nothing_more_also_when_what_it_paid_before_is_forgotten() -> None:
+def test_a_fleet_that_pays_by_the_hour_and_rests_writes_nothing_more_also_when_what_it_paid_before_is_forgotten() -> (
+    None
+):
     async def story(leader: Leader, clock: VirtualClock) -> None:
         first = int(clock.now().timestamp()) - KEPT
         paid = Spending(since=first)
         paid.pools["north"] = Track([(first, 1_000_000), (first + 10, 2_000_000)])
         paid.services["shop/gone"] = Track([(first, 500_000), (first + 10, 0)])
-        value = pack(ConfigMap.resource, {"metadata": {"name": KEY.name, "namespace": KEY.namespace}, "data": {"spending": noted(paid)}})
+        value = pack(
+            ConfigMap.resource,
+            {"metadata": {"name": KEY.name, "namespace": KEY.namespace}, "data": {"spending": noted(paid)}},
+        )
         await leader.store.commit([Put(KEY, value, ABSENT)])
         kept = await leader.store.get(KEY)
         await leader.add(a_cluster("north", 2))

@@ -18,14 +18,28 @@ def a_cluster(pool: str, hourly: float) -> LatticeCluster:
 
 def a_service(name: str, hourly: float | None, **labels: str) -> LatticeService:
     status = {} if hourly is None else {"totalCost": {"hourly": hourly}}
-    return _made(LatticeService, name, {"containers": {"main": {"command": ["x"]}}}, status, namespace="shop", labels=labels)
+    return _made(
+        LatticeService,
+        name,
+        {"containers": {"main": {"command": ["x"]}}},
+        status,
+        namespace="shop",
+        labels=labels,
+    )
 
 
 def _made(kind: Any, name: str, spec: Any, status: Any, **metadata: Any) -> Any:
     resource = kind.resource
     metadata |= {"name": name}
     return msgspec.convert(
-        {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec, "status": status}, kind
+        {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": metadata,
+            "spec": spec,
+            "status": status,
+        },
+        kind,
     )
 
 
@@ -40,12 +54,20 @@ def test_a_point_for_each_change_and_none_where_nothing_changed() -> None:
     one, two = [a_cluster("north", 1)], [a_cluster("north", 2)]
     spending = noted((10, one, []), (15, one, []), (20, two, []), (25, [], []))
     assert spending.series("pool") == {"north": [(10, 1_000_000), (20, 2_000_000), (25, 0)]}
-    assert spending.answer("pool") | {"series": 0} == {"by": "pool", "since": 10, "at": 25, "labels": [], "series": 0}
+    assert spending.answer("pool") | {"series": 0} == {
+        "by": "pool",
+        "since": 10,
+        "at": 25,
+        "labels": [],
+        "series": 0,
+    }
 
 
 def test_services_and_empty_machines_add_up_to_what_the_pools_cost() -> None:
     pools = [a_cluster("north", 1), a_cluster("south", 0.5)]
-    spending = noted((10, pools, [a_service("web", 0.75), a_service("api", 0.25), a_service("new", None)]), (20, pools, []))
+    spending = noted(
+        (10, pools, [a_service("web", 0.75), a_service("api", 0.25), a_service("new", None)]), (20, pools, [])
+    )
     found = spending.series("service")
     assert list(found) == ["shop/web", "shop/api", "(empty nodes)"]
     assert found["(empty nodes)"] == [(10, 500_000), (20, 1_500_000)]
@@ -72,7 +94,9 @@ def test_by_what_is_told(by: str) -> None:
 
 
 def test_of_many_the_dearest_are_named_and_the_rest_is_one() -> None:
-    found = noted((10, [], [a_service(f"s{number:02}", 1 + number) for number in range(NAMED + 3)])).series("service")
+    found = noted((10, [], [a_service(f"s{number:02}", 1 + number) for number in range(NAMED + 3)])).series(
+        "service"
+    )
     assert next(iter(found)) == f"shop/s{NAMED + 2:02}"
     assert found["(3 others)"] == [(10, (1 + 2 + 3) * 1_000_000)]
 

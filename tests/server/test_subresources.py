@@ -21,7 +21,9 @@ JOB = f"{HOME}/namespaces/default/latticeworkloads/job"
 
 def test_discovery_lists_them() -> None:
     resources = discovery.served(kind.resource for kind in KINDS)
-    found = {each["name"]: each for each in discovery.resource_list(resources, "lattice.dev/v1alpha1")["resources"]}
+    found = {
+        each["name"]: each for each in discovery.resource_list(resources, "lattice.dev/v1alpha1")["resources"]
+    }
     assert found["latticeworkloads/log"]["verbs"] == ["get"]
     assert found["latticeworkloads/retry"]["verbs"] == ["create"]
     assert found["latticeworkloads/status"]["verbs"] == ["get", "patch", "update"]
@@ -41,7 +43,11 @@ def test_openapi_describes_them() -> None:
     documents = with_live(v3_documents([(kind.resource, structural_schema(kind)) for kind in KINDS], "1"))
     paths = json.loads(documents[HOME.removeprefix("/")])["paths"]
     item = f"{HOME}/namespaces/{{namespace}}/latticeworkloads/{{name}}"
-    assert {each["name"] for each in paths[f"{item}/log"]["get"]["parameters"]} == {"container", "tail", "follow"}
+    assert {each["name"] for each in paths[f"{item}/log"]["get"]["parameters"]} == {
+        "container",
+        "tail",
+        "follow",
+    }
     assert list(paths[f"{item}/retry"]) == ["parameters", "post"]
     assert "get" in paths[f"{HOME}/top"]
     assert "get" in paths[f"{HOME}/spending"]
@@ -51,11 +57,17 @@ def test_openapi_describes_them() -> None:
 @pytest.mark.parametrize(("part", "method", "verb"), [("log", "GET", "get"), ("retry", "POST", "create")])
 def test_routes_find_them(part: str, method: str, verb: str) -> None:
     target = locate(CATALOG, f"{JOB}/{part}")
-    assert (target.served.resource, target.name, target.subresource) == (LatticeWorkload.resource, "job", part)
+    assert (target.served.resource, target.name, target.subresource) == (
+        LatticeWorkload.resource,
+        "job",
+        part,
+    )
     assert deed(method, target, watching=False).verb == verb
 
 
-@pytest.mark.parametrize("path", [f"{JOB}/cow", f"{HOME}/latticenodes/n1/log", f"{HOME}/latticeworkloads/job/log"])
+@pytest.mark.parametrize(
+    "path", [f"{JOB}/cow", f"{HOME}/latticenodes/n1/log", f"{HOME}/latticeworkloads/job/log"]
+)
 def test_elsewhere_there_are_none(path: str) -> None:
     with pytest.raises(NotFound):
         locate(CATALOG, path)

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from lattice.errors import Cause, Conflict, Denied, Exists, Invalid, LatticeError, Malformed, NotFound, Unsupported
+from lattice.errors import (
+    Cause,
+    Conflict,
+    Denied,
+    Exists,
+    Invalid,
+    LatticeError,
+    Malformed,
+    NotFound,
+    Unsupported,
+)
 from lattice.kinds import KINDS
 from lattice.kinds.meta import yaml_manifest as manifest
 from lattice.server.resources import lists, subresources as scale, verbs, watch
@@ -34,7 +44,9 @@ class World:
     def __init__(self) -> None:
         clock = VirtualClock()
         uids, suffixes = itertools.count(1), itertools.count(1)
-        self.api = Api(MemoryStore(clock), CATALOG, clock, lambda: f"uid-{next(uids)}", lambda: f"{next(suffixes):05}")
+        self.api = Api(
+            MemoryStore(clock), CATALOG, clock, lambda: f"uid-{next(uids)}", lambda: f"{next(suffixes):05}"
+        )
 
     async def do(
         self,
@@ -64,12 +76,22 @@ def target(where: str) -> Target:
 
 def pool(name: str = "us-east", **spec: Any) -> dict[str, Any]:
     whole = {"provider": {"type": "aws", "region": "us-east-1"}, **spec}
-    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticePool", "metadata": {"name": name}, "spec": whole}
+    return {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticePool",
+        "metadata": {"name": name},
+        "spec": whole,
+    }
 
 
 def service(name: str = "api", **spec: Any) -> dict[str, Any]:
     whole = {"containers": {"main": {"image": "api:v1"}}, **spec}
-    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService", "metadata": {"name": name}, "spec": whole}
+    return {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticeService",
+        "metadata": {"name": name},
+        "spec": whole,
+    }
 
 
 def run(scenario: Callable[[World], Awaitable[None]]) -> None:
@@ -95,7 +117,12 @@ def test_a_created_object_gets_identity_generation_and_books() -> None:
 
 def test_a_printed_status_is_accepted_and_ignored() -> None:
     async def scenario(world: World) -> None:
-        made = await world.do(verbs.create, "pools", pool() | {"status": {"phase": "Ready", "nonsense": 1}}, fieldValidation="Strict")
+        made = await world.do(
+            verbs.create,
+            "pools",
+            pool() | {"status": {"phase": "Ready", "nonsense": 1}},
+            fieldValidation="Strict",
+        )
         assert "status" not in made
 
     run(scenario)
@@ -125,7 +152,9 @@ def test_a_new_service_is_shown_as_not_yet_placed() -> None:
         pytest.param(verbs.delete, "namespaces/default", None, Denied, "may not be deleted", id="a namespace that must stay"),
     ],
 )  # fmt: skip
-def test_refusals_say_what_and_write_nothing(verb: Any, where: str, body: Any, error: type[LatticeError], said: str) -> None:
+def test_refusals_say_what_and_write_nothing(
+    verb: Any, where: str, body: Any, error: type[LatticeError], said: str
+) -> None:
     async def scenario(world: World) -> None:
         before = await world.api.store.revision()
         with pytest.raises(error) as caught:
@@ -153,7 +182,9 @@ def test_unknown_fields_are_refused_warned_of_or_dropped() -> None:
         odd = pool(colour="red")
         with pytest.raises(Malformed, match='unknown field "spec.colour"'):
             await world.do(verbs.create, "pools", odd, fieldValidation="Strict")
-        reply = await verbs.create(world.api, Call("POST", target("pools"), ADMIN, {}, json.dumps(odd).encode()))
+        reply = await verbs.create(
+            world.api, Call("POST", target("pools"), ADMIN, {}, json.dumps(odd).encode())
+        )
         assert reply.warnings == ('unknown field "spec.colour"',)
         assert "colour" not in json.loads(reply.body)["spec"]
 
@@ -163,7 +194,13 @@ def test_unknown_fields_are_refused_warned_of_or_dropped() -> None:
 def test_apply_tells_unknown_fields_together_with_everything_else() -> None:
     async def scenario(world: World) -> None:
         with pytest.raises(Invalid) as caught:
-            await world.do(verbs.patch, "pools/x", pool("x", colour="red", capacity={"maxNodes": "many"}), content=APPLY, fieldManager="me")
+            await world.do(
+                verbs.patch,
+                "pools/x",
+                pool("x", colour="red", capacity={"maxNodes": "many"}),
+                content=APPLY,
+                fieldManager="me",
+            )
         assert {cause.field for cause in caught.value.causes} == {"spec.colour", "spec.capacity.maxNodes"}
 
     run(scenario)
@@ -171,8 +208,12 @@ def test_apply_tells_unknown_fields_together_with_everything_else() -> None:
 
 def test_apply_creates_then_settles_then_prunes_what_is_dropped() -> None:
     async def scenario(world: World) -> None:
-        first = await world.do(verbs.patch, "pools/x", pool("x", nodeClasses=["small"]), content=APPLY, fieldManager="me")
-        again = await world.do(verbs.patch, "pools/x", pool("x", nodeClasses=["small"]), content=APPLY, fieldManager="me")
+        first = await world.do(
+            verbs.patch, "pools/x", pool("x", nodeClasses=["small"]), content=APPLY, fieldManager="me"
+        )
+        again = await world.do(
+            verbs.patch, "pools/x", pool("x", nodeClasses=["small"]), content=APPLY, fieldManager="me"
+        )
         assert again == first
         less = await world.do(verbs.patch, "pools/x", pool("x"), content=APPLY, fieldManager="me")
         assert "nodeClasses" not in less["spec"]
@@ -198,7 +239,9 @@ def test_a_write_that_changes_nothing_makes_no_revision() -> None:
     async def scenario(world: World) -> None:
         made = await world.do(verbs.create, "pools", pool())
         before = await world.api.store.revision()
-        assert (await world.do(verbs.update, "pools/us-east", made))["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+        assert (await world.do(verbs.update, "pools/us-east", made))["metadata"]["resourceVersion"] == made[
+            "metadata"
+        ]["resourceVersion"]
         await world.do(verbs.patch, "pools/us-east", {"metadata": {"labels": None}}, content=MERGE)
         assert await world.api.store.revision() == before
 
@@ -226,7 +269,9 @@ def test_status_and_the_rest_are_written_apart() -> None:
         assert by_status["status"] == {"phase": "Ready"}
         assert "capacity" not in by_status["spec"]
         assert by_status["metadata"]["generation"] == 1
-        by_main = await world.do(verbs.patch, "pools/us-east", change | {"status": {"phase": "Gone"}}, content=MERGE)
+        by_main = await world.do(
+            verbs.patch, "pools/us-east", change | {"status": {"phase": "Gone"}}, content=MERGE
+        )
         assert by_main["status"] == {"phase": "Ready"}
         assert by_main["metadata"]["generation"] == 2
 
@@ -240,7 +285,9 @@ def test_patches_by_kind() -> None:
             {"op": "add", "path": "/metadata/labels", "value": {"a": "b"}},
             {"op": "test", "path": "/metadata/labels/a", "value": "b"},
         ]
-        assert (await world.do(verbs.patch, "pools/us-east", operations, content=JSON_PATCH))["metadata"]["labels"] == {"a": "b"}
+        assert (await world.do(verbs.patch, "pools/us-east", operations, content=JSON_PATCH))["metadata"][
+            "labels"
+        ] == {"a": "b"}
         with pytest.raises(Unsupported, match="unknown format"):
             await world.do(verbs.patch, "pools/us-east", {}, content="application/strategic-merge-patch+json")
         with pytest.raises(Invalid, match=r"uid|is invalid|another object"):
@@ -274,7 +321,10 @@ def test_finalizers_hold_an_object_until_they_are_gone() -> None:
         assert marked["metadata"]["deletionTimestamp"]
         with pytest.raises(Invalid, match="finalizers"):
             await world.do(
-                verbs.patch, "pools/us-east", {"metadata": {"finalizers": ["example.com/hold", "example.com/more"]}}, content=MERGE
+                verbs.patch,
+                "pools/us-east",
+                {"metadata": {"finalizers": ["example.com/hold", "example.com/more"]}},
+                content=MERGE,
             )
         await world.do(verbs.patch, "pools/us-east", {"metadata": {"finalizers": []}}, content=MERGE)
         with pytest.raises(NotFound):
@@ -285,12 +335,18 @@ def test_finalizers_hold_an_object_until_they_are_gone() -> None:
 
 def test_a_namespace_on_its_way_out_takes_nothing_new_and_stays_until_it_is_empty() -> None:
     async def scenario(world: World) -> None:
-        await world.do(verbs.create, "namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+        await world.do(
+            verbs.create,
+            "namespaces",
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}},
+        )
         await world.do(verbs.create, "services/shop", service())
         await world.do(verbs.delete, "namespaces/shop")
         with pytest.raises(Denied, match="being terminated"):
             await world.do(verbs.create, "services/shop", service("late"))
-        labelled = await world.do(verbs.patch, "namespaces/shop", {"metadata": {"labels": {"a": "b"}}}, content=MERGE)
+        labelled = await world.do(
+            verbs.patch, "namespaces/shop", {"metadata": {"labels": {"a": "b"}}}, content=MERGE
+        )
         assert labelled["status"]["phase"] == "Terminating"
         assert (await world.do(verbs.get, "namespaces/shop"))["metadata"]["labels"]["a"] == "b"
 
@@ -313,9 +369,17 @@ def test_what_lets_people_in_cannot_be_deleted_in_any_way() -> None:
 
 def test_owner_references_that_are_no_list_are_told_not_tripped_over() -> None:
     async def scenario(world: World) -> None:
-        body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeWorkload", "metadata": {"name": "w", "ownerReferences": 5}}
+        body = {
+            "apiVersion": "lattice.dev/v1alpha1",
+            "kind": "LatticeWorkload",
+            "metadata": {"name": "w", "ownerReferences": 5},
+        }
         with pytest.raises(Invalid) as caught:
-            await world.do(verbs.create, "workloads/default", body | {"spec": {"containers": {"main": {"command": ["true"]}}}})
+            await world.do(
+                verbs.create,
+                "workloads/default",
+                body | {"spec": {"containers": {"main": {"command": ["true"]}}}},
+            )
         assert [cause.field for cause in caught.value.causes] == ["metadata.ownerReferences"]
 
     run(scenario)
@@ -324,13 +388,22 @@ def test_owner_references_that_are_no_list_are_told_not_tripped_over() -> None:
 def test_strategic_merge_is_for_kubernetes_own_kinds() -> None:
     async def scenario(world: World) -> None:
         strategic = "application/strategic-merge-patch+json"
-        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}}
+        lease = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": "l"},
+            "spec": {"holderIdentity": "a"},
+        }
         await world.do(verbs.create, "leases/default", lease)
-        changed = await world.do(verbs.patch, "leases/default/l", {"spec": {"holderIdentity": "b"}}, content=strategic)
+        changed = await world.do(
+            verbs.patch, "leases/default/l", {"spec": {"holderIdentity": "b"}}, content=strategic
+        )
         assert changed["spec"]["holderIdentity"] == "b"
         await world.do(verbs.create, "services/default", service(replicas={"min": 1, "max": 3}))
         with pytest.raises(Unsupported):
-            await world.do(scale.put_scale, "services/default/api/scale", {"spec": {"replicas": 2}}, content=strategic)
+            await world.do(
+                scale.put_scale, "services/default/api/scale", {"spec": {"replicas": 2}}, content=strategic
+            )
 
     run(scenario)
 
@@ -353,22 +426,32 @@ def test_a_long_list_comes_in_pieces_and_is_the_same_in_every_form() -> None:
             items = document.get("items") or [row["object"] for row in document["rows"]]
             assert [each["metadata"]["name"] for each in items] == names
         with pytest.raises(LatticeError, match="lists are given as JSON"):
-            await lists.list_objects(world.api, Call("GET", target("pools"), ADMIN, accept="application/yaml"))
+            await lists.list_objects(
+                world.api, Call("GET", target("pools"), ADMIN, accept="application/yaml")
+            )
 
     run(scenario)
 
 
 def test_owned_workloads_are_the_services_to_change() -> None:
     async def scenario(world: World) -> None:
-        body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeWorkload", "metadata": {"name": "api-0"}}
+        body = {
+            "apiVersion": "lattice.dev/v1alpha1",
+            "kind": "LatticeWorkload",
+            "metadata": {"name": "api-0"},
+        }
         bare = body | {"spec": {"containers": {"main": {"command": ["true"]}}}}
         owned = body | {"spec": {"containers": {"main": {"command": ["true"]}}, "service": "api"}}
         with pytest.raises(Denied, match="belongs to latticeservice api"):
             await world.do(verbs.create, "workloads/default", owned)
         await world.do(verbs.create, "workloads/default", bare)
         with pytest.raises(Denied):
-            await world.do(verbs.patch, "workloads/default/api-0", {"spec": {"service": "api"}}, content=MERGE)
-        await world.do(verbs.patch, "workloads/default/api-0", {"spec": {"service": "api"}}, content=MERGE, user=SYSTEM)
+            await world.do(
+                verbs.patch, "workloads/default/api-0", {"spec": {"service": "api"}}, content=MERGE
+            )
+        await world.do(
+            verbs.patch, "workloads/default/api-0", {"spec": {"service": "api"}}, content=MERGE, user=SYSTEM
+        )
         with pytest.raises(Denied):
             await world.do(verbs.delete, "workloads/default/api-0")
 
@@ -418,7 +501,13 @@ def test_lists_page_at_one_revision_while_writes_go_on() -> None:
         await world.do(verbs.create, "pools", pool("cc"))
         token = {"continue": first["metadata"]["continue"]}
         rest = await world.do(lists.list_objects, "pools", limit="9", **token)
-        assert [each["metadata"]["name"] for each in first["items"] + rest["items"]] == ["a", "b", "c", "d", "e"]
+        assert [each["metadata"]["name"] for each in first["items"] + rest["items"]] == [
+            "a",
+            "b",
+            "c",
+            "d",
+            "e",
+        ]
         assert rest["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
         with pytest.raises(Malformed, match="continue"):
             await world.do(lists.list_objects, "pools", **{"continue": "rubbish"})
@@ -434,7 +523,10 @@ def test_lists_select_by_label_and_field() -> None:
             await world.do(verbs.create, "pools", body)
 
         async def names(**query: str) -> list[str]:
-            return [each["metadata"]["name"] for each in (await world.do(lists.list_objects, "pools", **query))["items"]]
+            return [
+                each["metadata"]["name"]
+                for each in (await world.do(lists.list_objects, "pools", **query))["items"]
+            ]
 
         assert await names(labelSelector="tier=gold") == ["a", "c"]
         assert await names(labelSelector="tier=gold", limit="1") == ["a"]
@@ -451,12 +543,20 @@ def test_a_watch_sees_objects_enter_and_leave_its_selector() -> None:
         made = await world.do(verbs.create, "pools", pool("a"))
         since = made["metadata"]["resourceVersion"]
         for value in ("gold", "gold2", "tin"):
-            await world.do(verbs.patch, "pools/a", {"metadata": {"labels": {"tier": value.rstrip("2"), "n": value}}}, content=MERGE)
+            await world.do(
+                verbs.patch,
+                "pools/a",
+                {"metadata": {"labels": {"tier": value.rstrip("2"), "n": value}}},
+                content=MERGE,
+            )
         await world.do(verbs.delete, "pools/a")
         reply = await watch.watch_objects(
             world.api,
             Call(
-                "GET", target("pools"), ADMIN, {"watch": "1", "resourceVersion": since, "labelSelector": "tier=gold", "timeoutSeconds": "1"}
+                "GET",
+                target("pools"),
+                ADMIN,
+                {"watch": "1", "resourceVersion": since, "labelSelector": "tier=gold", "timeoutSeconds": "1"},
             ),
         )
         pieces = reply.body
@@ -476,7 +576,11 @@ def test_a_watch_sees_objects_enter_and_leave_its_selector() -> None:
 
 def test_every_manifest_of_the_seeds_applies_in_any_order() -> None:
     folder = Path(__file__).parents[2] / "examples"
-    documents = [found for path in sorted(folder.rglob("*.yaml")) for found in manifest.load(path.read_bytes(), str(path))]
+    documents = [
+        found
+        for path in sorted(folder.rglob("*.yaml"))
+        for found in manifest.load(path.read_bytes(), str(path))
+    ]
 
     async def scenario(world: World) -> None:
         for order in (documents, documents[::-1]):
@@ -487,7 +591,13 @@ def test_every_manifest_of_the_seeds_applies_in_any_order() -> None:
                 where = "/".join(filter(None, (served.resource.plural, namespace, metadata["name"])))
                 raw = json.dumps(document.value, default=float).encode()
                 applied = await world.do(
-                    verbs.patch, where, raw, content=APPLY, fieldManager="lattice", force="true", fieldValidation="Strict"
+                    verbs.patch,
+                    where,
+                    raw,
+                    content=APPLY,
+                    fieldManager="lattice",
+                    force="true",
+                    fieldValidation="Strict",
                 )
                 assert applied["metadata"]["name"] == metadata["name"]
 

@@ -50,7 +50,9 @@ def play(story: Callable[[Desk], Awaitable[None]], tmp_path: Path, *names: str, 
             await clock.advance(2)
             relay = Relay(lambda: None, lambda: "https://me", relay_tls(AUTHORITY, tmp_path))
             api = await an_api(leader.store, clock)
-            await story(Desk(leader, node, clock, api, WorkLogs(lambda: leader.office, leader.links.logs, relay)))
+            await story(
+                Desk(leader, node, clock, api, WorkLogs(lambda: leader.office, leader.links.logs, relay))
+            )
             await node.kill()
             await relay.close()
 
@@ -79,8 +81,14 @@ def test_what_was_printed(query: dict[str, str], said: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        pytest.param({"tail": "many", "container": "main"}, "must be a whole number of lines, got 'many'", id="no number"),
-        pytest.param({"tail": "-5", "container": "main"}, "must be a whole number of lines, got '-5'", id="too few"),
+        pytest.param(
+            {"tail": "many", "container": "main"},
+            "must be a whole number of lines, got 'many'",
+            id="no number",
+        ),
+        pytest.param(
+            {"tail": "-5", "container": "main"}, "must be a whole number of lines, got '-5'", id="too few"
+        ),
         pytest.param({}, "it has more than one container", id="which one?"),
         pytest.param({"container": "third"}, "there is no container 'third'", id="no such one"),
     ],

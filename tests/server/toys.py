@@ -17,7 +17,11 @@ CONDITIONS: dict[str, Any] = {
         "required": ["type", "status"],
         "properties": {
             "type": {"type": "string", "description": "Which aspect."},
-            "status": {"type": "string", "enum": ["True", "False", "Unknown"], "description": "Whether it holds."},
+            "status": {
+                "type": "string",
+                "enum": ["True", "False", "Unknown"],
+                "description": "Whether it holds.",
+            },
         },
     },
 }
@@ -27,7 +31,10 @@ POOL = Resource(
     "latticepools",
     short=("lp",),
     categories=("lattice", "all"),
-    columns=(Column("Region", ".spec.region"), Column("Max", ".spec.maxNodes", "integer", priority=1, description="Ceiling.")),
+    columns=(
+        Column("Region", ".spec.region"),
+        Column("Max", ".spec.maxNodes", "integer", priority=1, description="Ceiling."),
+    ),
 )
 POOL_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -40,16 +47,37 @@ POOL_SCHEMA: dict[str, Any] = {
             "description": "What the platform engineer offers.",
             "required": ["region"],
             "properties": {
-                "region": {"type": "string", "minLength": 1, "pattern": "^[a-z]", "description": "Where it is."},
-                "maxNodes": {"type": "integer", "format": "int64", "minimum": 0, "default": 3, "description": "Ceiling on machines."},
-                "threshold": {"type": "number", "minimum": 0, "exclusiveMinimum": True, "maximum": 1.5, "description": "When to tell."},
+                "region": {
+                    "type": "string",
+                    "minLength": 1,
+                    "pattern": "^[a-z]",
+                    "description": "Where it is.",
+                },
+                "maxNodes": {
+                    "type": "integer",
+                    "format": "int64",
+                    "minimum": 0,
+                    "default": 3,
+                    "description": "Ceiling on machines.",
+                },
+                "threshold": {
+                    "type": "number",
+                    "minimum": 0,
+                    "exclusiveMinimum": True,
+                    "maximum": 1.5,
+                    "description": "When to tell.",
+                },
                 "open": {"type": "boolean", "default": True, "description": "Whether it takes new work."},
                 "labels": {
                     "type": "object",
                     "description": "Text, or a list of it.",
                     "additionalProperties": {"x-kubernetes-preserve-unknown-fields": True},
                 },
-                "provider": {"type": "object", "description": "Somebody else's.", "x-kubernetes-preserve-unknown-fields": True},
+                "provider": {
+                    "type": "object",
+                    "description": "Somebody else's.",
+                    "x-kubernetes-preserve-unknown-fields": True,
+                },
                 "port": {"x-kubernetes-int-or-string": True, "description": "A number or a name."},
                 "classes": {
                     "type": "array",
@@ -62,7 +90,9 @@ POOL_SCHEMA: dict[str, Any] = {
         "status": {"type": "object", "description": "What is.", "properties": {"conditions": CONDITIONS}},
     },
 }
-SERVICE = Resource("LatticeService", "latticeservices", short=("lsvc",), namespaced=True, scale="spec.replicas.min")
+SERVICE = Resource(
+    "LatticeService", "latticeservices", short=("lsvc",), namespaced=True, scale="spec.replicas.min"
+)
 SERVICE_SCHEMA: dict[str, Any] = {
     "type": "object",
     "description": "What a team runs.",
@@ -78,11 +108,25 @@ SERVICE_SCHEMA: dict[str, Any] = {
                     "description": "How many.",
                     "default": {},
                     "properties": {
-                        "min": {"type": "integer", "format": "int64", "default": 1, "description": "At least."},
-                        "max": {"type": "integer", "format": "int64", "nullable": True, "description": "At most."},
+                        "min": {
+                            "type": "integer",
+                            "format": "int64",
+                            "default": 1,
+                            "description": "At least.",
+                        },
+                        "max": {
+                            "type": "integer",
+                            "format": "int64",
+                            "nullable": True,
+                            "description": "At most.",
+                        },
                     },
                 },
-                "env": {"type": "object", "description": "Environment.", "additionalProperties": {"type": "string"}},
+                "env": {
+                    "type": "object",
+                    "description": "Environment.",
+                    "additionalProperties": {"type": "string"},
+                },
             },
         },
         "status": {
@@ -93,18 +137,29 @@ SERVICE_SCHEMA: dict[str, Any] = {
     },
 }
 NAMESPACE = Resource("Namespace", "namespaces", "", "v1", short=("ns",), categories=())
-CONFIG_MAP = Resource("ConfigMap", "configmaps", "", "v1", short=("cm",), categories=(), namespaced=True, has_status=False)
-LEASE = Resource("Lease", "leases", "coordination.k8s.io", "v1", categories=(), namespaced=True, has_status=False)
+CONFIG_MAP = Resource(
+    "ConfigMap", "configmaps", "", "v1", short=("cm",), categories=(), namespaced=True, has_status=False
+)
+LEASE = Resource(
+    "Lease", "leases", "coordination.k8s.io", "v1", categories=(), namespaced=True, has_status=False
+)
 NAMESPACE_SCHEMA: dict[str, Any] = {
     "type": "object",
     "description": "A room for objects.",
     "properties": HEAD
     | {
-        "spec": {"type": "object", "properties": {"finalizers": {"type": "array", "items": {"type": "string"}}}},
+        "spec": {
+            "type": "object",
+            "properties": {"finalizers": {"type": "array", "items": {"type": "string"}}},
+        },
         "status": {"type": "object", "properties": {"phase": {"type": "string"}}},
     },
 }
-TEXT_MAP: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "string"}, "description": "Text by name."}
+TEXT_MAP: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": {"type": "string"},
+    "description": "Text by name.",
+}
 CONFIG_MAP_SCHEMA: dict[str, Any] = {
     "type": "object",
     "description": "Settings.",
@@ -116,7 +171,10 @@ LEASE_SCHEMA: dict[str, Any] = {
     | {
         "spec": {
             "type": "object",
-            "properties": {"holderIdentity": {"type": "string"}, "renewTime": {"type": "string", "format": "date-time"}},
+            "properties": {
+                "holderIdentity": {"type": "string"},
+                "renewTime": {"type": "string", "format": "date-time"},
+            },
         }
     },
 }

@@ -26,7 +26,13 @@ from lattice.sim.world.store import Elected, Record, Rejected
 from lattice.sim.world.users import Told
 from lattice.store.protocol import Change, Key, Term
 
-READY = {"type": "Ready", "status": "True", "reason": "Heartbeat", "message": "", "lastTransitionTime": "2026-03-10T09:00:00Z"}
+READY = {
+    "type": "Ready",
+    "status": "True",
+    "reason": "Heartbeat",
+    "message": "",
+    "lastTransitionTime": "2026-03-10T09:00:00Z",
+}
 ENDS = 200.0  # seconds
 CLUSTER, OF_CLASS = "east-001", {"lattice.dev/node-class": "small"}
 
@@ -40,26 +46,55 @@ def node(name: str = "n1", cpu: int = 1000, *, is_ready: bool = True, **spec: An
 
 def workload(name: str = "w1", on: str = "", *, cpu: int = 600, **rest: Any) -> LatticeWorkload:
     """`on`: bound there; `ready`, `decision`, `conditions` and others go to its status."""
-    status = {key: rest.pop(key) for key in ("ready", "decision", "conditions", "lastAction", "allocatedPorts") if key in rest}
+    status = {
+        key: rest.pop(key)
+        for key in ("ready", "decision", "conditions", "lastAction", "allocatedPorts")
+        if key in rest
+    }
     status |= {"binding": {"node": on, "uid": f"uid-{on}", "term": 1}} if on else {}
-    metadata = {key: rest.pop(key) for key in ("deletionTimestamp", "ownerReferences", "labels") if key in rest}
+    metadata = {
+        key: rest.pop(key) for key in ("deletionTimestamp", "ownerReferences", "labels") if key in rest
+    }
     spec = {"containers": {"main": {"command": ["run"]}}, "requests": {"cpu": f"{cpu}m"}, **rest}
-    return _made(LatticeWorkload, name, "default", {"spec": spec, "status": status}, uid=f"uid-{name}", **metadata)
+    return _made(
+        LatticeWorkload, name, "default", {"spec": spec, "status": status}, uid=f"uid-{name}", **metadata
+    )
 
 
 def service(
-    name: str = "web", least: int = 1, generation: int = 1, placement: dict[str, Any] | None = None, **status: Any
+    name: str = "web",
+    least: int = 1,
+    generation: int = 1,
+    placement: dict[str, Any] | None = None,
+    **status: Any,
 ) -> LatticeService:
     """Placed where all replicas are."""
-    spec = {"containers": {"main": {"command": ["run"]}}, "replicas": {"min": least}, "placement": placement or {}}
+    spec = {
+        "containers": {"main": {"command": ["run"]}},
+        "replicas": {"min": least},
+        "placement": placement or {},
+    }
     placed = {"placements": [{"pool": "east", "cluster": CLUSTER, "node": "small", "replicas": 1}], **status}
-    return _made(LatticeService, name, "default", {"spec": spec, "status": placed}, uid=f"uid-{name}", generation=generation)
+    return _made(
+        LatticeService,
+        name,
+        "default",
+        {"spec": spec, "status": placed},
+        uid=f"uid-{name}",
+        generation=generation,
+    )
 
 
 def replica(slot: int, on: str = "", *, ready: bool = True, **rest: Any) -> LatticeWorkload:
     owner = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService", "name": "web", "uid": "uid-web"}
-    rest = {"cluster": CLUSTER, **rest, "constraints": {"nodeSelector": OF_CLASS, **rest.get("constraints", {})}}
-    return workload(f"web-{slot}", on, cpu=100, service="web", slot=slot, ready=ready, ownerReferences=[owner], **rest)
+    rest = {
+        "cluster": CLUSTER,
+        **rest,
+        "constraints": {"nodeSelector": OF_CLASS, **rest.get("constraints", {})},
+    }
+    return workload(
+        f"web-{slot}", on, cpu=100, service="web", slot=slot, ready=ready, ownerReferences=[owner], **rest
+    )
 
 
 def ledger(committed: int, spent: int = 0, minute: int = 0, lots: int | None = None) -> LatticeLedger:
@@ -73,7 +108,12 @@ def ledger(committed: int, spent: int = 0, minute: int = 0, lots: int | None = N
 
 
 def pool(limit: float = 1000.0, **rest: Any) -> LatticePool:
-    spec = {"provider": {"type": "fake", "region": "east"}, "budget": {"maxMonthlyCost": limit}, "nodeClasses": ["small"], **rest}
+    spec = {
+        "provider": {"type": "fake", "region": "east"},
+        "budget": {"maxMonthlyCost": limit},
+        "nodeClasses": ["small"],
+        **rest,
+    }
     return _made(LatticePool, "east", "", {"spec": spec})
 
 
@@ -84,12 +124,22 @@ def cluster(count: int) -> LatticeCluster:
 
 def node_class(dollars: float = 0.000001, **rest: Any) -> LatticeNodeClass:
     """One micro-dollar an hour, unless it is said otherwise."""
-    return _made(LatticeNodeClass, "small", "", {"spec": {"providers": {"fake": {}}, "costPerHour": {"fake": dollars}, **rest}})
+    return _made(
+        LatticeNodeClass,
+        "small",
+        "",
+        {"spec": {"providers": {"fake": {}}, "costPerHour": {"fake": dollars}, **rest}},
+    )
 
 
 def lock(holder: str, seconds: int = 10) -> Lease:
     """Of node n1."""
-    return _made(Lease, "node.n1", "lattice-system", {"spec": {"holderIdentity": holder, "leaseDurationSeconds": seconds}})
+    return _made(
+        Lease,
+        "node.n1",
+        "lattice-system",
+        {"spec": {"holderIdentity": holder, "leaseDurationSeconds": seconds}},
+    )
 
 
 def said(kind: str, status: str = "False", reason: str = "", message: str = "why") -> dict[str, Any]:
@@ -98,7 +148,9 @@ def said(kind: str, status: str = "False", reason: str = "", message: str = "why
 
 def _made(kind: type[Kind], name: str, namespace: str, body: dict[str, Any], **metadata: Any) -> Any:
     whole = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind}
-    return msgspec.convert({**whole, "metadata": {"name": name, "namespace": namespace, **metadata}, **body}, kind)
+    return msgspec.convert(
+        {**whole, "metadata": {"name": name, "namespace": namespace, **metadata}, **body}, kind
+    )
 
 
 def key_of(obj: Kind) -> Key:
@@ -124,24 +176,43 @@ class Past:
 
     def __post_init__(self) -> None:
         """A pool and a class are there before anything happens."""
-        changes = tuple(Change(1, key_of(each), msgspec.json.encode(each), None) for each in (pool(), node_class()))
+        changes = tuple(
+            Change(1, key_of(each), msgspec.json.encode(each), None) for each in (pool(), node_class())
+        )
         self.history.append(Record(1, 0.0, "", "api host", None, 0, None, changes))
 
-    def commit(self, *objects: Kind, gone: tuple[Kind, ...] = (), at: float | None = None, term: int | None = 1, **rest: Any) -> None:
+    def commit(
+        self,
+        *objects: Kind,
+        gone: tuple[Kind, ...] = (),
+        at: float | None = None,
+        term: int | None = 1,
+        **rest: Any,
+    ) -> None:
         """By the leader of that term, unless `rest` says something else of the record; told of everything before."""
         revision = rest.pop("revision", self.history[-1].revision + 1)
         changes = [Change(revision, key_of(each), msgspec.json.encode(each), None) for each in objects]
         changes += [Change(revision, key_of(each), None, None) for each in gone]
-        known = {"actor": "s1#1", "origin": "controllers", "led": term or 0, "request_id": None, "seen": revision - 1} | rest
+        known = {
+            "actor": "s1#1",
+            "origin": "controllers",
+            "led": term or 0,
+            "request_id": None,
+            "seen": revision - 1,
+        } | rest
         held = Term("controllers", term, "s1") if term is not None else None
         when = self.history[-1].at + 1.0 if at is None and self.history else at or 1.0
         self.history.append(Record(revision=revision, at=when, term=held, changes=tuple(changes), **known))
 
-    def ran(self, on: str, name: str = "w1", start: float = 10.0, end: float | None = None, **rest: Any) -> None:
+    def ran(
+        self, on: str, name: str = "w1", start: float = 10.0, end: float | None = None, **rest: Any
+    ) -> None:
         """A copy of that workload was there in truth. `rest`: its `uid`, `command`, `stop_after`, and whether it `fails`."""
         which = InstanceId(rest.get("uid", f"uid-{name}"), "r1", "main")
         container = Container(command=rest.get("command", ("run",)))
-        spec = RunSpec(id=which, workload=f"default/{name}", container=container, stop_after=rest.get("stop_after"))
+        spec = RunSpec(
+            id=which, workload=f"default/{name}", container=container, stop_after=rest.get("stop_after")
+        )
         ground = self.machine(on).ground
         ground.begun.append(spec)
         ground.tried.append((start, spec, True))
@@ -151,7 +222,12 @@ class Past:
 
     def machine(self, name: str) -> Any:
         ground = SimpleNamespace(history=[], begun=[], live=list, tried=[], failures=[], unasked=[])
-        empty = SimpleNamespace(name=name, clock=SimpleNamespace(truth=lambda at: at), ground=ground, notes=SimpleNamespace(terms=[]))
+        empty = SimpleNamespace(
+            name=name,
+            clock=SimpleNamespace(truth=lambda at: at),
+            ground=ground,
+            notes=SimpleNamespace(terms=[]),
+        )
         return self.machines.setdefault(name, empty)
 
     def runs(self, each: LatticeWorkload) -> None:
@@ -168,7 +244,9 @@ class Past:
         evidence = SimpleNamespace(crowd=SimpleNamespace(told=self.told), ended=ENDS)
         return {
             each.number
-            for each in RealChecker(cast("Run", run_of(cast("Evidence", evidence), self.machines, self.heard, self.history))).check()
+            for each in RealChecker(
+                cast("Run", run_of(cast("Evidence", evidence), self.machines, self.heard, self.history))
+            ).check()
         }
 
     def _run(self) -> SimpleNamespace:
@@ -184,7 +262,9 @@ class Past:
             machines=self.machines,
             gone=[],
             loop=SimpleNamespace(time=lambda: ENDS, errors=[]),
-            cloud=SimpleNamespace(standing=lambda at: self.standing if at else [], was_lost=lambda node, at: False),
+            cloud=SimpleNamespace(
+                standing=lambda at: self.standing if at else [], was_lost=lambda node, at: False
+            ),
             leader=lambda: leader if self.is_led else None,
             store_clients=[client],
         )

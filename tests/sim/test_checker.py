@@ -29,7 +29,13 @@ from lattice.sim.world.users import OPERATION, Told
 from lattice.store.protocol import Term
 
 
-def told(method: str = "PATCH", outcome: str = "ok", revision: int = 0, asked_at: float = 5.0, operation: str = "o1") -> Told:
+def told(
+    method: str = "PATCH",
+    outcome: str = "ok",
+    revision: int = 0,
+    asked_at: float = 5.0,
+    operation: str = "o1",
+) -> Told:
     return Told("person-1", operation, method, key_of(service()), asked_at, asked_at + 1.0, outcome, revision)
 
 
@@ -115,7 +121,9 @@ def in_a_term_that_is_over(past: Past, bad: bool) -> None:
 
 def deposed_by_a_wall_clock(past: Past, bad: bool) -> None:
     past.kinds = ("clock jump",)
-    past.elections = [Elected(float(number), Term("controllers", number, "s1")) for number in range(1, 3 if bad else 2)]
+    past.elections = [
+        Elected(float(number), Term("controllers", number, "s1")) for number in range(1, 3 if bad else 2)
+    ]
 
 
 def beyond_a_limit_by_the_hour(past: Past, bad: bool) -> None:
@@ -223,7 +231,9 @@ def nobody_leads(past: Past, bad: bool) -> None:
 
 
 def still_prepared(past: Past, bad: bool) -> None:
-    held = {"prepared": {"node": "n1", "uid": "uid-n1", "reservation": "r1", "until": "2026-03-10T09:00:00+00:00"}}
+    held = {
+        "prepared": {"node": "n1", "uid": "uid-n1", "reservation": "r1", "until": "2026-03-10T09:00:00+00:00"}
+    }
     past.commit(node())
     past.commit(workload(decision=held))
     past.commit(workload(desiredState="Stopped", decision=held if bad else {}))
@@ -241,13 +251,26 @@ def waits_and_says_so_over_and_over(past: Past, bad: bool) -> None:
 
 def waits_in_silence(past: Past, bad: bool) -> None:
     group = {"name": "crew", "minMember": 2}
-    past.commit(workload(group=group, conditions=[said("Scheduled", message="" if bad else "of its group 1 of 2 are there")]))
+    past.commit(
+        workload(
+            group=group,
+            conditions=[said("Scheduled", message="" if bad else "of its group 1 of 2 are there")],
+        )
+    )
 
 
 def an_update_that_waits_though_there_is_room(past: Past, bad: bool) -> None:
     progress = said("Progressing", reason="NoRoomForSurge")
     where = {"cluster": CLUSTER, "constraints": {"nodeSelector": OF_CLASS}}
-    new = workload("web-1", cpu=600, service="web", slot=1, conditions=[said("Scheduled")], ownerReferences=OWNED, **where)
+    new = workload(
+        "web-1",
+        cpu=600,
+        service="web",
+        slot=1,
+        conditions=[said("Scheduled")],
+        ownerReferences=OWNED,
+        **where,
+    )
     past.commit(service(least=0, conditions=[progress]), node(cpu=1000 if bad else 500))
     past.commit(new)
 
@@ -313,7 +336,9 @@ CASES: list[tuple[str, Case]] = [
 ]
 
 
-@pytest.mark.parametrize(("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES])
+@pytest.mark.parametrize(
+    ("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES]
+)
 def test_a_broken_promise_is_seen_and_a_kept_one_is_not_taken_for_broken(number: str, case: Case) -> None:
     assert reported(case) == [{number}, set()]
 
@@ -324,6 +349,8 @@ UNSEEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES])
+@pytest.mark.parametrize(
+    ("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES]
+)
 def test_the_judge_of_real_processes_sees_it_too(number: str, case: Case) -> None:
     assert judged(case) == [set() if case in UNSEEN else {number}, set()]

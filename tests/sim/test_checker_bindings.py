@@ -11,12 +11,17 @@ from lattice.sim.world.store import Elected
 from lattice.store.protocol import Term
 
 CREW = {"name": "crew", "minMember": 2}
-STRICT = {"policy": "stop", "stopAfter": "20s"}  # certain after (20 + 2.5) * 1.05 * 1.05 = 24.8 s, replaced after 30
+STRICT = {
+    "policy": "stop",
+    "stopAfter": "20s",
+}  # certain after (20 + 2.5) * 1.05 * 1.05 = 24.8 s, replaced after 30
 LEAVING = {"conditions": [said("Leaving", "True", "Preempted")]}
 
 
 def prepared(by: str = "r1") -> dict[str, Any]:
-    return {"prepared": {"node": "n1", "uid": "uid-n1", "reservation": by, "until": "2026-03-10T09:00:00+00:00"}}
+    return {
+        "prepared": {"node": "n1", "uid": "uid-n1", "reservation": by, "until": "2026-03-10T09:00:00+00:00"}
+    }
 
 
 def bound(past: Past, on: str = "n1", name: str = "w1", **rest: Any) -> None:
@@ -233,7 +238,12 @@ def stopped_when_it_came_to_be_needed(past: Past, bad: bool) -> None:
     settled(past, least=1, count=2)
     past.commit(replica(1, "n1", lastAction="Apply" if bad else "ApplyStopped"), at=38.0)
     past.commit(service(least=2, generation=2), at=40.0)
-    past.commit(replica(1, "n1", lastAction="Apply" if bad else "ApplyStopped", deletionTimestamp="2026-03-10T09:01:00Z"), at=45.0)
+    past.commit(
+        replica(
+            1, "n1", lastAction="Apply" if bad else "ApplyStopped", deletionTimestamp="2026-03-10T09:01:00Z"
+        ),
+        at=45.0,
+    )
     past.commit(gone=(replica(1),))
     past.commit(replica(2, "n1"))
     ends(past, 0, 2)
@@ -334,7 +344,9 @@ def failed_and_started_again_at_once(past: Past, bad: bool) -> None:
 
 def failed_twice_and_started_after_the_wait_of_once(past: Past, bad: bool) -> None:
     past.ran("n1", start=10.0, end=12.0, fails=True)
-    past.ran("n1", start=13.0, end=15.0 if bad else 29.0, fails=True)  # of what ran for long earlier failures are forgotten
+    past.ran(
+        "n1", start=13.0, end=15.0 if bad else 29.0, fails=True
+    )  # of what ran for long earlier failures are forgotten
     past.ran("n1", start=16.0 if bad else 30.0, end=40.0)
 
 
@@ -342,7 +354,9 @@ def failed_and_retried_by_nobody(past: Past, bad: bool) -> None:
     """Who is told to try again need not wait."""
     past.commit(node(), at=1.0)
     past.commit(first := workload(on="n1"), at=2.0)
-    asked = msgspec.structs.replace(first.metadata, annotations={} if bad else {"lattice.dev/retry-requested": "2026-03-10T09:00:12Z"})
+    asked = msgspec.structs.replace(
+        first.metadata, annotations={} if bad else {"lattice.dev/retry-requested": "2026-03-10T09:00:12Z"}
+    )
     past.ran("n1", start=10.0, end=12.0, fails=True)
     past.commit(msgspec.structs.replace(first, metadata=asked), at=12.1)
     past.ran("n1", start=12.2, end=20.0)
@@ -352,7 +366,12 @@ def failed_and_retried_by_nobody(past: Past, bad: bool) -> None:
 def stopped_while_it_was_needed_and_nobody_sent_it_away(past: Past, bad: bool) -> None:
     """A taint that expels does not ask who is needed."""
     settled(past, least=2, count=2)
-    past.commit(node(taints=[{"key": "kept", "effect": "NoSchedule" if bad else "NoExecute"}]), at=40.0, term=None, origin="api person-1")
+    past.commit(
+        node(taints=[{"key": "kept", "effect": "NoSchedule" if bad else "NoExecute"}]),
+        at=40.0,
+        term=None,
+        origin="api person-1",
+    )
     past.commit(replica(1, "n1", deletionTimestamp="2026-03-10T09:01:00Z"))
     past.commit(node(), at=45.0, term=None, origin="api person-1")
     past.commit(gone=(replica(1),))
@@ -425,7 +444,9 @@ CASES: list[tuple[str, Case]] = [
 ]
 
 
-@pytest.mark.parametrize(("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES])
+@pytest.mark.parametrize(
+    ("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES]
+)
 def test_a_broken_promise_is_seen_and_a_kept_one_is_not_taken_for_broken(number: str, case: Case) -> None:
     assert reported(case) == [{number}, set()]
 
@@ -445,6 +466,8 @@ UNSEEN = {
 }
 
 
-@pytest.mark.parametrize(("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES])
+@pytest.mark.parametrize(
+    ("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES]
+)
 def test_the_judge_of_real_processes_sees_it_too(number: str, case: Case) -> None:
     assert judged(case) == [set() if case in UNSEEN else {number}, set()]

@@ -3,11 +3,28 @@
 from typing import Any
 
 import pytest
-from made_up import CLUSTER, OF_CLASS, Case, Past, judged, lock, node, node_class, pool, replica, reported, said, service, workload
+from made_up import (
+    CLUSTER,
+    OF_CLASS,
+    Case,
+    Past,
+    judged,
+    lock,
+    node,
+    node_class,
+    pool,
+    replica,
+    reported,
+    said,
+    service,
+    workload,
+)
 
 LEAVING = {"conditions": [said("Leaving", "True", "Preempted")]}
 LONE = {"sort": "lone"}
-APART = {"affinity": {"antiWorkload": {"required": [{"selector": {"matchLabels": LONE}, "topologyKey": "node"}]}}}
+APART = {
+    "affinity": {"antiWorkload": {"required": [{"selector": {"matchLabels": LONE}, "topologyKey": "node"}]}}
+}
 SPREAD = {"spread": [{"topologyKey": "node"}], "nodeSelector": OF_CLASS}
 STAGING = {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["staging"]}]}
 
@@ -15,21 +32,29 @@ STAGING = {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["st
 def demanded(past: Past, placement: dict[str, Any], supply: Any) -> None:
     """Somebody asks, and a controller places it."""
     past.commit(supply, at=1.0, term=None, origin="api person-1")
-    past.commit(service(least=0, placement=placement, placements=[]), at=2.0, term=None, origin="api person-1")
+    past.commit(
+        service(least=0, placement=placement, placements=[]), at=2.0, term=None, origin="api person-1"
+    )
     past.commit(service(least=0, placement=placement), at=20.0)
 
 
 def in_a_pool_with_other_labels(past: Past, bad: bool) -> None:
     labels = {"tier": "production", "region": "east"}
-    demanded(past, {"pools": {"matchLabels": {"tier": "staging" if bad else "production"}}}, pool(labels=labels))
+    demanded(
+        past, {"pools": {"matchLabels": {"tier": "staging" if bad else "production"}}}, pool(labels=labels)
+    )
 
 
 def in_a_pool_without_any_of_the_values(past: Past, bad: bool) -> None:
-    demanded(past, {"pools": STAGING}, pool(labels={"tier": ["production"] if bad else ["production", "staging"]}))
+    demanded(
+        past, {"pools": STAGING}, pool(labels={"tier": ["production"] if bad else ["production", "staging"]})
+    )
 
 
 def in_a_pool_without_a_certificate(past: Past, bad: bool) -> None:
-    demanded(past, {"compliance": ["GDPR"]}, pool(labels={"compliance": ["soc2"] if bad else ["soc2", "gdpr"]}))
+    demanded(
+        past, {"compliance": ["GDPR"]}, pool(labels={"compliance": ["soc2"] if bad else ["soc2", "gdpr"]})
+    )
 
 
 def in_another_jurisdiction(past: Past, bad: bool) -> None:
@@ -41,7 +66,11 @@ def on_machines_with_other_labels(past: Past, bad: bool) -> None:
 
 
 def on_machines_with_a_taint(past: Past, bad: bool) -> None:
-    demanded(past, {}, node_class(taints=[{"key": "kept-free", "effect": "NoSchedule" if bad else "PreferNoSchedule"}]))
+    demanded(
+        past,
+        {},
+        node_class(taints=[{"key": "kept-free", "effect": "NoSchedule" if bad else "PreferNoSchedule"}]),
+    )
 
 
 def on_a_class_that_the_pool_does_not_offer(past: Past, bad: bool) -> None:
@@ -51,20 +80,29 @@ def on_a_class_that_the_pool_does_not_offer(past: Past, bad: bool) -> None:
 def in_a_pool_that_had_lost_its_label_for_long(past: Past, bad: bool) -> None:
     """Who could not have heard of that yet may go by what was."""
     past.commit(pool(labels={"tier": "staging"}), at=1.0, term=None, origin="api person-1")
-    past.commit(service(least=0, placement={"pools": STAGING}, placements=[]), at=2.0, term=None, origin="api person-1")
+    past.commit(
+        service(least=0, placement={"pools": STAGING}, placements=[]),
+        at=2.0,
+        term=None,
+        origin="api person-1",
+    )
     past.commit(pool(labels={}), at=15.0 if bad else 19.0, term=None, origin="api person-1")
     past.commit(service(least=0, placement={"pools": STAGING}), at=20.0)
 
 
 def made_where_its_service_was_not_placed(past: Past, bad: bool) -> None:
     past.commit(service(least=0), at=1.0)
-    past.commit(replica(0, ready=False, cluster="west-001" if bad else CLUSTER, desiredState="Stopped"), at=20.0)
+    past.commit(
+        replica(0, ready=False, cluster="west-001" if bad else CLUSTER, desiredState="Stopped"), at=20.0
+    )
 
 
 def beside_one_that_it_must_be_far_from(past: Past, bad: bool) -> None:
     past.commit(node(cpu=2000), node("n2"))
     for name, on in (("w1", "n1"), ("w2", "n1" if bad else "n2")):
-        past.commit(each := workload(name, on, ready=True, labels=LONE, constraints=APART if name == "w1" else {}))
+        past.commit(
+            each := workload(name, on, ready=True, labels=LONE, constraints=APART if name == "w1" else {})
+        )
         past.runs(each)
 
 
@@ -83,7 +121,10 @@ def beside_one_that_has_asked_for_distance_for_long(past: Past, bad: bool) -> No
     past.commit(each := workload("w1", "n1", ready=True, labels=LONE), at=2.0)
     past.runs(each)
     past.commit(
-        workload("w1", "n1", ready=True, labels=LONE, constraints=APART), at=15.0 if bad else 19.0, term=None, origin="api person-1"
+        workload("w1", "n1", ready=True, labels=LONE, constraints=APART),
+        at=15.0 if bad else 19.0,
+        term=None,
+        origin="api person-1",
     )
     past.commit(other := workload("w2", "n1", ready=True, labels=LONE), at=20.0)
     past.runs(other)
@@ -94,7 +135,9 @@ def where_another_has_asked_for_more_for_long(past: Past, bad: bool) -> None:
     past.commit(node(cpu=1000), at=1.0)
     past.commit(each := workload("w1", "n1", cpu=300, ready=True), at=2.0)
     past.runs(each)
-    past.commit(workload("w1", "n1", cpu=600, ready=True), at=15.0 if bad else 19.0, term=None, origin="api person-1")
+    past.commit(
+        workload("w1", "n1", cpu=600, ready=True), at=15.0 if bad else 19.0, term=None, origin="api person-1"
+    )
     past.commit(other := workload("w2", "n1", cpu=600, ready=True), at=20.0)
     past.runs(other)
 
@@ -117,7 +160,10 @@ def too_many_of_one_commit_on_a_node(past: Past, bad: bool) -> None:
     """However they are written down; the one that makes it even may come last."""
     past.commit(service(least=4), node("n1"), node("n2"), at=1.0)
     past.commit(first := replica(0, "n1", constraints=SPREAD), at=10.0)
-    together = [replica(slot, on, constraints=SPREAD) for slot, on in ((1, "n1"), (2, "n1" if bad else "n2"), (3, "n2"))]
+    together = [
+        replica(slot, on, constraints=SPREAD)
+        for slot, on in ((1, "n1"), (2, "n1" if bad else "n2"), (3, "n2"))
+    ]
     past.commit(*together, at=30.0)
     for each in (first, *together):
         past.runs(each)
@@ -133,10 +179,14 @@ def two_of_one_commit_on_an_empty_node(past: Past, bad: bool) -> None:
 
 def bound_after_its_reservation(past: Past, bad: bool) -> None:
     past.binding = "two-phase"
-    held = {"prepared": {"node": "n1", "uid": "uid-n1", "reservation": "r1", "until": "2026-03-10T09:00:00+00:00"}}
+    held = {
+        "prepared": {"node": "n1", "uid": "uid-n1", "reservation": "r1", "until": "2026-03-10T09:00:00+00:00"}
+    }
     past.commit(node(), at=1.0)
     past.commit(workload(decision=held), at=10.0)
-    past.commit(each := workload(on="n1", ready=True, decision={"reservation": "r1"}), at=18.5 if bad else 17.5)
+    past.commit(
+        each := workload(on="n1", ready=True, decision={"reservation": "r1"}), at=18.5 if bad else 17.5
+    )
     past.runs(each)
 
 
@@ -219,7 +269,9 @@ CASES: list[tuple[str, Case]] = [
 ]
 
 
-@pytest.mark.parametrize(("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES])
+@pytest.mark.parametrize(
+    ("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES]
+)
 def test_a_broken_promise_is_seen_and_a_kept_one_is_not_taken_for_broken(number: str, case: Case) -> None:
     assert reported(case) == [{number}, set()]
 
@@ -228,6 +280,8 @@ def test_a_broken_promise_is_seen_and_a_kept_one_is_not_taken_for_broken(number:
 UNSEEN = {bound_after_its_reservation, under_the_lock_of_somebody_else, under_a_lock_that_had_ended}
 
 
-@pytest.mark.parametrize(("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES])
+@pytest.mark.parametrize(
+    ("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES]
+)
 def test_the_judge_of_real_processes_sees_it_too(number: str, case: Case) -> None:
     assert judged(case) == [set() if case in UNSEEN else {number}, set()]

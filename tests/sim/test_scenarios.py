@@ -24,12 +24,21 @@ def test_a_scenario_says_what_it_said_before(name: str) -> None:
 
 
 def differing(name: str, text: str, said: str) -> str:
-    lines = difflib.unified_diff(text.splitlines(), said.splitlines(), f"{name} as written", f"{name} as it is now", lineterm="")
-    return "\n".join([*lines, f"if that is right, REWRITE=1 writes it: REWRITE=1 pytest tests/sim/{Path(__file__).name} -k {name}"])
+    lines = difflib.unified_diff(
+        text.splitlines(), said.splitlines(), f"{name} as written", f"{name} as it is now", lineterm=""
+    )
+    return "\n".join(
+        [
+            *lines,
+            f"if that is right, REWRITE=1 writes it: REWRITE=1 pytest tests/sim/{Path(__file__).name} -k {name}",
+        ]
+    )
 
 
 def test_a_scenario_without_what_is_said_tells_how_it_is_written_down() -> None:
-    words = differing("new.txt", "world racks=1\nshow running\n", "world racks=1\nshow running\n----\nrack-1: nothing\n")
+    words = differing(
+        "new.txt", "world racks=1\nshow running\n", "world racks=1\nshow running\n----\nrack-1: nothing\n"
+    )
     assert "+rack-1: nothing" in words.splitlines()
     assert "REWRITE=1 writes it" in words
 
@@ -55,12 +64,24 @@ def test_a_scenario_is_read_and_written_unchanged() -> None:
         pytest.param(["wait 3 4"], "'4' is a word too many", id="a word too many"),
         pytest.param(["wait soon"], "SECONDS must be a number, not 'soon'", id="no number"),
         pytest.param(["wait nan"], "SECONDS must be a number, not 'nan'", id="a number that is none"),
-        pytest.param(["service api replicas=two"], "replicas must be a whole number, not 'two'", id="no whole number"),
+        pytest.param(
+            ["service api replicas=two"], "replicas must be a whole number, not 'two'", id="no whole number"
+        ),
         pytest.param(["service api size=3"], "there is no option 'size'", id="no such option"),
-        pytest.param(["service api group=crew:3"], "there is no option 'group'", id="an option of another command"),
-        pytest.param(["workload a priority=high"], "priority must be a whole number, not 'high'", id="a shared option"),
-        pytest.param(["workload a group=crew"], "group=crew: a name and how many of it are needed at least", id="half a group"),
-        pytest.param(["delete cloud rack-1"], "KIND cannot be 'cloud'", id="a word that is not among those that exist"),
+        pytest.param(
+            ["service api group=crew:3"], "there is no option 'group'", id="an option of another command"
+        ),
+        pytest.param(
+            ["workload a priority=high"], "priority must be a whole number, not 'high'", id="a shared option"
+        ),
+        pytest.param(
+            ["workload a group=crew"],
+            "group=crew: a name and how many of it are needed at least",
+            id="half a group",
+        ),
+        pytest.param(
+            ["delete cloud rack-1"], "KIND cannot be 'cloud'", id="a word that is not among those that exist"
+        ),
         pytest.param(["kill rack-7"], "there is no server or machine 'rack-7'", id="nobody to kill"),
         pytest.param(["power-off s1"], "there is no machine 's1'", id="no machine"),
         pytest.param(["jump s9 3600"], "there is no server 's9'", id="no server"),
@@ -86,7 +107,9 @@ def mistake(lines: list[str]) -> str:
     [
         pytest.param("dance", "use one of world, wait, class, pool, service,", id="commands"),
         pytest.param(
-            "show weather", "show one of workloads, services, nodes, money, events, running, attempts, leader", id="what is shown"
+            "show weather",
+            "show one of workloads, services, nodes, money, events, running, attempts, leader",
+            id="what is shown",
         ),
         pytest.param("wait", "write it as `wait SECONDS`", id="how it is written"),
         pytest.param("provider sleeps", "use one of answers, away", id="words"),
@@ -100,7 +123,8 @@ def test_a_mistake_is_answered_with_the_words_that_exist(line: str, fix: str) ->
 def test_a_scenario_without_a_world_is_refused_with_that_word() -> None:
     told = mistake(["# What it shows.", "workload lone"])
     assert (
-        told == "new.txt, line 2, `workload lone`: there is no world yet\n  fix: begin the scenario with `world`, such as `world racks=1`"
+        told
+        == "new.txt, line 2, `workload lone`: there is no world yet\n  fix: begin the scenario with `world`, such as `world racks=1`"
     )
 
 
@@ -109,4 +133,6 @@ def test_every_command_says_what_it_does_and_how_it_is_written() -> None:
     assert usage("world") == "world [racks=0] [servers=3] [binding=optimistic|pessimistic|two-phase]"
     assert usage("delete") == "delete service|workload|node|pool NAME"
     assert usage("show events") == "show events [ABOUT]"
-    assert usage("workload").startswith("workload NAME [cpu=250m] [version=1] [stop=15s] [priority=5] [group=crew:3]")
+    assert usage("workload").startswith(
+        "workload NAME [cpu=250m] [version=1] [stop=15s] [priority=5] [group=crew:3]"
+    )

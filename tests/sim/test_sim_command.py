@@ -38,9 +38,15 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_hundred_seeds_a_line_says_how_far_it_has_come_and_the_end_is_two_lines() -> None:
     done = CliRunner().invoke(cli, ["sim", "run", "--seeds", "250"])
-    assert [line.split(",")[0] for line in done.stderr.splitlines()] == ["100 of 250 seeds", "200 of 250 seeds"]
+    assert [line.split(",")[0] for line in done.stderr.splitlines()] == [
+        "100 of 250 seeds",
+        "200 of 250 seeds",
+    ]
     assert done.stderr.splitlines()[1].endswith("a second, 400 faults, 0 violations")
-    assert done.stdout.splitlines() == ["250 runs, 0 violations, 2,500 revisions; 0.50 seconds of a processor each", "faults: crash 500"]
+    assert done.stdout.splitlines() == [
+        "250 runs, 0 violations, 2,500 revisions; 0.50 seconds of a processor each",
+        "faults: crash 500",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +56,9 @@ def test_every_hundred_seeds_a_line_says_how_far_it_has_come_and_the_end_is_two_
         pytest.param("another", "2 run twice, 1 with another history: 1", 1, id="one differs"),
     ],
 )
-def test_a_history_that_differs_the_second_time_is_named(monkeypatch: pytest.MonkeyPatch, other: str, said: str, code: int) -> None:
+def test_a_history_that_differs_the_second_time_is_named(
+    monkeypatch: pytest.MonkeyPatch, other: str, said: str, code: int
+) -> None:
     monkeypatch.setattr(report, "digests_elsewhere", lambda *_: {0: "history-0", 1: other})
     done = CliRunner().invoke(cli, ["sim", "run", "--seeds", "2", "--twice"])
     assert done.output.splitlines()[-1] == said

@@ -18,14 +18,21 @@ DOCS = ROOT / "docs" / "reliability.md"
 
 SEEDS = 52  # of the test command; `make sim` runs more
 CHUNK = 13
-SOON = 8  # seeds: a planted bug of those below is found by one of the first; the rest is in docs/reliability.md
+SOON = (
+    8  # seeds: a planted bug of those below is found by one of the first; the rest is in docs/reliability.md
+)
 MOST = 500  # seeds in which each planted bug is found
 FOUND_SOON = ("no-fence", "float-money", "started-twice", "lost-write")
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_no_promise_is_broken(first: int) -> None:
-    wrong = [line for each in run_many(range(first, first + CHUNK), workers=1) if not each.is_sound for line in shown(each)]
+    wrong = [
+        line
+        for each in run_many(range(first, first + CHUNK), workers=1)
+        if not each.is_sound
+        for line in shown(each)
+    ]
     assert wrong == []
 
 
@@ -50,12 +57,16 @@ def test_a_bug_can_still_be_planted(name: str) -> None:
 @pytest.mark.parametrize("name", PLANTED)
 def test_every_planted_bug_is_found(name: str) -> None:
     runs = (run for seed in range(MOST) for run in run_many([seed], 1, name))
-    after = next((run.seed + 1 for run in runs if {each[0] for each in run.violations} & set(PLANTED[name].finds)), 0)
+    after = next(
+        (run.seed + 1 for run in runs if {each[0] for each in run.violations} & set(PLANTED[name].finds)), 0
+    )
     print(f"{name} is found after {after} seeds")
     assert after, f"{name} was not found by {MOST} seeds"
 
 
-def test_a_new_kind_of_fault_changes_nothing_where_it_does_not_strike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_kind_of_fault_changes_nothing_where_it_does_not_strike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = {seed: Swarm.of(seed) for seed in range(50)}
     monkeypatch.setattr(faults, "KINDS", (*faults.KINDS[:5], "something new", *faults.KINDS[5:]))
     after = {seed: Swarm.of(seed) for seed in range(50)}
@@ -68,7 +79,9 @@ def test_every_bug_that_was_found_is_held_by_a_test_that_is_there() -> None:
     """Seeds draw other runs when anything changes: what keeps a bug from coming back is a test of its own."""
     rows = (DOCS.read_text().partition("### Bugs that it found")[2]).splitlines()
     named = [
-        re.findall(r"`(tests/[\w/.]+)(?:::(\w+))?`", row) for row in rows if row.startswith("| ") and not row.startswith(("| what", "|--"))
+        re.findall(r"`(tests/[\w/.]+)(?:::(\w+))?`", row)
+        for row in rows
+        if row.startswith("| ") and not row.startswith(("| what", "|--"))
     ]
     assert len(named) >= 17
     for row in named:
@@ -81,7 +94,11 @@ def test_every_bug_that_was_found_is_held_by_a_test_that_is_there() -> None:
 def test_the_same_seed_is_the_same_history_whatever_strings_hash_to() -> None:
     words = ["sim", "run", "--first", "3", "--seeds", "3", "--workers", "1", "--digests", "--twice"]
     said = subprocess.run(
-        [sys.executable, "-m", "lattice", *words], env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "lattice", *words],
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.splitlines()
     assert len({line.split()[1] for line in said[:3]}) == 3
     assert said[-1] == "3 run twice, 0 with another history"

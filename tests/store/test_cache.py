@@ -27,14 +27,18 @@ class Stage:
 
     def __init__(self, store: MemoryStore, clock: VirtualClock) -> None:
         self.store = store
-        self.cache: Cache[str] = Cache(store, PODS, _text, clock, random.Random(1), {"word": words}, freeze=False)  # noqa: S311
+        self.cache: Cache[str] = Cache(
+            store, PODS, _text, clock, random.Random(1), {"word": words}, freeze=False
+        )  # noqa: S311
         self.told: list[str] = []
         self.cache.on_change(self._note)
         self.task = asyncio.ensure_future(self.cache.run())
 
     def _note(self, change: Change) -> None:
         old = change.previous.value.decode() if change.previous else "-"
-        self.told.append(f"{change.key.path} {old}>{change.value.decode() if change.value is not None else '-'}")
+        self.told.append(
+            f"{change.key.path} {old}>{change.value.decode() if change.value is not None else '-'}"
+        )
 
     async def stop(self) -> None:
         self.task.cancel()
@@ -104,7 +108,9 @@ def test_when_history_is_gone_it_lists_again_and_tells_only_the_difference() -> 
     async def scenario() -> None:
         clock = VirtualClock()
         store = Flaky(clock, window=4)
-        await store.commit([Put(pod("a/kept"), b"1"), Put(pod("a/changed"), b"1"), Put(pod("a/removed"), b"1")])
+        await store.commit(
+            [Put(pod("a/kept"), b"1"), Put(pod("a/changed"), b"1"), Put(pod("a/removed"), b"1")]
+        )
         stage = Stage(store, clock)
         await stage.cache.wait_for()
         stage.told.clear()

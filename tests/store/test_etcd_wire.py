@@ -31,7 +31,9 @@ def asked(ask: Callable[[Wire], Any], endpoints: Sequence[str] = MEMBERS) -> Any
 
 
 @pytest.mark.parametrize("endpoints", [MEMBERS[:1], MEMBERS[:2], MEMBERS], ids=len)
-def test_a_read_that_nobody_answers_is_over_in_time_and_everybody_was_asked(endpoints: tuple[str, ...]) -> None:
+def test_a_read_that_nobody_answers_is_over_in_time_and_everybody_was_asked(
+    endpoints: tuple[str, ...],
+) -> None:
     waited: list[tuple[str, float]] = []
 
     async def ask(member: Member, seconds: float) -> None:

@@ -20,7 +20,9 @@ class Candidate:
     def __init__(self, store: MemoryStore, clock: VirtualClock, name: str) -> None:
         self.told: list[str] = []
         rng = random.Random(name)  # noqa: S311
-        self.election = Election(store, clock, "lead", name, rng, won=self._tell("won"), lost=self._tell("lost"))
+        self.election = Election(
+            store, clock, "lead", name, rng, won=self._tell("won"), lost=self._tell("lost")
+        )
         self.task = asyncio.ensure_future(self.election.run())
 
     async def stop(self) -> None:

@@ -43,7 +43,10 @@ async def _write(path: Path, disk: Disk, commits: int) -> Acknowledged:
     async def commit(number: int) -> None:
         names = [Key(KIND, "default", f"{number % 7}-{part}") for part in range(EACH)]
         found = [await store.get(key) for key in names]
-        puts = [Put(key, b"%d " % number * 200, entry.revision if entry else ABSENT) for key, entry in zip(names, found, strict=True)]
+        puts = [
+            Put(key, b"%d " % number * 200, entry.revision if entry else ABSENT)
+            for key, entry in zip(names, found, strict=True)
+        ]
         revision = await store.commit(puts)
         acknowledged.append((disk.moment, number, revision))
 
@@ -80,7 +83,9 @@ def _check(folder: Path, moment: int, acknowledged: Acknowledged) -> str:
     for at, number, _ in acknowledged:
         if at <= moment:
             newest[number % 7] = max(newest.get(number % 7, -1), number)
-    lost = [number for row, number in newest.items() if int((found.get(f"{row}-0") or b"-1").split()[0]) < number]
+    lost = [
+        number for row, number in newest.items() if int((found.get(f"{row}-0") or b"-1").split()[0]) < number
+    ]
     told = max((given for at, _, given in acknowledged if at <= moment), default=0)
     if lost or revision < told:
         return f"commits {lost} were acknowledged and are not there; revision {revision} after {told}"
@@ -95,7 +100,9 @@ def _cuts(tmp_path: Path, commits: int, count: int | None = None) -> list[str]:
         acknowledged = asyncio.run(_write(state, disk, commits))
     assert len(acknowledged) == commits
     every = range(disk.moment + 1)
-    moments = every if count is None else sorted({every[len(every) * number // count] for number in range(count)})
+    moments = (
+        every if count is None else sorted({every[len(every) * number // count] for number in range(count)})
+    )
     print(f"{len(moments)} cuts, each at another moment of {len(every)}")
     problems = []
     for moment in moments:
@@ -131,7 +138,9 @@ def test_the_power_may_go_while_the_file_is_made(moment: int, tmp_path: Path) ->
         assert _check(folder, moment, []) == ""
 
 
-def test_a_store_that_does_not_sync_each_commit_would_be_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_sync_each_commit_would_be_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = sqlite._open_desk
 
     def lazily(path: Path, clock: SystemClock) -> sqlite.Desk:

@@ -23,7 +23,9 @@ def pod(name: str) -> Key:
     return Key(PODS, "a", name)
 
 
-def with_store(file: Path, scenario: Callable[[SqliteStore], Awaitable[None]], clock: Clock | None = None) -> None:
+def with_store(
+    file: Path, scenario: Callable[[SqliteStore], Awaitable[None]], clock: Clock | None = None
+) -> None:
     async def go() -> None:
         store = await SqliteStore.open(file, clock or SystemClock())
         try:
@@ -195,7 +197,10 @@ def test_the_lock_vanishes_with_a_killed_process_and_what_it_acknowledged_is_the
 
         asyncio.run(main())
     """
-    assert subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=30, check=False).returncode == -9
+    assert (
+        subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=30, check=False).returncode
+        == -9
+    )
 
     async def scenario(store: SqliteStore) -> None:
         assert await values(store) == [b"acknowledged"]
@@ -209,7 +214,9 @@ def test_a_file_of_a_newer_lattice_is_refused(tmp_path: Path) -> None:
     db = apsw.Connection(str(file))
     db.execute("PRAGMA user_version = 99")
     db.close()
-    with pytest.raises(Conflict, match=re.escape("was written by a newer Lattice: its schema is 99, this one knows 1")):
+    with pytest.raises(
+        Conflict, match=re.escape("was written by a newer Lattice: its schema is 99, this one knows 1")
+    ):
         with_store(file, _nothing)
 
 
@@ -229,7 +236,9 @@ def test_when_no_page_is_left_commits_are_refused_and_reads_go_on(tmp_path: Path
         acknowledged = await fill(store)
         revision = await store.revision()
         assert len(await values(store)) == acknowledged > 0
-        outcomes = await asyncio.gather(*(store.commit([Put(pod(f"m{i}"), b"x" * 30_000)]) for i in range(8)), return_exceptions=True)
+        outcomes = await asyncio.gather(
+            *(store.commit([Put(pod(f"m{i}"), b"x" * 30_000)]) for i in range(8)), return_exceptions=True
+        )
         assert all(isinstance(outcome, Full) for outcome in outcomes)
         assert await store.revision() == revision
         store._desk.db.pragma("max_page_count", 100_000)
@@ -309,7 +318,9 @@ FAILING_SYNC = """
 def test_a_failed_fsync_ends_the_process(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
     script = textwrap.dedent(FAILING_SYNC).replace("FILE", repr(str(file)))
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False
+    )
     assert ended.returncode == 70, ended.stderr
     assert ended.stdout == ""
     lines = ended.stderr.strip().splitlines()
@@ -400,7 +411,9 @@ def test_a_killed_server_has_kept_all_it_acknowledged_and_no_half_commit(tmp_pat
 
     async def scenario(store: SqliteStore) -> None:
         names = [entry.key.name for entry in (await store.list(PODS)).entries]
-        left, right = ({name.partition("-")[0] for name in names if name.endswith(side)} for side in ("left", "right"))
+        left, right = (
+            {name.partition("-")[0] for name in names if name.endswith(side)} for side in ("left", "right")
+        )
         assert left == right >= acknowledged
         assert len(acknowledged) >= 2000
 

@@ -26,7 +26,10 @@ def opened() -> tuple[apsw.Connection, Rows]:
 
 
 def stored(db: apsw.Connection) -> dict[str, tuple[int, bytes]]:
-    return {path: (revision, value) for path, revision, value in db.execute("SELECT path, revision, value FROM objects")}
+    return {
+        path: (revision, value)
+        for path, revision, value in db.execute("SELECT path, revision, value FROM objects")
+    }
 
 
 @settings(deadline=None)
@@ -50,8 +53,13 @@ def test_the_file_holds_what_was_written_and_nothing_of_what_was_rolled_back(
                     continue
                 revision += 1
                 old = there.get(f"a/{name}")
-                change = rows.write(Delete(pod(name)) if value is None else Put(pod(name), value), revision, 0)
-                assert (change.value, change.previous) == (value, Entry(pod(name), old[1], old[0]) if old else None)
+                change = rows.write(
+                    Delete(pod(name)) if value is None else Put(pod(name), value), revision, 0
+                )
+                assert (change.value, change.previous) == (
+                    value,
+                    Entry(pod(name), old[1], old[0]) if old else None,
+                )
                 log.append((revision << LOG_BITS, value, old[0] if old else None))
                 there.pop(f"a/{name}", None)
                 if value is not None:

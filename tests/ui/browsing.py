@@ -23,7 +23,9 @@ from servers import Server
 EXAMPLES = Path(__file__).parents[2] / "examples"
 API = "/apis/lattice.dev/v1alpha1"
 WIDE, NARROW = (1280, 800), (390, 844)
-CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), "")
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
+)
 
 
 @dataclass
@@ -58,7 +60,9 @@ class Shop:
 
     def _sent(self, method: str, path: str, body: str = "") -> Any:
         headers = {"Authorization": f"Bearer {self.token()}", "Content-Type": "application/apply-patch+yaml"}
-        request = urllib.request.Request(f"{self.url}{API}/{path}", body.encode() or None, headers, method=method)  # noqa: S310
+        request = urllib.request.Request(
+            f"{self.url}{API}/{path}", body.encode() or None, headers, method=method
+        )  # noqa: S310
         with urllib.request.urlopen(request, context=ssl._create_unverified_context(), timeout=10) as answer:  # noqa: S310, S323
             return json.load(answer)
 
@@ -69,7 +73,9 @@ class Shop:
     def token(self, group: str = "lattice:admins") -> str:
         """A bearer token of somebody in this group."""
         if group not in self.tokens:
-            config = yaml.safe_load(self.server.mint(f"some-{group.rpartition(':')[2]}", group, token=True).read_text())
+            config = yaml.safe_load(
+                self.server.mint(f"some-{group.rpartition(':')[2]}", group, token=True).read_text()
+            )
             self.tokens[group] = config["users"][0]["user"]["token"]
         return self.tokens[group]
 
@@ -100,7 +106,9 @@ class Visitor:
 
     browser: Browser
     shop: Shop
-    known: dict[str, BrowserContext] = field(default_factory=dict)  # signed in, by group: kept, with what they have cached
+    known: dict[str, BrowserContext] = field(
+        default_factory=dict
+    )  # signed in, by group: kept, with what they have cached
     wrongs: list[str] = field(default_factory=list)
     pages: list[Page] = field(default_factory=list)
     forgiven: list[str] = field(default_factory=list)
@@ -132,16 +140,24 @@ class Visitor:
         made.set_default_timeout(10_000)
         if group:
             body = {"token": self.shop.token(group)}
-            assert made.request.post(f"{self.shop.url}/ui/session", headers={"X-Lattice-Page": "1"}, data=body).ok
+            assert made.request.post(
+                f"{self.shop.url}/ui/session", headers={"X-Lattice-Page": "1"}, data=body
+            ).ok
             if not fresh:
                 self.known[group] = made
         return made
 
     def _console(self, message: ConsoleMessage) -> None:
         url = message.location.get("url", "")
-        lost = "409 (Conflict)" in message.text and "/latticenodes/" in url  # somebody else marked it first: the page tries again
+        lost = (
+            "409 (Conflict)" in message.text and "/latticenodes/" in url
+        )  # somebody else marked it first: the page tries again
         said = f"console: {message.text} ({url})"
-        if message.type in {"error", "warning"} and not lost and not any(each in said for each in self.forgiven):
+        if (
+            message.type in {"error", "warning"}
+            and not lost
+            and not any(each in said for each in self.forgiven)
+        ):
             self.wrongs.append(said)
 
     def _request(self, request: Request) -> None:

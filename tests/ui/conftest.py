@@ -20,7 +20,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         yield made
 
 
-@pytest.fixture(scope="module")  # as long as it is open its event loop runs, and tests of others could start none
+@pytest.fixture(
+    scope="module"
+)  # as long as it is open its event loop runs, and tests of others could start none
 def browser() -> Iterator[Browser]:
     chromium_needed()
     with a_browser() as found:

@@ -25,18 +25,33 @@ def test_all_files_together_are_small() -> None:
 def test_scripts_stay_short_and_their_lines_readable() -> None:
     lines = {path: ASSETS[path].body.decode().splitlines() for path in OURS}
     assert [path for path in OURS if len(lines[path]) > MOST_LINES] == []
-    assert [f"{path}:{at}" for path in OURS for at, line in enumerate(lines[path], 1) if len(line) > LONGEST_LINE] == []
+    assert [
+        f"{path}:{at}" for path in OURS for at, line in enumerate(lines[path], 1) if len(line) > LONGEST_LINE
+    ] == []
 
 
 def test_nothing_is_made_for_others_that_nobody_uses() -> None:
     bodies = {path: ASSETS[path].body.decode() for path in OURS}
     made = [(path, name) for path in OURS for name in EXPORT.findall(bodies[path])]
-    used = {name for body in bodies.values() for names in IMPORTED.findall(body) for name in re.findall(r"\w+", names)}
-    assert [f"{path} {name}" for path, name in made if name not in used and len(re.findall(rf"\b{name}\b", bodies[path])) < 2] == []
+    used = {
+        name
+        for body in bodies.values()
+        for names in IMPORTED.findall(body)
+        for name in re.findall(r"\w+", names)
+    }
+    assert [
+        f"{path} {name}"
+        for path, name in made
+        if name not in used and len(re.findall(rf"\b{name}\b", bodies[path])) < 2
+    ] == []
 
 
-@pytest.mark.parametrize(("is_ci", "outcome"), [("true", "Failed"), ("", "Skipped")], ids=["in CI", "on a laptop"])
-def test_a_missing_browser_fails_in_ci_and_nowhere_else(is_ci: str, outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("is_ci", "outcome"), [("true", "Failed"), ("", "Skipped")], ids=["in CI", "on a laptop"]
+)
+def test_a_missing_browser_fails_in_ci_and_nowhere_else(
+    is_ci: str, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(browsing, "CHROMIUM", "")
     monkeypatch.setenv("CI", is_ci)
     with pytest.raises(BaseException, match="chromium is not installed") as told:
@@ -79,7 +94,9 @@ def test_libraries_of_others_come_with_their_licences() -> None:
     for path in ASSETS:
         if path.startswith("vendor/") and path != "vendor/README.md":
             assert f"`{path.removeprefix('vendor/')}`" in told
-    assert all("icense" in ASSETS[path].body.decode() or "LICENSE" in path for path in ASSETS if "LICENSE" in path)
+    assert all(
+        "icense" in ASSETS[path].body.decode() or "LICENSE" in path for path in ASSETS if "LICENSE" in path
+    )
 
 
 def test_a_file_that_changes_has_another_tag() -> None:

@@ -22,14 +22,30 @@ spec:
 """
 
 
-NODE = {"pool": "p", "cluster": "c", "isReady": True, "cpu": 1000, "memory": 1 << 30, "created": "2026-01-01T00:00:00Z"}
+NODE = {
+    "pool": "p",
+    "cluster": "c",
+    "isReady": True,
+    "cpu": 1000,
+    "memory": 1 << 30,
+    "created": "2026-01-01T00:00:00Z",
+}
 BROKEN = "export default () => { throw new Error('out of coins'); };"
 WHY = "0 of 2 nodes: 2 without 2 cpu free"
-WEB_1 = {"path": "default/web-1", "namespace": "default", "name": "web-1", "service": "web", "node": "", "state": "Pending"}
+WEB_1 = {
+    "path": "default/web-1",
+    "namespace": "default",
+    "name": "web-1",
+    "service": "web",
+    "node": "",
+    "state": "Pending",
+}
 
 
 def boxes(page: Page, depth: int) -> list[str]:
-    return page.locator(f".map [data-depth='{depth}']").evaluate_all("all => all.map((each) => each.getAttribute('aria-label'))")
+    return page.locator(f".map [data-depth='{depth}']").evaluate_all(
+        "all => all.map((each) => each.getAttribute('aria-label'))"
+    )
 
 
 def test_the_fleet_is_drawn_from_regions_down_to_nodes_and_a_click_goes_in(visit: Visitor) -> None:
@@ -136,8 +152,12 @@ def test_an_address_that_leads_nowhere_says_so(visit: Visitor) -> None:
     expect(page.get_by_role("heading", level=1, name="Fleet")).to_be_visible()
 
 
-@pytest.mark.parametrize("address", ["services/default", "services/%E0%A4%A", "services/a/b/c", "nodes/a/b", "money/a"])
-def test_an_address_with_words_too_few_or_too_many_leads_nowhere_and_breaks_nothing(address: str, visit: Visitor) -> None:
+@pytest.mark.parametrize(
+    "address", ["services/default", "services/%E0%A4%A", "services/a/b/c", "nodes/a/b", "money/a"]
+)
+def test_an_address_with_words_too_few_or_too_many_leads_nowhere_and_breaks_nothing(
+    address: str, visit: Visitor
+) -> None:
     page = visit(f"#/{address}")
     expect(page.get_by_role("heading", level=1, name="Nothing here")).to_be_visible()
     page.get_by_role("link", name="Events").click()
@@ -161,7 +181,9 @@ def test_who_goes_elsewhere_while_the_page_is_first_drawn_gets_there(visit: Visi
 
 def test_a_view_that_breaks_says_so_and_the_others_go_on(visit: Visitor) -> None:
     page = visit("#/events")
-    page.route("**/ui/views/money.js", lambda route: route.fulfill(content_type="text/javascript", body=BROKEN))
+    page.route(
+        "**/ui/views/money.js", lambda route: route.fulfill(content_type="text/javascript", body=BROKEN)
+    )
     page.get_by_role("link", name="Money").click()
     expect(page.get_by_role("alert")).to_contain_text("this view broke: out of coins")
     visit.forgive("out of coins")
@@ -173,7 +195,12 @@ def test_a_view_that_breaks_says_so_and_the_others_go_on(visit: Visitor) -> None
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_nothing_is_wider_than_the_window(size: tuple[int, int], visit: Visitor) -> None:
     page = visit("#/fleet", size=size)
-    for view, title in (("fleet", "Fleet"), ("nodes", "Nodes"), ("events", "Events"), ("nodes/lab-001-nano-1", "lab-001-nano-1")):
+    for view, title in (
+        ("fleet", "Fleet"),
+        ("nodes", "Nodes"),
+        ("events", "Events"),
+        ("nodes/lab-001-nano-1", "lab-001-nano-1"),
+    ):
         page.evaluate("hash => { location.hash = hash; }", f"#/{view}")
         expect(page.get_by_role("heading", level=1, name=title)).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0], view
@@ -205,7 +232,11 @@ def tell(page: Page, *turns: dict[str, tuple[list[dict[str, Any]], bool]]) -> li
             asked.append(query)
         listed = query.get("list", [""])[0].split(",")
         turn = turns[max(0, min(len(asked), len(turns)) - 1)]
-        told = [("rows", {"kind": kind, "rows": rows, "more": more}) for kind, (rows, more) in turn.items() if kind in listed]
+        told = [
+            ("rows", {"kind": kind, "rows": rows, "more": more})
+            for kind, (rows, more) in turn.items()
+            if kind in listed
+        ]
         if not any(more for _, more in turn.values()):
             told.append(("change", {"revision": 9, "changes": {}}))
         body = "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in told)
@@ -218,7 +249,11 @@ def tell(page: Page, *turns: dict[str, tuple[list[dict[str, Any]], bool]]) -> li
 def test_what_went_while_a_list_broke_off_is_not_shown(visit: Visitor) -> None:
     page = visit("#/plan")
     went, stays = ({"path": f"/{name}", "name": name, **NODE} for name in ("went", "stays"))
-    asked = tell(page, {"latticenodes": ([went, stays], True)}, {"latticenodes": ([stays], False), "latticeworkloads": ([], False)})
+    asked = tell(
+        page,
+        {"latticenodes": ([went, stays], True)},
+        {"latticenodes": ([stays], False), "latticeworkloads": ([], False)},
+    )
     page.evaluate("location.hash = '#/nodes'")
     expect(page.locator("tbody tr[data-path]")).to_have_count(1)
     expect(page.locator("tbody tr[data-path='/stays']")).to_be_visible()
@@ -227,8 +262,19 @@ def test_what_went_while_a_list_broke_off_is_not_shown(visit: Visitor) -> None:
 
 def test_a_replica_without_a_node_says_why_and_its_service_waits(visit: Visitor) -> None:
     page = visit("#/plan")
-    service = {"path": "default/web", "namespace": "default", "name": "web", "wanted": 2, "ready": 1, "verdict": "Placed", "pools": ["p"]}
-    rows = {"latticeservices": ([{**service, "why": "Placed in p"}], False), "latticeworkloads": ([{**WEB_1, "why": WHY}], False)}
+    service = {
+        "path": "default/web",
+        "namespace": "default",
+        "name": "web",
+        "wanted": 2,
+        "ready": 1,
+        "verdict": "Placed",
+        "pools": ["p"],
+    }
+    rows = {
+        "latticeservices": ([{**service, "why": "Placed in p"}], False),
+        "latticeworkloads": ([{**WEB_1, "why": WHY}], False),
+    }
     asked = tell(page, rows)
     page.evaluate("location.hash = '#/services?show=waiting'")
     line = page.locator("tbody tr[data-path='default/web']")

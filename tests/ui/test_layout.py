@@ -20,7 +20,9 @@ def page(browser: Browser, shop: Shop) -> Iterator[Page]:
 
 def run(page: Page, module: str, body: str, *given: Any) -> Any:
     """The result of a script that sees the module as `it` and its arguments as `given`."""
-    return page.evaluate(f"async (given) => {{ const it = await import('/ui/lib/{module}.js'); {body} }}", list(given))
+    return page.evaluate(
+        f"async (given) => {{ const it = await import('/ui/lib/{module}.js'); {body} }}", list(given)
+    )
 
 
 WEIGHTS = [[1], [5, 1], [6, 6, 4, 3, 2, 2, 1], [1000, 1], [1] * 200, list(range(1, 60))]
@@ -56,13 +58,20 @@ def _overlap(one: dict[str, float], other: dict[str, float]) -> bool:
     [([0, 0], {"w": 9, "h": 9}), ([], {"w": 9, "h": 9}), ([1], {"w": 0, "h": 9})],
     ids=["no weight", "nothing", "no room"],
 )
-def test_nothing_is_drawn_where_there_is_nothing(weights: list[int], room: dict[str, int], page: Page) -> None:
+def test_nothing_is_drawn_where_there_is_nothing(
+    weights: list[int], room: dict[str, int], page: Page
+) -> None:
     items = [{"key": str(at), "weight": weight} for at, weight in enumerate(weights)]
-    assert run(page, "treemap", "return it.squarify(given[0], { x: 0, y: 0, ...given[1] });", items, room) == []
+    assert (
+        run(page, "treemap", "return it.squarify(given[0], { x: 0, y: 0, ...given[1] });", items, room) == []
+    )
 
 
 def test_what_is_inside_a_box_stays_inside_and_too_much_of_it_stays_closed(page: Page) -> None:
-    tree = [{"key": f"r{r}", "weight": 40, "children": [{"key": f"r{r}n{n}", "weight": 1} for n in range(40)]} for r in range(3)]
+    tree = [
+        {"key": f"r{r}", "weight": 40, "children": [{"key": f"r{r}n{n}", "weight": 1} for n in range(40)]}
+        for r in range(3)
+    ]
     script = "return it.nested(given[0], { x: 0, y: 0, w: 900, h: 500 }, given[1]);"
     boxes = run(page, "treemap", script, tree, 1500)
     assert len(boxes) == 3 + 120
@@ -109,7 +118,12 @@ def test_rows_are_sorted_as_people_count(page: Page) -> None:
     script = """const rows = given[0].map((name) => ({ path: name, name }));
         const columns = [{ name: "name", value: (row) => row.name }];
         return it.sortedBy(rows, columns, { by: "name", down: given[1] }).map((row) => row.name);"""
-    assert run(page, "parts", script, ["web-10", "api", "web-2", None], False) == ["api", "web-2", "web-10", None]
+    assert run(page, "parts", script, ["web-10", "api", "web-2", None], False) == [
+        "api",
+        "web-2",
+        "web-10",
+        None,
+    ]
     assert run(page, "parts", script, ["web-10", "api", "web-2"], True) == ["web-10", "web-2", "api"]
 
 
@@ -119,7 +133,9 @@ def test_rows_are_sorted_alike_whatever_came_before(page: Page) -> None:
         const before = it.sortedBy(given[0], columns, sort);
         return [it.sortedBy(given[1], columns, sort, before), it.sortedBy(given[1], columns, sort)];"""
     rows = [{"path": f"/{number}", "seen": number * 7 % 10} for number in range(10)]
-    changed = [{**row, "seen": 99} if row["path"] == "/4" else row for row in rows[2:]] + [{"path": "/new", "seen": 5}]
+    changed = [{**row, "seen": 99} if row["path"] == "/4" else row for row in rows[2:]] + [
+        {"path": "/new", "seen": 5}
+    ]
     again, anew = run(page, "parts", script, rows, changed)
     assert again == anew
     assert [row["path"] for row in again][:2] == ["/4", "/7"]
@@ -135,20 +151,33 @@ def test_loads_follow_each_workload_and_add_up(page: Page) -> None:
         return {"path": path, "node": node, "cpu": cpu, "memory": 2 * cpu}
 
     notes = [
-        {"rows": [a_workload("a", "n1", 100), a_workload("b", "n1", 50), a_workload("c", "", 9)], "gone": [], "anew": True},
+        {
+            "rows": [a_workload("a", "n1", 100), a_workload("b", "n1", 50), a_workload("c", "", 9)],
+            "gone": [],
+            "anew": True,
+        },
         {"rows": [a_workload("b", "n2", 70)], "gone": ["nobody"]},
         {"rows": [a_workload("a", "n1", 30)], "gone": []},
     ]
     found = run(page, "loads", script, *notes)
-    assert [(each["cpu"], each["memory"], len(each["workloads"])) for each in found["first"]] == [(150, 300, 2), (100, 200, 1), (30, 60, 1)]
-    assert (found["kept"], found["n2"]["cpu"]) == (True, 70), "what did not change is the same, and is not drawn anew"
+    assert [(each["cpu"], each["memory"], len(each["workloads"])) for each in found["first"]] == [
+        (150, 300, 2),
+        (100, 200, 1),
+        (30, 60, 1),
+    ]
+    assert (found["kept"], found["n2"]["cpu"]) == (True, 70), (
+        "what did not change is the same, and is not drawn anew"
+    )
 
 
 @pytest.mark.parametrize(
     ("address", "route"),
     [
         ("", {"view": "", "params": [], "query": {}}),
-        ("#/services/default/a%2Fb?tab=fit", {"view": "services", "params": ["default", "a/b"], "query": {"tab": "fit"}}),
+        (
+            "#/services/default/a%2Fb?tab=fit",
+            {"view": "services", "params": ["default", "a/b"], "query": {"tab": "fit"}},
+        ),
         ("#/nodes/%E0%A4", {"view": "nodes", "params": ["%E0%A4"], "query": {}}),
     ],
 )
@@ -159,7 +188,11 @@ def test_addresses_are_read(address: str, route: dict[str, Any], page: Page) -> 
 def test_marks_on_nodes_keep_what_else_is_there(page: Page) -> None:
     other = {"key": "gpu", "effect": "NoSchedule"}
     drained = run(page, "marks", "return it.drained(given[0]);", {"pool": "p", "taints": [other]})
-    assert drained == {"pool": "p", "unschedulable": True, "taints": [other, {"key": "lattice.dev/draining", "effect": "NoExecute"}]}
+    assert drained == {
+        "pool": "p",
+        "unschedulable": True,
+        "taints": [other, {"key": "lattice.dev/draining", "effect": "NoExecute"}],
+    }
     assert run(page, "marks", "return it.drained(given[0]);", drained) == drained
     assert run(page, "marks", "return it.uncordoned(given[0]);", drained) == {"pool": "p", "taints": [other]}
     assert run(page, "marks", "return it.uncordoned(it.cordoned(given[0]));", {"pool": "p"}) == {"pool": "p"}

@@ -15,10 +15,22 @@ SERVICE = {
     "apiVersion": "lattice.dev/v1alpha1",
     "kind": "LatticeService",
     "metadata": {"name": LABEL, "namespace": "default", "labels": {"team": LABEL}},
-    "spec": {"containers": {"main": {"command": ["sleep", "600"]}}, "placement": {"pools": {"matchLabels": {LABEL: LABEL}}}},
+    "spec": {
+        "containers": {"main": {"command": ["sleep", "600"]}},
+        "placement": {"pools": {"matchLabels": {LABEL: LABEL}}},
+    },
 }
 ROOM = {"used": 0, "of": 1000, "asked": 500}
-NODE = {"name": NAME, "pool": NAME, "cluster": NAME, "region": NAME, "isReady": True, "workloads": 1, "cpu": ROOM, "memory": ROOM}
+NODE = {
+    "name": NAME,
+    "pool": NAME,
+    "cluster": NAME,
+    "region": NAME,
+    "isReady": True,
+    "workloads": 1,
+    "cpu": ROOM,
+    "memory": ROOM,
+}
 POOL = {"name": NAME, "region": NAME}
 ROW = {
     "path": f"/{NAME}",
@@ -31,7 +43,16 @@ ROW = {
     "cpu": 1,
     "memory": 1,
 }
-EVENT = {"path": f"/{NAME}", "name": NAME, "kind": "LatticeNode", "about": NAME, "reason": LABEL, "message": NAME, "count": 1, "by": LABEL}
+EVENT = {
+    "path": f"/{NAME}",
+    "name": NAME,
+    "kind": "LatticeNode",
+    "about": NAME,
+    "reason": LABEL,
+    "message": NAME,
+    "count": 1,
+    "by": LABEL,
+}
 
 
 @pytest.fixture
@@ -44,7 +65,12 @@ def service(shop: Shop) -> Iterator[str]:
 
 def told(page: Page) -> None:
     """Of one node and one event, instead of what there is."""
-    rows: dict[str, Any] = {"latticenodes": [ROW], "latticeworkloads": [], "events": [EVENT], "latticepools": [POOL | {"path": f"/{NAME}"}]}
+    rows: dict[str, Any] = {
+        "latticenodes": [ROW],
+        "latticeworkloads": [],
+        "events": [EVENT],
+        "latticepools": [POOL | {"path": f"/{NAME}"}],
+    }
 
     def live(route: Route) -> None:
         notes = [("rows", {"kind": kind, "rows": found, "more": False}) for kind, found in rows.items()]
@@ -52,7 +78,9 @@ def told(page: Page) -> None:
         route.fulfill(status=200, content_type="text/event-stream", body=body)
 
     page.route("**/ui/live?*", live)
-    page.route("**/top?*", lambda route: route.fulfill(json={"pools": [POOL], "clusters": [], "nodes": [NODE]}))
+    page.route(
+        "**/top?*", lambda route: route.fulfill(json={"pools": [POOL], "clusters": [], "nodes": [NODE]})
+    )
 
 
 def overflow(page: Page) -> int:
@@ -61,7 +89,9 @@ def overflow(page: Page) -> int:
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_long_names_of_nodes_pools_and_events_stay_inside_the_window(size: tuple[int, int], visit: Visitor) -> None:
+def test_long_names_of_nodes_pools_and_events_stay_inside_the_window(
+    size: tuple[int, int], visit: Visitor
+) -> None:
     page = visit("#/plan", size=size)
     told(page)
     for view in ("fleet", f"fleet/{NAME}/{NAME}", "nodes", f"nodes/{NAME}", "events", "whatif"):
@@ -73,7 +103,9 @@ def test_long_names_of_nodes_pools_and_events_stay_inside_the_window(size: tuple
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_long_names_of_services_stay_inside_the_window(size: tuple[int, int], visit: Visitor, service: str) -> None:
+def test_long_names_of_services_stay_inside_the_window(
+    size: tuple[int, int], visit: Visitor, service: str
+) -> None:
     page = visit(f"#/services/default/{service}", size=size)
     expect(page.locator(".matrix").first).to_be_visible()
     assert overflow(page) <= 0

@@ -28,7 +28,20 @@ GUEST = {
 def spare(shop: Shop, tmp_path: Path) -> Iterator[str]:
     """A machine that joined by itself, with one workload on it that may run nowhere else."""
     token = shop.server.lattice("tokens", "create", "--node", "spare", "--label", "rack=spare").stdout.strip()
-    flags = ["--server", shop.url, "--join", token, "--data-dir", str(tmp_path), "--cpu", "1", "--memory", "256Mi", "--runtime", "fake"]
+    flags = [
+        "--server",
+        shop.url,
+        "--join",
+        token,
+        "--data-dir",
+        str(tmp_path),
+        "--cpu",
+        "1",
+        "--memory",
+        "256Mi",
+        "--runtime",
+        "fake",
+    ]
     with (tmp_path / "agent.log").open("wb") as log:
         agent = subprocess.Popen([*LATTICE, "agent", *flags], stdout=log, stderr=log)
     shop.apply(json.dumps(GUEST), "latticeworkloads")
@@ -38,7 +51,10 @@ def spare(shop: Shop, tmp_path: Path) -> Iterator[str]:
     finally:
         shop.delete("guest", "latticeworkloads")
         shop.delete("spare", "latticenodes")
-        until(lambda: "spare" not in [each["metadata"]["name"] for each in shop.get("latticenodes")["items"]], "the spare node is gone")
+        until(
+            lambda: "spare" not in [each["metadata"]["name"] for each in shop.get("latticenodes")["items"]],
+            "the spare node is gone",
+        )
         agent.terminate()
         agent.wait(20)
 
@@ -48,13 +64,17 @@ def bound_to(shop: Shop, node: str) -> list[str]:
     return [each["metadata"]["name"] for each in found]
 
 
-def test_a_node_is_cordoned_drained_and_taken_back_from_the_page(visit: Visitor, shop: Shop, spare: str) -> None:
+def test_a_node_is_cordoned_drained_and_taken_back_from_the_page(
+    visit: Visitor, shop: Shop, spare: str
+) -> None:
     fleet = visit("#/fleet")
     box = fleet.locator(f".map [data-key$='{spare}']")
     expect(box).to_have_attribute("aria-label", "spare · 25% · 1 core, 1 workload")
     page = visit(f"#/nodes/{spare}")
     state = page.locator(".figures .badge")
-    expect(page.get_by_role("group", name="Workloads on spare").get_by_role("link", name="guest")).to_be_visible()
+    expect(
+        page.get_by_role("group", name="Workloads on spare").get_by_role("link", name="guest")
+    ).to_be_visible()
     page.get_by_role("button", name="Cordon").click()
     expect(state).to_have_text("Cordoned")
     expect(box).to_have_attribute("data-mark", "held")
@@ -63,7 +83,9 @@ def test_a_node_is_cordoned_drained_and_taken_back_from_the_page(visit: Visitor,
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     page.get_by_role("button", name="Drain…").click()
-    expect(page.get_by_role("dialog")).to_contain_text("1 workload of no service will stop: default/guest. Nothing starts first")
+    expect(page.get_by_role("dialog")).to_contain_text(
+        "1 workload of no service will stop: default/guest. Nothing starts first"
+    )
     expect(page.get_by_role("dialog")).not_to_contain_text("another starts first")
     expect(page.get_by_role("dialog")).not_to_contain_text("its cluster")
     page.get_by_role("dialog").get_by_role("button", name="Drain").click()
@@ -76,7 +98,11 @@ def test_a_node_is_cordoned_drained_and_taken_back_from_the_page(visit: Visitor,
     page.evaluate("location.hash = '#/nodes/lab-001-nano-1'")
     expect(page.locator("tbody tr[data-path]")).to_have_count(1)
     page.get_by_role("button", name="Drain…").click()
-    expect(page.get_by_role("dialog")).to_contain_text("1 replica will move elsewhere: default/lab-notes-0. Of each service one at a time")
+    expect(page.get_by_role("dialog")).to_contain_text(
+        "1 replica will move elsewhere: default/lab-notes-0. Of each service one at a time"
+    )
     expect(page.get_by_role("dialog")).not_to_contain_text("of no service")
-    expect(page.get_by_role("dialog")).to_contain_text("Where no other node of its cluster has room, new machines are made")
+    expect(page.get_by_role("dialog")).to_contain_text(
+        "Where no other node of its cluster has room, new machines are made"
+    )
     expect(page.get_by_role("dialog")).to_contain_text("Once it is empty, its cluster lab-001 may give it up")

@@ -62,9 +62,13 @@ def test_a_map_says_what_changes_whole(size: tuple[int, int], visit: Visitor) ->
 
 def test_where_services_go_is_said_whole_on_a_telephone(visit: Visitor) -> None:
     page = visit("#/whatif?lose=south", size=NARROW)
-    expect(page.locator('tr[data-path="default/web"]')).to_contain_text("north 1, south 1 → north 1 (1 of 2 replicas)")
+    expect(page.locator('tr[data-path="default/web"]')).to_contain_text(
+        "north 1, south 1 → north 1 (1 of 2 replicas)"
+    )
     assert page.locator('tr[data-path="default/web"] .two > *').evaluate_all(CUT) == []
-    assert page.locator('tr[data-path="default/web"]').evaluate("row => row.offsetHeight") == 60, "which the table counts on"
+    assert page.locator('tr[data-path="default/web"]').evaluate("row => row.offsetHeight") == 60, (
+        "which the table counts on"
+    )
 
 
 def test_candidates_and_scores_are_stacked_on_a_telephone_and_not_scrolled(visit: Visitor) -> None:

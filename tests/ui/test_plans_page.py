@@ -60,12 +60,14 @@ def test_a_pasted_plan_is_the_one_of_the_command_and_can_be_applied(visit: Visit
     document = json.loads(shop.server.lattice("plan", "-f", "-", "-o", "json", stdin=SAFE).stdout)
     assert page.locator("[data-test=plan-id]").inner_text() == document["id"]
     where = document["services"][-1]["after"][0]["cluster"]
-    expect(page.get_by_role("group", name="Map of the fleet, after").locator(f'[data-key="after/{where}"]')).to_have_attribute(
-        "data-mark", "plus"
-    )
+    expect(
+        page.get_by_role("group", name="Map of the fleet, after").locator(f'[data-key="after/{where}"]')
+    ).to_have_attribute("data-mark", "plus")
     expect(page.get_by_role("group", name="Map of the fleet, before").locator("[data-mark]")).to_have_count(0)
     expect(page.locator('tr[data-path="default/safe"]')).to_contain_text("+ new")
-    assert page.locator('tr[data-path="(empty nodes)"]').count() == bool(document["overhead"]["change"]["hourlyMicros"])
+    assert page.locator('tr[data-path="(empty nodes)"]').count() == bool(
+        document["overhead"]["change"]["hourlyMicros"]
+    )
     page.get_by_role("button", name="Apply this plan").click()
     asked = page.get_by_role("dialog", name="Apply this plan?")
     expect(asked).to_contain_text("1 service placed")
@@ -79,7 +81,11 @@ def test_a_pasted_plan_is_the_one_of_the_command_and_can_be_applied(visit: Visit
     expect(page.locator("[data-test=verdict]")).to_contain_text("Placed in south", timeout=10_000)
 
 
-WEB = next(each for each in (EXAMPLES / "quickstart" / "services.yaml").read_text().split("---\n") if "name: web\n" in each)
+WEB = next(
+    each
+    for each in (EXAMPLES / "quickstart" / "services.yaml").read_text().split("---\n")
+    if "name: web\n" in each
+)
 
 
 def test_a_plan_and_who_is_asked_to_apply_it_say_what_is_overwritten(visit: Visitor) -> None:
@@ -128,7 +134,10 @@ def test_what_is_wrong_with_a_text_is_told_once_and_on_its_line(visit: Visitor) 
     page.get_by_label("Manifests").press("Control+Enter")
     told = page.get_by_role("alert")
     expect(told).to_contain_text("1 thing is wrong")
-    assert (told.inner_text().count("there is no kind Pod"), told.inner_text().count("kubectl api-resources")) == (1, 1)
+    assert (
+        told.inner_text().count("there is no kind Pod"),
+        told.inner_text().count("kubectl api-resources"),
+    ) == (1, 1)
     visit.forgive("404")
     page.get_by_label("Manifests").fill("apiVersion: v1\nspec: [\n")
     page.get_by_label("Manifests").press("Control+Enter")
@@ -178,34 +187,48 @@ def test_of_long_values_the_part_that_differs_is_shown(visit: Visitor) -> None:
 def policy(shop: Shop) -> Iterator[str]:
     """About nobody."""
     spec = {"selector": {"matchLabels": {"app": "nobody"}}, "requirements": {"minRegions": 1}}
-    kind = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticePlacementPolicy", "metadata": {"name": "idle"}}
+    kind = {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticePlacementPolicy",
+        "metadata": {"name": "idle"},
+    }
     yield json.dumps(kind | {"spec": spec})
     shop.delete("idle", "latticeplacementpolicies")
 
 
-def test_what_if_a_pool_were_lost_prices_rose_and_a_certificate_lapsed(visit: Visitor, shop: Shop, policy: str) -> None:
+def test_what_if_a_pool_were_lost_prices_rose_and_a_certificate_lapsed(
+    visit: Visitor, shop: Shop, policy: str
+) -> None:
     page = visit("#/whatif")
     page.get_by_role("button", name="south", exact=True).click()
     expect(page.locator("[data-test=summary]")).to_contain_text("Without south: ")
     expect(page.get_by_role("region", name="Not all placed")).to_contain_text("default/api")
     expect(page.locator('tr[data-path="default/orders"]')).to_contain_text("south 1 → north 1")
-    expect(page.get_by_role("group", name="Map of the fleet, before").locator('[data-mark="minus"]')).to_have_count(2)
+    expect(
+        page.get_by_role("group", name="Map of the fleet, before").locator('[data-mark="minus"]')
+    ).to_have_count(2)
     expect(page.get_by_text("The fleet has changed since.")).to_have_count(0)
     shop.apply(policy, "latticeplacementpolicies")
     expect(page.get_by_text("The fleet has changed since.")).to_be_visible(timeout=3000)
     page.get_by_role("button", name="Ask again").click()
     expect(page.get_by_text("The fleet has changed since.")).to_have_count(0)
     page.get_by_role("button", name="Lose each pool in turn").click()
-    expect(page.locator("[data-test=summary]")).to_contain_text("The loss of 3 of 3 pools would leave somebody without a place")
+    expect(page.locator("[data-test=summary]")).to_contain_text(
+        "The loss of 3 of 3 pools would leave somebody without a place"
+    )
     page.locator('tr[data-path="north"]').click()
     expect(page.locator("[data-test=summary]")).to_contain_text("Without north: ")
     page.get_by_role("button", name="Clear").click()
     page.get_by_role("slider").fill("50")
-    expect(page.locator("[data-test=summary]")).to_contain_text("With prices +50 %: 4 services changed; $0.064/h → $0.096/h")
+    expect(page.locator("[data-test=summary]")).to_contain_text(
+        "With prices +50 %: 4 services changed; $0.064/h → $0.096/h"
+    )
     page.get_by_label("Pool", exact=True).select_option("south")
     page.get_by_label("Certificate").fill("gdpr")
     page.get_by_role("button", name="Drop", exact=True).click()
-    expect(page.locator("[data-test=summary]")).to_contain_text("With south not certified for gdpr, with prices +50 %")
+    expect(page.locator("[data-test=summary]")).to_contain_text(
+        "With south not certified for gdpr, with prices +50 %"
+    )
     expect(page.get_by_role("region", name="Not all placed")).to_contain_text("default/api")
 
 
@@ -226,8 +249,17 @@ ARRANGED = """async () => {
 def test_what_is_drawn_adds_up(visit: Visitor) -> None:
     found = visit("#/whatif").evaluate(ARRANGED)
     assert found["stacked"] == {"times": [10, 20, 30, 40], "columns": [[2, 2, 1, 1], [2, 7, 6, 6]]}
-    assert found["over"] == {"spent": 0.25, "projected": 1, "alert": 0.4, "limit": 0.5, "committed": 0, "used": 2}
-    assert (found["bound"]["committed"], found["bound"]["limit"]) == (1, 0.5), "what runs for 30 days passes the limit"
+    assert found["over"] == {
+        "spent": 0.25,
+        "projected": 1,
+        "alert": 0.4,
+        "limit": 0.5,
+        "committed": 0,
+        "used": 2,
+    }
+    assert (found["bound"]["committed"], found["bound"]["limit"]) == (1, 0.5), (
+        "what runs for 30 days passes the limit"
+    )
     assert sum(each["cost"]["change"]["hourlyMicros"] for each in found["rows"]) == 66 - 18
     assert ([each["name"] for each in found["rows"]], found["full"]) == (["a", "(empty nodes)"], [])
     assert (found["unlimited"]["limit"], found["unlimited"]["used"]) == (None, None)
@@ -245,4 +277,7 @@ def test_nothing_is_wider_than_a_telephone(visit: Visitor) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]
     services = page.get_by_role("table", name="Services")
     expect(services).to_contain_text("south 1 → north 1")
-    assert page.get_by_role("region", name="Services").evaluate("each => each.scrollWidth - each.clientWidth") == 0
+    assert (
+        page.get_by_role("region", name="Services").evaluate("each => each.scrollWidth - each.clientWidth")
+        == 0
+    )

@@ -31,7 +31,9 @@ def vault(shop: Shop) -> Iterator[None]:
 @pytest.fixture
 def crypt(shop: Shop) -> Iterator[str]:
     """The same, whose container says what it asks for, to be applied and changed."""
-    yield VAULT.replace("vault", "crypt").replace("    main:\n", "    main:\n      resources: {requests: {cpu: 150m, memory: 64Mi}}\n")
+    yield VAULT.replace("vault", "crypt").replace(
+        "    main:\n", "    main:\n      resources: {requests: {cpu: 150m, memory: 64Mi}}\n"
+    )
     shop.delete("crypt")
 
 
@@ -64,7 +66,14 @@ def test_services_tell_health_place_cost_and_verdict(visit: Visitor) -> None:
     page = visit("#/services")
     expect(page.locator('tr[data-path="default/web"]')).to_be_visible()
     name, namespace, ready, health, where, hourly, month, verdict, why, _ = row(page, "web")
-    assert (name, namespace, ready, health, where, verdict) == ("web", "default", "2/2", "Running", "north, south", "Placed")
+    assert (name, namespace, ready, health, where, verdict) == (
+        "web",
+        "default",
+        "2/2",
+        "Running",
+        "north, south",
+        "Placed",
+    )
     assert (hourly, month) == ("$0.042", "$30.24")
     expect(page.locator(".figures")).to_contain_text("in 30 days, without empty machines")
     assert why == "Placed in north and south per minRegions of policy/shop-policy"
@@ -77,7 +86,9 @@ def test_a_service_that_has_come_to_fit_while_changes_were_tried_is_said_to_fit(
     assert visit("#/services").evaluate(said) == "It fits as it is."
 
 
-def test_a_service_comes_waits_is_placed_and_goes_while_one_looks(visit: Visitor, shop: Shop, crypt: str) -> None:
+def test_a_service_comes_waits_is_placed_and_goes_while_one_looks(
+    visit: Visitor, shop: Shop, crypt: str
+) -> None:
     page = visit("#/services?show=waiting")
     expect(page.locator("h1")).to_have_text("Services")
     shop.apply(crypt)
@@ -104,8 +115,12 @@ def test_why_it_waits_pool_by_pool_and_what_would_help(visit: Visitor) -> None:
     expect(first).to_have_count(1)
     assert (first.text_content() or "").startswith("✗ compliance first that rules it out")
     assert first.locator("dd").all_inner_texts() == ["fedramp", "soc2", "fedramp"]
-    assert first.evaluate("cell => cell.cellIndex") == page.locator("thead th").all_inner_texts().index("Compliance\n3 out")
-    assert page.locator('tr[data-pool="north"] td.pass').count() == page.locator(".matrix thead th").count() - 2
+    assert first.evaluate("cell => cell.cellIndex") == page.locator("thead th").all_inner_texts().index(
+        "Compliance\n3 out"
+    )
+    assert (
+        page.locator('tr[data-pool="north"] td.pass').count() == page.locator(".matrix thead th").count() - 2
+    )
     fits = page.locator("[data-test=fit] .fits > li")
     expect(fits).to_have_count(3)
     told = fits.first.inner_text()
@@ -116,7 +131,11 @@ def test_why_it_waits_pool_by_pool_and_what_would_help(visit: Visitor) -> None:
     page.evaluate("location.hash = '#/services/default/giant'")
     expect(page.locator("[data-test=verdict]")).to_contain_text("8")
     cells = page.locator('tr[data-pool="lab"] td')
-    failing = [at for at, style in enumerate(cells.evaluate_all("all => all.map((each) => each.className)")) if "fail" in style]
+    failing = [
+        at
+        for at, style in enumerate(cells.evaluate_all("all => all.map((each) => each.className)"))
+        if "fail" in style
+    ]
     assert len(failing) >= 3
     assert cells.evaluate_all("all => all.map((each) => 'first' in each.dataset)").index(True) == failing[0]
     expect(page.locator('tr[data-pool="lab"] td[data-first]')).to_have_count(1)
@@ -138,9 +157,15 @@ def test_where_no_change_is_enough_the_page_says_what_the_command_says(visit: Vi
 def test_why_it_is_where_it_is_with_the_parts_of_every_score(visit: Visitor) -> None:
     page = visit("#/services/default/web")
     expect(page.locator("[data-test=verdict]")).to_contain_text("Placed in north and south")
-    assert page.locator(".matrix tr[data-pool][data-chosen] th").all_inner_texts()[0].split("\n")[1] == "chosen for 1"
+    assert (
+        page.locator(".matrix tr[data-pool][data-chosen] th").all_inner_texts()[0].split("\n")[1]
+        == "chosen for 1"
+    )
     expect(page.locator('tr[data-pool="lab"] td[data-first]')).to_contain_text("tier=production")
-    assert [each.split("\n")[0] for each in page.locator(".step h3").all_inner_texts()] == ["Replica 1 anywhere", "Replica 2 outside south"]
+    assert [each.split("\n")[0] for each in page.locator(".step h3").all_inner_texts()] == [
+        "Replica 1 anywhere",
+        "Replica 2 outside south",
+    ]
     assert page.locator(".part.deciding").count() == 1
     expect(page.locator('[data-path="default/web-0"]')).to_contain_text("Running")
     assert "ScaledUp" in page.locator(".timeline").inner_text()
@@ -165,6 +190,8 @@ def test_nothing_is_wider_than_a_telephone(visit: Visitor) -> None:
     expect(page.locator(".matrix").first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]
     matrix = page.get_by_role("region", name="Candidates by filters")
-    assert matrix.evaluate("each => each.scrollWidth - each.clientWidth") == 0, "what rules a pool out is stacked"
+    assert matrix.evaluate("each => each.scrollWidth - each.clientWidth") == 0, (
+        "what rules a pool out is stacked"
+    )
     expect(matrix.locator("tr[data-pool=north] td.fail")).to_be_visible()
     assert matrix.locator("td.pass:visible").count() == 0

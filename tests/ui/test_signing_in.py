@@ -79,7 +79,9 @@ def test_a_server_that_does_not_answer_is_told_and_forgotten_once_it_does(visit:
 def test_another_site_cannot_use_the_cookie(visit: Visitor, shop: Shop) -> None:
     page = visit("#/fleet")
     without = "fetch('/apis/lattice.dev/v1alpha1/latticenodes', {credentials: 'same-origin'}).then((answer) => answer.status)"
-    assert page.evaluate(without) == 401  # what a form, an image or a link of another site could make the browser send
+    assert (
+        page.evaluate(without) == 401
+    )  # what a form, an image or a link of another site could make the browser send
     visit.forgive("401")
 
 

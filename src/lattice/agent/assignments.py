@@ -17,11 +17,18 @@ _containers = msgspec.json.Decoder(dict[str, Container]).decode
 def assignment_of(said: pb.Assignment, term: int) -> Assignment:
     """Raises Invalid if this agent cannot make sense of it."""
     if said.state not in ("Running", "Stopped") or said.disconnect not in ("keep", "stop"):
-        raise Invalid(f"is to be {said.state!r} and {said.disconnect!r} when cut off, which this agent does not know", where=said.workload)
+        raise Invalid(
+            f"is to be {said.state!r} and {said.disconnect!r} when cut off, which this agent does not know",
+            where=said.workload,
+        )
     try:
         containers = _containers(said.containers)
     except msgspec.MsgspecError as error:
-        raise Invalid(f"cannot be read: {error}", where=said.workload, fix="run the server's version of lattice on this node") from error
+        raise Invalid(
+            f"cannot be read: {error}",
+            where=said.workload,
+            fix="run the server's version of lattice on this node",
+        ) from error
     return Assignment(
         workload=said.workload,
         uid=said.uid,
@@ -36,7 +43,9 @@ def assignment_of(said: pb.Assignment, term: int) -> Assignment:
             cpu=said.cpu_limit if said.HasField("cpu_limit") else None,
             memory=said.memory_limit if said.HasField("memory_limit") else None,
         ),
-        disconnect=Disconnect(policy="stop" if said.disconnect == "stop" else "keep", stop_after=f"{said.stop_after_ms}ms"),
+        disconnect=Disconnect(
+            policy="stop" if said.disconnect == "stop" else "keep", stop_after=f"{said.stop_after_ms}ms"
+        ),
     )
 
 
@@ -62,6 +71,8 @@ def taken(known: Taken, orders: pb.Orders) -> Taken:
 
 
 def _failed(said: pb.Assignment, error: Invalid) -> pb.Report:
-    report = pb.Report(workload=said.workload, uid=said.uid, state="Failed", revision=said.revision, run=said.run)
+    report = pb.Report(
+        workload=said.workload, uid=said.uid, state="Failed", revision=said.revision, run=said.run
+    )
     report.failure, report.how, report.log = "INVALID_SPEC", error.what[:LONGEST_HOW], str(error)
     return report

@@ -22,7 +22,9 @@ class Renewal:
     agent: Agent
     clock: Clock
     rng: random.Random
-    come_back: Callable[[], Awaitable[bytes]] | None = None  # how to get one when the last has ended, and opens no door any more
+    come_back: Callable[[], Awaitable[bytes]] | None = (
+        None  # how to get one when the last has ended, and opens no door any more
+    )
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -42,9 +44,20 @@ class Renewal:
                 certificate = await self.agent.link.renew(address, self.identity.signing_request())
             self.identity.renewed(certificate)
         except (LatticeError, OSError) as error:
-            log.warning("certificate not renewed", address=address, ends=self.identity.ends.isoformat(), reason=str(error))
-            if is_over and isinstance(error, NotFound) and error.what.startswith(f"there is no node {self.identity.name}"):
-                self.agent.removed = Removed(error.what, fix=JOIN_AGAIN)  # without a certificate, nobody else can tell us
+            log.warning(
+                "certificate not renewed",
+                address=address,
+                ends=self.identity.ends.isoformat(),
+                reason=str(error),
+            )
+            if (
+                is_over
+                and isinstance(error, NotFound)
+                and error.what.startswith(f"there is no node {self.identity.name}")
+            ):
+                self.agent.removed = Removed(
+                    error.what, fix=JOIN_AGAIN
+                )  # without a certificate, nobody else can tell us
             return False
         log.info("certificate renewed", ends=self.identity.ends.isoformat())
         self.agent.renewed.set()

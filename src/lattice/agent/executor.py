@@ -16,7 +16,16 @@ from lattice import tracing as traces
 from lattice.agent.plan import Action, Assignment, Remove, Start, Stop, plan
 from lattice.agent.host.probes import Checkup, Health, attend
 from lattice.agent.status_report import Seen, orphaned, reports
-from lattice.agent.host.runtime_protocol import Answer, Failure, Instance, InstanceId, Record, RunSpec, Runtime, Usage
+from lattice.agent.host.runtime_protocol import (
+    Answer,
+    Failure,
+    Instance,
+    InstanceId,
+    Record,
+    RunSpec,
+    Runtime,
+    Usage,
+)
 from lattice.agent.state_file import State
 from lattice.agent.assignments import Taken, taken
 from lattice.clock import Clock, within
@@ -160,12 +169,22 @@ class Work:
         match action:
             case Start(spec):
                 await self._refuse_held_ports(spec)
-                where = {"workload": spec.workload, "revision": spec.id.revision, "container": spec.id.container}
+                where = {
+                    "workload": spec.workload,
+                    "revision": spec.id.revision,
+                    "container": spec.id.container,
+                }
                 with traces.span("start", **where, attempt=spec.attempt, term=self.term) as span:
                     instance = await self.runtime.start(spec)
                     failure = instance.failure.message if instance.failure else None
                     span.tell(state=instance.state, failure=failure or "")
-                log.info("started", workload=spec.workload, instance=str(spec.id), state=instance.state, failure=failure)
+                log.info(
+                    "started",
+                    workload=spec.workload,
+                    instance=str(spec.id),
+                    state=instance.state,
+                    failure=failure,
+                )
             case Stop(which, why):
                 log.info("stopping", instance=str(which), why=why)
                 await self.runtime.stop(which, self.grace)
@@ -180,13 +199,25 @@ class Work:
         ports, live = _host_ports(spec), {each.id for each in await self.runtime.list() if each.live}
         for each in self.memory.state.records:
             held = ports & _host_ports(each.spec)
-            if held and each.spec.id in live and each.spec.workload != spec.workload and not self._is_to_run(each.spec):
+            if (
+                held
+                and each.spec.id in live
+                and each.spec.workload != spec.workload
+                and not self._is_to_run(each.spec)
+            ):
                 number, _ = min(held)
-                raise Conflict(f"port {number} is held by workload {each.spec.workload}, which is being stopped", where=spec.workload)
+                raise Conflict(
+                    f"port {number} is held by workload {each.spec.workload}, which is being stopped",
+                    where=spec.workload,
+                )
 
     def _is_to_run(self, spec: RunSpec) -> bool:
         order = self.orders.get(spec.workload)
-        return order is not None and order.desired == "Running" and (order.uid, order.revision) == (spec.id.uid, spec.id.revision)
+        return (
+            order is not None
+            and order.desired == "Running"
+            and (order.uid, order.revision) == (spec.id.uid, spec.id.revision)
+        )
 
     def _complain(self, workload: str, error: LatticeError | OSError) -> None:
         if self._troubles.get(workload) != str(error):
@@ -198,7 +229,9 @@ class Work:
         due: dict[Life, Checkup] = {}
         for each in instances:
             order = self.orders.get(each.workload)
-            container = order.containers.get(each.id.container) if order and order.uid == each.id.uid else None
+            container = (
+                order.containers.get(each.id.container) if order and order.uid == each.id.uid else None
+            )
             if each.state == "Running" and container is not None and container.probes is not None:
                 due[(each.id, each.attempt)] = Checkup.begin(container.probes, self.clock.monotonic())
         for life in self._checkups.keys() - due.keys():
@@ -238,7 +271,9 @@ class Work:
             used = await self.runtime.usage(each.id) if each.live else None
             if used is not None:
                 sofar = found.get(each.workload, Usage(0, 0, 0))
-                found[each.workload] = Usage(sofar.cpu + used.cpu, sofar.memory + used.memory, sofar.disk + used.disk)
+                found[each.workload] = Usage(
+                    sofar.cpu + used.cpu, sofar.memory + used.memory, sofar.disk + used.disk
+                )
         return found
 
     async def stop_all(self) -> None:
@@ -260,4 +295,6 @@ class Work:
 
 
 def _host_ports(spec: RunSpec) -> set[tuple[int, str]]:
-    return {(spec.ports[port.name], port.protocol) for port in spec.container.ports if port.name in spec.ports}
+    return {
+        (spec.ports[port.name], port.protocol) for port in spec.container.ports if port.name in spec.ports
+    }

@@ -48,7 +48,11 @@ class Identity:
             try:
                 found.place = msgspec.json.decode(text, type=Place)
             except msgspec.MsgspecError as error:
-                raise Invalid(f"cannot be read: {error}", where=str(folder / "place.json"), fix="remove it and join again") from error
+                raise Invalid(
+                    f"cannot be read: {error}",
+                    where=str(folder / "place.json"),
+                    fix="remove it and join again",
+                ) from error
         return found
 
     @property
@@ -82,7 +86,9 @@ class Identity:
         """Without a name: that is the server's to give."""
         key = serialization.load_pem_private_key(self.key, password=None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)  # noqa: S101 - we made it
-        request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+        request = (
+            x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+        )
         return request.public_bytes(serialization.Encoding.PEM)
 
     @property
@@ -110,4 +116,6 @@ class Identity:
 
 def _new_key() -> bytes:
     key = ec.generate_private_key(ec.SECP256R1())
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

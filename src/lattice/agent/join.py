@@ -17,7 +17,14 @@ PATH = "/apis/lattice.dev/v1alpha1/join"
 SECONDS = 10.0
 LARGEST = 1 << 20
 MOST_ASKED = 8  # servers
-REFUSALS: dict[int, type[LatticeError]] = {401: UnknownUser, 403: Denied, 404: NotFound, 409: Denied, 422: Invalid, 429: TooMany}
+REFUSALS: dict[int, type[LatticeError]] = {
+    401: UnknownUser,
+    403: Denied,
+    404: NotFound,
+    409: Denied,
+    422: Invalid,
+    429: TooMany,
+}
 
 T = TypeVar("T")
 
@@ -51,8 +58,14 @@ def join(identity: Identity, servers: str, token: str, name: str = "") -> None:
     def ask(server: str) -> None:
         authority = _directions(server, _unchecked()).authority.encode()
         if fingerprint(authority) != parsed.authority:
-            raise Denied("this is not the server that the join token is for", where=server, fix="check --server, or make a new token there")
-        body = msgspec.json.encode({"token": str(parsed), "request": identity.signing_request().decode(), "name": name})
+            raise Denied(
+                "this is not the server that the join token is for",
+                where=server,
+                fix="check --server, or make a new token there",
+            )
+        body = msgspec.json.encode(
+            {"token": str(parsed), "request": identity.signing_request().decode(), "name": name}
+        )
         answer = msgspec.json.decode(_ask(server, "POST", _trusting(authority), body), type=_Answer)
         identity.joined(answer.certificate.encode(), authority, Place(answer.node, servers, (answer.agents,)))
 
@@ -61,7 +74,9 @@ def join(identity: Identity, servers: str, token: str, name: str = "") -> None:
 
 def come_back(identity: Identity, servers: str) -> bytes:
     """A new certificate for a machine that was away for longer than its last one lasted; the key says who it is."""
-    body = msgspec.json.encode({"certificate": identity.certificate.decode(), "request": identity.signing_request().decode()})
+    body = msgspec.json.encode(
+        {"certificate": identity.certificate.decode(), "request": identity.signing_request().decode()}
+    )
     answer = _first(servers, lambda server: _ask(server, "POST", _trusting(identity.authority), body))
     return msgspec.json.decode(answer, type=_Answer).certificate.encode()
 
@@ -91,13 +106,19 @@ def _directions(server: str, tls: ssl.SSLContext) -> _Directions:
     try:
         return msgspec.json.decode(_ask(server, "GET", tls), type=_Directions)
     except msgspec.MsgspecError as error:
-        raise Unavailable("the answer is not that of a Lattice server", where=server, fix="check --server") from error
+        raise Unavailable(
+            "the answer is not that of a Lattice server", where=server, fix="check --server"
+        ) from error
 
 
 def _ask(server: str, method: str, tls: ssl.SSLContext, body: bytes | None = None) -> bytes:
     url = urlsplit(server)
     if url.scheme != "https" or not url.hostname:
-        raise Invalid(f"{server!r} is not the address of a server", where="--server", fix="write it as https://HOST:PORT")
+        raise Invalid(
+            f"{server!r} is not the address of a server",
+            where="--server",
+            fix="write it as https://HOST:PORT",
+        )
     connection = http.client.HTTPSConnection(url.hostname, url.port or 443, timeout=SECONDS, context=tls)
     try:
         connection.request(method, PATH, body, {"Content-Type": "application/json"} if body else {})
@@ -105,12 +126,16 @@ def _ask(server: str, method: str, tls: ssl.SSLContext, body: bytes | None = Non
         text = response.read(LARGEST)
     except (OSError, http.client.HTTPException) as error:
         raise Unavailable(
-            f"the server cannot be reached: {error}", where=server, fix="see whether it runs and can be reached from here"
+            f"the server cannot be reached: {error}",
+            where=server,
+            fix="see whether it runs and can be reached from here",
         ) from error
     finally:
         connection.close()
     if response.status >= 400:
-        raise REFUSALS.get(response.status, Unavailable)(_said(text) or f"HTTP status {response.status}", where=server)
+        raise REFUSALS.get(response.status, Unavailable)(
+            _said(text) or f"HTTP status {response.status}", where=server
+        )
     return text
 
 

@@ -43,7 +43,9 @@ class LogDesk:
 
     async def _decline(self, number: int) -> None:
         with suppress(LatticeError):
-            await self._say(pb.LogPiece(id=number, problem=f"{MOST_READERS} logs of this node are being read", end=True))
+            await self._say(
+                pb.LogPiece(id=number, problem=f"{MOST_READERS} logs of this node are being read", end=True)
+            )
 
     async def _answer(self, asked: pb.LogAsk) -> None:
         with suppress(LatticeError):  # the connection is gone, and who asked is told so by the server
@@ -52,7 +54,9 @@ class LogDesk:
                 await self._say(pb.LogPiece(id=asked.id, problem=found, end=True))
                 return
             text = await self._work.runtime.logs(found.id, min(asked.tail, MOST_LINES))
-            _, position = await self._work.runtime.printed(found.id, -1)  # at once: nothing may be printed in between
+            _, position = await self._work.runtime.printed(
+                found.id, -1
+            )  # at once: nothing may be printed in between
             await self._pour(asked.id, text)
             if asked.follow:
                 await self._follow(asked.id, found, position)
@@ -60,7 +64,11 @@ class LogDesk:
 
     async def _find(self, asked: pb.LogAsk) -> Instance | str:
         """The latest instance of the container, or why there is none."""
-        own = [each for each in await self._work.runtime.list() if (each.workload, each.id.uid) == (asked.workload, asked.uid)]
+        own = [
+            each
+            for each in await self._work.runtime.list()
+            if (each.workload, each.id.uid) == (asked.workload, asked.uid)
+        ]
         if not own:
             return "the node does not have it"
         names = sorted({each.id.container for each in own})

@@ -50,8 +50,14 @@ def plan(wanted: Iterable[Assignment], running: Iterable[Instance]) -> list[Acti
     """What to do now, stops first; the same input in any order gives the same answer."""
     orders = newest(wanted)
     there = sorted(running, key=lambda each: each.id)
-    stops: list[Action] = [action for each in there if (action := _fate(each, orders.get(each.workload))) is not None]
-    starts = [action for name in sorted(orders) for action in _starts(orders[name], [each for each in there if each.workload == name])]
+    stops: list[Action] = [
+        action for each in there if (action := _fate(each, orders.get(each.workload))) is not None
+    ]
+    starts = [
+        action
+        for name in sorted(orders)
+        for action in _starts(orders[name], [each for each in there if each.workload == name])
+    ]
     return [*stops, *starts]
 
 
@@ -66,7 +72,14 @@ def newest(wanted: Iterable[Assignment]) -> dict[str, Assignment]:
 
 
 def _rank(order: Assignment) -> tuple[int, bool, str, str, int, bytes]:
-    return (order.term, order.desired == "Running", order.uid, order.revision, order.attempt, msgspec.json.encode(order, order="sorted"))
+    return (
+        order.term,
+        order.desired == "Running",
+        order.uid,
+        order.revision,
+        order.attempt,
+        msgspec.json.encode(order, order="sorted"),
+    )
 
 
 def _fate(instance: Instance, order: Assignment | None) -> Stop | Remove | None:

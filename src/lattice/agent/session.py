@@ -59,16 +59,22 @@ class Agent:
     is_part: bool = False  # of a machine that others share: what its own workloads use is what it uses
     look_up: Callable[[], Awaitable[list[str]]] | None = None
     connected_to: Callable[[str], None] = lambda address: None
-    rejoin: Callable[[], Awaitable[bool]] | None = None  # when the server knows no such node: whether it does now; raises to be asked again
+    rejoin: Callable[[], Awaitable[bool]] | None = (
+        None  # when the server knows no such node: whether it does now; raises to be asked again
+    )
     is_connected: asyncio.Event = field(default_factory=asyncio.Event)
-    renewed: asyncio.Event = field(default_factory=asyncio.Event)  # set to connect anew with another certificate
+    renewed: asyncio.Event = field(
+        default_factory=asyncio.Event
+    )  # set to connect anew with another certificate
     removed: Removed | None = None  # set when somebody else was told so
 
     def __post_init__(self) -> None:
         self._failures = 0  # to connect, in a row
         self._silent = ""  # the address that did not answer last
         self._doubted = 0
-        self._longest_pause = LONGEST_PAUSE  # or a heartbeat, where that is less: who is silent for some of them is missed
+        self._longest_pause = (
+            LONGEST_PAUSE  # or a heartbeat, where that is less: who is silent for some of them is missed
+        )
 
     async def find_server(self) -> None:
         """Ask where to connect before the first attempt: it may have changed while we were away."""
@@ -99,7 +105,9 @@ class Agent:
     async def _leave(self, why: Removed) -> None:
         """What still runs here is nobody's: whoever wanted it has it elsewhere, or does not want it any more."""
         left = sorted({each.workload for each in await self.work.runtime.list() if each.live})
-        log.warning("this machine is no node any more: what it runs is stopped", reason=why.what, workloads=left)
+        log.warning(
+            "this machine is no node any more: what it runs is stopped", reason=why.what, workloads=left
+        )
         while True:
             try:
                 return await self.work.leave()
@@ -118,11 +126,15 @@ class Agent:
                 if not self._doubts(other.address):
                     hops += 1
                     if self._turn_to(other.address) and hops <= HOPS:
-                        await self.clock.sleep(FIRST_PAUSE * self.rng.random())  # a thousand others were told the same
+                        await self.clock.sleep(
+                            FIRST_PAUSE * self.rng.random()
+                        )  # a thousand others were told the same
                         continue
                     await self._next_address()
             except (LatticeError, TimeoutError) as error:
-                log.warning("not connected", address=self.addresses[0], reason=str(error) or "no answer in time")
+                log.warning(
+                    "not connected", address=self.addresses[0], reason=str(error) or "no answer in time"
+                )
                 if isinstance(error, Denied):
                     pause = await self._refused(error)
                 else:
@@ -174,7 +186,9 @@ class Agent:
         self.work.connected()
         async with self.link.connect(address) as end:
             sent = self.clock.monotonic()
-            hello = pb.Hello(protocol=PROTOCOL, version=__version__, term=self.work.term, registration=self.registration())
+            hello = pb.Hello(
+                protocol=PROTOCOL, version=__version__, term=self.work.term, registration=self.registration()
+            )
             await within(self.clock, ANSWER_WITHIN, end.send(pb.FromAgent(hello=hello)))
             welcome = self._welcomed(await within(self.clock, ANSWER_WITHIN, end.receive()))
             await self.contact(sent)
@@ -182,7 +196,9 @@ class Agent:
             self._failures, self._silent = 0, ""
             self._longest_pause = min(LONGEST_PAUSE, welcome.heartbeat or LONGEST_PAUSE)
             self.connected_to(address)
-            log.info("connected", address=address, node=welcome.node, term=welcome.term, server=welcome.version)
+            log.info(
+                "connected", address=address, node=welcome.node, term=welcome.term, server=welcome.version
+            )
             self.is_connected.set()
             try:
                 await Conversation(self, end, welcome).run()
@@ -204,7 +220,10 @@ class Agent:
                 fix="run the same version of lattice on both",
             )
         if welcome.term < self.work.term:
-            raise Unavailable(f"it leads in term {welcome.term}, and term {self.work.term} has begun", fix="another server leads")
+            raise Unavailable(
+                f"it leads in term {welcome.term}, and term {self.work.term} has begun",
+                fix="another server leads",
+            )
         return welcome
 
     async def contact(self, since: float) -> None:
@@ -245,7 +264,9 @@ class Conversation:
         self._turn = asyncio.Lock()
 
     async def run(self) -> None:
-        tasks = [asyncio.ensure_future(each) for each in (self._listen(), self._speak(), self.agent.renewed.wait())]
+        tasks = [
+            asyncio.ensure_future(each) for each in (self._listen(), self._speak(), self.agent.renewed.wait())
+        ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for each in done:
@@ -269,7 +290,9 @@ class Conversation:
 
     def _obey(self, orders: pb.Orders) -> None:
         if orders.term < max(self.term, self.work.term):
-            raise Unavailable(f"an order of term {orders.term}, and term {max(self.term, self.work.term)} has begun")
+            raise Unavailable(
+                f"an order of term {orders.term}, and term {max(self.term, self.work.term)} has begun"
+            )
         self.work.take(orders)
 
     async def _heard(self, beat: int) -> None:
@@ -305,7 +328,9 @@ class Conversation:
         gone = [path for path in before if path not in spoken]
         if not (is_due or changed or gone or order != self.order):
             return
-        beat = pb.Beat(number=self.number + 1, order=order, is_whole=self.said is None, reports=changed, gone=gone)
+        beat = pb.Beat(
+            number=self.number + 1, order=order, is_whole=self.said is None, reports=changed, gone=gone
+        )
         if beat.ByteSize() > LARGE:
             for report in beat.reports:
                 report.ClearField("log")
@@ -330,7 +355,9 @@ class Conversation:
 
 def _total(each: Iterable[Usage]) -> Usage:
     parts = list(each)
-    return Usage(sum(one.cpu for one in parts), sum(one.memory for one in parts), sum(one.disk for one in parts))
+    return Usage(
+        sum(one.cpu for one in parts), sum(one.memory for one in parts), sum(one.disk for one in parts)
+    )
 
 
 def _usage(used: Usage) -> pb.Usage:

@@ -13,7 +13,9 @@ from lattice.agent.host.runtime_protocol import InstanceId, Record
 from lattice.errors import Conflict, Full, Invalid, Unavailable
 
 FORMAT = 1
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # on the disk, or in what this process may write
+NO_ROOM = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+)  # on the disk, or in what this process may write
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,8 +88,14 @@ class StateFile:
             write_whole(self.path, msgspec.json.encode(state))
         except OSError as error:
             if error.errno in NO_ROOM:
-                raise Full("no room to write the agent's state", where=str(self.path), fix="free some disk space on this node") from error
-            raise Unavailable(f"the agent's state cannot be written: {error.strerror}", where=str(self.path)) from error
+                raise Full(
+                    "no room to write the agent's state",
+                    where=str(self.path),
+                    fix="free some disk space on this node",
+                ) from error
+            raise Unavailable(
+                f"the agent's state cannot be written: {error.strerror}", where=str(self.path)
+            ) from error
         self.state = state
 
 
@@ -112,6 +120,8 @@ def _locked(path: Path) -> int:
     except OSError as error:
         os.close(descriptor)
         raise Conflict(
-            "another agent uses this folder", where=str(path.parent), fix="stop it, or give this one a --data-dir of its own"
+            "another agent uses this folder",
+            where=str(path.parent),
+            fix="stop it, or give this one a --data-dir of its own",
         ) from error
     return descriptor

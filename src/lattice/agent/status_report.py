@@ -20,7 +20,9 @@ class Seen:
     logs: Mapping[InstanceId, str] = field(default_factory=dict)
 
 
-def reports(orders: Mapping[str, Assignment], instances: Iterable[Instance], seen: Seen) -> dict[str, pb.Report]:
+def reports(
+    orders: Mapping[str, Assignment], instances: Iterable[Instance], seen: Seen
+) -> dict[str, pb.Report]:
     """By path. What is not listed is not there."""
     there: dict[str, list[Instance]] = {path: [] for path in orders}
     for each in instances:
@@ -33,14 +35,18 @@ def _report(path: str, order: Assignment | None, there: list[Instance], seen: Se
     strange = [each for each in there if each.live and not _is_of(each, order)]
     if strange:  # what has to go first is what is there
         last = strange[0]
-        return pb.Report(workload=path, uid=last.id.uid, state=last.state, revision=last.id.revision, run=last.attempt)
+        return pb.Report(
+            workload=path, uid=last.id.uid, state=last.state, revision=last.id.revision, run=last.attempt
+        )
     if order is None:
         return None
     own = {each.id.container: each for each in there if _is_of(each, order)}
     report = _running(order, own, seen) if order.desired == "Running" else _stopped(own)
     report.workload, report.uid, report.revision = path, order.uid, order.revision
     if report.state == "Failed":
-        report.log = next((text for each in own.values() if each.failure and (text := seen.logs.get(each.id))), "")
+        report.log = next(
+            (text for each in own.values() if each.failure and (text := seen.logs.get(each.id))), ""
+        )
     return report
 
 
@@ -58,7 +64,9 @@ def _stopped(own: Mapping[str, Instance]) -> pb.Report:
 
 
 def _running(order: Assignment, own: Mapping[str, Instance], seen: Seen) -> pb.Report:
-    settled = {name: each for name, each in own.items() if name in order.containers and each.settles(order.attempt)}
+    settled = {
+        name: each for name, each in own.items() if name in order.containers and each.settles(order.attempt)
+    }
     ended = {name: each for name, each in settled.items() if not each.live}
     if ended:
         return _over(max(each.attempt for each in ended.values()), first_failure(ended))
@@ -67,7 +75,9 @@ def _running(order: Assignment, own: Mapping[str, Instance], seen: Seen) -> pb.R
     states = [_health(each, order, seen) for each in settled.values()]
     is_up = all(each.state == "Running" for each in settled.values()) and all(each.started for each in states)
     run = max((each.attempt for each in settled.values()), default=order.attempt)
-    return pb.Report(state="Running" if is_up else "Starting", run=run, ready=is_up and all(each.ready for each in states))
+    return pb.Report(
+        state="Running" if is_up else "Starting", run=run, ready=is_up and all(each.ready for each in states)
+    )
 
 
 def _over(run: int, failure: Failure | None) -> pb.Report:
@@ -92,7 +102,12 @@ def orphaned(orders: Mapping[str, Assignment], instances: Iterable[Instance]) ->
     there: dict[str, dict[str, Instance]] = {}
     for each in instances:
         order = orders.get(each.workload)
-        if order is not None and order.desired == "Running" and _is_of(each, order) and each.settles(order.attempt):
+        if (
+            order is not None
+            and order.desired == "Running"
+            and _is_of(each, order)
+            and each.settles(order.attempt)
+        ):
             there.setdefault(each.workload, {})[each.id.container] = each
     found: dict[InstanceId, Failure] = {}
     for own in there.values():
@@ -101,5 +116,9 @@ def orphaned(orders: Mapping[str, Assignment], instances: Iterable[Instance]) ->
             continue
         why = first_failure(ended)
         words = f"container {min(ended)} of the same workload ended"
-        found |= {each.id: Failure(why.reason if why else "RUNTIME_ERROR", words) for each in own.values() if each.live}
+        found |= {
+            each.id: Failure(why.reason if why else "RUNTIME_ERROR", words)
+            for each in own.values()
+            if each.live
+        }
     return found

@@ -53,7 +53,9 @@ class GrpcLink:
         await knock(address)
         async with self._channel(address) as channel:
             try:
-                reply = await rpc.AgentsStub(channel).Renew(pb.RenewRequest(signing_request=request), timeout=ANSWER_WITHIN)
+                reply = await rpc.AgentsStub(channel).Renew(
+                    pb.RenewRequest(signing_request=request), timeout=ANSWER_WITHIN
+                )
             except grpc.aio.AioRpcError as error:
                 raise _meaning(error, address) from error
             certificate: bytes = reply.certificate
@@ -70,7 +72,9 @@ async def knock(address: str) -> None:
     that nobody uses: none is made where it would be refused."""
     host, _, port = address.rpartition(":")
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), ANSWER_WITHIN)
+        _, writer = await asyncio.wait_for(
+            asyncio.open_connection(host.strip("[]"), int(port)), ANSWER_WITHIN
+        )
     except (OSError, ValueError) as error:
         why = "nobody listens there" if isinstance(error, ConnectionRefusedError) else str(error)
         raise Unavailable(f"no connection: {why}", where=address) from error
@@ -101,7 +105,11 @@ class _GrpcEnd:
 
     async def _ended(self) -> Unavailable | Denied:
         code, details = await self._call.code(), await self._call.details()
-        return Denied(details) if code in REFUSING else Unavailable(f"the connection ended: {details or code.name}")
+        return (
+            Denied(details)
+            if code in REFUSING
+            else Unavailable(f"the connection ended: {details or code.name}")
+        )
 
 
 REFUSING = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.NOT_FOUND)
@@ -109,4 +117,8 @@ REFUSING = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED, 
 
 def _meaning(error: grpc.aio.AioRpcError, address: str = "") -> Unavailable | Denied:
     details = error.details() or error.code().name
-    return Denied(details, where=address) if error.code() in REFUSING else Unavailable(f"no connection: {details}", where=address)
+    return (
+        Denied(details, where=address)
+        if error.code() in REFUSING
+        else Unavailable(f"no connection: {details}", where=address)
+    )

@@ -17,7 +17,11 @@ async def bootstrap(api: Api) -> Authority:
         await _ensure(api, api.catalog.by_id("namespaces"), {"metadata": {"name": name}})
     _, pair = new_authority()
     data = {"tls.crt": b64encode(pair.certificate).decode(), "tls.key": b64encode(pair.key).decode()}
-    secret = {"metadata": {"name": CA_SECRET.name, "namespace": CA_SECRET.namespace}, "type": "kubernetes.io/tls", "data": data}
+    secret = {
+        "metadata": {"name": CA_SECRET.name, "namespace": CA_SECRET.namespace},
+        "type": "kubernetes.io/tls",
+        "data": data,
+    }
     entry = await _ensure(api, api.catalog.by_id("secrets"), secret)
     kept = unpack(entry.value, entry.revision)["data"]
     return load_authority(Pair(b64decode(kept["tls.crt"]), b64decode(kept["tls.key"])))

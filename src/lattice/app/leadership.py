@@ -58,7 +58,9 @@ ADAPTERS = ("local", "fake")
 log = structlog.get_logger()
 
 
-def providers(settings: Settings, folder: Path, clock: Clock, server: Callable[[], str]) -> dict[str, Provider]:
+def providers(
+    settings: Settings, folder: Path, clock: Clock, server: Callable[[], str]
+) -> dict[str, Provider]:
     """`local,docker=local`: by the name that pools call them."""
     made: dict[str, Provider] = {}
     for word in (each.strip() for each in settings.providers.split(",")):
@@ -73,7 +75,9 @@ def providers(settings: Settings, folder: Path, clock: Clock, server: Callable[[
                 made[name] = FakeProvider(clock, name, note=folder / "machines" / f"{name}.json")
             case other:
                 raise Invalid(
-                    f"there is no adapter {other!r}", where="--providers", fix=f"use {' or '.join(ADAPTERS)}: NAME or NAME=ADAPTER"
+                    f"there is no adapter {other!r}",
+                    where="--providers",
+                    fix=f"use {' or '.join(ADAPTERS)}: NAME or NAME=ADAPTER",
                 )
     return made
 
@@ -149,7 +153,9 @@ class Lead:
     _terms: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.leases: Cache[Lease] = Cache(self.store, Lease.resource.id, _lease, self.clock, self.rng, freeze=False)
+        self.leases: Cache[Lease] = Cache(
+            self.store, Lease.resource.id, _lease, self.clock, self.rng, freeze=False
+        )
         self.election.won, self.election.lost = self._won, self._lost
         self.means = replace(self.means, endpoint=self.url)
 
@@ -187,7 +193,10 @@ class Lead:
 
     @property
     def last_look(self) -> str | None:
-        return max((each.last_look for each in (self.garbage, self.acting) if each is not None and each.last_look), default=None)
+        return max(
+            (each.last_look for each in (self.garbage, self.acting) if each is not None and each.last_look),
+            default=None,
+        )
 
     def _won(self, term: Term) -> None:
         metrics.LEADER.set(1)
@@ -234,13 +243,21 @@ class Lead:
         lease = Lease(
             api_version=resource.api_version,
             kind=resource.kind,
-            metadata=Metadata(name=LEASE.name, namespace=LEASE.namespace, annotations={AGENTS: self.address(), API: self.url()}),
+            metadata=Metadata(
+                name=LEASE.name,
+                namespace=LEASE.namespace,
+                annotations={AGENTS: self.address(), API: self.url()},
+            ),
             spec=LeaseSpec(
-                holder_identity=term.holder, lease_transitions=term.number, acquire_time=f"{stamp(self.clock.now())[:-1]}.000000Z"
+                holder_identity=term.holder,
+                lease_transitions=term.number,
+                acquire_time=f"{stamp(self.clock.now())[:-1]}.000000Z",
             ),
         )
         write = created(lease, uid=self.new_uid(), now=stamp(self.clock.now()))
-        await self.store.commit([msgspec.structs.replace(write, expect=ABSENT if entry is None else entry.revision)], fence=term)
+        await self.store.commit(
+            [msgspec.structs.replace(write, expect=ABSENT if entry is None else entry.revision)], fence=term
+        )
 
     async def _act(self, term: Term) -> None:
         """Until the term is over. Controllers that fail as a whole are told of, and begin again."""
@@ -253,7 +270,9 @@ class Lead:
 
     async def _collect(self, term: Term) -> None:
         while self.election.term == term and self.means.runs("garbage"):
-            self.garbage = Garbage(self.store, self.clock, KINDS, term, timedelta(seconds=self.event_ttl), self.rng)
+            self.garbage = Garbage(
+                self.store, self.clock, KINDS, term, timedelta(seconds=self.event_ttl), self.rng
+            )
             await self._begun_again("garbage", term, self.garbage.run)
 
     async def _begun_again(self, name: str, term: Term, run: Callable[[], Any]) -> None:
@@ -273,7 +292,9 @@ class Lead:
 
     async def stop(self) -> None:
         """What is in hand is finished before the role is given up."""
-        if (acting := self.acting) is not None:  # the term may end while we wait, and with it what we have of it
+        if (
+            acting := self.acting
+        ) is not None:  # the term may end while we wait, and with it what we have of it
             acting.stop()
             ends = self.clock.monotonic() + GOODBYE
             while any(loop.in_hand for loop in acting.loops) and self.clock.monotonic() < ends:

@@ -112,8 +112,24 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
         for provider in made.values():
             stack.push_async_callback(provider.close)
         election = _election(store, clock, settings, instance)
-        lead = Lead(store, clock, election, means(settings, authority, clock, made), settings.event_ttl, agents.shown, lambda: address.url)
-        running = Running("", folder / "kubeconfig", False, settings.store or str(folder / "state.db"), resumed, lead, instance)
+        lead = Lead(
+            store,
+            clock,
+            election,
+            means(settings, authority, clock, made),
+            settings.event_ttl,
+            agents.shown,
+            lambda: address.url,
+        )
+        running = Running(
+            "",
+            folder / "kubeconfig",
+            False,
+            settings.store or str(folder / "state.db"),
+            resumed,
+            lead,
+            instance,
+        )
         fleet = FleetQuestions(api, _beside(settings, made), settings.fleet_time_limit)
         stack.push_async_callback(fleet.close)
         servers.leases = lead.leases
@@ -124,7 +140,16 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
         stack.push_async_callback(relay.close)
         live = Live(clock, lead.leading, relay, WorkLogs(lead.leading, links.logs, relay))
         tokens = Tokens(store, clock)
-        app = App(api, tokens, documents, lambda: _health(running), fleet, joining, live, _pages(api, tokens, running))
+        app = App(
+            api,
+            tokens,
+            documents,
+            lambda: _health(running),
+            fleet,
+            joining,
+            live,
+            _pages(api, tokens, running),
+        )
         pair = _server_pair(authority, folder, settings)
         await _listen(stack, app, address, _tls(authority, pair), fallback_port=fallback_port)
         tls = Tls(pair[0].read_bytes(), pair[1].read_bytes(), authority.pem)
@@ -194,7 +219,11 @@ async def _open_store(settings: Settings, folder: Path, clock: Clock) -> Store:
         from lattice.store.etcd.store import EtcdStore
 
         return await EtcdStore.open(settings.store, clock, settings.allow_etcd_that_loses_writes)
-    raise Unavailable(f"no such store: {settings.store}", where="--store", fix="leave it out for SQLite, or give etcd://HOST:PORT")
+    raise Unavailable(
+        f"no such store: {settings.store}",
+        where="--store",
+        fix="leave it out for SQLite, or give etcd://HOST:PORT",
+    )
 
 
 async def _open_file(path: Path, clock: Clock) -> Store:
@@ -226,7 +255,9 @@ class _Address:
     def __init__(self, settings: Settings) -> None:
         self.listen = settings.listen
         self.port = settings.port
-        self._host = settings.advertise or ("127.0.0.1" if settings.listen in {"", "0.0.0.0", "::"} else settings.listen)  # noqa: S104
+        self._host = settings.advertise or (
+            "127.0.0.1" if settings.listen in {"", "0.0.0.0", "::"} else settings.listen
+        )  # noqa: S104
 
     @property
     def host(self) -> str:
@@ -260,7 +291,9 @@ class _AgentsAddress:
     def shown(self) -> str:
         return f"{self._api.host}:{self.port}"
 
-    async def listen(self, stack: contextlib.AsyncExitStack, links: NodeLinks, joining: Joining, tls: Tls, control: Control) -> None:
+    async def listen(
+        self, stack: contextlib.AsyncExitStack, links: NodeLinks, joining: Joining, tls: Tls, control: Control
+    ) -> None:
         asked = self._settings.agents_port
         for port in (asked,) if asked else (self._api.port + 1, 0) if self._settings.port else (0,):
             server = AgentsServer(links, joining, tls, self._settings.listen, port)
@@ -289,8 +322,16 @@ def _tls(authority: Authority, pair: tuple[Path, Path]) -> ssl.SSLContext:
     return context
 
 
-async def _listen(stack: contextlib.AsyncExitStack, app: App, address: _Address, tls: ssl.SSLContext, *, fallback_port: bool) -> None:
-    server = web.Server(app.handle, client_max_size=MAX_BODY + 1, access_log=None, max_line_size=MAX_HEAD, max_field_size=MAX_HEAD)
+async def _listen(
+    stack: contextlib.AsyncExitStack, app: App, address: _Address, tls: ssl.SSLContext, *, fallback_port: bool
+) -> None:
+    server = web.Server(
+        app.handle,
+        client_max_size=MAX_BODY + 1,
+        access_log=None,
+        max_line_size=MAX_HEAD,
+        max_field_size=MAX_HEAD,
+    )
     runner = web.ServerRunner(server, shutdown_timeout=0.2)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
@@ -302,7 +343,8 @@ async def _listen(stack: contextlib.AsyncExitStack, app: App, address: _Address,
             if fallback_port and port:
                 continue
             raise Unavailable(
-                f"cannot listen on {address.listen}:{port}: {error.strerror}", fix="choose another --port or --listen"
+                f"cannot listen on {address.listen}:{port}: {error.strerror}",
+                fix="choose another --port or --listen",
             ) from error
         address.port = runner.addresses[0][1]
         return

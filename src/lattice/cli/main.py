@@ -27,12 +27,18 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "Start": {
         "up": Entry("lattice.cli.up:up", "Run everything on this machine: server, store and agents."),
         "server": Entry("lattice.cli.server:server", "Run one API server of a production installation."),
-        "kubeconfig": Entry("lattice.cli.kubeconfig:kubeconfig", "Print the kubeconfig with which kubectl reaches the server."),
+        "kubeconfig": Entry(
+            "lattice.cli.kubeconfig:kubeconfig", "Print the kubeconfig with which kubectl reaches the server."
+        ),
     },
     "Objects": {
-        "apply": Entry("lattice.cli.apply:apply", "Create objects, or change them to what the manifests say."),
+        "apply": Entry(
+            "lattice.cli.apply:apply", "Create objects, or change them to what the manifests say."
+        ),
         "get": Entry("lattice.cli.get:get", "List objects, or show some of them."),
-        "describe": Entry("lattice.cli.describe:describe", "Show objects at length, with conditions and events."),
+        "describe": Entry(
+            "lattice.cli.describe:describe", "Show objects at length, with conditions and events."
+        ),
         "delete": Entry("lattice.cli.delete:delete", "Delete objects, and wait until they are gone."),
         "events": Entry("lattice.cli.events:events", "Show what happened, oldest first."),
     },
@@ -41,13 +47,19 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "why": Entry("lattice.cli.why:why", "Say why a service is where it is, and why not elsewhere."),
         "fit": Entry("lattice.cli.fit:fit", "List the smallest changes that would place a service."),
         "whatif": Entry("lattice.cli.whatif:whatif", "Show what losing a pool, or dearer prices, would do."),
-        "optimise": Entry("lattice.cli.optimise:optimise", "Show the moves that would make the fleet cheaper."),
+        "optimise": Entry(
+            "lattice.cli.optimise:optimise", "Show the moves that would make the fleet cheaper."
+        ),
         "cost": Entry("lattice.cli.cost:cost", "Show what everything costs, by pool, service or label."),
-        "simulate": Entry("lattice.cli.simulate:simulate", "Decide offline where workloads would go, and say why."),
+        "simulate": Entry(
+            "lattice.cli.simulate:simulate", "Decide offline where workloads would go, and say why."
+        ),
     },
     "Run": {
         "agent": Entry("lattice.cli.agent:agent", "Make this machine a node and run what is put on it."),
-        "tokens": Entry("lattice.cli.tokens:tokens", "Make, list and delete the tokens with which machines join."),
+        "tokens": Entry(
+            "lattice.cli.tokens:tokens", "Make, list and delete the tokens with which machines join."
+        ),
         "top": Entry("lattice.cli.top:top", "Show what is used and what it costs, live."),
         "logs": Entry("lattice.cli.logs:logs", "Show what a workload, or a service, printed."),
         "retry": Entry("lattice.cli.retry:retry", "Try again at once what has failed."),
@@ -56,10 +68,16 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "drain": Entry("lattice.cli.drain:drain", "Move everything off a node, and wait until it is empty."),
     },
     "Other": {
-        "crds": Entry("lattice.cli.crds:crds", "Print the kinds as CustomResourceDefinitions, for Kubernetes."),
+        "crds": Entry(
+            "lattice.cli.crds:crds", "Print the kinds as CustomResourceDefinitions, for Kubernetes."
+        ),
         "sim": Entry("lattice.cli.sim:sim", "Check the whole control plane against simulated faults."),
-        "completion": Entry("lattice.cli.completion:completion", "Print the script that completes commands in a shell."),
-        "version": Entry("lattice.cli.version:version", "Show the version of this program and of the server."),
+        "completion": Entry(
+            "lattice.cli.completion:completion", "Print the script that completes commands in a shell."
+        ),
+        "version": Entry(
+            "lattice.cli.version:version", "Show the version of this program and of the server."
+        ),
     },
 }
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
@@ -79,7 +97,9 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             ctx.fail(f"there is no command {args[0]!r}{_nearest(args[0])}")
         return super().resolve_command(ctx, args)
@@ -89,10 +109,16 @@ class LazyGroup(click.Group):
             with formatter.section(title):
                 formatter.write_dl([(name, entry.help) for name, entry in section.items()])
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list["click.shell_completion.CompletionItem"]:
+    def shell_complete(
+        self, ctx: click.Context, incomplete: str
+    ) -> list["click.shell_completion.CompletionItem"]:
         from click.shell_completion import CompletionItem
 
-        return [CompletionItem(name, help=entry.help) for name, entry in COMMANDS.items() if name.startswith(incomplete)]
+        return [
+            CompletionItem(name, help=entry.help)
+            for name, entry in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
 
 
 def _nearest(word: str) -> str:
@@ -133,7 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more on its way out
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # the interpreter flushes once more on its way out
         return 128 + signal.SIGPIPE
     except OSError as e:
         problem = _of_the_system(e)
@@ -146,7 +174,9 @@ def _of_the_system(e: OSError) -> LatticeError:
     full = e.errno in NO_SPACE
     what = "the disk is full" if full else f"cannot be used: {(e.strerror or str(e)).lower()}"
     return (Full if full else LatticeError)(
-        what, where=str(e.filename or ""), fix="free some space" if full else "check the path and who may write there"
+        what,
+        where=str(e.filename or ""),
+        fix="free some space" if full else "check the path and who may write there",
     )
 
 
@@ -154,7 +184,9 @@ def run() -> NoReturn:
     """The program's entry point."""
     try:
         _open_streams()
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read when it is loaded; else it tells of every stranger in a form of its own
+        os.environ.setdefault(
+            "GRPC_VERBOSITY", "ERROR"
+        )  # read when it is loaded; else it tells of every stranger in a form of its own
         if "_LATTICE_COMPLETE" in os.environ:
             cli.main(prog_name="lattice", complete_var="_LATTICE_COMPLETE")
         code = main()

@@ -67,7 +67,9 @@ class Acting:
         departures = Departures(office, means.pace, means.room_grace)
         replicas = Replicas(office, surges=lambda: departures.surges, leaving=departures.why_leave).loop()
         departures.on_surge(replicas.wake)
-        self.scheduling = SchedulingController(office, means.profile, before, departures.why_leave, means.plain)
+        self.scheduling = SchedulingController(
+            office, means.profile, before, departures.why_leave, means.plain
+        )
         calls = Calls(office, means.poster)
         every: list[Loop] = [
             self.nodes.loop(),

@@ -20,7 +20,9 @@ def node_times(settings: Settings) -> NodeTimes:
 
 
 def graces(settings: Settings) -> Graces:
-    retry = RetryRules(settings.retry_first, settings.retry_longest, settings.retry_attempts, 2 * settings.retry_longest)
+    retry = RetryRules(
+        settings.retry_first, settings.retry_longest, settings.retry_attempts, 2 * settings.retry_longest
+    )
     return Graces(settings.missing_grace, settings.start_grace, settings.stop_grace, retry)
 
 

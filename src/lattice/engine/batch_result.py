@@ -74,24 +74,39 @@ class Picks:
     def ranked(self) -> Iterator[tuple[Ranked, ...]]:
         """For each the row that it got, with what its score is made of, and the runner-up, all as of its turn."""
         names = self.table.names
-        weights = {each.name: weight for each, weight in self.profile.scores if weight and each.applies(self.ask)}
+        weights = {
+            each.name: weight for each, weight in self.profile.scores if weight and each.applies(self.ask)
+        }
         whole, values = sum(weights.values()), self._values()
         for place, pick in enumerate(self.each):
-            parts = tuple(Part(name, FULL_SCORE * values[name][place], weight) for name, weight in weights.items())
+            parts = tuple(
+                Part(name, FULL_SCORE * values[name][place], weight) for name, weight in weights.items()
+            )
             mine = Ranked(names[pick.row], _mean(pick.total, whole), parts)
-            other = () if pick.runner_up == NOWHERE else (Ranked(names[pick.runner_up], _mean(pick.second, whole), ()),)
+            other = (
+                ()
+                if pick.runner_up == NOWHERE
+                else (Ranked(names[pick.runner_up], _mean(pick.second, whole), ()),)
+            )
             yield (mine, *other)
 
     def _values(self) -> dict[str, list[float]]:
         """By score, what it gave to each row that was picked; a score that is a sum of several has one name."""
         plan, some = self.state.plan, self._after(self.rows, self._times())
-        columns = [(score.name, score.score(self.ask, some).tolist()) for score, _ in (*plan.fixed_scores, *plan.moving_scores)]
+        columns = [
+            (score.name, score.score(self.ask, some).tolist())
+            for score, _ in (*plan.fixed_scores, *plan.moving_scores)
+        ]
         if plan.tiered:
             score, weight = plan.tiered
             columns.append((score.name, [pick.wide / float(weight) for pick in self.each]))
         found: dict[str, list[float]] = {}
         for name, values in columns:
-            found[name] = [one + other for one, other in zip(found[name], values, strict=True)] if name in found else values
+            found[name] = (
+                [one + other for one, other in zip(found[name], values, strict=True)]
+                if name in found
+                else values
+            )
         return found
 
     def _times(self) -> list[int]:

@@ -14,7 +14,9 @@ NOWHERE = -1
 COLUMNS_OF_A_BASE = 16  # about, with its reasons
 COLUMNS_OF_A_STATE = 4
 RULED_OUT = np.float32(-np.inf)
-SIGHTINGS = 4096  # shapes remembered as seen once, which earns a place among those whose answers are kept up to date
+SIGHTINGS = (
+    4096  # shapes remembered as seen once, which earns a place among those whose answers are kept up to date
+)
 
 
 class Told(NamedTuple):
@@ -37,7 +39,9 @@ class Decision:
     runner_up: int
     totals: Floats  # summed weighted scores; -inf where ruled out
     reasons: dict[Reason, Flags]
-    told: "Told | None" = None  # once it is frozen: else its words are made when somebody asks, of the table as it is then
+    told: "Told | None" = (
+        None  # once it is frozen: else its words are made when somebody asks, of the table as it is then
+    )
 
     @property
     def fits(self) -> bool:
@@ -57,7 +61,9 @@ class Decision:
     def copied(self) -> "Decision":
         """Totals and reasons stay as they are; what is said about them is of the table as it is when that is asked."""
         kept = {reason: mask.copy() for reason, mask in self.reasons.items()}
-        return Decision(self.ask, self.table, self.profile, self.chosen, self.runner_up, self.totals.copy(), kept)
+        return Decision(
+            self.ask, self.table, self.profile, self.chosen, self.runner_up, self.totals.copy(), kept
+        )
 
 
 class Plan:
@@ -73,7 +79,9 @@ class Plan:
         self.wide_filters: Sequence[Filter] = [each for each in filters["wide"] if each.applies(ask)]
         self.wide_scores: Weighted = [each for each in scores["wide"] if each[0].applies(ask)]
         alone = len(self.wide_scores) == 1 and hasattr(self.wide_scores[0][0], "tiers")
-        self.tiered = cast("tuple[Tiered, np.float32]", self.wide_scores[0]) if alone else None  # the only wide score, if it is
+        self.tiered = (
+            cast("tuple[Tiered, np.float32]", self.wide_scores[0]) if alone else None
+        )  # the only wide score, if it is
 
     @property
     def fixed_filters(self) -> Sequence[Filter]:
@@ -86,7 +94,9 @@ class Plan:
     @property
     def highest(self) -> float:
         """No total is above this: scores are at most 1."""
-        return float(sum(abs(weight) for _, weight in (*self.fixed_scores, *self.moving_scores, *self.wide_scores)))
+        return float(
+            sum(abs(weight) for _, weight in (*self.fixed_scores, *self.moving_scores, *self.wide_scores))
+        )
 
 
 class Base:
@@ -104,7 +114,11 @@ class Base:
         if self.version == table.fixed_version:
             return
         changed = table.fixed_since(self.version) if self.facts_version == table.facts_version else None
-        if changed is None or len(changed) * 4 > table.count or not self._look_again(ask, table, plan, changed):
+        if (
+            changed is None
+            or len(changed) * 4 > table.count
+            or not self._look_again(ask, table, plan, changed)
+        ):
             self.totals, self.reasons = self._look(ask, table, plan)
             self.made += 1
         self.version, self.facts_version = table.fixed_version, table.facts_version
@@ -128,7 +142,9 @@ class Base:
         return True
 
 
-def _room_for(count: int, totals: Floats, reasons: Mapping[Reason, Flags]) -> tuple[Floats, dict[Reason, Flags]]:
+def _room_for(
+    count: int, totals: Floats, reasons: Mapping[Reason, Flags]
+) -> tuple[Floats, dict[Reason, Flags]]:
     return lengthened(totals, count), {reason: lengthened(mask, count) for reason, mask in reasons.items()}
 
 
@@ -191,7 +207,9 @@ def base_of(ask: Ask, table: Table, plan: Plan) -> Base:
     return base
 
 
-def evaluate(ask: Ask, rows: Rows, filters: Sequence[Filter], scores: Weighted) -> tuple[Floats, dict[Reason, Flags]]:
+def evaluate(
+    ask: Ask, rows: Rows, filters: Sequence[Filter], scores: Weighted
+) -> tuple[Floats, dict[Reason, Flags]]:
     """Totals (-inf where ruled out) and reasons, by these plugins."""
     reasons = refusals_of(ask, rows, filters)
     return weighed(ask, rows, scores, reasons), reasons
@@ -210,7 +228,9 @@ def weighed(ask: Ask, rows: Rows, scores: Weighted, reasons: Mapping[Reason, Fla
         values = score.score(ask, rows)
         values = np.multiply(values, weight, out=values)
         if totals is None:
-            totals = values.copy()  # what scores return is one of the buffers, which go round while the others compute
+            totals = (
+                values.copy()
+            )  # what scores return is one of the buffers, which go round while the others compute
         else:
             totals += values
     if totals is None:
@@ -254,7 +274,9 @@ def decide(ask: Ask, table: Table, profile: Profile) -> Decision:
     if plan.tiered and not more:
         score, weight = plan.tiered
         tiers = score.tiers(ask, table)
-        wide = (tiers.values() * weight).take(tiers.codes, mode="wrap")  # as below, with less to multiply; -1 is the last one
+        wide = (tiers.values() * weight).take(
+            tiers.codes, mode="wrap"
+        )  # as below, with less to multiply; -1 is the last one
         totals = np.add(wide, totals, out=wide)
     elif plan.wide_scores:
         wide = weighed(ask, table, plan.wide_scores, more)
@@ -274,8 +296,12 @@ def best_two(table: Table, totals: Floats) -> tuple[int, int]:
     if table.in_order:
         return _first_two(totals)
     order = table.by_rank()
-    first, second = _first_two(np.take(totals, order, mode="clip", out=table.floats()))  # clip: the fastest, and no number is out of bounds
-    return (int(order[first]) if first != NOWHERE else NOWHERE), (int(order[second]) if second != NOWHERE else NOWHERE)
+    first, second = _first_two(
+        np.take(totals, order, mode="clip", out=table.floats())
+    )  # clip: the fastest, and no number is out of bounds
+    return (int(order[first]) if first != NOWHERE else NOWHERE), (
+        int(order[second]) if second != NOWHERE else NOWHERE
+    )
 
 
 def _first_two(totals: Floats) -> tuple[int, int]:

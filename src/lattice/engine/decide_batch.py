@@ -16,7 +16,9 @@ MOST_LEVELS = 64
 AHEAD = 32  # rows looked at together, the first time; then more and more
 MOST_AHEAD = 512
 NOBODY = (-float(RULED_OUT), 0, NOWHERE)  # no next best: (−total, rank, row)
-NARROW = 2.0**-20  # totals that differ by less, as a share of the highest, may be equal once a domain's part is added: 32-bit floats
+NARROW = (
+    2.0**-20
+)  # totals that differ by less, as a share of the highest, may be equal once a domain's part is added: 32-bit floats
 
 
 def groupable(ask: Ask, profile: Profile, table: Table | None = None) -> bool:
@@ -28,7 +30,9 @@ def groupable(ask: Ask, profile: Profile, table: Table | None = None) -> bool:
     plan = Plan(ask, profile)
     if not ask.is_additive or (plan.wide_scores and not plan.tiered):
         return False
-    return not plan.wide_filters or (table is not None and not any(each.filter(ask, table) for each in plan.wide_filters))
+    return not plan.wide_filters or (
+        table is not None and not any(each.filter(ask, table) for each in plan.wide_filters)
+    )
 
 
 def decide_many(ask: Ask, table: Table, profile: Profile, count: int) -> Picks:
@@ -105,7 +109,9 @@ def _merge(futures: _Futures, count: int) -> list[Pick]:
     """
     rows = futures.best_first(_foremost(futures, np.flatnonzero(futures.totals > RULED_OUT), count + 1, 0.0))
     futures.expect(rows)
-    heap = list(zip((-futures.totals[rows]).tolist(), futures.ranks[rows].tolist(), rows.tolist(), strict=True))  # sorted: a heap
+    heap = list(
+        zip((-futures.totals[rows]).tolist(), futures.ranks[rows].tolist(), rows.tolist(), strict=True)
+    )  # sorted: a heap
     chosen: list[Pick] = []
     while heap and len(chosen) < count:
         best, rank, row = heap[0]
@@ -143,7 +149,9 @@ class _Domain:
 
     def __init__(self, rows: Iterable[tuple[float, int, int]], part: np.float32, margin: float) -> None:
         """Rows as (−total, rank, row), best first; totals further apart than the margin stay different with any part added."""
-        self._ranked = {level: [each[1:] for each in equal] for level, equal in groupby(rows, key=lambda each: each[0])}
+        self._ranked = {
+            level: [each[1:] for each in equal] for level, equal in groupby(rows, key=lambda each: each[0])
+        }
         self._levels = list(self._ranked)  # sorted: a heap
         self._margin = margin
         self._next = 0.0  # the level that the best row is of
@@ -157,7 +165,9 @@ class _Domain:
         self._next = best = levels[0]
         total = np.float32(-best) + self.part
         near, count = best + self._margin, len(levels)
-        if (count > 1 and levels[1] <= near) or (count > 2 and levels[2] <= near):  # the next best is one of these two: it is a heap
+        if (count > 1 and levels[1] <= near) or (
+            count > 2 and levels[2] <= near
+        ):  # the next best is one of these two: it is a heap
             tied = [each for each in levels if each <= near and np.float32(-each) + self.part == total]
             self._next = min(tied, key=lambda each: self._ranked[each][0])
         return -float(total), self._ranked[self._next][0][0]
@@ -195,7 +205,9 @@ class _Domains:
     def __init__(self, futures: _Futures, tiers: Tiers, weight: np.float32) -> None:
         self._futures, self._tiers, self._weight = futures, tiers, weight
         self._domains: dict[int, _Domain] = {}
-        self._heap: list[tuple[float, int, int, int]] = []  # −total, rank, domain, which offer of it: older ones do not count
+        self._heap: list[
+            tuple[float, int, int, int]
+        ] = []  # −total, rank, domain, which offer of it: older ones do not count
         self._offers: dict[int, int] = {}
 
     def run(self, count: int) -> list[Pick]:
@@ -255,7 +267,11 @@ class _Domains:
         order = np.argsort(codes, kind="stable")
         rows, codes = rows[order], codes[order]
         starts = np.flatnonzero(np.diff(codes, prepend=-2))
-        kept = [_foremost(futures, each, count, margin) for each in np.split(rows, starts[1:])] if len(rows) else []
+        kept = (
+            [_foremost(futures, each, count, margin) for each in np.split(rows, starts[1:])]
+            if len(rows)
+            else []
+        )
         for each in kept:
             code = int(self._tiers.codes[each[0]])
             each = futures.best_first(each)

@@ -44,7 +44,9 @@ def ranked(decision: Decision, top: int = TOP) -> list[Ranked]:
     if not rows:
         return []
     some = Some(decision.table, np.array(rows, np.intp))
-    scores = [(each, weight) for each, weight in decision.profile.scores if weight and each.applies(decision.ask)]
+    scores = [
+        (each, weight) for each, weight in decision.profile.scores if weight and each.applies(decision.ask)
+    ]
     columns = [(each.name, weight, _values(decision, each, rows, some)) for each, weight in scores]
     whole = sum(weight for _, weight, _ in columns)
     found = []
@@ -129,7 +131,9 @@ def refusals(decision: Decision) -> Iterator[tuple[str, Sequence[Shortfall]]]:
 def _ruled_out_alike(decision: Decision) -> Iterator[tuple[Rowids, Sequence[Iterable[Shortfall]]]]:
     """Rows that the same reasons rule out, together with what each of these says of each row."""
     count, alike = decision.table.count, np.zeros(decision.table.count, np.int64)
-    said: list[tuple[Rowids, Sequence[Shortfall]]] = []  # of each row, where in the words of the reason it comes; -1: nowhere
+    said: list[
+        tuple[Rowids, Sequence[Shortfall]]
+    ] = []  # of each row, where in the words of the reason it comes; -1: nowhere
     for number, (reason, mask) in enumerate(decision.reasons.items()):
         rows = np.flatnonzero(mask & decision.alive)
         if len(rows):
@@ -142,7 +146,9 @@ def _ruled_out_alike(decision: Decision) -> Iterator[tuple[Rowids, Sequence[Iter
             alike = np.unique(alike, return_inverse=True)[1]
     for code in np.unique(alike).tolist():
         rows = np.flatnonzero(alike == code)
-        reasons = [map(words.__getitem__, places[rows].tolist()) for places, words in said if places[rows[0]] >= 0]
+        reasons = [
+            map(words.__getitem__, places[rows].tolist()) for places, words in said if places[rows[0]] >= 0
+        ]
         if reasons:
             yield rows, reasons
 
@@ -170,7 +176,10 @@ def as_json(decision: Decision, top: int = TOP, *, everything: bool = False) -> 
             }
             for each in best_few
         ],
-        "reasons": [{"plugin": reason.plugin, "reason": reason.summary(), "count": count} for reason, count in counts(decision)],
+        "reasons": [
+            {"plugin": reason.plugin, "reason": reason.summary(), "count": count}
+            for reason, count in counts(decision)
+        ],
     }
     if everything:
         document["refused"] = _written_out(refusals(decision))

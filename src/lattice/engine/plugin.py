@@ -74,11 +74,17 @@ class Shortfall(NamedTuple):
         """What is no amount, and missing as a whole, is not said twice."""
         if not self.need:
             return self.what
-        missing = f", missing {self.missing}" if self.missing and (self.missing != self.need or self.have == "0") else ""
+        missing = (
+            f", missing {self.missing}"
+            if self.missing and (self.missing != self.need or self.have == "0")
+            else ""
+        )
         return f"{self.what}: need {self.need}, have {self.have}{missing}"
 
 
-Rejections = Mapping[Reason, Flags]  # reason -> which rows; for one ask always the same reasons, whichever rows are looked at
+Rejections = Mapping[
+    Reason, Flags
+]  # reason -> which rows; for one ask always the same reasons, whichever rows are looked at
 
 
 class Filter(Protocol):
@@ -128,7 +134,9 @@ class Tiered(Score, Protocol):
 
 
 Weighted = Sequence[tuple[Score, np.float32]]
-Reach = Literal["fixed", "moving", "wide"]  # when an answer is looked for again: never, when the row changes, always
+Reach = Literal[
+    "fixed", "moving", "wide"
+]  # when an answer is looked for again: never, when the row changes, always
 REACH: Mapping[Scope, Reach] = {"fixed": "fixed", "row": "moving", "domain": "wide", "table": "wide"}
 
 
@@ -142,13 +150,22 @@ class Profile:
 
     @cached_property
     def filters_by_reach(self) -> Mapping[Reach, Sequence[Filter]]:
-        return {reach: [each for each in self.filters if REACH[each.scope] == reach] for reach in get_args(Reach)}
+        return {
+            reach: [each for each in self.filters if REACH[each.scope] == reach] for reach in get_args(Reach)
+        }
 
     @cached_property
     def scores_by_reach(self) -> Mapping[Reach, Weighted]:
         """A score may be the sum of `parts`, of which some look at each row alone and others further: what can be kept by row is."""
-        weighted = [(part, np.float32(weight)) for each, weight in self.scores if weight for part in getattr(each, "parts", (each,))]
-        return {reach: [pair for pair in weighted if REACH[pair[0].scope] == reach] for reach in get_args(Reach)}
+        weighted = [
+            (part, np.float32(weight))
+            for each, weight in self.scores
+            if weight
+            for part in getattr(each, "parts", (each,))
+        ]
+        return {
+            reach: [pair for pair in weighted if REACH[pair[0].scope] == reach] for reach in get_args(Reach)
+        }
 
     __hash__ = object.__hash__
 

@@ -92,7 +92,9 @@ class Table:
         self.in_order = True  # rows stand in tie order, so that the first best one is the one to take
         self._order = TieOrder()
         self._changes = Changes()
-        self._fixed_changes = Changes()  # a row came, went, or changed in a column that something is derived from
+        self._fixed_changes = (
+            Changes()
+        )  # a row came, went, or changed in a column that something is derived from
         self._holes: list[int] = []
         self._capacity = FIRST_CAPACITY
         self._line: list[int] = []  # of each resource, in the arrays below
@@ -115,7 +117,9 @@ class Table:
         self._next_buffer = 0
         self.seen: dict[Hashable, Any] = {}  # what decide() remembers: shapes seen once,
         self.states: dict[Hashable, Any] = {}  # the answers for shapes that came again,
-        self.bases: dict[Hashable, Any] = {}  # and of these the fixed part, which many shapes share; see decide.py
+        self.bases: dict[
+            Hashable, Any
+        ] = {}  # and of these the fixed part, which many shapes share; see decide.py
         for resource in resources:
             self.add_resource(resource)
 
@@ -254,7 +258,9 @@ class Table:
         self._columns["alive"][first : self.count] = True
         self._columns["rank"][first : self.count] = ranks
         before = [int(self._columns["rank"][first - 1])] if first else []
-        self.in_order = self.in_order and all(one <= next_one for one, next_one in pairwise([*before, *ranks]))
+        self.in_order = self.in_order and all(
+            one <= next_one for one, next_one in pairwise([*before, *ranks])
+        )
         self._fill(slice(first, self.count), totals)
         for row in rows:
             self._order.name(row)
@@ -288,7 +294,9 @@ class Table:
         for kind in KINDS:
             setattr(self, kind, np.pad(getattr(self, kind), ((0, 0), (0, extra))))
         for name, column in self._columns.items():
-            self._columns[name] = np.concatenate([column, np.full(extra, self._fills.get(name, 0), column.dtype)])
+            self._columns[name] = np.concatenate(
+                [column, np.full(extra, self._fills.get(name, 0), column.dtype)]
+            )
 
     def remove(self, name: str) -> int:
         row = self.row_of.pop(name)
@@ -297,7 +305,9 @@ class Table:
         for kind in (self._total, self._taken, self._free, self._inverse, self._share):
             kind[:, row] = 0
         self._holes.append(row)
-        self._columns["rank"][row] = self._columns["rank"][row - 1] if row else 0  # nobody chooses it: it may stand anywhere
+        self._columns["rank"][row] = (
+            self._columns["rank"][row - 1] if row else 0
+        )  # nobody chooses it: it may stand anywhere
         self._order.name(row)
         self.in_order = self.in_order or self._may_be_in_order()
         self.touch_fixed(row)
@@ -332,7 +342,13 @@ class Table:
             line = self._line[resource]
             if line == NONE_ANYWHERE:
                 line = self._line_of(resource)
-                taken, free, total, share, inverse = self._taken, self._free, self._total, self._share, self._inverse
+                taken, free, total, share, inverse = (
+                    self._taken,
+                    self._free,
+                    self._total,
+                    self._share,
+                    self._inverse,
+                )
             used = int(taken[line, row]) + amount
             taken[line, row] = used
             free[line, row] = int(total[line, row]) - used
@@ -390,10 +406,14 @@ def as_floats(amounts: Integers) -> Floats:
 class Some:
     """Some rows of a table (a row may stand several times), with `more` asks that need so much there besides: what would be, if."""
 
-    def __init__(self, table: Table, rows: Rowids, needs: Iterable[tuple[int, int]] = (), more: Integers | int = 0) -> None:
+    def __init__(
+        self, table: Table, rows: Rowids, needs: Iterable[tuple[int, int]] = (), more: Integers | int = 0
+    ) -> None:
         self.count = len(rows)
         self.rows = rows
-        self.at: Rowids | slice = slice(int(rows[0]), int(rows[0]) + 1) if len(rows) == 1 else rows  # a slice is looked up faster
+        self.at: Rowids | slice = (
+            slice(int(rows[0]), int(rows[0]) + 1) if len(rows) == 1 else rows
+        )  # a slice is looked up faster
         self.table = table
         self.more = more
         self._more: dict[int, Integers | int] = {resource: amount * more for resource, amount in needs}

@@ -11,7 +11,10 @@ Ranks = NDArray[np.uint64]
 
 def tie_rank(seed: int, name: str) -> int:
     """Where a name stands among equals: a fixed order that has nothing to do with how rows came to be where they are."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8, key=seed.to_bytes(8, "little", signed=True)).digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(name.encode(), digest_size=8, key=seed.to_bytes(8, "little", signed=True)).digest(),
+        "little",
+    )
 
 
 class TieOrder:

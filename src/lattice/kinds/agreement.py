@@ -35,12 +35,20 @@ class Endpoint(Part):
 class AgreementStatus(Status):
     """Whether both sides agree, and the addresses if they do."""
 
-    active: Annotated[bool, Meta(description="true when the caller declares outbound and the callee inbound.")] | None = None
-    missing: (
-        Annotated[Literal["caller", "callee", "both"], Meta(description="The side that has not declared it; absent when none is missing.")]
+    active: (
+        Annotated[bool, Meta(description="true when the caller declares outbound and the callee inbound.")]
         | None
     ) = None
-    endpoints: Annotated[tuple[Endpoint, ...], Meta(description="Addresses that the caller's workloads are given.")] = ()
+    missing: (
+        Annotated[
+            Literal["caller", "callee", "both"],
+            Meta(description="The side that has not declared it; absent when none is missing."),
+        ]
+        | None
+    ) = None
+    endpoints: Annotated[
+        tuple[Endpoint, ...], Meta(description="Addresses that the caller's workloads are given.")
+    ] = ()
 
 
 class LatticeAgreement(Kind):
@@ -66,4 +74,7 @@ class LatticeAgreement(Kind):
 
     def problems(self) -> Iterator[Cause]:
         if self.spec.caller == self.spec.callee:
-            yield Cause("spec.callee", f'must be another service than the caller, got "{self.spec.callee.name}" for both')
+            yield Cause(
+                "spec.callee",
+                f'must be another service than the caller, got "{self.spec.callee.name}" for both',
+            )

@@ -9,7 +9,15 @@ from msgspec import Meta
 
 from lattice.errors import Cause
 from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
-from lattice.kinds.meta.quantity import Amount, fraction, micros, number_problems, parse_millis, quantity_problems, threshold_problems
+from lattice.kinds.meta.quantity import (
+    Amount,
+    fraction,
+    micros,
+    number_problems,
+    parse_millis,
+    quantity_problems,
+    threshold_problems,
+)
 from lattice.kinds.meta.selector import LabelSelector
 
 TRIGGERS = ("node_cpu", "workload_failures", "budget", "capacity")
@@ -21,11 +29,15 @@ ACTIONS = ("webhook", "event", "retry_workload", "set_desired_state")
 class NodeCpu(Part):
     """A node whose processors have been busy for some time."""
 
-    above: Annotated[Amount, Meta(description="More than this share of the cores in use, as 0.85 or as 85 percent.")]
-    for_: Annotated[str, Meta(description='How long it must stay above, such as "5m"; absent means at once.')] = msgspec.field(
-        name="for", default="0"
-    )
-    selector: Annotated[LabelSelector, Meta(description="Labels of the nodes to watch; absent means all.")] | None = None
+    above: Annotated[
+        Amount, Meta(description="More than this share of the cores in use, as 0.85 or as 85 percent.")
+    ]
+    for_: Annotated[
+        str, Meta(description='How long it must stay above, such as "5m"; absent means at once.')
+    ] = msgspec.field(name="for", default="0")
+    selector: (
+        Annotated[LabelSelector, Meta(description="Labels of the nodes to watch; absent means all.")] | None
+    ) = None
 
     @property
     def above_millionths(self) -> int:
@@ -46,7 +58,10 @@ class WorkloadFailures(Part):
     """A workload that has failed again and again."""
 
     count: Annotated[int, Meta(ge=1, description="So many failures in a row.")]
-    selector: Annotated[LabelSelector, Meta(description="Labels of the workloads to watch; absent means all.")] | None = None
+    selector: (
+        Annotated[LabelSelector, Meta(description="Labels of the workloads to watch; absent means all.")]
+        | None
+    ) = None
     namespace: Annotated[str, Meta(description="Namespace to watch; absent means all.")] = ""
 
     def problems(self, path: str) -> Iterator[Cause]:
@@ -58,7 +73,9 @@ class BudgetUse(Part):
     """A budget of which much is used up, as projected to the end of the month."""
 
     above: Annotated[Amount, Meta(description="This share of the limit or more, as 0.9 or as 90 percent.")]
-    ledger: Annotated[str, Meta(description="Name of the LatticeLedger to watch, such as pool.us-east; absent means all.")] = ""
+    ledger: Annotated[
+        str, Meta(description="Name of the LatticeLedger to watch, such as pool.us-east; absent means all.")
+    ] = ""
 
     @property
     def above_millionths(self) -> int:
@@ -85,8 +102,12 @@ class CapacityUse(Part):
 class Trigger(Part):
     """What sets the rule off, once per crossing: exactly one of these."""
 
-    node_cpu: Annotated[NodeCpu, Meta(description="A node whose processors have been busy for some time.")] | None = None
-    workload_failures: Annotated[WorkloadFailures, Meta(description="A workload that has failed again and again.")] | None = None
+    node_cpu: (
+        Annotated[NodeCpu, Meta(description="A node whose processors have been busy for some time.")] | None
+    ) = None
+    workload_failures: (
+        Annotated[WorkloadFailures, Meta(description="A workload that has failed again and again.")] | None
+    ) = None
     budget: Annotated[BudgetUse, Meta(description="A budget of which much is used up.")] | None = None
     capacity: Annotated[CapacityUse, Meta(description="A pool of which much is in use.")] | None = None
 
@@ -107,10 +128,15 @@ class Webhook(Part):
 
     url: Annotated[
         str,
-        Meta(description="https address to post to; logins do not belong into it. Addresses inside the installation are refused."),
+        Meta(
+            description="https address to post to; logins do not belong into it. Addresses inside the installation are refused."
+        ),
     ]
     timeout: Annotated[
-        str, Meta(description='No answer after this long is a failure, such as "5s", which is the default; "30s" at most.')
+        str,
+        Meta(
+            description='No answer after this long is a failure, such as "5s", which is the default; "30s" at most.'
+        ),
     ] = "5s"
 
     @property
@@ -129,8 +155,13 @@ class Webhook(Part):
 class EmitEvent(Part):
     """An Event about the object that set the rule off."""
 
-    reason: Annotated[str, Meta(pattern="^[A-Z][A-Za-z0-9]*$", description="One word in CamelCase, such as NodeBusy.")]
-    message: Annotated[str, Meta(max_length=1024, description="Sentence for people; absent means one that says what happened.")] = ""
+    reason: Annotated[
+        str, Meta(pattern="^[A-Z][A-Za-z0-9]*$", description="One word in CamelCase, such as NodeBusy.")
+    ]
+    message: Annotated[
+        str,
+        Meta(max_length=1024, description="Sentence for people; absent means one that says what happened."),
+    ] = ""
     type: Annotated[Literal["Normal", "Warning"], Meta(description="Warning by default.")] = "Warning"
 
 
@@ -150,7 +181,9 @@ class Action(Part):
     webhook: Annotated[Webhook, Meta(description="Post what happened to an address.")] | None = None
     event: Annotated[EmitEvent, Meta(description="Leave an Event.")] | None = None
     retry_workload: Annotated[RetryWorkload, Meta(description="Try the failed workload again.")] | None = None
-    set_desired_state: Annotated[SetDesiredState, Meta(description="Stop or start the workload.")] | None = None
+    set_desired_state: Annotated[SetDesiredState, Meta(description="Stop or start the workload.")] | None = (
+        None
+    )
 
     def problems(self, path: str, *, about_workloads: bool) -> Iterator[Cause]:
         yield from _one_of(self, ACTIONS, path)
@@ -158,16 +191,24 @@ class Action(Part):
             yield from self.webhook.problems(f"{path}.webhook")
         for name in ("retry_workload", "set_desired_state"):
             if getattr(self, name) is not None and not about_workloads:
-                yield Cause(f"{path}.{_outside(name)}", "needs a workload to act on: use it with when.workloadFailures")
+                yield Cause(
+                    f"{path}.{_outside(name)}",
+                    "needs a workload to act on: use it with when.workloadFailures",
+                )
 
 
 class AutomationSpec(Part):
     """When to act, and how."""
 
     when: Annotated[Trigger, Meta(description="What sets the rule off.")]
-    actions: Annotated[tuple[Action, ...], Meta(min_length=1, max_length=MOST_ACTIONS, description="What is done, in this order.")]
+    actions: Annotated[
+        tuple[Action, ...],
+        Meta(min_length=1, max_length=MOST_ACTIONS, description="What is done, in this order."),
+    ]
     suspend: Annotated[bool, Meta(description="true: the rule watches but does nothing.")] = False
-    cooldown: Annotated[str, Meta(description='Quiet time after it acted on an object, such as "10m"; absent means none.')] = "0"
+    cooldown: Annotated[
+        str, Meta(description='Quiet time after it acted on an object, such as "10m"; absent means none.')
+    ] = "0"
 
     @property
     def cooldown_ms(self) -> int:
@@ -182,9 +223,15 @@ class AutomationStatus(Status):
     last_object: Annotated[str, Meta(description="What it acted on last, as kind/name.")] = ""
     last_error: Annotated[str, Meta(description="What went wrong last, if anything did.")] = ""
     crossed: Annotated[
-        dict[str, str], Meta(description="Objects that it has acted on and that are still beyond the mark, with the time when it acted.")
+        dict[str, str],
+        Meta(
+            description="Objects that it has acted on and that are still beyond the mark, with the time when it acted."
+        ),
     ] = {}
-    quiet: Annotated[dict[str, str], Meta(description="Objects whose quiet time is not over yet, with the time when it acted.")] = {}
+    quiet: Annotated[
+        dict[str, str],
+        Meta(description="Objects whose quiet time is not over yet, with the time when it acted."),
+    ] = {}
 
 
 class AutomationRule(Kind):

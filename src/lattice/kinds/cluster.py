@@ -11,7 +11,9 @@ from lattice.kinds.meta.quantity import Amount, number_problems
 from lattice.kinds.meta.selector import label_problems
 from lattice.kinds.service import TotalCost
 
-RESERVE_LABEL = "lattice.dev/reserve-of"  # a data center: cluster and nodes are only for those whom its reserve is for
+RESERVE_LABEL = (
+    "lattice.dev/reserve-of"  # a data center: cluster and nodes are only for those whom its reserve is for
+)
 
 NodeCount = Annotated[int, Meta(ge=0, description="Machines of this class.")]
 
@@ -20,9 +22,15 @@ class ClusterSpec(Part):
     """Where the cluster is and how many machines it has."""
 
     pool: Annotated[
-        str, Meta(min_length=1, description="Offer that it was made from: a pool, {infrastructure}/{region}, or a static place.")
+        str,
+        Meta(
+            min_length=1,
+            description="Offer that it was made from: a pool, {infrastructure}/{region}, or a static place.",
+        ),
     ]
-    infrastructure: Annotated[str, Meta(description="CloudInfrastructure or StaticInfrastructure behind the offer, if it is one.")] = ""
+    infrastructure: Annotated[
+        str, Meta(description="CloudInfrastructure or StaticInfrastructure behind the offer, if it is one.")
+    ] = ""
     provider: Annotated[str, Meta(description="Who supplies the machines.")] = ""
     region: Annotated[str, Meta(description="Region that it is in.")] = ""
     zone: Annotated[str, Meta(description="Zone that it is in, if it is confined to one.")] = ""
@@ -30,7 +38,10 @@ class ClusterSpec(Part):
     min_nodes: Annotated[int, Meta(ge=0, description="It never has fewer machines.")] = 0
     max_nodes: Annotated[int, Meta(ge=1, description="It never has more machines.")] | None = None
     policy_hash: Annotated[
-        str, Meta(description="Hash of the merged cluster policy; only services with an equal one share the cluster.")
+        str,
+        Meta(
+            description="Hash of the merged cluster policy; only services with an equal one share the cluster."
+        ),
     ] = ""
     labels: Annotated[dict[str, str], Meta(description="Labels that its nodes get.")] = {}
 
@@ -61,7 +72,9 @@ class ClusterStatus(Status):
     message: Annotated[str, Meta(description="One sentence about the phase.")] = ""
     nodes: Annotated[int, Meta(description="Machines that exist.")] | None = None
     ready_nodes: Annotated[int, Meta(description="Machines that are ready.")] | None = None
-    ready_workers: Annotated[int, Meta(description="Machines that are ready, of all worker pools.")] | None = None
+    ready_workers: (
+        Annotated[int, Meta(description="Machines that are ready, of all worker pools.")] | None
+    ) = None
     worker_pools: Annotated[dict[str, WorkerPool], Meta(description="Machines by LatticeNodeClass.")] = {}
     endpoint: Annotated[str, Meta(description="Where its machines reach the control plane.")] = ""
     services: Annotated[int, Meta(description="Services that run in it.")] | None = None
@@ -105,4 +118,6 @@ class LatticeCluster(Kind):
         if spec.min_nodes > spec.max_nodes:
             yield Cause("spec.minNodes", f"must be at most maxNodes ({spec.max_nodes}), got {spec.min_nodes}")
         if spec.wanted_nodes > spec.max_nodes:
-            yield Cause("spec.nodes", f"must add up to at most maxNodes ({spec.max_nodes}), got {spec.wanted_nodes}")
+            yield Cause(
+                "spec.nodes", f"must add up to at most maxNodes ({spec.max_nodes}), got {spec.wanted_nodes}"
+            )

@@ -10,7 +10,9 @@ from lattice.kinds.meta.base import LIST_MAP_BY_NAME, LIST_SET, Part
 from lattice.kinds.meta.selector import LabelSelector, Requirement, key_problem, label_problems, value_problem
 
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
-Weight = Annotated[int, Meta(ge=1, le=100, description="How much it counts against other preferences, 1 to 100.")]
+Weight = Annotated[
+    int, Meta(ge=1, le=100, description="How much it counts against other preferences, 1 to 100.")
+]
 
 
 class Taint(Part):
@@ -19,7 +21,9 @@ class Taint(Part):
     key: Annotated[str, Meta(description="Name of the mark, in the form of a label key.")]
     effect: Annotated[
         Effect,
-        Meta(description="NoSchedule keeps new replicas away, PreferNoSchedule lowers the score of the node, NoExecute also evicts."),
+        Meta(
+            description="NoSchedule keeps new replicas away, PreferNoSchedule lowers the score of the node, NoExecute also evicts."
+        ),
     ]
     value: Annotated[str, Meta(description="Value of the mark.")] = ""
 
@@ -33,15 +37,22 @@ class Taint(Part):
 class Toleration(Part):
     """A taint that a replica puts up with."""
 
-    key: Annotated[str, Meta(description="Key of the taint; empty together with Exists tolerates every taint.")] = ""
+    key: Annotated[
+        str, Meta(description="Key of the taint; empty together with Exists tolerates every taint.")
+    ] = ""
     operator: Annotated[
         Literal["Equal", "Exists"],
         Meta(description="Equal (the default) compares the value as well, Exists only the key."),
     ] = "Equal"
     value: Annotated[str, Meta(description="Value of the taint, for Equal.")] = ""
-    effect: Annotated[Effect, Meta(description="Effect that is tolerated; absent means all of them.")] | None = None
+    effect: (
+        Annotated[Effect, Meta(description="Effect that is tolerated; absent means all of them.")] | None
+    ) = None
     toleration_seconds: (
-        Annotated[int, Meta(ge=0, description="How long a NoExecute taint is put up with; absent means for ever.")] | None
+        Annotated[
+            int, Meta(ge=0, description="How long a NoExecute taint is put up with; absent means for ever.")
+        ]
+        | None
     ) = None
 
     def tolerates(self, taint: Taint) -> bool:
@@ -55,7 +66,11 @@ class Toleration(Part):
         if self.key and (wrong := key_problem(self.key)):
             yield Cause(f"{path}.key", wrong)
         if not self.key and self.operator == "Equal":
-            yield Cause(f"{path}.key", "must be given for operator Equal; only Exists may leave it out", "FieldValueRequired")
+            yield Cause(
+                f"{path}.key",
+                "must be given for operator Equal; only Exists may leave it out",
+                "FieldValueRequired",
+            )
         if self.value and self.operator == "Exists":
             yield Cause(f"{path}.value", f'must be empty for operator Exists, got "{self.value}"')
         if self.toleration_seconds is not None and self.effect not in (None, "NoExecute"):
@@ -66,16 +81,28 @@ class Spread(Part):
     """How evenly the replicas of one service are laid out."""
 
     topology_key: Annotated[
-        str, Meta(description="What to spread over: region, zone, provider, pool, cluster, node, or the key of a node label.")
+        str,
+        Meta(
+            description="What to spread over: region, zone, provider, pool, cluster, node, or the key of a node label."
+        ),
     ]
-    max_skew: Annotated[int, Meta(ge=1, description="Largest allowed difference between the fullest and the emptiest; 1 by default.")] = 1
+    max_skew: Annotated[
+        int,
+        Meta(
+            ge=1, description="Largest allowed difference between the fullest and the emptiest; 1 by default."
+        ),
+    ] = 1
     when_unsatisfiable: Annotated[
         Literal["DoNotSchedule", "ScheduleAnyway"],
         Meta(description="DoNotSchedule (the default) makes it a demand, ScheduleAnyway a preference."),
     ] = "DoNotSchedule"
-    selector: Annotated[LabelSelector, Meta(description="Which workloads are counted; absent means those of the same service.")] | None = (
-        None
-    )
+    selector: (
+        Annotated[
+            LabelSelector,
+            Meta(description="Which workloads are counted; absent means those of the same service."),
+        ]
+        | None
+    ) = None
 
     def problems(self, path: str) -> Iterator[Cause]:
         if wrong := key_problem(self.topology_key):
@@ -87,7 +114,9 @@ class Spread(Part):
 class NodeTerm(Part):
     """Demands on the labels of a node that must all hold."""
 
-    match_expressions: Annotated[tuple[Requirement, ...], Meta(description="Demands on node labels, Gt and Lt included.")]
+    match_expressions: Annotated[
+        tuple[Requirement, ...], Meta(description="Demands on node labels, Gt and Lt included.")
+    ]
 
     def matches(self, labels: dict[str, str]) -> bool:
         return all(requirement.matches(labels) for requirement in self.match_expressions)
@@ -107,7 +136,9 @@ class PreferredNodes(Part):
 class NodeAffinity(Part):
     """Which nodes a replica needs or likes, by label."""
 
-    required: Annotated[tuple[NodeTerm, ...], Meta(description="The node must match at least one of these.")] = ()
+    required: Annotated[
+        tuple[NodeTerm, ...], Meta(description="The node must match at least one of these.")
+    ] = ()
     preferred: Annotated[tuple[PreferredNodes, ...], Meta(description="Matching nodes score higher.")] = ()
 
     def problems(self, path: str) -> Iterator[Cause]:
@@ -120,8 +151,12 @@ class NodeAffinity(Part):
 class WorkloadTerm(Part):
     """Other workloads, and how near counts as near."""
 
-    selector: Annotated[LabelSelector, Meta(description="Labels of the other workloads, in the same namespace.")]
-    topology_key: Annotated[str, Meta(description="Near means: the same value of this, such as node, zone or a node label key.")]
+    selector: Annotated[
+        LabelSelector, Meta(description="Labels of the other workloads, in the same namespace.")
+    ]
+    topology_key: Annotated[
+        str, Meta(description="Near means: the same value of this, such as node, zone or a node label key.")
+    ]
 
     def problems(self, path: str) -> Iterator[Cause]:
         yield from self.selector.problems(f"{path}.selector")
@@ -154,7 +189,9 @@ class Affinity(Part):
 
     node: Annotated[NodeAffinity, Meta(description="By labels of the node.")] | None = None
     workload: Annotated[WorkloadAffinity, Meta(description="By workloads that should be near.")] | None = None
-    anti_workload: Annotated[WorkloadAffinity, Meta(description="By workloads that should be far.")] | None = None
+    anti_workload: (
+        Annotated[WorkloadAffinity, Meta(description="By workloads that should be far.")] | None
+    ) = None
 
     def problems(self, path: str) -> Iterator[Cause]:
         if self.node:
@@ -169,15 +206,24 @@ class Volume(Part):
     """Storage that a replica is tied to."""
 
     name: Annotated[str, Meta(description="Name of the volume.")]
-    zone: Annotated[str, Meta(description="Zone that the volume lives in; the node must be in the same one.")] = ""
+    zone: Annotated[
+        str, Meta(description="Zone that the volume lives in; the node must be in the same one.")
+    ] = ""
     region: Annotated[str, Meta(description="Region that the volume lives in, if no zone is known.")] = ""
 
 
 class MachineImage(Part):
     """Which images of the machine will do."""
 
-    pattern: Annotated[str, Meta(description="What its name must look like; * stands for anything, as in CML-2.9.*.")] = ""
-    min_version: Annotated[str, Meta(pattern=r"^([0-9]+(\.[0-9]+)*)?$", description="Lowest version, the number in the image's name.")] = ""
+    pattern: Annotated[
+        str, Meta(description="What its name must look like; * stands for anything, as in CML-2.9.*.")
+    ] = ""
+    min_version: Annotated[
+        str,
+        Meta(
+            pattern=r"^([0-9]+(\.[0-9]+)*)?$", description="Lowest version, the number in the image's name."
+        ),
+    ] = ""
 
 
 class Constraints(Part):
@@ -190,13 +236,23 @@ class Constraints(Part):
             "are taken from the node's name and spec, and win over labels of the same key."
         ),
     ] = {}
-    affinity: Annotated[Affinity, Meta(description="Nodes and neighbours to be near to or far from.")] | None = None
+    affinity: (
+        Annotated[Affinity, Meta(description="Nodes and neighbours to be near to or far from.")] | None
+    ) = None
     tolerations: Annotated[tuple[Toleration, ...], Meta(description="Taints that it puts up with.")] = ()
-    spread: Annotated[tuple[Spread, ...], Meta(description="How evenly replicas of the same service are laid out.")] = ()
-    volumes: Annotated[tuple[Volume, ...], LIST_MAP_BY_NAME, Meta(description="Volumes that tie it to a zone.")] = ()
-    gpu_models: Annotated[tuple[str, ...], LIST_SET, Meta(description="GPU models that will do; none named means any.")] = ()
+    spread: Annotated[
+        tuple[Spread, ...], Meta(description="How evenly replicas of the same service are laid out.")
+    ] = ()
+    volumes: Annotated[
+        tuple[Volume, ...], LIST_MAP_BY_NAME, Meta(description="Volumes that tie it to a zone.")
+    ] = ()
+    gpu_models: Annotated[
+        tuple[str, ...], LIST_SET, Meta(description="GPU models that will do; none named means any.")
+    ] = ()
     licences: Annotated[
-        tuple[str, ...], LIST_SET, Meta(description="Licences of which the node must hold one; none named means none needed.")
+        tuple[str, ...],
+        LIST_SET,
+        Meta(description="Licences of which the node must hold one; none named means none needed."),
     ] = ()
     machine_image: Annotated[MachineImage, Meta(description="Which machine images will do.")] | None = None
 

@@ -9,13 +9,26 @@ from msgspec import Meta
 from lattice.errors import Cause
 from lattice.kinds.meta.base import LIST_MAP_BY_NAME, Part
 from lattice.kinds.image import image_problem
-from lattice.kinds.meta.quantity import MILLI, Quantity, approximate_bytes, format_bytes, format_cores, parse_bytes, parse_cores, parse_count, parse_millis, quantity_problems
+from lattice.kinds.meta.quantity import (
+    MILLI,
+    Quantity,
+    approximate_bytes,
+    format_bytes,
+    format_cores,
+    parse_bytes,
+    parse_cores,
+    parse_count,
+    parse_millis,
+    quantity_problems,
+)
 from lattice.kinds.meta.selector import dns_label_problem, key_problem
 from lattice.kinds.meta.validator import join
 
 Quantities = dict[str, Quantity]
 BYTES = frozenset({"memory", "storage", "disk", "ephemeral-storage"})  # and hugepages of any size
-ABANDONED_AFTER_MS = 120_000  # a silent node's replicas are replaced after this; a strict single copy must be dead before
+ABANDONED_AFTER_MS = (
+    120_000  # a silent node's replicas are replaced after this; a strict single copy must be dead before
+)
 
 
 def parse_resource(name: str) -> Callable[[Quantity], int]:
@@ -47,7 +60,9 @@ def amount_problems(quantities: Mapping[str, Quantity], path: str) -> Iterator[C
         wrong_amount = list(quantity_problems(join(path, name), value, parse_resource(name)))
         yield from wrong_amount
         if name == "gpu" and not wrong_amount and _is_mixed(parse_cores(value)):
-            yield Cause(join(path, name), f"must be a whole number of GPUs, or a part of one below 1, got {value}")
+            yield Cause(
+                join(path, name), f"must be a whole number of GPUs, or a part of one below 1, got {value}"
+            )
 
 
 def _is_mixed(milli_gpus: int) -> bool:
@@ -60,9 +75,13 @@ class ContainerResources(Part):
 
     requests: Annotated[
         Quantities,
-        Meta(description='Kept free for it, by resource name: cpu "500m", memory "1Gi", storage, gpu, or any extended resource.'),
+        Meta(
+            description='Kept free for it, by resource name: cpu "500m", memory "1Gi", storage, gpu, or any extended resource.'
+        ),
     ] = {}
-    limits: Annotated[Quantities, Meta(description="More than this it never gets; at least the request.")] = {}
+    limits: Annotated[
+        Quantities, Meta(description="More than this it never gets; at least the request.")
+    ] = {}
 
     def problems(self, path: str) -> Iterator[Cause]:
         yield from limit_problems(self.requests, self.limits, path)
@@ -74,7 +93,10 @@ def limit_problems(requests: Quantities, limits: Quantities, path: str) -> Itera
     yield from wrong
     for name in () if wrong else requests.keys() & limits.keys():
         if parse_resource(name)(requests[name]) > parse_resource(name)(limits[name]):
-            yield Cause(join(f"{path}.requests", name), f"must be at most the limit ({limits[name]}), got {requests[name]}")
+            yield Cause(
+                join(f"{path}.requests", name),
+                f"must be at most the limit ({limits[name]}), got {requests[name]}",
+            )
 
 
 def excess_problems(requests: Mapping[str, int], limits: Mapping[str, int], path: str) -> Iterator[Cause]:
@@ -88,17 +110,32 @@ def excess_problems(requests: Mapping[str, int], limits: Mapping[str, int], path
 class Port(Part):
     """A port that a container listens on."""
 
-    name: Annotated[str, Meta(description="Name of the port; the number reaches the container as PORT_<NAME>, the first one also as PORT.")]
-    port: Annotated[int, Meta(ge=1, le=65535, description="Fixed number; absent means that a free one is chosen on the node.")] | None = (
-        None
-    )
+    name: Annotated[
+        str,
+        Meta(
+            description="Name of the port; the number reaches the container as PORT_<NAME>, the first one also as PORT."
+        ),
+    ]
+    port: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                le=65535,
+                description="Fixed number; absent means that a free one is chosen on the node.",
+            ),
+        ]
+        | None
+    ) = None
     protocol: Annotated[Literal["TCP", "UDP"], Meta(description="TCP unless it says UDP.")] = "TCP"
 
 
 class ExecProbe(Part):
     """A command that succeeds when all is well."""
 
-    command: Annotated[tuple[str, ...], Meta(min_length=1, description="Program and arguments; exit code 0 is well.")]
+    command: Annotated[
+        tuple[str, ...], Meta(min_length=1, description="Program and arguments; exit code 0 is well.")
+    ]
 
 
 class TcpProbe(Part):
@@ -122,14 +159,22 @@ class Probe(Part):
     http: Annotated[HttpProbe, Meta(description="Ask for a page.")] | None = None
     initial_delay_seconds: Annotated[int, Meta(ge=0, description="Wait this long after the start.")] = 0
     period_seconds: Annotated[int, Meta(ge=1, description="Ask this often; 10 by default.")] = 10
-    timeout_seconds: Annotated[int, Meta(ge=1, description="No answer after this long is a failure; 1 by default.")] = 1
-    failure_threshold: Annotated[int, Meta(ge=1, description="So many failures in a row make it unwell; 3 by default.")] = 3
-    success_threshold: Annotated[int, Meta(ge=1, description="So many successes in a row make it well again; 1 by default.")] = 1
+    timeout_seconds: Annotated[
+        int, Meta(ge=1, description="No answer after this long is a failure; 1 by default.")
+    ] = 1
+    failure_threshold: Annotated[
+        int, Meta(ge=1, description="So many failures in a row make it unwell; 3 by default.")
+    ] = 3
+    success_threshold: Annotated[
+        int, Meta(ge=1, description="So many successes in a row make it well again; 1 by default.")
+    ] = 1
 
     def problems(self, path: str, port_names: frozenset[str]) -> Iterator[Cause]:
         given = [name for name in ("exec", "tcp", "http") if getattr(self, name) is not None]
         if len(given) != 1:
-            yield Cause(path, f"must have exactly one of exec, tcp and http, got {' and '.join(given) or 'none'}")
+            yield Cause(
+                path, f"must have exactly one of exec, tcp and http, got {' and '.join(given) or 'none'}"
+            )
         for way, probe in (("tcp", self.tcp), ("http", self.http)):
             if probe and (wrong := _port_problem(probe.port, port_names)):
                 yield Cause(f"{path}.{way}.port", wrong)
@@ -139,16 +184,26 @@ class Probes(Part):
     """How one sees that a container has started, is alive and is ready."""
 
     startup: Annotated[Probe, Meta(description="Until this succeeds the other two wait.")] | None = None
-    liveness: Annotated[Probe, Meta(description="When this fails the container is started anew.")] | None = None
-    readiness: Annotated[Probe, Meta(description="While this fails the replica does not count as ready.")] | None = None
+    liveness: Annotated[Probe, Meta(description="When this fails the container is started anew.")] | None = (
+        None
+    )
+    readiness: (
+        Annotated[Probe, Meta(description="While this fails the replica does not count as ready.")] | None
+    ) = None
 
 
 class Container(Part):
     """One program of a service: an image, a command, or a command inside an image."""
 
-    image: Annotated[str, Meta(description="Container image; without a command it needs a node with a container runtime.")] = ""
-    command: Annotated[tuple[str, ...], Meta(description="Program to run; without an image it runs as a plain process.")] = ()
-    args: Annotated[tuple[str, ...], Meta(description="Arguments after the command, or for the program of the image.")] = ()
+    image: Annotated[
+        str, Meta(description="Container image; without a command it needs a node with a container runtime.")
+    ] = ""
+    command: Annotated[
+        tuple[str, ...], Meta(description="Program to run; without an image it runs as a plain process.")
+    ] = ()
+    args: Annotated[
+        tuple[str, ...], Meta(description="Arguments after the command, or for the program of the image.")
+    ] = ()
     env: Annotated[dict[str, str], Meta(description="Environment variables by name.")] = {}
     ports: Annotated[tuple[Port, ...], LIST_MAP_BY_NAME, Meta(description="Ports that it listens on.")] = ()
     probes: Annotated[Probes, Meta(description="How one sees that it is well.")] | None = None
@@ -167,12 +222,19 @@ class Container(Part):
 
     def _word_problems(self, path: str) -> Iterator[Cause]:
         """No program can be given a word with a NUL in it."""
-        words = [(f"{path}.{part}[{index}]", word) for part in ("command", "args") for index, word in enumerate(getattr(self, part))]
+        words = [
+            (f"{path}.{part}[{index}]", word)
+            for part in ("command", "args")
+            for index, word in enumerate(getattr(self, part))
+        ]
         words += [(join(f"{path}.env", name), value) for name, value in self.env.items()]
         yield from (Cause(where, "must not hold a NUL character") for where, word in words if "\0" in word)
         for name in self.env:
             if not name or "=" in name or "\0" in name:
-                yield Cause(join(f"{path}.env", name), f'name of a variable must not be empty or hold "=", got "{name}"')
+                yield Cause(
+                    join(f"{path}.env", name),
+                    f'name of a variable must not be empty or hold "=", got "{name}"',
+                )
 
     def _port_problems(self, path: str) -> Iterator[Cause]:
         names = Counter(port.name for port in self.ports)
@@ -180,7 +242,9 @@ class Container(Part):
             if wrong := dns_label_problem(port.name):
                 yield Cause(f"{path}.ports[{index}].name", wrong)
             if names[port.name] > 1 and port.name in (earlier.name for earlier in self.ports[:index]):
-                yield Cause(f"{path}.ports[{index}].name", f'is used twice: "{port.name}"', "FieldValueDuplicate")
+                yield Cause(
+                    f"{path}.ports[{index}].name", f'is used twice: "{port.name}"', "FieldValueDuplicate"
+                )
 
     def _probe_problems(self, path: str) -> Iterator[Cause]:
         names = frozenset(port.name for port in self.ports)
@@ -199,7 +263,9 @@ class Disconnect(Part):
             description="keep (the default): it runs on and a replacement starts after 2 minutes; stop: never two copies, the node ends it."
         ),
     ] = "keep"
-    stop_after: Annotated[str, Meta(description="With stop: silence after which the node ends it, below 120s; 90s by default.")] = "90s"
+    stop_after: Annotated[
+        str, Meta(description="With stop: silence after which the node ends it, below 120s; 90s by default.")
+    ] = "90s"
 
     @property
     def stop_after_ms(self) -> int:
@@ -209,17 +275,25 @@ class Disconnect(Part):
         wrong = list(quantity_problems(f"{path}.stopAfter", self.stop_after, parse_millis))
         yield from wrong
         if not wrong and not 0 < self.stop_after_ms < ABANDONED_AFTER_MS:
-            yield Cause(f"{path}.stopAfter", f"must be above 0s and below 120s, when replacements start, got {self.stop_after}")
+            yield Cause(
+                f"{path}.stopAfter",
+                f"must be above 0s and below 120s, when replacements start, got {self.stop_after}",
+            )
 
 
 def container_problems(containers: Mapping[str, Container], path: str) -> Iterator[Cause]:
     """Each container by itself, GPUs that they ask for together, and fixed ports that two of them fight over."""
     if not containers:
         yield Cause(path, "must have at least one container", "FieldValueRequired")
-    wrong_alone = [cause for name, container in containers.items() for cause in container.problems(join(path, name))]
+    wrong_alone = [
+        cause for name, container in containers.items() for cause in container.problems(join(path, name))
+    ]
     yield from wrong_alone
     if not wrong_alone and _is_mixed(milli := total_amounts(containers, "requests").get("gpu", 0)):
-        yield Cause(path, f"must ask for a whole number of GPUs all together, or a part of one below 1, got {format_cores(milli)}")
+        yield Cause(
+            path,
+            f"must ask for a whole number of GPUs all together, or a part of one below 1, got {format_cores(milli)}",
+        )
     taken: dict[tuple[int, str], str] = {}
     for name, container in containers.items():
         if wrong := dns_label_problem(name):
@@ -230,14 +304,22 @@ def container_problems(containers: Mapping[str, Container], path: str) -> Iterat
             holder = taken.setdefault((port.port, port.protocol), f"{name}/{port.name}")
             if holder != f"{name}/{port.name}":
                 where = f"{join(path, name)}.ports[{index}].port"
-                yield Cause(where, f"must be free, but {port.port}/{port.protocol} belongs to {holder} already", "FieldValueDuplicate")
+                yield Cause(
+                    where,
+                    f"must be free, but {port.port}/{port.protocol} belongs to {holder} already",
+                    "FieldValueDuplicate",
+                )
 
 
 def total_amounts(containers: Mapping[str, Container], part: Literal["requests", "limits"]) -> dict[str, int]:
     """Sum over containers; a limit that one of them lacks is no limit for the whole."""
     each = [amounts(getattr(container.resources, part, {})) for container in containers.values()]
     names = {name for found in each for name in found}
-    return {name: sum(found.get(name, 0) for found in each) for name in sorted(names) if part == "requests" or all(name in f for f in each)}
+    return {
+        name: sum(found.get(name, 0) for found in each)
+        for name in sorted(names)
+        if part == "requests" or all(name in f for f in each)
+    }
 
 
 def _port_problem(port: int | str, names: frozenset[str]) -> str:

@@ -25,7 +25,9 @@ class NamespaceStatus(Part):
     """Whether the namespace can be used."""
 
     phase: Annotated[str, Meta(description="Active, or Terminating while it is being emptied.")] = ""
-    conditions: Annotated[tuple[Condition, ...], LIST_MAP_BY_TYPE, Meta(description="What holds up its deletion.")] = ()
+    conditions: Annotated[
+        tuple[Condition, ...], LIST_MAP_BY_TYPE, Meta(description="What holds up its deletion.")
+    ] = ()
 
 
 class Namespace(Kind):
@@ -60,7 +62,9 @@ class Secret(Kind):
     )
 
     data: Annotated[dict[str, str], Meta(description="Values by key, in base64.")] = {}
-    string_data: Annotated[dict[str, str], Meta(description="Values by key, in plain text; written into data and never shown.")] = {}
+    string_data: Annotated[
+        dict[str, str], Meta(description="Values by key, in plain text; written into data and never shown.")
+    ] = {}
     type: Annotated[str, Meta(description="What the secret is for; Opaque if nothing is said.")] = ""
     immutable: Annotated[bool, Meta(description="true: the values can no longer be changed.")] | None = None
 
@@ -155,7 +159,9 @@ class Event(Kind):
     count: Annotated[int, Meta(description="How often it happened.")] | None = None
     type: Annotated[str, Meta(description="Normal or Warning.")] = ""
     event_time: Annotated[str, Meta(description="When it happened, to the microsecond.")] | None = None
-    series: Annotated[EventSeries, Meta(description="How it went on, if it happens again and again.")] | None = None
+    series: (
+        Annotated[EventSeries, Meta(description="How it went on, if it happens again and again.")] | None
+    ) = None
     action: Annotated[str, Meta(description="What was done about it.")] = ""
     related: Annotated[ObjectReference, Meta(description="A second object that it is about.")] | None = None
     reporting_component: Annotated[str, Meta(description="Who reports.")] = ""
@@ -164,14 +170,22 @@ class Event(Kind):
     @property
     def last_seen(self) -> str | None:
         repeated = self.series.last_observed_time if self.series else None
-        return repeated or self.last_timestamp or self.event_time or self.first_timestamp or self.metadata.creation_timestamp
+        return (
+            repeated
+            or self.last_timestamp
+            or self.event_time
+            or self.first_timestamp
+            or self.metadata.creation_timestamp
+        )
 
 
 class LeaseSpec(Part):
     """Who holds the lease, and until when."""
 
     holder_identity: Annotated[str, Meta(description="Who holds it.")] | None = None
-    lease_duration_seconds: Annotated[int, Meta(ge=1, description="Others wait this long after the last renewal.")] | None = None
+    lease_duration_seconds: (
+        Annotated[int, Meta(ge=1, description="Others wait this long after the last renewal.")] | None
+    ) = None
     acquire_time: Annotated[str, Meta(description="When the holder got it.")] | None = None
     renew_time: Annotated[str, Meta(description="When the holder last renewed it.")] | None = None
     lease_transitions: Annotated[int, Meta(ge=0, description="How often it changed hands.")] | None = None
@@ -207,7 +221,11 @@ class Service(Kind):
         short=("svc",),
         categories=("all",),
         namespaced=True,
-        columns=(Column("Type", ".spec.type"), Column("Cluster-IP", ".spec.clusterIP"), Column("Port(s)", ".spec.ports[*].port")),
+        columns=(
+            Column("Type", ".spec.type"),
+            Column("Cluster-IP", ".spec.clusterIP"),
+            Column("Port(s)", ".spec.ports[*].port"),
+        ),
         verbs=("get", "list", "watch"),
     )
 
@@ -218,7 +236,9 @@ class Service(Kind):
 def _key_problems(path: str, keys: Iterable[str]) -> Iterator[Cause]:
     for key in keys:
         if not _DATA_KEY.fullmatch(key) or key in (".", ".."):
-            yield Cause(join(path, key), f'key must be 1 to 253 letters, digits, "-", "_" or ".", got "{key[:70]}"')
+            yield Cause(
+                join(path, key), f'key must be 1 to 253 letters, digits, "-", "_" or ".", got "{key[:70]}"'
+            )
 
 
 def _base64_problems(path: str, values: dict[str, str]) -> Iterator[Cause]:
@@ -226,7 +246,10 @@ def _base64_problems(path: str, values: dict[str, str]) -> Iterator[Cause]:
         try:
             base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError):
-            yield Cause(join(path, key), "must be base64; put plain text into stringData" if path == "data" else "must be base64")
+            yield Cause(
+                join(path, key),
+                "must be base64; put plain text into stringData" if path == "data" else "must be base64",
+            )
 
 
 class CustomResourceDefinition(Kind):

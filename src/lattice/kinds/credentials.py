@@ -17,13 +17,18 @@ class CredentialsRef(Part):
 
     name: Annotated[str, Meta(min_length=1, description="Name of the Secret.")]
     namespace: Annotated[
-        str, Meta(description="Namespace of the Secret: lattice-system, where logins are kept, and no other; the same if absent.")
+        str,
+        Meta(
+            description="Namespace of the Secret: lattice-system, where logins are kept, and no other; the same if absent."
+        ),
     ] = LOGINS
 
     def problems(self, path: str) -> Iterator[Cause]:
         yield from secret_problems(f"{path}.name", self.name)
         if self.namespace != LOGINS:
-            yield Cause(f"{path}.namespace", f'must be {LOGINS}, where logins are kept, got "{self.namespace[:80]}"')
+            yield Cause(
+                f"{path}.namespace", f'must be {LOGINS}, where logins are kept, got "{self.namespace[:80]}"'
+            )
 
 
 def secret_problems(path: str, name: str) -> Iterator[Cause]:

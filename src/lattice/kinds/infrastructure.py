@@ -9,7 +9,19 @@ from msgspec import Meta
 from lattice.errors import Cause
 from lattice.kinds.meta.base import LIST_SET, Column, Extra, Kind, Part, Resource, Status
 from lattice.kinds.credentials import CredentialsRef
-from lattice.kinds.meta.quantity import Amount, Quantity, fraction, micros, number_problems, parse_bits, parse_bytes, parse_cores, parse_millis, quantity_problems, threshold_problems
+from lattice.kinds.meta.quantity import (
+    Amount,
+    Quantity,
+    fraction,
+    micros,
+    number_problems,
+    parse_bits,
+    parse_bytes,
+    parse_cores,
+    parse_millis,
+    quantity_problems,
+    threshold_problems,
+)
 from lattice.kinds.meta.selector import label_problems, value_problem
 from lattice.kinds.meta.validator import join
 
@@ -22,12 +34,20 @@ class CloudBudget(Part):
 
     monthly: Annotated[Amount, Meta(description="Most that should be spent in a month.")] | None = None
     alert_threshold: (
-        Annotated[Amount, Meta(description="Share of the budget that raises an alert, as 80 percent or as 0.8; 80 by default.")] | None
+        Annotated[
+            Amount,
+            Meta(
+                description="Share of the budget that raises an alert, as 80 percent or as 0.8; 80 by default."
+            ),
+        ]
+        | None
     ) = None
     hard_limit: (
         Annotated[
             bool,
-            Meta(description="true: nothing is provisioned beyond it; false: it only warns. Absent: false; in a region, as for the whole."),
+            Meta(
+                description="true: nothing is provisioned beyond it; false: it only warns. Absent: false; in a region, as for the whole."
+            ),
         ]
         | None
     ) = None
@@ -46,39 +66,68 @@ class CloudDefaults(Part):
 
     compliance: Annotated[tuple[str, ...], LIST_SET, Meta(description="Certificates of every region.")] = ()
     capabilities: Annotated[tuple[str, ...], LIST_SET, Meta(description="Capabilities of every region.")] = ()
-    max_clusters_per_region: Annotated[int, Meta(ge=0, description="Most clusters in one region.")] | None = None
-    max_nodes_per_cluster: Annotated[int, Meta(ge=1, description="Most machines in one cluster.")] | None = None
+    max_clusters_per_region: Annotated[int, Meta(ge=0, description="Most clusters in one region.")] | None = (
+        None
+    )
+    max_nodes_per_cluster: Annotated[int, Meta(ge=1, description="Most machines in one cluster.")] | None = (
+        None
+    )
 
 
 class RegionQuotas(Part):
     """Ceilings of one region; the smaller of these and the defaults holds."""
 
     max_clusters: Annotated[int, Meta(ge=0, description="Most clusters in this region.")] | None = None
-    max_nodes_per_cluster: Annotated[int, Meta(ge=1, description="Most machines in one cluster of this region.")] | None = None
+    max_nodes_per_cluster: (
+        Annotated[int, Meta(ge=1, description="Most machines in one cluster of this region.")] | None
+    ) = None
 
 
 class CloudRegion(Part):
     """One region that may be used."""
 
-    budget: Annotated[CloudBudget, Meta(description="Budget of this region, inside the whole one: both hold.")] | None = None
+    budget: (
+        Annotated[CloudBudget, Meta(description="Budget of this region, inside the whole one: both hold.")]
+        | None
+    ) = None
     compliance: (
-        Annotated[tuple[str, ...], LIST_SET, Meta(description="Certificates of this region, in place of the default ones.")] | None
+        Annotated[
+            tuple[str, ...],
+            LIST_SET,
+            Meta(description="Certificates of this region, in place of the default ones."),
+        ]
+        | None
     ) = None
     capabilities: (
-        Annotated[tuple[str, ...], LIST_SET, Meta(description="Capabilities of this region, in place of the default ones.")] | None
+        Annotated[
+            tuple[str, ...],
+            LIST_SET,
+            Meta(description="Capabilities of this region, in place of the default ones."),
+        ]
+        | None
     ) = None
     quotas: Annotated[RegionQuotas, Meta(description="Ceilings of this region.")] = RegionQuotas()
-    data_residency: Annotated[str, Meta(description="Jurisdiction that data kept here stays in, such as eu.")] = ""
+    data_residency: Annotated[
+        str, Meta(description="Jurisdiction that data kept here stays in, such as eu.")
+    ] = ""
 
 
 class CloudSpec(Part):
     """A cloud account, its money and its regions."""
 
-    provider: Annotated[str, Meta(min_length=1, description="Cloud provider: aws, gcp, azure or another that is paid by use.")]
+    provider: Annotated[
+        str, Meta(min_length=1, description="Cloud provider: aws, gcp, azure or another that is paid by use.")
+    ]
     credentials_ref: Annotated[CredentialsRef, Meta(description="Login for provisioning.")] | None = None
-    budget: Annotated[CloudBudget, Meta(description="Budget over all regions; absent means no limit.")] | None = None
-    defaults: Annotated[CloudDefaults, Meta(description="What holds for every region that says nothing else.")] = CloudDefaults()
-    regions: Annotated[dict[str, CloudRegion], Meta(description="Regions that may be used, by the provider's name.")] = {}
+    budget: (
+        Annotated[CloudBudget, Meta(description="Budget over all regions; absent means no limit.")] | None
+    ) = None
+    defaults: Annotated[
+        CloudDefaults, Meta(description="What holds for every region that says nothing else.")
+    ] = CloudDefaults()
+    regions: Annotated[
+        dict[str, CloudRegion], Meta(description="Regions that may be used, by the provider's name.")
+    ] = {}
 
     def compliance_of(self, region: str) -> tuple[str, ...]:
         own = self.regions[region].compliance
@@ -92,7 +141,9 @@ class CloudSpec(Part):
         return _smaller(self.defaults.max_clusters_per_region, self.regions[region].quotas.max_clusters)
 
     def max_nodes_of(self, region: str) -> int | None:
-        return _smaller(self.defaults.max_nodes_per_cluster, self.regions[region].quotas.max_nodes_per_cluster)
+        return _smaller(
+            self.defaults.max_nodes_per_cluster, self.regions[region].quotas.max_nodes_per_cluster
+        )
 
 
 class CloudSpend(Part):
@@ -100,7 +151,9 @@ class CloudSpend(Part):
 
     monthly: Annotated[Amount, Meta(description="Over all regions.")] | None = None
     by_region: Annotated[dict[str, Amount], Meta(description="By region; the parts sum to the whole.")] = {}
-    projected: Annotated[Amount, Meta(description="Spent plus the present rate until the month ends.")] | None = None
+    projected: (
+        Annotated[Amount, Meta(description="Spent plus the present rate until the month ends.")] | None
+    ) = None
 
 
 class CloudClusters(Part):
@@ -113,9 +166,13 @@ class CloudClusters(Part):
 class CloudStatus(Status):
     """What is spent and what runs."""
 
-    current_spend: Annotated[CloudSpend, Meta(description="Money spent in this calendar month.")] | None = None
+    current_spend: Annotated[CloudSpend, Meta(description="Money spent in this calendar month.")] | None = (
+        None
+    )
     clusters: Annotated[CloudClusters, Meta(description="How many clusters there are.")] | None = None
-    next_cluster_sequence: Annotated[dict[str, int], Meta(description="By region, the number of the next cluster; never given twice.")] = {}
+    next_cluster_sequence: Annotated[
+        dict[str, int], Meta(description="By region, the number of the next cluster; never given twice.")
+    ] = {}
 
 
 class CloudInfrastructure(Kind):
@@ -128,7 +185,12 @@ class CloudInfrastructure(Kind):
         columns=(
             Column("Provider", ".spec.provider"),
             Column("Budget", ".spec.budget.monthly", "number", description="Dollars per month."),
-            Column("Spent", ".status.currentSpend.monthly", "number", description="Dollars in this calendar month."),
+            Column(
+                "Spent",
+                ".status.currentSpend.monthly",
+                "number",
+                description="Dollars in this calendar month.",
+            ),
             Column("Hard", ".spec.budget.hardLimit", "boolean"),
             Column("Clusters", ".status.clusters.total", "integer"),
             Column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
@@ -148,9 +210,13 @@ class CloudInfrastructure(Kind):
             yield from threshold_problems("spec.budget.alertThreshold", self.spec.budget.alert_threshold)
         for name, region in self.spec.regions.items():
             if not name or value_problem(name):
-                yield Cause(join("spec.regions", name), value_problem(name) or "name of a region must not be empty")
+                yield Cause(
+                    join("spec.regions", name), value_problem(name) or "name of a region must not be empty"
+                )
             if region.budget:
-                yield from threshold_problems(f"{join('spec.regions', name)}.budget.alertThreshold", region.budget.alert_threshold)
+                yield from threshold_problems(
+                    f"{join('spec.regions', name)}.budget.alertThreshold", region.budget.alert_threshold
+                )
 
 
 class Address(Part):
@@ -165,7 +231,9 @@ class Address(Part):
 class Location(Part):
     """Which place this is."""
 
-    name: Annotated[str, Meta(min_length=1, description="Name of the place; latencies of other places may refer to it.")]
+    name: Annotated[
+        str, Meta(min_length=1, description="Name of the place; latencies of other places may refer to it.")
+    ]
     region: Annotated[str, Meta(description="Region that services and policies count it in.")] = ""
     zone: Annotated[str, Meta(description="Zone inside the region.")] = ""
     address: Annotated[Address, Meta(description="Where the place is on the map.")] | None = None
@@ -205,7 +273,10 @@ class StaticNetwork(Part):
 
     egress: Annotated[str, Meta(description='Bandwidth to the internet, such as "10Gbps".')] | None = None
     latency_to: Annotated[
-        dict[str, str], Meta(description='Latency to other places, such as "65ms", by location, pool or {provider}-{region}.')
+        dict[str, str],
+        Meta(
+            description='Latency to other places, such as "65ms", by location, pool or {provider}-{region}.'
+        ),
     ] = {}
 
     @property
@@ -236,14 +307,18 @@ class Reserved(Part):
 class ReservedFor(Part):
     """Services that may use what is set aside."""
 
-    label_selector: Annotated[dict[str, str], Meta(description="Labels that the service must have with exactly these values.")]
+    label_selector: Annotated[
+        dict[str, str], Meta(description="Labels that the service must have with exactly these values.")
+    ]
 
 
 class Reservation(Part):
     """Capacity that is kept for the services that matter most."""
 
     reserved: Annotated[Reserved, Meta(description="How much is set aside.")] = Reserved()
-    reserved_for: Annotated[tuple[ReservedFor, ...], Meta(description="Who may use it; matching one entry is enough.")] = ()
+    reserved_for: Annotated[
+        tuple[ReservedFor, ...], Meta(description="Who may use it; matching one entry is enough.")
+    ] = ()
 
     def admits(self, labels: dict[str, str]) -> bool:
         return any(entry.label_selector.items() <= labels.items() for entry in self.reserved_for)
@@ -253,7 +328,13 @@ class OverflowTrigger(Part):
     """When overflow begins."""
 
     capacity_threshold: (
-        Annotated[Amount, Meta(description="Share in use from which the cloud is open, as 90 percent or as 0.9; 90 by default.")] | None
+        Annotated[
+            Amount,
+            Meta(
+                description="Share in use from which the cloud is open, as 90 percent or as 0.9; 90 by default."
+            ),
+        ]
+        | None
     ) = None
 
 
@@ -261,7 +342,9 @@ class OverflowLimits(Part):
     """How far overflow goes; what is absent does not limit."""
 
     max_clusters: Annotated[int, Meta(ge=0, description="Most clusters in the cloud.")] | None = None
-    max_monthly_spend: Annotated[Amount, Meta(description="Most dollars per month in the cloud.")] | None = None
+    max_monthly_spend: Annotated[Amount, Meta(description="Most dollars per month in the cloud.")] | None = (
+        None
+    )
 
     @property
     def spend_micros(self) -> int | None:
@@ -273,7 +356,9 @@ class Overflow(Part):
 
     enabled: Annotated[bool, Meta(description="Whether it may go anywhere at all; false by default.")] = False
     target: Annotated[str, Meta(description="Name of the CloudInfrastructure that takes it.")] = ""
-    regions: Annotated[tuple[str, ...], Meta(description="Regions of the target to try first, in this order.")] = ()
+    regions: Annotated[
+        tuple[str, ...], Meta(description="Regions of the target to try first, in this order.")
+    ] = ()
     trigger: Annotated[OverflowTrigger, Meta(description="When overflow begins.")] = OverflowTrigger()
     limits: Annotated[OverflowLimits, Meta(description="How far overflow goes.")] = OverflowLimits()
 
@@ -284,7 +369,11 @@ class Overflow(Part):
 
     def problems(self, path: str) -> Iterator[Cause]:
         if self.enabled and not self.target:
-            yield Cause(f"{path}.target", "must name a CloudInfrastructure when overflow is enabled", "FieldValueRequired")
+            yield Cause(
+                f"{path}.target",
+                "must name a CloudInfrastructure when overflow is enabled",
+                "FieldValueRequired",
+            )
         yield from threshold_problems(f"{path}.trigger.capacityThreshold", self.trigger.capacity_threshold)
 
 
@@ -294,15 +383,24 @@ class StaticSpec(Part):
     location: Annotated[Location, Meta(description="Which place this is.")]
     capacity: Annotated[StaticCapacity, Meta(description="Everything there is.")]
     provider: Annotated[
-        str, Meta(description="What makes machines there, such as vsphere or metal3: a name of the server's --providers, or it is closed.")
+        str,
+        Meta(
+            description="What makes machines there, such as vsphere or metal3: a name of the server's --providers, or it is closed."
+        ),
     ] = ""
     credentials_ref: Annotated[CredentialsRef, Meta(description="Login for the provider.")] | None = None
     provider_config: Annotated[Extra, Meta(description="Settings of the provider, in its own words.")] = {}
     network: Annotated[StaticNetwork, Meta(description="How well the place is connected.")] = StaticNetwork()
     compliance: Annotated[tuple[str, ...], LIST_SET, Meta(description="Certificates of the place.")] = ()
-    capabilities: Annotated[tuple[str, ...], LIST_SET, Meta(description="What the machines can do, such as gpu or nvme.")] = ()
-    data_residency: Annotated[str, Meta(description="Jurisdiction that data kept here stays in, such as eu.")] = ""
-    reservation: Annotated[Reservation, Meta(description="Capacity kept for the services that matter most.")] | None = None
+    capabilities: Annotated[
+        tuple[str, ...], LIST_SET, Meta(description="What the machines can do, such as gpu or nvme.")
+    ] = ()
+    data_residency: Annotated[
+        str, Meta(description="Jurisdiction that data kept here stays in, such as eu.")
+    ] = ""
+    reservation: (
+        Annotated[Reservation, Meta(description="Capacity kept for the services that matter most.")] | None
+    ) = None
     overflow: Annotated[Overflow, Meta(description="Where work goes when this place is full.")] | None = None
 
 
@@ -343,7 +441,9 @@ class StaticStatus(Status):
 
     utilization: Annotated[StaticUtilization, Meta(description="What is in use.")] | None = None
     clusters: Annotated[StaticClusters, Meta(description="Which clusters run there.")] | None = None
-    next_cluster_sequence: Annotated[int, Meta(description="Number of the next cluster; never given twice.")] | None = None
+    next_cluster_sequence: (
+        Annotated[int, Meta(description="Number of the next cluster; never given twice.")] | None
+    ) = None
 
 
 class StaticInfrastructure(Kind):
@@ -376,7 +476,11 @@ class StaticInfrastructure(Kind):
             yield from self.spec.credentials_ref.problems("spec.credentialsRef")
         models = Counter(accelerator.type for accelerator in self.spec.capacity.accelerators)
         for model in (model for model, count in models.items() if count > 1):
-            yield Cause("spec.capacity.accelerators", f'lists "{model}" more than once; add up the counts', "FieldValueDuplicate")
+            yield Cause(
+                "spec.capacity.accelerators",
+                f'lists "{model}" more than once; add up the counts',
+                "FieldValueDuplicate",
+            )
         if self.spec.overflow:
             yield from self.spec.overflow.problems("spec.overflow")
         if self.spec.reservation and not wrong:
@@ -390,19 +494,29 @@ def _unit_problems(spec: StaticSpec) -> Iterator[Cause]:
     for place, value in spec.network.latency_to.items():
         yield from quantity_problems(join("spec.network.latencyTo", place), value, parse_millis)
     if spec.reservation:
-        yield from quantity_problems("spec.reservation.reserved.memory", spec.reservation.reserved.memory, parse_bytes)
+        yield from quantity_problems(
+            "spec.reservation.reserved.memory", spec.reservation.reserved.memory, parse_bytes
+        )
 
 
 def _reservation_problems(reservation: Reservation, capacity: StaticCapacity) -> Iterator[Cause]:
     path, reserved = "spec.reservation.reserved", reservation.reserved
     if reserved.nodes is not None and reserved.nodes > capacity.nodes:
-        yield Cause(f"{path}.nodes", f"must be at most capacity.nodes ({capacity.nodes}), got {reserved.nodes}")
+        yield Cause(
+            f"{path}.nodes", f"must be at most capacity.nodes ({capacity.nodes}), got {reserved.nodes}"
+        )
     if capacity.milli is not None and reserved.milli > capacity.milli:
-        yield Cause(f"{path}.cores", f"must be at most capacity.cores ({capacity.cores}), got {reserved.cores}")
+        yield Cause(
+            f"{path}.cores", f"must be at most capacity.cores ({capacity.cores}), got {reserved.cores}"
+        )
     if capacity.memory_bytes is not None and reserved.memory_bytes > capacity.memory_bytes:
-        yield Cause(f"{path}.memory", f"must be at most capacity.memory ({capacity.memory}), got {reserved.memory}")
+        yield Cause(
+            f"{path}.memory", f"must be at most capacity.memory ({capacity.memory}), got {reserved.memory}"
+        )
     for index, entry in enumerate(reservation.reserved_for):
-        yield from label_problems(entry.label_selector, f"spec.reservation.reservedFor[{index}].labelSelector")
+        yield from label_problems(
+            entry.label_selector, f"spec.reservation.reservedFor[{index}].labelSelector"
+        )
 
 
 def _smaller(left: int | None, right: int | None) -> int | None:

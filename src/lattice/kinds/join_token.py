@@ -21,7 +21,9 @@ from lattice.kinds.meta.stored import Object
 NAMESPACE = "lattice-system"
 TYPE = "lattice.dev/join-token"
 JOINED_KEY = "lattice.dev/agent-key"  # annotation of a LatticeNode: SHA-256 of the public key of the agent that joined as it
-MADE_AT = "lattice.dev/join-revision"  # beside it: the revision at which the token was made that it joined with
+MADE_AT = (
+    "lattice.dev/join-revision"  # beside it: the revision at which the token was made that it joined with
+)
 LEAST_SECRET = 22  # characters of base64: 128 bits
 _TOKEN = re.compile(rf"ljt-([0-9a-f]{{12}})\.([A-Za-z0-9_-]{{{LEAST_SECRET},86}})\.([0-9a-f]{{64}})")
 _REFUSED = "the join token is not known"
@@ -49,7 +51,9 @@ class JoinToken(msgspec.Struct, frozen=True):
 def parse_token(text: str) -> JoinToken:
     found = _TOKEN.fullmatch(text.strip())
     if found is None:
-        raise Invalid("this is not a join token", fix="paste it whole, as `lattice tokens create` printed it: ljt-….….…")
+        raise Invalid(
+            "this is not a join token", fix="paste it whole, as `lattice tokens create` printed it: ljt-….….…"
+        )
     return JoinToken(*found.groups())
 
 
@@ -63,7 +67,9 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a token lets a machine become."""
 
     expires: str  # as in timestamps of the API
-    node: str = ""  # the one node that it may become; empty: a new one, under the name that the machine proposes
+    node: str = (
+        ""  # the one node that it may become; empty: a new one, under the name that the machine proposes
+    )
     uid: str = ""  # of that node, if it was there already: nothing else of its name will do
     labels: dict[str, str] = {}  # of the node that is made
     spec: NodeSpec = NodeSpec()  # of the node that is made; one that is there stays as it is
@@ -84,7 +90,10 @@ def secret_name(token_id: str) -> str:
 
 def token_secret(token: JoinToken, grant: Grant) -> Object:
     """The Secret that lets the token in, without uid and times, which are its writer's to add."""
-    return with_kept({"metadata": {"name": secret_name(token.id), "namespace": NAMESPACE}}, Kept(sha256=token.digest, grant=grant))
+    return with_kept(
+        {"metadata": {"name": secret_name(token.id), "namespace": NAMESPACE}},
+        Kept(sha256=token.digest, grant=grant),
+    )
 
 
 def with_kept(secret: Object, kept: Kept) -> Object:
@@ -110,7 +119,10 @@ def judge(token: JoinToken, kept: Kept | None, key: str, now: datetime) -> Kept:
     if is_over(kept.grant, now):
         raise Denied(f"the join token {token.id} expired at {kept.grant.expires}", fix=_FIX)
     if kept.used_by and kept.used_by != key:
-        raise Denied(f"the join token {token.id} was used already, by the machine that is now node {kept.used_as}", fix=_FIX)
+        raise Denied(
+            f"the join token {token.id} was used already, by the machine that is now node {kept.used_as}",
+            fix=_FIX,
+        )
     return kept
 
 

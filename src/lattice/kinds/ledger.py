@@ -30,7 +30,9 @@ class Account(Part):
     name: Annotated[str, Meta(min_length=1, description="Name of that object.")]
     region: Annotated[
         str,
-        Meta(description='Region of a CloudInfrastructure; absent for the budget over all of them. "clusters" of a StaticInfrastructure.'),
+        Meta(
+            description='Region of a CloudInfrastructure; absent for the budget over all of them. "clusters" of a StaticInfrastructure.'
+        ),
     ] = ""
 
     @property
@@ -38,7 +40,13 @@ class Account(Part):
         """Name of its ledger: pool.us-east, cloud.aws, cloud.aws.us-east-1, static.dc-east.overflow, static.dc-east.clusters. No two
         accounts share one."""
         word = _WORDS[self.kind]
-        tail = [self.region or "overflow"] if self.kind == "StaticInfrastructure" else [self.region] if self.region else []
+        tail = (
+            [self.region or "overflow"]
+            if self.kind == "StaticInfrastructure"
+            else [self.region]
+            if self.region
+            else []
+        )
         plain = ".".join([word, self.name, *tail])
         if not subdomain_problem(plain) and not (self.kind == "CloudInfrastructure" and self._is_ambiguous):
             return plain
@@ -68,9 +76,15 @@ class LedgerSpec(Part):
     """The budget, as its object states it."""
 
     budget: Annotated[Account, Meta(description="Whose budget it is.")]
-    limit_micros: Annotated[int, Meta(ge=0, description="Micro-dollars per month; absent means no limit.")] | None = None
-    hard: Annotated[bool, Meta(description="true: nothing is provisioned beyond the limit; false: it only warns.")] = False
-    alert_millionths: Annotated[int, Meta(ge=0, description="Share of the limit that raises an alert, in millionths.")] = DEFAULT_ALERT
+    limit_micros: (
+        Annotated[int, Meta(ge=0, description="Micro-dollars per month; absent means no limit.")] | None
+    ) = None
+    hard: Annotated[
+        bool, Meta(description="true: nothing is provisioned beyond the limit; false: it only warns.")
+    ] = False
+    alert_millionths: Annotated[
+        int, Meta(ge=0, description="Share of the limit that raises an alert, in millionths.")
+    ] = DEFAULT_ALERT
 
 
 class Lot(Part):
@@ -90,21 +104,37 @@ class LedgerStatus(Status):
     """What it pays for and what it has paid. A machine is paid for until it is confirmed to be gone."""
 
     message: Annotated[str, Meta(description="Where the budget stood at asOf, in dollars.")] = ""
-    committed_micros: Annotated[int, Meta(ge=0, description="Micro-dollars per hour for all machines; the lots add up to it.")] = 0
+    committed_micros: Annotated[
+        int, Meta(ge=0, description="Micro-dollars per hour for all machines; the lots add up to it.")
+    ] = 0
     spent_micros: Annotated[int, Meta(ge=0, description="Micro-dollars spent in `month`, until asOf.")] = 0
     remainder: Annotated[
-        int, Meta(ge=0, lt=HOUR, description="What is spent beyond whole micro-dollars, in parts of which 3,600,000,000 make one.")
+        int,
+        Meta(
+            ge=0,
+            lt=HOUR,
+            description="What is spent beyond whole micro-dollars, in parts of which 3,600,000,000 make one.",
+        ),
     ] = 0
-    month: Annotated[str, Meta(description='Calendar month, UTC, that spentMicros counts, such as "2026-11".')] = ""
+    month: Annotated[
+        str, Meta(description='Calendar month, UTC, that spentMicros counts, such as "2026-11".')
+    ] = ""
     as_of: Annotated[str, Meta(description="Time, to the microsecond, until which spending is counted.")] = ""
-    past: Annotated[dict[str, int], Meta(description="Micro-dollars spent in the months before, at most 13 of them.")] = {}
+    past: Annotated[
+        dict[str, int], Meta(description="Micro-dollars spent in the months before, at most 13 of them.")
+    ] = {}
     last_cluster: Annotated[
         int,
-        Meta(ge=0, description="Highest number of a cluster that it ever paid for: none is given twice, though its pool be made again."),
+        Meta(
+            ge=0,
+            description="Highest number of a cluster that it ever paid for: none is given twice, though its pool be made again.",
+        ),
     ] = 0
     # By cluster and price, not by machine: some 80 bytes for each, so that a commit holds three nested ledgers of 4,000 clusters. The
     # machines themselves are in LatticeCluster; this is what each cluster may give back, and at which price.
-    machines: Annotated[dict[str, tuple[Lot, ...]], Meta(description="Machines that are paid for, by LatticeCluster.")] = {}
+    machines: Annotated[
+        dict[str, tuple[Lot, ...]], Meta(description="Machines that are paid for, by LatticeCluster.")
+    ] = {}
 
 
 class LatticeLedger(Kind):
@@ -134,11 +164,15 @@ class LatticeLedger(Kind):
     def problems(self) -> Iterator[Cause]:
         status, account = self.status, self.spec.budget
         if self.metadata.name != account.ledger:
-            yield Cause("metadata.name", f'must be "{account.ledger}" for {account}, got "{self.metadata.name}"')
+            yield Cause(
+                "metadata.name", f'must be "{account.ledger}" for {account}, got "{self.metadata.name}"'
+            )
         if account.region and account.kind != "CloudInfrastructure":
             yield Cause("spec.budget.region", f'must be absent for a {account.kind}, got "{account.region}"')
         if not _TIME.fullmatch(status.as_of):
-            yield Cause("status.asOf", f'must be a time such as 2026-11-15T07:40:00.000000Z, got "{status.as_of}"')
+            yield Cause(
+                "status.asOf", f'must be a time such as 2026-11-15T07:40:00.000000Z, got "{status.as_of}"'
+            )
         if status.month != status.as_of[:7]:
             yield Cause("status.month", f'must be the month of asOf ("{status.as_of}"), got "{status.month}"')
         for month in status.past:
@@ -146,7 +180,10 @@ class LatticeLedger(Kind):
                 yield Cause("status.past", f'must name months before "{status.month}", got "{month}"')
         paid = sum(lot.rate for lots in status.machines.values() for lot in lots)
         if paid != status.committed_micros:
-            yield Cause("status.committedMicros", f"must be what the machines add up to ({paid}), got {status.committed_micros}")
+            yield Cause(
+                "status.committedMicros",
+                f"must be what the machines add up to ({paid}), got {status.committed_micros}",
+            )
 
 
 def pool_terms(pool: LatticePool) -> LedgerSpec:
@@ -155,7 +192,9 @@ def pool_terms(pool: LatticePool) -> LedgerSpec:
     budget = pool.spec.budget
     if budget is None:
         return LedgerSpec(budget=account, hard=True)
-    return LedgerSpec(budget=account, limit_micros=budget.limit_micros, hard=True, alert_millionths=budget.alert_millionths)
+    return LedgerSpec(
+        budget=account, limit_micros=budget.limit_micros, hard=True, alert_millionths=budget.alert_millionths
+    )
 
 
 def cloud_terms(cloud: CloudInfrastructure, region: str = "") -> LedgerSpec | None:
@@ -167,7 +206,12 @@ def cloud_terms(cloud: CloudInfrastructure, region: str = "") -> LedgerSpec | No
     own = (cloud.spec.regions[region].budget or CloudBudget()) if region else whole
     hard = whole.hard_limit if own.hard_limit is None else own.hard_limit
     alert = whole if own.alert_threshold is None else own
-    return LedgerSpec(budget=account, limit_micros=own.limit_micros, hard=bool(hard), alert_millionths=alert.alert_millionths)
+    return LedgerSpec(
+        budget=account,
+        limit_micros=own.limit_micros,
+        hard=bool(hard),
+        alert_millionths=alert.alert_millionths,
+    )
 
 
 def overflow_terms(static: StaticInfrastructure) -> LedgerSpec | None:

@@ -10,7 +10,9 @@ from lattice.errors import Cause
 from lattice.kinds.meta.base import LIST_SET, Column, Kind, Part, Resource, Status
 from lattice.kinds.constraint import Taint
 
-FINALIZER = "lattice.dev/node"  # of a machine that came by itself: what runs on it leaves before its record does
+FINALIZER = (
+    "lattice.dev/node"  # of a machine that came by itself: what runs on it leaves before its record does
+)
 QUARANTINED = "Quarantined"  # condition: what its agent says of it cannot be; nothing is put there
 AGENT_LABELS = "agent.lattice.dev/"  # the only label keys that an agent may set on its own node
 
@@ -26,9 +28,15 @@ class NodeSpec(Part):
     region: Annotated[str, Meta(description="Region that it is in.")] = ""
     zone: Annotated[str, Meta(description="Zone that it is in.")] = ""
     node_class: Annotated[str, Meta(description="LatticeNodeClass that it was made from.")] = ""
-    provider_id: Annotated[str, Meta(description="The provider's own name of the machine.")] = msgspec.field(name="providerID", default="")
-    unschedulable: Annotated[bool, Meta(description="true: nothing new is put on it; what runs stays.")] = False
-    taints: Annotated[tuple[Taint, ...], Meta(description="Marks that keep replicas away unless they tolerate them.")] = ()
+    provider_id: Annotated[str, Meta(description="The provider's own name of the machine.")] = msgspec.field(
+        name="providerID", default=""
+    )
+    unschedulable: Annotated[bool, Meta(description="true: nothing new is put on it; what runs stays.")] = (
+        False
+    )
+    taints: Annotated[
+        tuple[Taint, ...], Meta(description="Marks that keep replicas away unless they tolerate them.")
+    ] = ()
     machine_image: Annotated[str, Meta(description="Image that it was started from.")] = ""
     licences: Annotated[tuple[str, ...], LIST_SET, Meta(description="Licences that it holds.")] = ()
 
@@ -50,7 +58,9 @@ class NodeGpu(Part):
 class NodeAddress(Part):
     """One way to reach the machine."""
 
-    type: Annotated[Literal["InternalIP", "ExternalIP", "Hostname"], Meta(description="What kind of address it is.")]
+    type: Annotated[
+        Literal["InternalIP", "ExternalIP", "Hostname"], Meta(description="What kind of address it is.")
+    ]
     address: Annotated[str, Meta(description="The address.")]
 
 
@@ -80,22 +90,30 @@ class NodeHeartbeat(Part):
 class NodeStatus(Status):
     """What room it has and how it is."""
 
-    capacity: Annotated[Whole, Meta(description="Everything there is: milli-cores, bytes, milli-GPUs, counts.")] = {}
+    capacity: Annotated[
+        Whole, Meta(description="Everything there is: milli-cores, bytes, milli-GPUs, counts.")
+    ] = {}
     reserved: Annotated[Whole, Meta(description="Kept for the machine itself.")] = {}
     allocatable: Annotated[Whole, Meta(description="What workloads may have: capacity less reserved.")] = {}
     gpus: Annotated[tuple[NodeGpu, ...], Meta(description="Its GPUs, one by one.")] = ()
     addresses: Annotated[tuple[NodeAddress, ...], Meta(description="Ways to reach it.")] = ()
-    runtimes: Annotated[tuple[str, ...], LIST_SET, Meta(description="What it can run: process, container.")] = ()
+    runtimes: Annotated[
+        tuple[str, ...], LIST_SET, Meta(description="What it can run: process, container.")
+    ] = ()
     port_range: Annotated[PortRange, Meta(description="Ports that may be given to workloads.")] | None = None
     usage: Annotated[NodeUsage, Meta(description="What is really in use.")] | None = None
     heartbeat: Annotated[NodeHeartbeat, Meta(description="Who last said how it is.")] | None = None
     taints_since: Annotated[
         dict[str, str],
-        Meta(description="When each NoExecute taint was first seen, by key=value: tolerations with a time count from there."),
+        Meta(
+            description="When each NoExecute taint was first seen, by key=value: tolerations with a time count from there."
+        ),
     ] = {}
     taken_ports: Annotated[
         dict[str, str],
-        Meta(description="Ports of its range that another program was found to have, and until when they are not given out."),
+        Meta(
+            description="Ports of its range that another program was found to have, and until when they are not given out."
+        ),
     ] = {}
     agent_version: Annotated[str, Meta(description="Version of the agent on it.")] = ""
     workloads: Annotated[int, Meta(description="Workloads bound to it.")] | None = None

@@ -10,7 +10,17 @@ from lattice.errors import Cause
 from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
 from lattice.kinds.constraint import Taint
 from lattice.kinds.container import amount_problems, amounts
-from lattice.kinds.meta.quantity import MIB, Amount, Quantity, gibibytes, micros, number_problems, parse_cores, parse_docker_bytes, quantity_problems
+from lattice.kinds.meta.quantity import (
+    MIB,
+    Amount,
+    Quantity,
+    gibibytes,
+    micros,
+    number_problems,
+    parse_cores,
+    parse_docker_bytes,
+    quantity_problems,
+)
 from lattice.kinds.meta.selector import label_problems
 from lattice.kinds.meta.validator import join
 
@@ -28,14 +38,24 @@ class Size(NamedTuple):
 class ClassOnProvider(Part):
     """How one provider makes a machine of this class; a size given here wins over `resources`."""
 
-    instance_type: Annotated[str, Meta(description="The provider's name of the machine type, such as m5.xlarge.")] = ""
+    instance_type: Annotated[
+        str, Meta(description="The provider's name of the machine type, such as m5.xlarge.")
+    ] = ""
     ami: Annotated[str, Meta(description="Machine image on aws.")] = ""
     image: Annotated[str, Meta(description="Machine or container image elsewhere.")] = ""
-    template: Annotated[str, Meta(description="Template that the machine is cloned from, as on proxmox.")] = ""
+    template: Annotated[str, Meta(description="Template that the machine is cloned from, as on proxmox.")] = (
+        ""
+    )
     cores: Annotated[Amount, Meta(description="Cores of the machine there.")] | None = None
     cpus: Annotated[Amount, Meta(description="The same as cores, in docker's words.")] | None = None
     memory: (
-        Annotated[Quantity, Meta(description='Memory there: a plain number is MiB, otherwise docker\'s units, so "4g" is 4 GiB.')] | None
+        Annotated[
+            Quantity,
+            Meta(
+                description='Memory there: a plain number is MiB, otherwise docker\'s units, so "4g" is 4 GiB.'
+            ),
+        ]
+        | None
     ) = None
 
     @property
@@ -56,17 +76,27 @@ class ClassResources(Part):
     storage_gi: Annotated[Amount, Meta(description="Local disk in GiB.")] = Decimal(0)
     gpu: Annotated[int, Meta(ge=0, description="Whole GPUs.")] = 0
     gpu_model: Annotated[str, Meta(description="Model of these GPUs, such as nvidia-a100.")] = ""
-    extended: Annotated[dict[str, Quantity], Meta(description="Whole numbers of anything else, by name.")] = {}
+    extended: Annotated[
+        dict[str, Quantity], Meta(description="Whole numbers of anything else, by name.")
+    ] = {}
 
 
 class NodeClassSpec(Part):
     """Templates per provider, size and price."""
 
     providers: Annotated[
-        dict[str, ClassOnProvider], Meta(description="How each provider makes such a machine; without an entry it is not available there.")
+        dict[str, ClassOnProvider],
+        Meta(
+            description="How each provider makes such a machine; without an entry it is not available there."
+        ),
     ] = {}
-    resources: Annotated[ClassResources, Meta(description="Size that scheduling counts with.")] = ClassResources()
-    cost_per_hour: Annotated[dict[str, Amount], Meta(description="Dollars per hour by provider; absent means unknown, 0 means free.")] = {}
+    resources: Annotated[ClassResources, Meta(description="Size that scheduling counts with.")] = (
+        ClassResources()
+    )
+    cost_per_hour: Annotated[
+        dict[str, Amount],
+        Meta(description="Dollars per hour by provider; absent means unknown, 0 means free."),
+    ] = {}
     labels: Annotated[dict[str, str], Meta(description="Labels that machines of this class get.")] = {}
     taints: Annotated[tuple[Taint, ...], Meta(description="Taints that machines of this class get.")] = ()
 
@@ -136,7 +166,9 @@ class LatticeNodeClass(Kind):
             path = join("spec.providers", name)
             yield from quantity_problems(f"{path}.memory", there.memory, _parse_memory)
             if None not in (there.cores, there.cpus) and there.cores != there.cpus:
-                yield Cause(f"{path}.cpus", f"must agree with cores ({there.cores}) or be left out, got {there.cpus}")
+                yield Cause(
+                    f"{path}.cpus", f"must agree with cores ({there.cores}) or be left out, got {there.cpus}"
+                )
 
 
 def _parse_memory(value: Quantity) -> int:

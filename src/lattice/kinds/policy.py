@@ -18,28 +18,47 @@ DEFAULT_PACKING = 800_000  # millionths: a cluster above 80 percent gets no new 
 class SpreadConstraint(Part):
     """How evenly replicas are laid out over the fleet."""
 
-    topology_key: Annotated[Literal["region", "zone", "provider", "pool", "node"], Meta(description="What the replicas are spread over.")]
-    max_skew: Annotated[int, Meta(ge=1, description="Largest allowed difference between the fullest and the emptiest; 1 by default.")] = 1
+    topology_key: Annotated[
+        Literal["region", "zone", "provider", "pool", "node"],
+        Meta(description="What the replicas are spread over."),
+    ]
+    max_skew: Annotated[
+        int,
+        Meta(
+            ge=1, description="Largest allowed difference between the fullest and the emptiest; 1 by default."
+        ),
+    ] = 1
 
 
 class PolicyRequirements(Part):
     """Rules that must hold, or the service is not placed."""
 
-    min_regions: Annotated[int, Meta(ge=1, description="Fewest different regions that the replicas must be in.")] | None = None
-    compliance: Annotated[tuple[str, ...], LIST_SET, Meta(description="Certificates that every pool used must have.")] = ()
-    capabilities: Annotated[tuple[str, ...], LIST_SET, Meta(description="Capabilities that every pool used must have.")] = ()
-    spread_constraint: Annotated[SpreadConstraint, Meta(description="How evenly replicas are laid out.")] | None = None
+    min_regions: (
+        Annotated[int, Meta(ge=1, description="Fewest different regions that the replicas must be in.")]
+        | None
+    ) = None
+    compliance: Annotated[
+        tuple[str, ...], LIST_SET, Meta(description="Certificates that every pool used must have.")
+    ] = ()
+    capabilities: Annotated[
+        tuple[str, ...], LIST_SET, Meta(description="Capabilities that every pool used must have.")
+    ] = ()
+    spread_constraint: (
+        Annotated[SpreadConstraint, Meta(description="How evenly replicas are laid out.")] | None
+    ) = None
 
 
 class SortPreference(Part):
     """One way to rank pools."""
 
     sort_by: Annotated[
-        Literal["cost", "availableCapacity"], Meta(description="Rank by price per hour, or by the share of the pool that is still free.")
+        Literal["cost", "availableCapacity"],
+        Meta(description="Rank by price per hour, or by the share of the pool that is still free."),
     ]
-    order: Annotated[Literal["ascending", "descending"], Meta(description="Whether small or large comes first; ascending by default.")] = (
-        "ascending"
-    )
+    order: Annotated[
+        Literal["ascending", "descending"],
+        Meta(description="Whether small or large comes first; ascending by default."),
+    ] = "ascending"
 
 
 class WeightedPreference(Part):
@@ -54,24 +73,54 @@ class Consolidation(Part):
 
     enabled: Annotated[bool, Meta(description="Whether to merge at all; false by default.")] = False
     min_utilization: (
-        Annotated[Amount, Meta(description="A cluster used less than this share (0.3, or 30 percent) is emptied into others.")] | None
+        Annotated[
+            Amount,
+            Meta(
+                description="A cluster used less than this share (0.3, or 30 percent) is emptied into others."
+            ),
+        ]
+        | None
     ) = None
 
 
 class ClusterPolicy(Part):
     """How clusters for these services are sized."""
 
-    min_nodes: Annotated[int, Meta(ge=0, description="A new cluster starts with at least so many machines; 1 by default.")] | None = None
-    max_nodes: Annotated[int, Meta(ge=1, description="A cluster never grows beyond so many machines; 20 by default.")] | None = None
-    bin_packing_threshold: (
-        Annotated[Amount, Meta(description="Share (0.8, or 80 percent) up to which a cluster is filled before another is made.")] | None
+    min_nodes: (
+        Annotated[
+            int, Meta(ge=0, description="A new cluster starts with at least so many machines; 1 by default.")
+        ]
+        | None
     ) = None
-    consolidation: Annotated[Consolidation, Meta(description="When clusters that are nearly empty are merged.")] | None = None
-    name_prefix: Annotated[str, Meta(description="Goes into the name of new clusters: {pool}-{prefix}-{number}.")] = ""
+    max_nodes: (
+        Annotated[
+            int, Meta(ge=1, description="A cluster never grows beyond so many machines; 20 by default.")
+        ]
+        | None
+    ) = None
+    bin_packing_threshold: (
+        Annotated[
+            Amount,
+            Meta(
+                description="Share (0.8, or 80 percent) up to which a cluster is filled before another is made."
+            ),
+        ]
+        | None
+    ) = None
+    consolidation: (
+        Annotated[Consolidation, Meta(description="When clusters that are nearly empty are merged.")] | None
+    ) = None
+    name_prefix: Annotated[
+        str, Meta(description="Goes into the name of new clusters: {pool}-{prefix}-{number}.")
+    ] = ""
 
     @property
     def packing_millionths(self) -> int:
-        return DEFAULT_PACKING if self.bin_packing_threshold is None else micros(fraction(self.bin_packing_threshold))
+        return (
+            DEFAULT_PACKING
+            if self.bin_packing_threshold is None
+            else micros(fraction(self.bin_packing_threshold))
+        )
 
     def problems(self, path: str) -> Iterator[Cause]:
         least, most = self.min_nodes or 0, self.max_nodes
@@ -89,17 +138,29 @@ class ClusterPolicy(Part):
         if least is not None and micros(fraction(least)) >= self.packing_millionths:
             packing = self.packing_millionths / 10**6
             yield Cause(
-                path, f"must be below binPackingThreshold ({packing:g}), or clusters would be merged as soon as they fill, got {least}"
+                path,
+                f"must be below binPackingThreshold ({packing:g}), or clusters would be merged as soon as they fill, got {least}",
             )
 
 
 class PlacementPolicySpec(Part):
     """Whom the rules are for, and what they are."""
 
-    selector: Annotated[LabelSelector, Meta(description="Labels of the services; absent or empty means every service.")] | None = None
-    requirements: Annotated[PolicyRequirements, Meta(description="Rules that must hold.")] = PolicyRequirements()
-    preferences: Annotated[tuple[WeightedPreference, ...], Meta(description="Wishes that rank what is left.")] = ()
-    cluster_policy: Annotated[ClusterPolicy, Meta(description="How clusters for these services are sized.")] | None = None
+    selector: (
+        Annotated[
+            LabelSelector, Meta(description="Labels of the services; absent or empty means every service.")
+        ]
+        | None
+    ) = None
+    requirements: Annotated[PolicyRequirements, Meta(description="Rules that must hold.")] = (
+        PolicyRequirements()
+    )
+    preferences: Annotated[
+        tuple[WeightedPreference, ...], Meta(description="Wishes that rank what is left.")
+    ] = ()
+    cluster_policy: (
+        Annotated[ClusterPolicy, Meta(description="How clusters for these services are sized.")] | None
+    ) = None
 
     def applies_to(self, labels: dict[str, str]) -> bool:
         return self.selector is None or self.selector.matches(labels)

@@ -8,7 +8,15 @@ from msgspec import Meta
 from lattice.errors import Cause
 from lattice.kinds.meta.base import LIST_MAP_BY_NAME, LIST_SET, Column, Kind, Part, Resource, Status
 from lattice.kinds.credentials import secret_problems
-from lattice.kinds.meta.quantity import Amount, fraction, gibibytes, micros, number_problems, parse_cores, threshold_problems
+from lattice.kinds.meta.quantity import (
+    Amount,
+    fraction,
+    gibibytes,
+    micros,
+    number_problems,
+    parse_cores,
+    threshold_problems,
+)
 from lattice.kinds.meta.selector import key_problem, value_problem
 from lattice.kinds.meta.validator import join
 
@@ -18,24 +26,37 @@ DEFAULT_ALERT = 800_000  # millionths of the budget: seed value 0.8
 class PoolCredentials(Part):
     """Where the login for the provider is kept."""
 
-    secret_ref: Annotated[str, Meta(description="Name of a Secret in namespace lattice-system with the provider's keys.")]
+    secret_ref: Annotated[
+        str, Meta(description="Name of a Secret in namespace lattice-system with the provider's keys.")
+    ]
 
 
 class PoolProvider(Part):
     """Who supplies the machines, and where."""
 
     type: Annotated[
-        str, Meta(min_length=1, description="Provider, such as local or aws: a name of the server's --providers, or the pool is closed.")
+        str,
+        Meta(
+            min_length=1,
+            description="Provider, such as local or aws: a name of the server's --providers, or the pool is closed.",
+        ),
     ]
     region: Annotated[str, Meta(description="The provider's own name of the region, such as us-east-1.")] = ""
     zone: Annotated[str, Meta(description="Zone inside the region, if the pool is confined to one.")] = ""
-    credentials: Annotated[PoolCredentials, Meta(description="Login for the provider; absent means that none is needed.")] | None = None
+    credentials: (
+        Annotated[
+            PoolCredentials, Meta(description="Login for the provider; absent means that none is needed.")
+        ]
+        | None
+    ) = None
 
 
 class PoolCapacity(Part):
     """Ceilings; one that is absent does not limit."""
 
-    max_nodes: Annotated[int, Meta(ge=0, description="Most machines at a time; 0 closes the pool.")] | None = None
+    max_nodes: (
+        Annotated[int, Meta(ge=0, description="Most machines at a time; 0 closes the pool.")] | None
+    ) = None
     max_cores: Annotated[Amount, Meta(description="Most cores over all machines.")] | None = None
     max_memory_gi: Annotated[Amount, Meta(description="Most memory over all machines, in GiB.")] | None = None
 
@@ -51,12 +72,24 @@ class PoolCapacity(Part):
 class PoolBudget(Part):
     """Money per month. A pool's budget is hard: nothing is provisioned beyond it."""
 
-    max_monthly_cost: Annotated[Amount, Meta(description="Most that may be spent in a month of 30 days.")] | None = None
+    max_monthly_cost: (
+        Annotated[Amount, Meta(description="Most that may be spent in a month of 30 days.")] | None
+    ) = None
     currency: Annotated[
-        str, Meta(pattern="^[A-Z]{3}$", description="USD, as all prices are; a pool that counts in another currency is not used.")
+        str,
+        Meta(
+            pattern="^[A-Z]{3}$",
+            description="USD, as all prices are; a pool that counts in another currency is not used.",
+        ),
     ] = "USD"
     alert_threshold: (
-        Annotated[Amount, Meta(description="Share of the budget that raises an alert, as 0.8 or as 80 percent; 0.8 by default.")] | None
+        Annotated[
+            Amount,
+            Meta(
+                description="Share of the budget that raises an alert, as 0.8 or as 80 percent; 0.8 by default."
+            ),
+        ]
+        | None
     ) = None
 
     @property
@@ -72,12 +105,23 @@ class PoolSpec(Part):
     """What the pool offers and what bounds it."""
 
     provider: Annotated[PoolProvider, Meta(description="Who supplies the machines, and where.")]
-    capacity: Annotated[PoolCapacity, Meta(description="Ceilings on machines, cores and memory.")] = PoolCapacity()
-    budget: Annotated[PoolBudget, Meta(description="Ceiling on money; absent means that capacity is the only limit.")] | None = None
-    node_classes: Annotated[tuple[str, ...], LIST_SET, Meta(description="Names of the LatticeNodeClasses that the pool may use.")] = ()
+    capacity: Annotated[PoolCapacity, Meta(description="Ceilings on machines, cores and memory.")] = (
+        PoolCapacity()
+    )
+    budget: (
+        Annotated[
+            PoolBudget, Meta(description="Ceiling on money; absent means that capacity is the only limit.")
+        ]
+        | None
+    ) = None
+    node_classes: Annotated[
+        tuple[str, ...], LIST_SET, Meta(description="Names of the LatticeNodeClasses that the pool may use.")
+    ] = ()
     labels: Annotated[
         dict[str, Any],
-        Meta(description="What services select by. A value is a string or a list of strings; `compliance` lists the pool's certificates."),
+        Meta(
+            description="What services select by. A value is a string or a list of strings; `compliance` lists the pool's certificates."
+        ),
     ] = {}
 
     def label_values(self, key: str) -> tuple[str, ...]:
@@ -102,7 +146,9 @@ class PoolUsage(Part):
 
     allocated_nodes: Annotated[int, Meta(description="Machines that exist or are being made.")] | None = None
     allocated_cores: Annotated[Amount, Meta(description="Cores of these machines.")] | None = None
-    allocated_memory_gi: Annotated[Amount, Meta(description="Memory of these machines, in GiB.")] | None = None
+    allocated_memory_gi: Annotated[Amount, Meta(description="Memory of these machines, in GiB.")] | None = (
+        None
+    )
 
 
 class PoolUtilization(Part):
@@ -116,9 +162,16 @@ class PoolUtilization(Part):
 class PoolSpending(Part):
     """Where the budget stands."""
 
-    current_month_cost: Annotated[Amount, Meta(description="Spent in this calendar month so far.")] | None = None
-    projected_month_cost: Annotated[Amount, Meta(description="Spent plus the present rate until the month ends.")] | None = None
-    utilization_percent: Annotated[Amount, Meta(description="Projected cost as a share of the budget, 0.82 for 82 percent.")] | None = None
+    current_month_cost: Annotated[Amount, Meta(description="Spent in this calendar month so far.")] | None = (
+        None
+    )
+    projected_month_cost: (
+        Annotated[Amount, Meta(description="Spent plus the present rate until the month ends.")] | None
+    ) = None
+    utilization_percent: (
+        Annotated[Amount, Meta(description="Projected cost as a share of the budget, 0.82 for 82 percent.")]
+        | None
+    ) = None
 
 
 class PoolCluster(Part):
@@ -135,8 +188,12 @@ class PoolStatus(Status):
     capacity: Annotated[PoolUsage, Meta(description="What is in use.")] | None = None
     utilization: Annotated[PoolUtilization, Meta(description="Shares in use.")] | None = None
     budget: Annotated[PoolSpending, Meta(description="Where the budget stands.")] | None = None
-    clusters: Annotated[tuple[PoolCluster, ...], LIST_MAP_BY_NAME, Meta(description="Clusters made in this pool.")] = ()
-    next_cluster_sequence: Annotated[int, Meta(description="Number of the next cluster; never given twice.")] | None = None
+    clusters: Annotated[
+        tuple[PoolCluster, ...], LIST_MAP_BY_NAME, Meta(description="Clusters made in this pool.")
+    ] = ()
+    next_cluster_sequence: (
+        Annotated[int, Meta(description="Number of the next cluster; never given twice.")] | None
+    ) = None
 
 
 class LatticePool(Kind):
@@ -152,7 +209,12 @@ class LatticePool(Kind):
             Column("Nodes", ".status.capacity.allocatedNodes", "integer"),
             Column("Max", ".spec.capacity.maxNodes", "integer"),
             Column("Budget", ".spec.budget.maxMonthlyCost", "number", description="Dollars per month."),
-            Column("Projected", ".status.budget.projectedMonthCost", "number", description="Dollars until the end of this month."),
+            Column(
+                "Projected",
+                ".status.budget.projectedMonthCost",
+                "number",
+                description="Dollars until the end of this month.",
+            ),
             Column("Phase", ".status.phase"),
             Column("Classes", ".spec.nodeClasses[*]", priority=1),
             Column("Clusters", ".status.clusters[*].name", priority=1),

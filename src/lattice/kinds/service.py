@@ -10,7 +10,15 @@ from msgspec import Meta
 from lattice.errors import Cause
 from lattice.kinds.meta.base import LIST_SET, Column, Extra, Kind, Part, Resource, Status
 from lattice.kinds.constraint import Spread, Toleration
-from lattice.kinds.container import Container, Disconnect, amount_problems, amounts, container_problems, excess_problems, total_amounts
+from lattice.kinds.container import (
+    Container,
+    Disconnect,
+    amount_problems,
+    amounts,
+    container_problems,
+    excess_problems,
+    total_amounts,
+)
 from lattice.kinds.meta.quantity import Amount, Quantity, gibibytes, number_problems, parse_cores
 from lattice.kinds.meta.selector import LabelSelector, dns_label_problem, label_problems
 from lattice.kinds.meta.validator import join
@@ -24,7 +32,9 @@ class PlacementResources(Part):
     storage_gi: Annotated[Amount, Meta(description="Local disk in GiB.")] = Decimal(0)
     gpu: Annotated[Amount, Meta(description="GPUs; a part of one (0.5) may share it.")] = Decimal(0)
     gpu_model: Annotated[str, Meta(description="Model that the GPUs must be, such as nvidia-a100.")] = ""
-    extended: Annotated[dict[str, Quantity], Meta(description="Whole numbers of anything else, by name.")] = {}
+    extended: Annotated[
+        dict[str, Quantity], Meta(description="Whole numbers of anything else, by name.")
+    ] = {}
 
     @property
     def amounts(self) -> dict[str, int]:
@@ -41,23 +51,49 @@ class PlacementResources(Part):
 class Latency(Part):
     """How near a dependency must be."""
 
-    max_ms: Annotated[int, Meta(ge=1, description="Most milliseconds from each replica to the nearest replica of the dependency.")]
+    max_ms: Annotated[
+        int,
+        Meta(
+            ge=1, description="Most milliseconds from each replica to the nearest replica of the dependency."
+        ),
+    ]
 
 
 class Placement(Part):
     """What must hold for the places where the service goes."""
 
-    pools: Annotated[LabelSelector, Meta(description="Labels of the pools that it may run in; absent means all.")] | None = None
+    pools: (
+        Annotated[
+            LabelSelector, Meta(description="Labels of the pools that it may run in; absent means all.")
+        ]
+        | None
+    ) = None
     required_regions: Annotated[
-        tuple[str, ...], LIST_SET, Meta(description="Regions or pools that must each have at least one replica.")
+        tuple[str, ...],
+        LIST_SET,
+        Meta(description="Regions or pools that must each have at least one replica."),
     ] = ()
-    resources: Annotated[PlacementResources, Meta(description="What one replica needs.")] = PlacementResources()
-    latency: Annotated[dict[str, Latency], Meta(description="How near dependencies must be, by their name in `resources`.")] = {}
-    compliance: Annotated[tuple[str, ...], LIST_SET, Meta(description="Certificates that every pool used must have.")] = ()
-    capabilities: Annotated[tuple[str, ...], LIST_SET, Meta(description="Capabilities that every pool used must have.")] = ()
-    data_residency: Annotated[str, Meta(description="Jurisdiction that every pool used must be in, such as eu.")] = ""
-    tolerations: Annotated[tuple[Toleration, ...], Meta(description="Taints of nodes that it puts up with.")] = ()
-    node_selector: Annotated[dict[str, str], Meta(description="Labels that its nodes must have with exactly these values.")] = {}
+    resources: Annotated[PlacementResources, Meta(description="What one replica needs.")] = (
+        PlacementResources()
+    )
+    latency: Annotated[
+        dict[str, Latency], Meta(description="How near dependencies must be, by their name in `resources`.")
+    ] = {}
+    compliance: Annotated[
+        tuple[str, ...], LIST_SET, Meta(description="Certificates that every pool used must have.")
+    ] = ()
+    capabilities: Annotated[
+        tuple[str, ...], LIST_SET, Meta(description="Capabilities that every pool used must have.")
+    ] = ()
+    data_residency: Annotated[
+        str, Meta(description="Jurisdiction that every pool used must be in, such as eu.")
+    ] = ""
+    tolerations: Annotated[
+        tuple[Toleration, ...], Meta(description="Taints of nodes that it puts up with.")
+    ] = ()
+    node_selector: Annotated[
+        dict[str, str], Meta(description="Labels that its nodes must have with exactly these values.")
+    ] = {}
 
     def problems(self, path: str) -> Iterator[Cause]:
         if self.pools:
@@ -65,7 +101,9 @@ class Placement(Part):
         yield from amount_problems(self.resources.extended, f"{path}.resources.extended")
         yield from label_problems(self.node_selector, f"{path}.nodeSelector")
         if self.resources.gpu > 1 and self.resources.gpu % 1:
-            yield Cause(f"{path}.resources.gpu", f"must be a part of one or a whole number, got {self.resources.gpu}")
+            yield Cause(
+                f"{path}.resources.gpu", f"must be a part of one or a whole number, got {self.resources.gpu}"
+            )
         for index, toleration in enumerate(self.tolerations):
             yield from toleration.problems(f"{path}.tolerations[{index}]")
 
@@ -73,7 +111,13 @@ class Placement(Part):
 class Dependency(Part):
     """Something that the service talks to, or that talks to it."""
 
-    type: Annotated[str, Meta(min_length=1, description="Service (in either case), external-service, volume, or a type of your own.")]
+    type: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="Service (in either case), external-service, volume, or a type of your own.",
+        ),
+    ]
     direction: Annotated[
         Literal["outbound", "inbound", "both"],
         Meta(
@@ -82,9 +126,9 @@ class Dependency(Part):
     ] = "outbound"
     id: Annotated[str, Meta(description="Name of the other, if it differs from the key of this entry.")] = ""
     namespace: Annotated[str, Meta(description="Namespace of the other; its own if absent.")] = ""
-    class_: Annotated[str, Meta(description="Variant of a resource that is provisioned, in its own words.")] = msgspec.field(
-        name="class", default=""
-    )
+    class_: Annotated[
+        str, Meta(description="Variant of a resource that is provisioned, in its own words.")
+    ] = msgspec.field(name="class", default="")
     params: Annotated[Extra, Meta(description="Settings of the resource, in its own words.")] = {}
 
     @property
@@ -103,21 +147,44 @@ class Dependency(Part):
 class Replicas(Part):
     """How many copies run."""
 
-    min: Annotated[int, Meta(ge=0, le=100_000, description="So many run; 1 by default. `scale` moves this number.")] | None = None
-    max: Annotated[int, Meta(ge=0, le=100_000, description="There are never more than this; absent means no ceiling.")] | None = None
+    min: (
+        Annotated[
+            int, Meta(ge=0, le=100_000, description="So many run; 1 by default. `scale` moves this number.")
+        ]
+        | None
+    ) = None
+    max: (
+        Annotated[
+            int,
+            Meta(ge=0, le=100_000, description="There are never more than this; absent means no ceiling."),
+        ]
+        | None
+    ) = None
 
 
 class ServiceSpec(Part):
     """What runs, how much of it, and what it needs."""
 
     containers: Annotated[dict[str, Container], Meta(description="Programs of one replica, by name.")]
-    placement: Annotated[Placement, Meta(description="What must hold for the places where it goes.")] = Placement()
-    resources: Annotated[dict[str, Dependency], Meta(description='What it depends on and who may call it, by name; "*" is everybody.')] = {}
+    placement: Annotated[Placement, Meta(description="What must hold for the places where it goes.")] = (
+        Placement()
+    )
+    resources: Annotated[
+        dict[str, Dependency],
+        Meta(description='What it depends on and who may call it, by name; "*" is everybody.'),
+    ] = {}
     replicas: Annotated[Replicas, Meta(description="How many copies run.")] = Replicas()
     priority: Annotated[
-        int, Meta(ge=-1_000_000_000, le=1_000_000_000, description="Higher ones go first and may displace lower ones; 0.")
+        int,
+        Meta(
+            ge=-1_000_000_000,
+            le=1_000_000_000,
+            description="Higher ones go first and may displace lower ones; 0.",
+        ),
     ] = 0
-    disconnect: Annotated[Disconnect, Meta(description="What becomes of a replica whose node is cut off.")] = Disconnect()
+    disconnect: Annotated[
+        Disconnect, Meta(description="What becomes of a replica whose node is cut off.")
+    ] = Disconnect()
     spread: Annotated[tuple[Spread, ...], Meta(description="How evenly its replicas are laid out.")] = ()
 
     @property
@@ -149,7 +216,9 @@ class TotalCost(Part):
     """Money for the whole."""
 
     hourly: Annotated[Amount, Meta(description="Dollars per hour.")] | None = None
-    projected30_day: Annotated[Amount, Meta(description="Dollars in 30 days (720 hours) at this rate.")] | None = None
+    projected30_day: (
+        Annotated[Amount, Meta(description="Dollars in 30 days (720 hours) at this rate.")] | None
+    ) = None
 
 
 class PlacedIn(Part):
@@ -166,7 +235,9 @@ class Health(Part):
     """How its replicas are."""
 
     available: Annotated[int, Meta(description="Replicas that run.")] | None = None
-    ready: Annotated[int, Meta(description="Replicas that run and answer their readiness probe.")] | None = None
+    ready: Annotated[int, Meta(description="Replicas that run and answer their readiness probe.")] | None = (
+        None
+    )
 
 
 class Alternative(Part):
@@ -180,9 +251,15 @@ class SchedulerDecision(Part):
     """Why the replicas are where they are, or nowhere."""
 
     reason: Annotated[str, Meta(description="One sentence.")] = ""
-    verdict: Annotated[str, Meta(description="Placed; or Never, NotNow, OverBudget, NoPrice, NotHere: what it would take.")] = ""
-    alternatives: Annotated[tuple[Alternative, ...], Meta(description="Pools that were not chosen, and why.")] = ()
-    required: Annotated[Extra, Meta(description="Properties that new infrastructure would need for this service to fit.")] = {}
+    verdict: Annotated[
+        str, Meta(description="Placed; or Never, NotNow, OverBudget, NoPrice, NotHere: what it would take.")
+    ] = ""
+    alternatives: Annotated[
+        tuple[Alternative, ...], Meta(description="Pools that were not chosen, and why.")
+    ] = ()
+    required: Annotated[
+        Extra, Meta(description="Properties that new infrastructure would need for this service to fit.")
+    ] = {}
     digest: Annotated[str, Meta(description="Hash of what the decision was made from.")] = ""
 
 
@@ -194,7 +271,9 @@ class ServiceStatus(Status):
     total_cost: Annotated[TotalCost, Meta(description="What all of them cost.")] | None = None
     health: Annotated[Health, Meta(description="How its replicas are.")] | None = None
     last_scheduled: Annotated[str, Meta(description="When the placement was last decided.")] | None = None
-    scheduler_decision: Annotated[SchedulerDecision, Meta(description="Why they are where they are.")] | None = None
+    scheduler_decision: (
+        Annotated[SchedulerDecision, Meta(description="Why they are where they are.")] | None
+    ) = None
 
 
 class LatticeService(Kind):
@@ -208,7 +287,12 @@ class LatticeService(Kind):
         namespaced=True,
         scale="spec.replicas.min",
         columns=(
-            Column("Wanted", ".spec.replicas.min", "integer", description="Replicas that should run; 1 if nothing is said."),
+            Column(
+                "Wanted",
+                ".spec.replicas.min",
+                "integer",
+                description="Replicas that should run; 1 if nothing is said.",
+            ),
             Column("Ready", ".status.health.ready", "integer"),
             Column("Replicas", ".status.replicas", "integer"),
             Column("Pools", ".status.placements[*].pool"),
@@ -250,4 +334,7 @@ def _replica_problems(spec: ServiceSpec) -> Iterator[Cause]:
     if spec.least > most:
         yield Cause("spec.replicas.min", f"must be at most replicas.max ({most}), got {spec.least}")
     if len(regions) > most:
-        yield Cause("spec.placement.requiredRegions", f"names {len(regions)} regions, but replicas.max allows only {most} replicas")
+        yield Cause(
+            "spec.placement.requiredRegions",
+            f"names {len(regions)} regions, but replicas.max allows only {most} replicas",
+        )

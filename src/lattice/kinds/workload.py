@@ -10,14 +10,25 @@ from msgspec import Meta
 from lattice.errors import Cause
 from lattice.kinds.meta.base import Column, Extra, Kind, Part, Resource, Status
 from lattice.kinds.constraint import Constraints
-from lattice.kinds.container import Container, Disconnect, Quantities, amounts, container_problems, excess_problems, limit_problems, total_amounts
+from lattice.kinds.container import (
+    Container,
+    Disconnect,
+    Quantities,
+    amounts,
+    container_problems,
+    excess_problems,
+    limit_problems,
+    total_amounts,
+)
 from lattice.kinds.meta.selector import dns_label_problem
 
 DesiredState = Literal["Running", "Stopped", "Deleted"]
 ActualState = Literal["Pending", "Starting", "Running", "Stopped", "Failed", "Unknown"]
 Count = Annotated[int, Meta(ge=0)]
 FINALIZER = "lattice.dev/workload"  # the record stays until its node has let go of it
-RETRY_REQUESTED = "lattice.dev/retry-requested"  # annotation: a person wants it tried again, and when that was said
+RETRY_REQUESTED = (
+    "lattice.dev/retry-requested"  # annotation: a person wants it tried again, and when that was said
+)
 
 
 class Group(Part):
@@ -31,30 +42,64 @@ class WorkloadSpec(Part):
     """What one replica runs and what it needs."""
 
     containers: Annotated[dict[str, Container], Meta(description="Programs, by name.")]
-    service: Annotated[str, Meta(description="LatticeService that it is a replica of; empty for a workload of its own.")] = ""
-    slot: Annotated[int, Meta(ge=0, description="Its place among the replicas of the service; stays when it is replaced.")] = 0
-    desired_state: Annotated[DesiredState, Meta(description="What should become of it; Running by default.")] = "Running"
-    revision: Annotated[str, Meta(pattern="^([0-9a-f]{24})?$", description="First 24 hex digits of the SHA-256 of what it runs.")] = ""
-    cluster: Annotated[str, Meta(description="LatticeCluster whose nodes it may use; empty means any node.")] = ""
+    service: Annotated[
+        str, Meta(description="LatticeService that it is a replica of; empty for a workload of its own.")
+    ] = ""
+    slot: Annotated[
+        int, Meta(ge=0, description="Its place among the replicas of the service; stays when it is replaced.")
+    ] = 0
+    desired_state: Annotated[
+        DesiredState, Meta(description="What should become of it; Running by default.")
+    ] = "Running"
+    revision: Annotated[
+        str,
+        Meta(pattern="^([0-9a-f]{24})?$", description="First 24 hex digits of the SHA-256 of what it runs."),
+    ] = ""
+    cluster: Annotated[
+        str, Meta(description="LatticeCluster whose nodes it may use; empty means any node.")
+    ] = ""
     requests: Annotated[
-        Quantities, Meta(description='Kept free for it by resource name, such as cpu "500m"; counts only if no container states requests.')
+        Quantities,
+        Meta(
+            description='Kept free for it by resource name, such as cpu "500m"; counts only if no container states requests.'
+        ),
     ] = {}
-    limits: Annotated[Quantities, Meta(description="More than this it never gets; counts only if no container states limits.")] = {}
+    limits: Annotated[
+        Quantities,
+        Meta(description="More than this it never gets; counts only if no container states limits."),
+    ] = {}
     priority: Annotated[
-        int, Meta(ge=-1_000_000_000, le=1_000_000_000, description="Higher ones go first and may displace lower ones; 0.")
+        int,
+        Meta(
+            ge=-1_000_000_000,
+            le=1_000_000_000,
+            description="Higher ones go first and may displace lower ones; 0.",
+        ),
     ] = 0
     group: Annotated[Group, Meta(description="Workloads that it starts together with.")] | None = None
-    constraints: Annotated[Constraints, Meta(description="What besides room decides which nodes it may use.")] = Constraints()
-    disconnect: Annotated[Disconnect, Meta(description="What becomes of it when its node is cut off.")] = Disconnect()
+    constraints: Annotated[
+        Constraints, Meta(description="What besides room decides which nodes it may use.")
+    ] = Constraints()
+    disconnect: Annotated[Disconnect, Meta(description="What becomes of it when its node is cut off.")] = (
+        Disconnect()
+    )
 
     @property
     def request_amounts(self) -> dict[str, int]:
         """Milli-cores, bytes, milli-GPUs and counts: the sum over its containers, if any of them states requests, else its own."""
-        return total_amounts(self.containers, "requests") if self.containers_state("requests") else amounts(self.requests)
+        return (
+            total_amounts(self.containers, "requests")
+            if self.containers_state("requests")
+            else amounts(self.requests)
+        )
 
     @property
     def limit_amounts(self) -> dict[str, int]:
-        return total_amounts(self.containers, "limits") if self.containers_state("limits") else amounts(self.limits)
+        return (
+            total_amounts(self.containers, "limits")
+            if self.containers_state("limits")
+            else amounts(self.limits)
+        )
 
     @property
     def runs(self) -> str:
@@ -75,7 +120,9 @@ class Binding(Part):
     """The node it was given, and by which leader."""
 
     node: Annotated[str, Meta(description="Name of the LatticeNode.")]
-    uid: Annotated[str, Meta(description="uid of the node: one that came back under the same name is another.")] = ""
+    uid: Annotated[
+        str, Meta(description="uid of the node: one that came back under the same name is another.")
+    ] = ""
     term: Annotated[int, Meta(ge=0, description="Leadership term that bound it.")] = 0
 
 
@@ -85,10 +132,22 @@ class Retry(Part):
     attempts: Annotated[int, Meta(ge=0, description="Failures so far.")] | None = None
     max: Annotated[int, Meta(ge=0, description="So many failures end it.")] | None = None
     next_at: Annotated[str, Meta(description="Not tried again before this time.")] | None = None
-    final: Annotated[bool, Meta(description="Whether it has failed for good after fewer, since trying again would not help.")] = False
-    revision: Annotated[str, Meta(description="Revision that this counts the failures of; another begins anew.")] = ""
+    final: Annotated[
+        bool,
+        Meta(description="Whether it has failed for good after fewer, since trying again would not help."),
+    ] = False
+    revision: Annotated[
+        str, Meta(description="Revision that this counts the failures of; another begins anew.")
+    ] = ""
     run: (
-        Annotated[int, Meta(ge=0, description="Number of the start that it is for: grows with each, and a node starts each once.")] | None
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                description="Number of the start that it is for: grows with each, and a node starts each once.",
+            ),
+        ]
+        | None
     ) = None
 
     @property
@@ -104,16 +163,28 @@ class WorkloadStatus(Status):
     actual_state: Annotated[ActualState, Meta(description="What it is doing, as its node says.")] = "Pending"
     ready: Annotated[bool, Meta(description="Whether it runs and answers its readiness probe.")] | None = None
     applied_revision: Annotated[str, Meta(description="Revision that its node really runs.")] = ""
-    strict: Annotated[bool, Meta(description="Whether its node ends that revision when it hears nothing of the control plane.")] = False
-    allocated_ports: Annotated[dict[str, Count], Meta(description="Port numbers on the node, by name of the port.")] = {}
+    strict: Annotated[
+        bool,
+        Meta(description="Whether its node ends that revision when it hears nothing of the control plane."),
+    ] = False
+    allocated_ports: Annotated[
+        dict[str, Count], Meta(description="Port numbers on the node, by name of the port.")
+    ] = {}
     retry: Annotated[Retry, Meta(description="How often it failed and when it is tried again.")] | None = None
-    failure_reason: Annotated[str, Meta(description="Why it failed last, as one word such as IMAGE_NOT_FOUND.")] = ""
-    failure_message: Annotated[str, Meta(description="How that was, in its node's words, such as its exit code or the signal.")] = ""
+    failure_reason: Annotated[
+        str, Meta(description="Why it failed last, as one word such as IMAGE_NOT_FOUND.")
+    ] = ""
+    failure_message: Annotated[
+        str, Meta(description="How that was, in its node's words, such as its exit code or the signal.")
+    ] = ""
     state_since: Annotated[str, Meta(description="When it began to do that.")] | None = None
     last_action: Annotated[str, Meta(description="What was last done about it.")] = ""
     last_action_at: Annotated[str, Meta(description="When that was done.")] | None = None
     last_log: Annotated[str, Meta(description="Last lines that it printed.")] = ""
-    decision: Annotated[Extra, Meta(description="Why this node: the best ones, counts per reason, hash of the input; at most 2 KB.")] = {}
+    decision: Annotated[
+        Extra,
+        Meta(description="Why this node: the best ones, counts per reason, hash of the input; at most 2 KB."),
+    ] = {}
 
 
 class LatticeWorkload(Kind):
@@ -145,7 +216,10 @@ class LatticeWorkload(Kind):
 
     def problems(self) -> Iterator[Cause]:
         spec = self.spec
-        wrong_alone = [*container_problems(spec.containers, "spec.containers"), *limit_problems(spec.requests, spec.limits, "spec")]
+        wrong_alone = [
+            *container_problems(spec.containers, "spec.containers"),
+            *limit_problems(spec.requests, spec.limits, "spec"),
+        ]
         yield from wrong_alone
         if not wrong_alone:
             whose = "spec.containers" if spec.containers_state("requests") else "spec.requests"

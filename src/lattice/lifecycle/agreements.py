@@ -32,9 +32,17 @@ class Pair(NamedTuple):
     @property
     def object_name(self) -> str:
         """In the caller's namespace. No two pairs share one: where names could run together, a digest keeps them apart."""
-        other = self.callee.name if self.callee.namespace == self.caller.namespace else f"{self.callee.name}.{self.callee.namespace}"
+        other = (
+            self.callee.name
+            if self.callee.namespace == self.caller.namespace
+            else f"{self.callee.name}.{self.callee.namespace}"
+        )
         plain = f"{self.caller.name}--{other}"
-        if "--" not in self.caller.name + self.callee.name and "." not in self.caller.name + self.callee.name and len(plain) <= LONGEST:
+        if (
+            "--" not in self.caller.name + self.callee.name
+            and "." not in self.caller.name + self.callee.name
+            and len(plain) <= LONGEST
+        ):
             return plain
         return f"{plain[: LONGEST - 13].rstrip('-.')}-{sha256(repr(self).encode()).hexdigest()[:12]}"
 
@@ -75,13 +83,18 @@ def agreed(pair: Pair, services: Mapping[Name, LatticeService]) -> AgreementStat
     """Without addresses: these are for whoever knows where replicas are."""
     calls = _declares(services.get(pair.caller), pair.callee, lambda each: each.calls)
     admits = _declares(services.get(pair.callee), pair.caller, lambda each: each.admits)
-    missing = None if calls and admits else "both" if not calls and not admits else "callee" if calls else "caller"
+    missing = (
+        None if calls and admits else "both" if not calls and not admits else "callee" if calls else "caller"
+    )
     return AgreementStatus(active=calls and admits, missing=missing)  # type: ignore[arg-type]
 
 
 def agreement(pair: Pair, status: AgreementStatus) -> LatticeAgreement:
     resource = LatticeAgreement.resource
-    callee = Side(name=pair.callee.name, namespace="" if pair.callee.namespace == pair.caller.namespace else pair.callee.namespace)
+    callee = Side(
+        name=pair.callee.name,
+        namespace="" if pair.callee.namespace == pair.caller.namespace else pair.callee.namespace,
+    )
     return LatticeAgreement(
         api_version=resource.api_version,
         kind=resource.kind,
@@ -93,10 +106,15 @@ def agreement(pair: Pair, status: AgreementStatus) -> LatticeAgreement:
 
 def pair_of(found: LatticeAgreement) -> Pair:
     spec, here = found.spec, found.metadata.namespace
-    return Pair(Name(spec.caller.namespace or here, spec.caller.name), Name(spec.callee.namespace or here, spec.callee.name))
+    return Pair(
+        Name(spec.caller.namespace or here, spec.caller.name),
+        Name(spec.callee.namespace or here, spec.callee.name),
+    )
 
 
-def endpoints(replicas: Iterable[LatticeWorkload], nodes: Callable[[str], LatticeNode | None]) -> tuple[Endpoint, ...]:
+def endpoints(
+    replicas: Iterable[LatticeWorkload], nodes: Callable[[str], LatticeNode | None]
+) -> tuple[Endpoint, ...]:
     """Where ready replicas answer, in order of their names."""
     found = []
     for each in sorted(replicas, key=lambda replica: (replica.spec.slot, replica.metadata.name)):
@@ -104,8 +122,13 @@ def endpoints(replicas: Iterable[LatticeWorkload], nodes: Callable[[str], Lattic
         node = nodes(binding.node) if binding and each.status.ready else None
         address = node.status.addresses[0].address if node is not None and node.status.addresses else ""
         if address:
-            ports: list[tuple[str, int | None]] = [*sorted(each.status.allocated_ports.items())] or [("", None)]
-            found += [Endpoint(address=address, port=port, name=name, workload=each.metadata.name) for name, port in ports]
+            ports: list[tuple[str, int | None]] = [*sorted(each.status.allocated_ports.items())] or [
+                ("", None)
+            ]
+            found += [
+                Endpoint(address=address, port=port, name=name, workload=each.metadata.name)
+                for name, port in ports
+            ]
     return tuple(found)
 
 
@@ -115,7 +138,9 @@ def environment(agreements: Sequence[LatticeAgreement]) -> dict[str, str]:
     active = [each for each in agreements if each.status.active and each.status.endpoints]
     for each in sorted(active, key=lambda found: (bool(found.spec.callee.namespace), found.metadata.name)):
         word = _variable(each.spec.callee)
-        if f"{word}_HOST" in told:  # such as of order-api and order.api: the later gets a name that nobody else has
+        if (
+            f"{word}_HOST" in told
+        ):  # such as of order-api and order.api: the later gets a name that nobody else has
             word += f"_{sha256(repr(pair_of(each)).encode()).hexdigest()[:6].upper()}"
         first = each.status.endpoints[0]
         told[f"{word}_ENDPOINTS"] = ",".join(_written(end) for end in each.status.endpoints)

@@ -51,7 +51,13 @@ def mark(rule: AutomationRule) -> tuple[int, float]:
     return (when.capacity.above_millionths if when.capacity else MILLION), 0.0
 
 
-def judge(rule: AutomationRule, measures: Iterable[Measure], now: datetime, written: str, unmeasured: Container[str] = ()) -> Verdict:
+def judge(
+    rule: AutomationRule,
+    measures: Iterable[Measure],
+    now: datetime,
+    written: str,
+    unmeasured: Container[str] = (),
+) -> Verdict:
     """`written` is the present time as status has it; `unmeasured` is what is there though nobody can say how far: what was known of
     it stands."""
     least, lasting = mark(rule)

@@ -42,7 +42,13 @@ def drift(assigned: Mapping[str, Assigned], held: Mapping[str, Held]) -> list[Dr
             if wanted.is_running:
                 found.append(Drift(path, "missing_on_agent", "the node does not have it"))
         elif has.report.revision != wanted.revision:
-            found.append(Drift(path, "revision_mismatch", f"revision is {has.report.revision or 'unknown'}, not {wanted.revision}"))
+            found.append(
+                Drift(
+                    path,
+                    "revision_mismatch",
+                    f"revision is {has.report.revision or 'unknown'}, not {wanted.revision}",
+                )
+            )
         elif (has.report.state in LIVE) != wanted.is_running:
             want = "running" if wanted.is_running else "stopped"
             found.append(Drift(path, "state_mismatch", f"it is {has.report.state}, and is to be {want}"))

@@ -33,11 +33,15 @@ def service_of(workload: LatticeWorkload) -> str:
 
 def is_draining(node: LatticeNode) -> bool:
     """Whatever the effect of the mark, nobody tolerates it; a node that is being removed is drained first."""
-    return bool(node.metadata.deletion_timestamp) or any(taint.key == DRAINING_TAINT for taint in node.spec.taints)
+    return bool(node.metadata.deletion_timestamp) or any(
+        taint.key == DRAINING_TAINT for taint in node.spec.taints
+    )
 
 
 def expelling(node: LatticeNode) -> list[Taint]:
-    return [taint for taint in node.spec.taints if taint.effect == "NoExecute" and taint.key != DRAINING_TAINT]
+    return [
+        taint for taint in node.spec.taints if taint.effect == "NoExecute" and taint.key != DRAINING_TAINT
+    ]
 
 
 def is_marked(node: LatticeNode) -> bool:
@@ -75,7 +79,11 @@ def resident(workload: LatticeWorkload, told: Collection[str] = ()) -> Resident:
 
 
 def is_available(workload: LatticeWorkload) -> bool:
-    return bool(workload.status.ready) and workload.status.actual_state == "Running" and desired(workload) == "Running"
+    return (
+        bool(workload.status.ready)
+        and workload.status.actual_state == "Running"
+        and desired(workload) == "Running"
+    )
 
 
 def is_leaving(workload: LatticeWorkload) -> bool:
@@ -87,11 +95,22 @@ def is_leaving(workload: LatticeWorkload) -> bool:
 
 def preempted(workload: LatticeWorkload) -> str:
     """Why it has to make room for another; empty if it has not."""
-    return next((each.message or each.reason for each in workload.status.conditions if each.type == LEAVING and each.status == "True"), "")
+    return next(
+        (
+            each.message or each.reason
+            for each in workload.status.conditions
+            if each.type == LEAVING and each.status == "True"
+        ),
+        "",
+    )
 
 
 def standing(
-    service: LatticeService | None, replicas: Iterable[LatticeWorkload], told: Collection[str], *, is_surged: bool = False
+    service: LatticeService | None,
+    replicas: Iterable[LatticeWorkload],
+    told: Collection[str],
+    *,
+    is_surged: bool = False,
 ) -> Standing:
     """`is_surged`: one more than were placed was asked for, and is not taken away again."""
     available = leaving = live = 0
@@ -130,7 +149,13 @@ def undrained(status: NodeStatus) -> NodeStatus:
 
 def drained(found: Drain, residents: int) -> Condition:
     if not residents:
-        return Condition(type=DRAINED, status="True", reason="Empty", message="nothing is bound to it any more")
+        return Condition(
+            type=DRAINED, status="True", reason="Empty", message="nothing is bound to it any more"
+        )
     why = [f"{name}: {reason}" for name, reason in sorted(found.held.items())]
-    words = "; ".join([f"{residents} still here", *why[:3], *([f"and {len(why) - 3} more"] if len(why) > 3 else [])])
-    return Condition(type=DRAINED, status="False", reason=STUCK if found.is_stuck else "Leaving", message=words)
+    words = "; ".join(
+        [f"{residents} still here", *why[:3], *([f"and {len(why) - 3} more"] if len(why) > 3 else [])]
+    )
+    return Condition(
+        type=DRAINED, status="False", reason=STUCK if found.is_stuck else "Leaving", message=words
+    )

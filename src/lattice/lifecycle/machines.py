@@ -35,7 +35,9 @@ class Steps:
     make: tuple[tuple[str, str], ...] = ()  # node, class: neither node nor machine is there
     start: tuple[str, ...] = ()  # the node is there, its machine is not, or has ended
     give_up: tuple[str, ...] = ()  # more than wanted: nothing new goes there, and what is there leaves
-    remove: tuple[str, ...] = ()  # given up and empty; or its machine is gone or has ended, and whatever was there with it
+    remove: tuple[
+        str, ...
+    ] = ()  # given up and empty; or its machine is gone or has ended, and whatever was there with it
     stray: tuple[str, ...] = ()  # machines without a node
 
     @property
@@ -46,7 +48,11 @@ class Steps:
 def steps(cluster: str, found: Machines) -> Steps:
     staying = [each for each in found.nodes if not each.is_leaving]
     gone = {each.name for each in found.nodes if _is_gone(each, found)}
-    remove = {each.name for each in found.nodes if each.is_leaving and (not each.workloads or _has_ended(each, found))} | gone
+    remove = {
+        each.name
+        for each in found.nodes
+        if each.is_leaving and (not each.workloads or _has_ended(each, found))
+    } | gone
     names = {each.name for each in found.nodes}
     give_up: list[str] = []
     make: list[tuple[str, str]] = []
@@ -55,11 +61,17 @@ def steps(cluster: str, found: Machines) -> Steps:
         here = sorted((each for each in staying if each.node_class == kind), key=_dispensable)
         missing = found.wanted.get(kind, 0) - len(here)
         give_up.extend(each.name for each in here[: max(0, -missing)])
-        free = (name for name in _numbered(f"{cluster}-{kind}") if name not in taken and name not in found.others)
+        free = (
+            name for name in _numbered(f"{cluster}-{kind}") if name not in taken and name not in found.others
+        )
         make.extend((next(free), kind) for _ in range(min(missing, _payable(kind, found))))
     return Steps(
         make=tuple(make),
-        start=tuple(sorted(each.name for each in staying if _is_down(each, found) and each.name not in (*give_up, *gone))),
+        start=tuple(
+            sorted(
+                each.name for each in staying if _is_down(each, found) and each.name not in (*give_up, *gone)
+            )
+        ),
         give_up=tuple(sorted(set(give_up) - gone)),
         remove=tuple(sorted(remove)),
         stray=tuple(sorted(set(found.known) - names)),
@@ -68,12 +80,19 @@ def steps(cluster: str, found: Machines) -> Steps:
 
 def _has_ended(node: NodeSeen, found: Machines) -> bool:
     """Its machine is down for good, since it is not started again: whatever is bound there waits in vain for its agent to say so."""
-    return node.has_joined and not node.is_ready and node.name in found.known and node.name not in found.running
+    return (
+        node.has_joined and not node.is_ready and node.name in found.known and node.name not in found.running
+    )
 
 
 def _is_gone(node: NodeSeen, found: Machines) -> bool:
     """Its provider has no such machine any more, and its agent, which was heard once, is silent."""
-    return node.has_joined and not node.is_ready and node.name not in found.known and node.name not in found.running
+    return (
+        node.has_joined
+        and not node.is_ready
+        and node.name not in found.known
+        and node.name not in found.running
+    )
 
 
 def _is_down(node: NodeSeen, found: Machines) -> bool:

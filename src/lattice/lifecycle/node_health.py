@@ -27,9 +27,13 @@ class NodeTimes:
     mass_share: float = 0.55  # of the nodes of a zone: above it the fault is likely between us and them
     mass_least: int = 3  # so many silent nodes make a mass: in a zone of one or two, each is lost by itself
     evictions_per_second: float = 0.1  # nodes of one zone
-    clock_error: float = 0.05  # share by which the rate of a clock may be wrong, of ours and of a node's alike
+    clock_error: float = (
+        0.05  # share by which the rate of a clock may be wrong, of ours and of a node's alike
+    )
     kill_grace: float = 10.0  # from a node's deadline until its copies are certainly dead
-    longest_stop: float = ABANDONED_AFTER_MS / 1000  # of all that `stopAfter` may be, however soon nodes are given up
+    longest_stop: float = (
+        ABANDONED_AFTER_MS / 1000
+    )  # of all that `stopAfter` may be, however soon nodes are given up
 
     @property
     def eviction_pause(self) -> float:
@@ -72,13 +76,17 @@ class NodeVerdict:
 
 def judge(node: NodeSeen, times: NodeTimes = TIMES) -> NodeVerdict:
     if node.quarantine:
-        return NodeVerdict("NotReady", "Quarantined", node.quarantine, "" if node.is_told else "NodeQuarantined")
+        return NodeVerdict(
+            "NotReady", "Quarantined", node.quarantine, "" if node.is_told else "NodeQuarantined"
+        )
     if not node.has_joined:
         return NodeVerdict("Joining", "NotJoined", "no agent has joined for this node yet")
     was_lost = not node.is_heard and not node.is_ready  # a new leader knows no better yet
     if was_lost or node.silence >= times.not_ready_after:
         event = "NodeLost" if node.is_ready else ""
-        return NodeVerdict("NotReady", "HeartbeatMissed", f"nothing was heard of it for {times.not_ready_after:g} s", event)
+        return NodeVerdict(
+            "NotReady", "HeartbeatMissed", f"nothing was heard of it for {times.not_ready_after:g} s", event
+        )
     event = "" if node.is_ready else "NodeReady"
     return NodeVerdict("Ready", "Heartbeat", "its agent reports", event, times.not_ready_after - node.silence)
 
@@ -141,7 +149,11 @@ def release(nodes: Sequence[NodeSeen], before: Allowance, now: float, times: Nod
     held = {name: halted[node.zone].words for name, node in overdue.items() if node.zone in halted}
     released = {name for name in before.released if name in overdue and name not in held}
     next_at = dict(before.next_at)
-    waits = [times.replace_after - node.silence for node in nodes if node.has_joined and node.silence < times.replace_after]
+    waits = [
+        times.replace_after - node.silence
+        for node in nodes
+        if node.has_joined and node.silence < times.replace_after
+    ]
     for node in sorted(overdue.values(), key=lambda each: (-each.silence, each.name)):
         if node.name in released or node.name in held:
             continue
@@ -149,7 +161,9 @@ def release(nodes: Sequence[NodeSeen], before: Allowance, now: float, times: Nod
             released.add(node.name)
             next_at[node.zone] = now + times.eviction_pause
         else:
-            held[node.name] = f"only {times.evictions_per_second:g} nodes a second are given up in zone {node.zone or 'unnamed'}"
+            held[node.name] = (
+                f"only {times.evictions_per_second:g} nodes a second are given up in zone {node.zone or 'unnamed'}"
+            )
             waits.append(free - now)
     return Releases(Allowance(frozenset(released), next_at), held, halted, min(waits, default=None))
 
@@ -175,17 +189,25 @@ class Failover:
     again: float | None = None
 
 
-def failover(disconnect: Disconnect, node: NodeSeen, releases: Releases, times: NodeTimes = TIMES) -> Failover:
+def failover(
+    disconnect: Disconnect, node: NodeSeen, releases: Releases, times: NodeTimes = TIMES
+) -> Failover:
     after = times.replace_after
     if disconnect.policy == "stop":
         after = max(after, times.certain_after(disconnect.stop_after_ms / 1000))
     if node.silence < after:
-        return Failover(False, f"its node may be back within {after:g} s of its last heartbeat", after - node.silence)
+        return Failover(
+            False, f"its node may be back within {after:g} s of its last heartbeat", after - node.silence
+        )
     if node.name not in releases.released:
-        return Failover(False, releases.held.get(node.name, "its node has not been given up yet"), releases.again)
+        return Failover(
+            False, releases.held.get(node.name, "its node has not been given up yet"), releases.again
+        )
     if disconnect.policy == "stop":
         return Failover(True, f"its node was silent for {after:g} s and has surely stopped it")
-    return Failover(True, f"its node was silent for {after:g} s; should it come back, the surplus copy is stopped")
+    return Failover(
+        True, f"its node was silent for {after:g} s; should it come back, the surplus copy is stopped"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,14 +239,24 @@ def patience(tolerations: Iterable[Toleration], taint: Taint) -> float | None:
 
 def driven_out(residents: Iterable[Resident], taints: Mapping[Taint, float]) -> list[Leave]:
     """Who must leave because of NoExecute taints, each of which came so many seconds ago; soonest first."""
-    marks = sorted((taint for taint in taints if taint.effect == "NoExecute"), key=lambda each: (each.key, each.value))
+    marks = sorted(
+        (taint for taint in taints if taint.effect == "NoExecute"), key=lambda each: (each.key, each.value)
+    )
     found = []
     for resident in residents:
-        limits = [(limit - taints[taint], taint) for taint in marks if (limit := patience(resident.tolerations, taint)) is not None]
+        limits = [
+            (limit - taints[taint], taint)
+            for taint in marks
+            if (limit := patience(resident.tolerations, taint)) is not None
+        ]
         if limits:
             left, taint = min(limits, key=lambda each: each[0])
             mark = f"{taint.key}={taint.value}" if taint.value else taint.key
-            found.append(Leave(resident.name, f"it does not tolerate taint {mark}:NoExecute any longer", max(0.0, left)))
+            found.append(
+                Leave(
+                    resident.name, f"it does not tolerate taint {mark}:NoExecute any longer", max(0.0, left)
+                )
+            )
     return sorted(found, key=lambda each: (each.after, each.name))
 
 
@@ -235,7 +267,9 @@ class Standing:
     available: int
     least: int
     leaving: int = 0
-    is_changing: bool = False  # there are more than were placed: whoever updates or scales it is about to take some away
+    is_changing: bool = (
+        False  # there are more than were placed: whoever updates or scales it is about to take some away
+    )
     no_room: str = ""  # why no node takes one of its replicas, if there is such a one
 
 
@@ -270,7 +304,9 @@ def drain(residents: Iterable[Resident], services: Mapping[str, Standing], most:
         elif going[each.service] >= most:
             held[each.name] = f"{going[each.service]} of service {each.service} already leave"
         elif standing.is_changing:
-            held[each.name] = f"replicas of service {each.service} are being replaced or removed: it waits until that is done"
+            held[each.name] = (
+                f"replicas of service {each.service} are being replaced or removed: it waits until that is done"
+            )
         elif spare[each.service] < 1:
             held[each.name] = _needs_one_more(each.service, standing)
             surge[each.service] = None

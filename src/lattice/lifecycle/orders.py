@@ -5,7 +5,9 @@ from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.workload import UNDER_WAY, Action
 
 # Nothing is ordered: it was only just bound, or has to go.
-NOTHING = frozenset({"", Action.ASSIGN, Action.DELETE, Action.FINALIZE_DELETE, Action.RESCHEDULE, Action.RELEASE})
+NOTHING = frozenset(
+    {"", Action.ASSIGN, Action.DELETE, Action.FINALIZE_DELETE, Action.RESCHEDULE, Action.RELEASE}
+)
 
 
 def wanted(workload: LatticeWorkload) -> Wanted | None:

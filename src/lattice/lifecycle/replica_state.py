@@ -23,7 +23,9 @@ class Seen:
     updated: frozenset[str] = frozenset()
     unsettled: frozenset[str] = frozenset()
     joined: Counter[Cell] = field(default_factory=Counter)
-    held_up: frozenset[Cell] = frozenset()  # none comes there, whatever is wanted: no more are paid for than are there
+    held_up: frozenset[Cell] = (
+        frozenset()
+    )  # none comes there, whatever is wanted: no more are paid for than are there
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,9 @@ def look(
         mine, others = _whose(service, owned.pop(name, []))
         unsettled.update(each.spec.cluster for each in others)
         unsettled.update(_unsettled(service, mine, known))
-        if waiting := Counter(cell for each in mine if (cell := cell_of(each)) not in fresh and is_stuck(each, patience)):
+        if waiting := Counter(
+            cell for each in mine if (cell := cell_of(each)) not in fresh and is_stuck(each, patience)
+        ):
             stuck[name] = waiting
         if asks_otherwise(service, mine):
             updated.add(name)
@@ -76,12 +80,22 @@ def look(
 def _held_up(nodes: Iterable[LatticeNode], paid: Iterable[Counter[Cell]]) -> frozenset[Cell]:
     """Where none is on its way, and some budget pays for no more than are there: one that leaves has its money until it is gone."""
     there = Counter((each.spec.cluster, each.spec.node_class) for each in nodes)
-    awaited = {(each.spec.cluster, each.spec.node_class) for each in nodes if not each.metadata.deletion_timestamp and not has_joined(each)}
+    awaited = {
+        (each.spec.cluster, each.spec.node_class)
+        for each in nodes
+        if not each.metadata.deletion_timestamp and not has_joined(each)
+    }
     kinds: dict[str, list[Cell]] = {}
     for cell in there:
         kinds.setdefault(cell[0], []).append(cell)
     known = ((counts, {name for name, _ in counts}) for counts in paid)
-    cells = (cell for counts, names in known for name in names for cell in kinds.get(name, ()) if counts[cell] <= there[cell])
+    cells = (
+        cell
+        for counts, names in known
+        for name in names
+        for cell in kinds.get(name, ())
+        if counts[cell] <= there[cell]
+    )
     return frozenset(cells) - awaited
 
 
@@ -106,7 +120,9 @@ def has_joined(node: LatticeNode) -> bool:
 
 def silence(node: LatticeNode) -> str:
     """What is said of one that joined and is not heard of; empty for all others."""
-    said = next((each for each in node.status.conditions if each.type == "Ready" and each.status == "False"), None)
+    said = next(
+        (each for each in node.status.conditions if each.type == "Ready" and each.status == "False"), None
+    )
     return said.message if said is not None and said.reason != NOT_JOINED else ""
 
 
@@ -118,7 +134,9 @@ def stays(node: LatticeNode) -> bool:
 
 def is_fresh(node: LatticeNode, patience: Patience) -> bool:
     """It became ready just now: who has waited for it is about to be given it, and needs no other."""
-    ready = next((each for each in node.status.conditions if each.type == "Ready" and each.status == "True"), None)
+    ready = next(
+        (each for each in node.status.conditions if each.type == "Ready" and each.status == "True"), None
+    )
     since = ready.last_transition_time if ready else None
     return not patience.is_over(since) if since else False
 
@@ -126,14 +144,22 @@ def is_fresh(node: LatticeNode, patience: Patience) -> bool:
 def is_stuck(workload: LatticeWorkload, patience: Patience) -> bool:
     """No node has fitted it for longer than it may take."""
     for each in workload.status.conditions:
-        if each.type == "Scheduled" and each.status == "False" and each.reason == NO_NODE_FITS and each.last_transition_time:
+        if (
+            each.type == "Scheduled"
+            and each.status == "False"
+            and each.reason == NO_NODE_FITS
+            and each.last_transition_time
+        ):
             return workload.status.binding is None and patience.is_over(each.last_transition_time)
     return False
 
 
 def no_room(workload: LatticeWorkload) -> str:
     """Why no node takes it, with what the nearest lacks; empty while it has one, or nobody has looked."""
-    said = next((each for each in workload.status.conditions if each.type == "Scheduled" and each.status == "False"), None)
+    said = next(
+        (each for each in workload.status.conditions if each.type == "Scheduled" and each.status == "False"),
+        None,
+    )
     if said is None or said.reason != NO_NODE_FITS or workload.status.binding is not None:
         return ""
     nearest = workload.status.decision.get("nearest") or {}
@@ -145,7 +171,9 @@ def _numbers(short: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {short[name]}" for name in ("need", "have", "missing") if name in short)
 
 
-def _whose(service: LatticeService, found: Iterable[LatticeWorkload]) -> tuple[list[LatticeWorkload], list[LatticeWorkload]]:
+def _whose(
+    service: LatticeService, found: Iterable[LatticeWorkload]
+) -> tuple[list[LatticeWorkload], list[LatticeWorkload]]:
     """Its own, and those of an earlier service of the same name."""
     mine: list[LatticeWorkload] = []
     others: list[LatticeWorkload] = []
@@ -187,5 +215,13 @@ def asks_otherwise(service: LatticeService, mine: list[LatticeWorkload]) -> bool
 def asked(spec: WorkloadSpec) -> Hashable:
     """Of a machine."""
     constraints = spec.constraints
-    selector = tuple(sorted((name, value) for name, value in constraints.node_selector.items() if name != NODE_CLASS))
-    return (tuple(sorted(spec.request_amounts.items())), constraints.tolerations, selector, constraints.gpu_models, constraints.spread)
+    selector = tuple(
+        sorted((name, value) for name, value in constraints.node_selector.items() if name != NODE_CLASS)
+    )
+    return (
+        tuple(sorted(spec.request_amounts.items())),
+        constraints.tolerations,
+        selector,
+        constraints.gpu_models,
+        constraints.spread,
+    )

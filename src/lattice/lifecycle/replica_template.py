@@ -14,7 +14,12 @@ from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, revision_of
 NODE_CLASS = "lattice.dev/node-class"  # label of a node: the class of the machine
 SERVICE = "lattice.dev/service"
 FINALIZER = "lattice.dev/workload"  # it goes only when its node says that it is gone
-ACROSS = ("region", "provider", "pool", "cluster")  # spread over these is decided when clusters are chosen, not among nodes of one
+ACROSS = (
+    "region",
+    "provider",
+    "pool",
+    "cluster",
+)  # spread over these is decided when clusters are chosen, not among nodes of one
 THOUSANDTHS = ("cpu", "gpu")
 
 Cell = tuple[str, str]  # a cluster, and a class of its machines
@@ -55,7 +60,10 @@ def _requests(spec: ServiceSpec) -> Quantities:
     """What containers state themselves is theirs to state."""
     if any(each.resources and each.resources.requests for each in spec.containers.values()):
         return {}
-    return {name: f"{amount}m" if name in THOUSANDTHS else amount for name, amount in sorted(spec.requests.items())}
+    return {
+        name: f"{amount}m" if name in THOUSANDTHS else amount
+        for name, amount in sorted(spec.requests.items())
+    }
 
 
 def _spread(stated: Iterable[Spread]) -> tuple[Spread, ...]:
@@ -76,7 +84,9 @@ def labels_for(service: LatticeService) -> dict[str, str]:
     return {**service.metadata.labels, SERVICE: service.metadata.name}
 
 
-def workload(service: LatticeService, spec: WorkloadSpec, slot: int, owner: OwnerReference) -> LatticeWorkload:
+def workload(
+    service: LatticeService, spec: WorkloadSpec, slot: int, owner: OwnerReference
+) -> LatticeWorkload:
     resource = LatticeWorkload.resource
     return LatticeWorkload(
         api_version=resource.api_version,

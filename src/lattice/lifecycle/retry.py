@@ -7,7 +7,9 @@ from typing import Any
 
 from lattice.kinds.workload import RETRY_REQUESTED, Retry
 
-SKEW = 5.0  # seconds by which the clocks of two servers may differ before a stored time is taken for a mistake
+SKEW = (
+    5.0  # seconds by which the clocks of two servers may differ before a stored time is taken for a mistake
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +17,9 @@ class RetryRules:
     first: float = 5.0  # seconds after the first failure; doubles with each
     longest: float = 120.0
     attempts: int = 5  # so many failures end it
-    steady: float = 240.0  # seconds of running after which earlier failures are forgotten: twice the longest wait
+    steady: float = (
+        240.0  # seconds of running after which earlier failures are forgotten: twice the longest wait
+    )
 
     def wait(self, failures: int) -> float:
         """Seconds from the last failure to the next start."""
@@ -48,13 +52,25 @@ def failed(before: Retry, now: datetime, rules: RetryRules = RULES) -> Retry:
     attempts = (before.attempts or 0) + 1
     is_last = attempts >= rules.attempts
     next_at = None if is_last else written(now + timedelta(seconds=rules.wait(attempts)))
-    return Retry(attempts=attempts, max=rules.attempts, next_at=next_at, revision=before.revision, run=(before.run or 0) + 1)
+    return Retry(
+        attempts=attempts,
+        max=rules.attempts,
+        next_at=next_at,
+        revision=before.revision,
+        run=(before.run or 0) + 1,
+    )
 
 
 def postponed(before: Retry, now: datetime, rules: RetryRules = RULES) -> Retry:
     """It ended through no fault of its own: not counted, but not at once either."""
     next_at = written(now + timedelta(seconds=rules.first))
-    return Retry(attempts=before.attempts or 0, max=rules.attempts, next_at=next_at, revision=before.revision, run=(before.run or 0) + 1)
+    return Retry(
+        attempts=before.attempts or 0,
+        max=rules.attempts,
+        next_at=next_at,
+        revision=before.revision,
+        run=(before.run or 0) + 1,
+    )
 
 
 def ended(before: Retry, rules: RetryRules = RULES) -> Retry:

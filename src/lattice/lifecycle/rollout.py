@@ -33,10 +33,16 @@ class Steps:
 
     start: tuple[Cell, ...] = ()
     stop: tuple[str, ...] = ()
-    is_rolling: bool = False  # replicas of another revision, or where they are not placed any more, are still there
+    is_rolling: bool = (
+        False  # replicas of another revision, or where they are not placed any more, are still there
+    )
     failure: str = ""  # why the new revision does not come up: nothing more is replaced until it does
-    is_waiting: bool = False  # too many are there, and which of them goes depends on others that are not ready
-    no_room: str = ""  # why the replica beyond those that are wanted finds no node: nothing is replaced until it does
+    is_waiting: bool = (
+        False  # too many are there, and which of them goes depends on others that are not ready
+    )
+    no_room: str = (
+        ""  # why the replica beyond those that are wanted finds no node: nothing is replaced until it does
+    )
 
     @property
     def is_none(self) -> bool:
@@ -60,7 +66,13 @@ class _Sorted(NamedTuple):
     missing: Counter[Cell]
 
 
-def next_steps(wanted: Mapping[Cell, int], revision: str, replicas: Sequence[Replica], least: int = 0, around: Around = ALONE) -> Steps:
+def next_steps(
+    wanted: Mapping[Cell, int],
+    revision: str,
+    replicas: Sequence[Replica],
+    least: int = 0,
+    around: Around = ALONE,
+) -> Steps:
     """`least`: so many stay ready as long as they can, also where fewer could be placed anew."""
     live = [each for each in replicas if not each.is_going]
     found = _sort(wanted, revision, live, around)
@@ -81,7 +93,9 @@ def _sort(wanted: Mapping[Cell, int], revision: str, live: Sequence[Replica], ar
         (current[each.cell] if each.revision == revision and each.cell in current else outdated).append(each)
     many = {cell: len(here) - wanted[cell] for cell, here in current.items() if len(here) > wanted[cell]}
     surplus = [each for cell, count in many.items() for each in _surplus(current[cell], count, live, around)]
-    return _Sorted(outdated, surplus, +Counter({cell: wanted[cell] - len(here) for cell, here in current.items()}))
+    return _Sorted(
+        outdated, surplus, +Counter({cell: wanted[cell] - len(here) for cell, here in current.items()})
+    )
 
 
 def _surplus(here: Sequence[Replica], count: int, live: Sequence[Replica], around: Around) -> list[Replica]:
@@ -129,17 +143,28 @@ def _spare(unwanted: Sequence[Replica], total: int, live: Sequence[Replica]) -> 
     return tuple(found)
 
 
-def _lacking(missing: Counter[Cell], total: int, staying: Sequence[Replica], replicas: Sequence[Replica]) -> tuple[Cell, ...]:
+def _lacking(
+    missing: Counter[Cell], total: int, staying: Sequence[Replica], replicas: Sequence[Replica]
+) -> tuple[Cell, ...]:
     """All that are lacking; one in the place of another only when nothing else is under way. Who finds no room is not waited for."""
     cells = [cell for cell in sorted(missing) for _ in range(missing[cell])]
     lacking = total - len(staying)
     if lacking > 0:
         return tuple(cells[:lacking])
-    going = sum(each.is_going for each in replicas) + sum(not each.is_going for each in replicas) - len(staying)
-    may_surge = cells and len(staying) == total and not going and all(each.is_ready or each.no_room for each in staying)
+    going = (
+        sum(each.is_going for each in replicas) + sum(not each.is_going for each in replicas) - len(staying)
+    )
+    may_surge = (
+        cells
+        and len(staying) == total
+        and not going
+        and all(each.is_ready or each.no_room for each in staying)
+    )
     return tuple(cells[:1]) if may_surge else ()
 
 
 def _failure(revision: str, live: Iterable[Replica]) -> str:
-    failing = sorted((each.slot, each.failure) for each in live if each.revision == revision and each.is_failing)
+    failing = sorted(
+        (each.slot, each.failure) for each in live if each.revision == revision and each.is_failing
+    )
     return failing[0][1] if failing else ""

@@ -17,11 +17,25 @@ ReportedState = ActualState | Literal["Missing"]
 
 # Trying again would not help: the workload must be changed, or a person must say that the cause is gone.
 FINAL = frozenset(
-    {"INVALID_IMAGE", "INVALID_SPEC", "INVALID_SPECIFICATION", "INVALID_CONFIGURATION", "PORT_BIND_CONFLICT", "COMMAND_NOT_FOUND"}
+    {
+        "INVALID_IMAGE",
+        "INVALID_SPEC",
+        "INVALID_SPECIFICATION",
+        "INVALID_CONFIGURATION",
+        "PORT_BIND_CONFLICT",
+        "COMMAND_NOT_FOUND",
+    }
 )
-PORT_TAKEN = "PORT_TAKEN"  # one that was chosen for it: a port that it asks for by number is PORT_BIND_CONFLICT
-NODE_FAULTS = {"RUNTIME_UNAVAILABLE": "another node may do better", PORT_TAKEN: "others are chosen for it"}  # what a new binding may mend
-BLAMELESS = frozenset({"DISCONNECTED"})  # its node was cut off and ended it, as it was told to: no attempt is lost
+PORT_TAKEN = (
+    "PORT_TAKEN"  # one that was chosen for it: a port that it asks for by number is PORT_BIND_CONFLICT
+)
+NODE_FAULTS = {
+    "RUNTIME_UNAVAILABLE": "another node may do better",
+    PORT_TAKEN: "others are chosen for it",
+}  # what a new binding may mend
+BLAMELESS = frozenset(
+    {"DISCONNECTED"}
+)  # its node was cut off and ended it, as it was told to: no attempt is lost
 
 
 class Action(StrEnum):
@@ -42,9 +56,15 @@ class Action(StrEnum):
     NO_ACTION = "NoAction"
 
 
-UNDER_WAY = frozenset({Action.APPLY, Action.RECREATE, Action.FORGIVE})  # after these the node has been told to start the run
-AWAITS = frozenset({Action.AWAIT_FAILOVER, Action.AWAIT_NODE})  # what they wait for is shown, also when it becomes something else
-WAITS = frozenset({Action.ASSIGN, Action.BACKOFF_WAIT, Action.AWAIT_FAILOVER, Action.AWAIT_NODE, Action.NO_ACTION})
+UNDER_WAY = frozenset(
+    {Action.APPLY, Action.RECREATE, Action.FORGIVE}
+)  # after these the node has been told to start the run
+AWAITS = frozenset(
+    {Action.AWAIT_FAILOVER, Action.AWAIT_NODE}
+)  # what they wait for is shown, also when it becomes something else
+WAITS = frozenset(
+    {Action.ASSIGN, Action.BACKOFF_WAIT, Action.AWAIT_FAILOVER, Action.AWAIT_NODE, Action.NO_ACTION}
+)
 LIVE = frozenset({"Pending", "Starting", "Running", "Unknown"})
 EVENTS = {
     Action.APPLY: "WorkloadApplied",
@@ -149,14 +169,19 @@ def retry_by_hand(found: Situation, graces: Graces = Graces()) -> Decision:  # n
         return Decision(Action.NO_ACTION, "it has not failed")
     if found.report.state == "Running" and _is_about(found, retry):
         return Decision(Action.FORGIVE, "it runs: its failures are forgotten", _forgiven(retry, graces))
-    return Decision(Action.RETRY, "a person asked for it", by_hand(retry, found.revision, found.now, graces.retry))
+    return Decision(
+        Action.RETRY, "a person asked for it", by_hand(retry, found.revision, found.now, graces.retry)
+    )
 
 
 def _deleted(found: Situation, graces: Graces) -> Decision:
     if found.node in ("None", "Gone"):
         return Decision(Action.FINALIZE_DELETE, "no node has it")
     if found.node != "Ready":
-        return Decision(Action.AWAIT_NODE, "its node is silent and may still run it: the record stays until the node says otherwise")
+        return Decision(
+            Action.AWAIT_NODE,
+            "its node is silent and may still run it: the record stays until the node says otherwise",
+        )
     if found.report.state == "Missing" and found.last.action not in UNDER_WAY and found.report.knows_order:
         return Decision(Action.FINALIZE_DELETE, "its node says that it is gone")
     return _once(found, Action.DELETE, "it is to be deleted", graces.stop)
@@ -171,14 +196,22 @@ def _stopped(found: Situation, graces: Graces) -> Decision:
         case "Silent" | "Abandoned":
             return Decision(Action.AWAIT_NODE, "its node is silent and cannot be told to stop it")
     if _is_down(found):
-        return _released(found, f"it is stopped and must leave its node: {found.leaving}", graces) if found.leaving else STOPPED
+        return (
+            _released(found, f"it is stopped and must leave its node: {found.leaving}", graces)
+            if found.leaving
+            else STOPPED
+        )
     return _once(found, Action.APPLY_STOPPED, "it is to be stopped", graces.stop)
 
 
 def _released(found: Situation, reason: str, graces: Graces) -> Decision:
     """Should it be wanted again, that is another run, unless it has failed for good."""
     retry = _current(found, graces)
-    return Decision(Action.RELEASE, reason, None if is_spent(retry, graces.retry) else begun(retry, found.revision, graces.retry))
+    return Decision(
+        Action.RELEASE,
+        reason,
+        None if is_spent(retry, graces.retry) else begun(retry, found.revision, graces.retry),
+    )
 
 
 def _running(found: Situation, graces: Graces) -> Decision:
@@ -195,7 +228,10 @@ def _running(found: Situation, graces: Graces) -> Decision:
             words = found.why or "its node has been silent for too long"
             return Decision(Action.RESCHEDULE, words, begun(retry, found.revision, graces.retry))
         case "Silent" | "Abandoned":
-            return Decision(Action.AWAIT_FAILOVER, f"its node is silent; {found.why or 'it may be back before the time is up'}")
+            return Decision(
+                Action.AWAIT_FAILOVER,
+                f"its node is silent; {found.why or 'it may be back before the time is up'}",
+            )
     if found.leaving:
         return _leaving(found, retry, graces)
     if spent:
@@ -226,12 +262,21 @@ def _leaving(found: Situation, retry: Retry, graces: Graces) -> Decision:
         return _once(found, Action.APPLY_STOPPED, f"it must leave its node: {found.leaving}", graces.stop)
     if is_spent(retry, graces.retry):
         return Decision(Action.RELEASE, f"it has failed for good and must leave its node: {found.leaving}")
-    return Decision(Action.RESCHEDULE, f"it has left its node: {found.leaving}", begun(retry, found.revision, graces.retry))
+    return Decision(
+        Action.RESCHEDULE,
+        f"it has left its node: {found.leaving}",
+        begun(retry, found.revision, graces.retry),
+    )
 
 
 def _spent(found: Situation, graces: Graces) -> Decision:
     if found.report.state in LIVE:
-        return _once(found, Action.APPLY_STOPPED, "it has failed for good, and what is left of it is stopped", graces.stop)
+        return _once(
+            found,
+            Action.APPLY_STOPPED,
+            "it has failed for good, and what is left of it is stopped",
+            graces.stop,
+        )
     return Decision(Action.NO_ACTION, "it has failed for good; change it, or ask for a retry")
 
 
@@ -239,30 +284,47 @@ def _start(found: Situation, retry: Retry, graces: Graces) -> Decision:
     """Nothing was ordered yet for this run."""
     report, was_stopped = found.report, found.last.action == Action.APPLY_STOPPED
     if wait := remaining(retry, found.now, graces.retry):
-        return Decision(Action.BACKOFF_WAIT, f"it failed {_times(retry)}", None if retry is found.retry else retry, wait)
+        return Decision(
+            Action.BACKOFF_WAIT, f"it failed {_times(retry)}", None if retry is found.retry else retry, wait
+        )
     if was_stopped and report.state not in LIVE and retry is found.retry:
         retry = begun(retry, found.revision, graces.retry)  # the run that was stopped is over
     if retry.attempts:
-        return Decision(Action.RECREATE, f"it failed {_times(retry)} and its wait is over", retry, graces.missing)
+        return Decision(
+            Action.RECREATE, f"it failed {_times(retry)} and its wait is over", retry, graces.missing
+        )
     if report.revision not in ("", found.revision):
-        return Decision(Action.APPLY, f"revision {found.revision} takes the place of {report.revision}", retry, graces.missing)
+        return Decision(
+            Action.APPLY,
+            f"revision {found.revision} takes the place of {report.revision}",
+            retry,
+            graces.missing,
+        )
     words = {"Missing": "its node does not have it yet", "Stopped": "it is stopped and is to run"}
-    return Decision(Action.APPLY, words.get(report.state, f"it is {report.state} and is to run"), retry, graces.missing)
+    return Decision(
+        Action.APPLY, words.get(report.state, f"it is {report.state} and is to run"), retry, graces.missing
+    )
 
 
 def _ordered(found: Situation, retry: Retry, graces: Graces) -> Decision:
     """The node was told to start this run."""
     report, age = found.report, found.age(found.last.at)
     if not _is_about(found, retry):
-        is_missing = report.state == "Missing" and report.knows_order  # what was said before the order came tells nothing
+        is_missing = (
+            report.state == "Missing" and report.knows_order
+        )  # what was said before the order came tells nothing
         grace, lost = (graces.missing, "MISSING") if is_missing else (graces.start, "NOT_APPLIED")
-        return _within(grace - age, "its node has been told to start it") or _failure(found, retry, lost, graces)
+        return _within(grace - age, "its node has been told to start it") or _failure(
+            found, retry, lost, graces
+        )
     match report.state:
         case "Running":
             return _steady(found, retry, graces)
         case "Failed" | "Stopped":
             return _failure(found, retry, report.failure or "EXITED", graces)
-    return _within(graces.start - age, f"it is {report.state}") or _failure(found, retry, "START_TIMEOUT", graces)
+    return _within(graces.start - age, f"it is {report.state}") or _failure(
+        found, retry, "START_TIMEOUT", graces
+    )
 
 
 def _steady(found: Situation, retry: Retry, graces: Graces) -> Decision:
@@ -281,13 +343,29 @@ def _forgiven(retry: Retry, graces: Graces) -> Retry:
 def _failure(found: Situation, retry: Retry, why: str, graces: Graces) -> Decision:
     words = f"{why}, {how}" if (how := how_it_failed(found.report, why)) else why
     if why in FINAL:
-        return Decision(Action.MARK_FAILED, f"{words}: trying again would not help", ended(retry, graces.retry), failure=why)
+        return Decision(
+            Action.MARK_FAILED,
+            f"{words}: trying again would not help",
+            ended(retry, graces.retry),
+            failure=why,
+        )
     if why in BLAMELESS:
         after = postponed(retry, found.now, graces.retry)
-        return Decision(Action.BACKOFF_WAIT, f"{words}: it is started again", after, remaining(after, found.now, graces.retry), why)
+        return Decision(
+            Action.BACKOFF_WAIT,
+            f"{words}: it is started again",
+            after,
+            remaining(after, found.now, graces.retry),
+            why,
+        )
     after = failed(retry, found.now, graces.retry)
     if is_spent(after, graces.retry):
-        return Decision(Action.MARK_FAILED, f"{words}: it failed {_times(after)}, which was the last attempt", after, failure=why)
+        return Decision(
+            Action.MARK_FAILED,
+            f"{words}: it failed {_times(after)}, which was the last attempt",
+            after,
+            failure=why,
+        )
     wait = remaining(after, found.now, graces.retry)
     if why in NODE_FAULTS:
         return Decision(Action.RESCHEDULE, f"{words}: {NODE_FAULTS[why]}", after, wait, why)
@@ -301,7 +379,9 @@ def how_it_failed(report: Report, why: str) -> str:
 
 def _was_ordered(found: Situation, retry: Retry) -> bool:
     """A node that speaks of the run was told of it, unless that was taken back since."""
-    return found.last.action in UNDER_WAY or (_is_about(found, retry) and found.last.action != Action.APPLY_STOPPED)
+    return found.last.action in UNDER_WAY or (
+        _is_about(found, retry) and found.last.action != Action.APPLY_STOPPED
+    )
 
 
 def _is_about(found: Situation, retry: Retry) -> bool:

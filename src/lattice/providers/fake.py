@@ -31,7 +31,9 @@ class FakeProvider:
 
     def __post_init__(self) -> None:
         if self.note is not None and self.note.exists():
-            self._machines = {each.node: each for each in msgspec.json.decode(self.note.read_bytes(), type=list[Found])}
+            self._machines = {
+                each.node: each for each in msgspec.json.decode(self.note.read_bytes(), type=list[Found])
+            }
 
     async def offers(self) -> Offered:
         self._refuse()
@@ -42,7 +44,9 @@ class FakeProvider:
         known = self._machines.get(machine.node)
         if known is None:
             (await self.offers()).check(machine.region)
-            known = self._machines[machine.node] = Found(machine.node, machine.cluster, f"{self.name}://{machine.node}", "Starting")
+            known = self._machines[machine.node] = Found(
+                machine.node, machine.cluster, f"{self.name}://{machine.node}", "Starting"
+            )
             self._keep()
         if known.state != "Running":
             await self.clock.sleep(self.latency)

@@ -49,11 +49,15 @@ class LocalProvider:
                 try:
                     home.mkdir(parents=True, exist_ok=True, mode=0o700)
                     self._tell_where()
-                    (home / MACHINE).write_bytes(msgspec.json.encode({"node": machine.node, "cluster": machine.cluster}))
+                    (home / MACHINE).write_bytes(
+                        msgspec.json.encode({"node": machine.node, "cluster": machine.cluster})
+                    )
                     await self._start(machine, home)
                 except OSError as error:
                     raise Refused(
-                        f"an agent cannot be started: {error.strerror}", where=str(home), fix="see whether the disk is full"
+                        f"an agent cannot be started: {error.strerror}",
+                        where=str(home),
+                        fix="see whether the disk is full",
                     ) from error
             return f"local://{machine.node}"
 
@@ -90,7 +94,9 @@ class LocalProvider:
 
     async def close(self) -> None:
         """Nothing stays behind: what agents run ends with them. Their folders stay, and a later start goes on with them."""
-        ended = await asyncio.gather(*(self._quit(each.node) for each in await self.list()), return_exceptions=True)
+        ended = await asyncio.gather(
+            *(self._quit(each.node) for each in await self.list()), return_exceptions=True
+        )
         for each in ended:  # once all have been tried
             if isinstance(each, BaseException):
                 raise each
@@ -117,10 +123,19 @@ class LocalProvider:
             *(("--disk", str(size.storage)) if size.storage else ()),
             *self.flags,
         ]
-        environment = {**os.environ, "LATTICE_JOIN_TOKEN": machine.token}  # not among the arguments, which everybody can read
+        environment = {
+            **os.environ,
+            "LATTICE_JOIN_TOKEN": machine.token,
+        }  # not among the arguments, which everybody can read
         with (home / LOG).open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *self.command, *flags, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                *self.command,
+                *flags,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
             )
         (home / PID).write_text(str(process.pid))
         self._started[machine.node] = process
@@ -152,7 +167,9 @@ class LocalProvider:
             self._signal(node, signal.SIGKILL)
             if not await self._ends_within(node, self.stop_within):
                 raise Unavailable(
-                    f"the agent of {node} does not end", where=str(self._home(node)), fix="see who holds the lock of its folder"
+                    f"the agent of {node} does not end",
+                    where=str(self._home(node)),
+                    fix="see who holds the lock of its folder",
                 )
         process = self._started.pop(node, None)
         return process is not None and process.returncode == 0
@@ -171,7 +188,11 @@ class LocalProvider:
             if _was_given(written, str(home / AGENT)):
                 yield written
                 return
-        yield from (pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _was_given(pid, str(home / AGENT)))
+        yield from (
+            pid
+            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+            if _was_given(pid, str(home / AGENT))
+        )
 
     async def _ends_within(self, node: str, seconds: float) -> bool:
         ends = self.clock.monotonic() + seconds
@@ -187,11 +208,17 @@ class LocalProvider:
             return
         flags = ("--data-dir", str(home / AGENT), "--clear", "--grace", "1s")
         quiet, piped = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*self.command, *flags, stdin=quiet, stdout=piped, stderr=asyncio.subprocess.STDOUT)
+        process = await asyncio.create_subprocess_exec(
+            *self.command, *flags, stdin=quiet, stdout=piped, stderr=asyncio.subprocess.STDOUT
+        )
         said, _ = await process.communicate()
         if process.returncode:
             words = said.decode(errors="replace").strip().splitlines()
-            raise Unavailable(f"what ran on {node} cannot be stopped: {words[-1] if words else ''}", where=str(home), fix="see its log")
+            raise Unavailable(
+                f"what ran on {node} cannot be stopped: {words[-1] if words else ''}",
+                where=str(home),
+                fix="see its log",
+            )
 
 
 def _was_given(pid: int, folder: str) -> bool:

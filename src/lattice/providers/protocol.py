@@ -47,7 +47,9 @@ class Offered:
         """So many more can be had there, or Refused is raised."""
         if self.regions is not None and region not in self.regions:
             offered = f"there are {', '.join(sorted(self.regions)) or 'none'}"
-            raise Rejected(f"region {region or 'unnamed'} is not offered; {offered}", fix="use another region")
+            raise Rejected(
+                f"region {region or 'unnamed'} is not offered; {offered}", fix="use another region"
+            )
         if self.machines is not None and self.machines < machines:
             raise Refused("its quota of machines is used up", fix="free some machines, or raise the quota")
 

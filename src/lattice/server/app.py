@@ -125,7 +125,9 @@ class App:
         wanted = deed(asked.method, target, watching=watching)
         return target, wanted.verb, self._act(request, asked, user, target, wanted)
 
-    async def _act(self, request: web.BaseRequest, asked: Asked, user: User, target: Target, wanted: Deed) -> Reply:
+    async def _act(
+        self, request: web.BaseRequest, asked: Asked, user: User, target: Target, wanted: Deed
+    ) -> Reply:
         authorize(user, wanted, target.served.resource)
         body = shortpaths.completed(asked, await _body(request))
         call = Call(
@@ -143,7 +145,9 @@ class App:
         return await verb_for(call, wanted.verb)(self.api, call)
 
     async def _review(self, request: web.BaseRequest, user: User, kind: str) -> Reply:
-        body, _ = bodies.read(await _body(request), request.headers.get("Content-Type", JSON), kind, protobuf_too=True)
+        body, _ = bodies.read(
+            await _body(request), request.headers.get("Content-Type", JSON), kind, protobuf_too=True
+        )
         if not isinstance(body, dict):
             raise Malformed(f"the body must be a {kind}")
         return Reply(encode(await reviews.review(self.api.catalog, self.tokens, user, kind, body)), 201)
@@ -156,13 +160,21 @@ class App:
 
     async def _ask(self, request: web.BaseRequest, user: User, fleet: FleetQuestions, question: str) -> Reply:
         if request.method != "POST":
-            raise NotAllowed(f"a question is put with POST, not {request.method}", where=request.path, fix="send it as JSON with POST")
+            raise NotAllowed(
+                f"a question is put with POST, not {request.method}",
+                where=request.path,
+                fix="send it as JSON with POST",
+            )
         fleet.admit(user, question)
         body = await _body(request, MAX_QUESTION)
         if question == APPLY:
-            return await apply_planned(fleet, user, body)  # also if nobody waits for it any more: half of it would help nobody
+            return await apply_planned(
+                fleet, user, body
+            )  # also if nobody waits for it any more: half of it would help nobody
         answer = asyncio.create_task(fleet.ask(user, question, body))
-        return await while_wanted(answer, lambda: request.transport is not None and not request.transport.is_closing())
+        return await while_wanted(
+            answer, lambda: request.transport is not None and not request.transport.is_closing()
+        )
 
     async def _page(self, request: web.BaseRequest, shown: Pages) -> Reply:
         visit = Visit(request.method, request.path, request.headers, request.remote or "", _peer(request))
@@ -173,8 +185,14 @@ class App:
         if request.method == "GET":
             return Reply(encode(door.directions()))
         if request.method != "POST":
-            raise NotAllowed(f"machines join with POST, not {request.method}", where=request.path, fix="run `lattice agent`")
-        return Reply(encode(await door.join(await _body(request, joining.LARGEST), request.remote or "")), 201)
+            raise NotAllowed(
+                f"machines join with POST, not {request.method}",
+                where=request.path,
+                fix="run `lattice agent`",
+            )
+        return Reply(
+            encode(await door.join(await _body(request, joining.LARGEST), request.remote or "")), 201
+        )
 
     async def _health(self, path: str) -> Reply:
         if path == "/health":
@@ -190,7 +208,8 @@ class App:
         if isinstance(reply.body, bytes):
             return _response(reply)
         response = web.StreamResponse(
-            status=reply.status, headers={"Content-Type": reply.content_type, "Cache-Control": "no-cache, private"}
+            status=reply.status,
+            headers={"Content-Type": reply.content_type, "Cache-Control": "no-cache, private"},
         )
         for warning in reply.warnings:
             response.headers.add("Warning", warning_header(warning))
@@ -250,7 +269,9 @@ async def _metrics() -> Reply:
 
 async def _body(request: web.BaseRequest, most: int = MAX_BODY) -> bytes:
     if (request.content_length or 0) > most:
-        raise TooLarge(f"the body is {request.content_length} bytes, at most {most} are taken", fix="split it")
+        raise TooLarge(
+            f"the body is {request.content_length} bytes, at most {most} are taken", fix="split it"
+        )
     return await request.clone(client_max_size=most + 1).read() if request.can_read_body else b""
 
 
@@ -261,7 +282,11 @@ def _peer(request: web.BaseRequest) -> Mapping[str, Any] | None:
 def _refusal(error: LatticeError, target: Target | None) -> Reply:
     resource = target.served.resource if target else None
     headers = {"Retry-After": RETRY_AFTER} if isinstance(error, TooMany) else {}
-    return Reply(encode(status_of(error, resource, (target.name if target else "") or error.subject)), error.status, headers=headers)
+    return Reply(
+        encode(status_of(error, resource, (target.name if target else "") or error.subject)),
+        error.status,
+        headers=headers,
+    )
 
 
 def _response(reply: Reply) -> web.Response:

@@ -75,7 +75,11 @@ def _figures(run: Run) -> dict[str, int]:
     bound = 0
     for record in store.history:
         for change in record.changes:
-            if change.key.resource == LatticeWorkload.resource.id and change.value and b'"binding"' in change.value:
+            if (
+                change.key.resource == LatticeWorkload.resource.id
+                and change.value
+                and b'"binding"' in change.value
+            ):
                 before = _bound(change.previous.value) if change.previous else ""
                 bound += not before and bool(_bound(change.value))
     return {
@@ -97,16 +101,31 @@ _decoder = msgspec.json.Decoder(LatticeWorkload)
 
 def story(run: Run, violation: Violation) -> Iterator[str]:
     """The shortest stretch that tells how it came: faults before it, and what was written about those that it names."""
-    names = {word.rpartition("/")[2].strip(".,:;()") for word in re.findall(r"[a-z0-9]+(?:[-/][a-z0-9-]+)+", violation.words)}
-    lines = [(at, f"fault    {words}") for at, words in run.world.notes if violation.at - BEFORE <= at <= violation.at]
+    names = {
+        word.rpartition("/")[2].strip(".,:;()")
+        for word in re.findall(r"[a-z0-9]+(?:[-/][a-z0-9-]+)+", violation.words)
+    }
+    lines = [
+        (at, f"fault    {words}")
+        for at, words in run.world.notes
+        if violation.at - BEFORE <= at <= violation.at
+    ]
     for record in run.world.store.history:
         if violation.revision and record.revision > violation.revision:
             break
         changes = [change for change in record.changes if change.key.name in names]
         if changes:
             term = f" term {record.term.number}" if record.term else ""
-            words = ", ".join(f"{each.key} ({differing(each.previous.value if each.previous else None, each.value)})" for each in changes)
-            lines.append((record.at, f"revision {record.revision} by {record.actor} for {record.origin}{term}: {words}"))
+            words = ", ".join(
+                f"{each.key} ({differing(each.previous.value if each.previous else None, each.value)})"
+                for each in changes
+            )
+            lines.append(
+                (
+                    record.at,
+                    f"revision {record.revision} by {record.actor} for {record.origin}{term}: {words}",
+                )
+            )
     lines += [
         (told.told_at, f"client   {told.client}: {told.method} {told.key} {told.outcome}")
         for told in run.world.told
@@ -159,7 +178,11 @@ def apart(work: Callable[[], object], kind: type[T]) -> T:
             return f"{type(error).__name__}: {error}", None
 
     said = _answer(*isolated(told))
-    wrong, value = msgspec.json.decode(said, type=tuple[str, kind | None]) if said else ("its process ended without a word", None)  # type: ignore[valid-type]
+    wrong, value = (
+        msgspec.json.decode(said, type=tuple[str, kind | None])
+        if said
+        else ("its process ended without a word", None)
+    )  # type: ignore[valid-type]
     if wrong or value is None:
         raise RuntimeError(wrong)
     return value
@@ -200,7 +223,9 @@ def replayed(seed: int, planted: str = "", *, with_log: bool = False) -> Summary
 
     def told() -> Summary:
         if with_log:
-            structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(0), processors=[_with_time])
+            structlog.configure(
+                wrapper_class=structlog.make_filtering_bound_logger(0), processors=[_with_time]
+            )
         return summary_of(seed, planted)
 
     return _read(_answer(*isolated(told)), seed)
@@ -240,12 +265,24 @@ def figures_of(summaries: Sequence[Summary]) -> Iterator[str]:
     counts = ", ".join(f"{count:,} {name}" for name, count in figures.items())
     seconds = sum(each.seconds for each in summaries) / max(len(summaries), 1)
     yield f"{len(summaries):,} runs, {violations:,} violations, {counts}; {seconds:.2f} seconds of a processor each"
-    yield "faults: " + (", ".join(f"{name} {count:,}" for name, count in sorted(faults.items()) if count) or "none")
+    yield "faults: " + (
+        ", ".join(f"{name} {count:,}" for name, count in sorted(faults.items()) if count) or "none"
+    )
 
 
 def digests_elsewhere(first: int, count: int, workers: int) -> dict[int, str]:
     """The same seeds in another interpreter, in which strings hash to something else: the hash of each history."""
-    words = ["sim", "run", "--first", str(first), "--seeds", str(count), "--workers", str(workers), "--digests"]
+    words = [
+        "sim",
+        "run",
+        "--first",
+        str(first),
+        "--seeds",
+        str(count),
+        "--workers",
+        str(workers),
+        "--digests",
+    ]
     hashed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     said = subprocess.run(
         [sys.executable, "-m", "lattice", *words],

@@ -32,7 +32,9 @@ class Cache(Generic[T]):
     rng: random.Random
     indexes: Mapping[str, Index[T]] = field(default_factory=dict)
     freeze: bool = True  # long-lived copies are not worth walking through in every garbage collection
-    has_bytes: bool = True  # False: entries tell revisions only, for those who read nothing but what was decoded
+    has_bytes: bool = (
+        True  # False: entries tell revisions only, for those who read nothing but what was decoded
+    )
 
     def __post_init__(self) -> None:
         self._entries: dict[str, Entry] = {}
@@ -110,7 +112,9 @@ class Cache(Generic[T]):
             found.update((entry.key.path, entry) for entry in page.entries)
             if not page.more:
                 break
-            page = await self.store.list(self.resource, limit=PAGE, after=page.entries[-1].key.path, revision=page.revision)
+            page = await self.store.list(
+                self.resource, limit=PAGE, after=page.entries[-1].key.path, revision=page.revision
+            )
         is_first = self._listed == 0
         self._adopt(found, page.revision)
         if is_first and self.freeze:

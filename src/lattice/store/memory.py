@@ -7,7 +7,26 @@ from dataclasses import dataclass, field
 
 from lattice.clock import Clock
 from lattice.store.watch_feed import WINDOW, Feeds, History
-from lattice.store.protocol import ABSENT, REQUEST_TTL, Batch, Change, Check, Entry, Key, Page, Put, Term, Watch, Write, ahead, compacted, fenced, refuse_clash, refuse_malformed, unborn
+from lattice.store.protocol import (
+    ABSENT,
+    REQUEST_TTL,
+    Batch,
+    Change,
+    Check,
+    Entry,
+    Key,
+    Page,
+    Put,
+    Term,
+    Watch,
+    Write,
+    ahead,
+    compacted,
+    fenced,
+    refuse_clash,
+    refuse_malformed,
+    unborn,
+)
 
 
 @dataclass
@@ -42,7 +61,9 @@ class MemoryStore:
         self._revision = 1
         self._compacted = 0
         self._log: list[Change] = []
-        self._requests: dict[str, tuple[int, float]] = {}  # id -> first revision, when to forget; oldest first
+        self._requests: dict[
+            str, tuple[int, float]
+        ] = {}  # id -> first revision, when to forget; oldest first
         self._terms: dict[str, int] = {}
         self._leases: dict[str, _Lease] = {}
         self._feeds = Feeds(1, window)
@@ -50,7 +71,15 @@ class MemoryStore:
     async def get(self, key: Key) -> Entry | None:
         return self._shelf(key.resource).entries.get(key.path)
 
-    async def list(self, resource: str, namespace: str | None = None, *, limit: int = 0, after: str = "", revision: int = 0) -> Page:
+    async def list(
+        self,
+        resource: str,
+        namespace: str | None = None,
+        *,
+        limit: int = 0,
+        after: str = "",
+        revision: int = 0,
+    ) -> Page:
         if revision > self._revision:
             raise ahead(revision, self._revision)
         at = revision or self._revision
@@ -74,7 +103,12 @@ class MemoryStore:
         return self._feeds.subscribe(resource, after, lambda: _Past(self, resource))
 
     async def commit(
-        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+        self,
+        writes: Sequence[Write],
+        *,
+        checks: Sequence[Check] = (),
+        fence: Term | None = None,
+        request_id: str | None = None,
     ) -> int:
         refuse_malformed(writes, checks)
         self._forget_requests()
@@ -128,7 +162,11 @@ class MemoryStore:
         return None
 
     def changes_after(self, resource: str, revision: int) -> Iterable[Change]:
-        return (change for change in itertools.islice(self._log, self._log_position(revision), None) if change.key.resource == resource)
+        return (
+            change
+            for change in itertools.islice(self._log, self._log_position(revision), None)
+            if change.key.resource == resource
+        )
 
     @property
     def horizon(self) -> int:
@@ -185,7 +223,9 @@ class _Past(History):
     async def read(self, after: int) -> tuple[Sequence[Batch], int]:
         if after < self._store.horizon:
             raise compacted(after, self._store.horizon)
-        grouped = itertools.groupby(self._store.changes_after(self._resource, after), key=lambda change: change.revision)
+        grouped = itertools.groupby(
+            self._store.changes_after(self._resource, after), key=lambda change: change.revision
+        )
         batches = [Batch(revision, tuple(changes)) for revision, changes in grouped]
         return batches, await self._store.revision()
 

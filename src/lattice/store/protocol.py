@@ -31,7 +31,11 @@ class Key(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
     def __str__(self) -> str:
-        return f"{self.resource}/{self.namespace}/{self.name}" if self.namespace else f"{self.resource}/{self.name}"
+        return (
+            f"{self.resource}/{self.namespace}/{self.name}"
+            if self.namespace
+            else f"{self.resource}/{self.name}"
+        )
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -102,7 +106,13 @@ class Clash(Conflict):
     """A write or a check found another revision than it expected. Nothing of the commit was applied."""
 
     def __init__(self, key: Key, expected: int | None, found: int) -> None:
-        want = "any revision" if expected is None else "absence" if expected == ABSENT else f"revision {expected}"
+        want = (
+            "any revision"
+            if expected is None
+            else "absence"
+            if expected == ABSENT
+            else f"revision {expected}"
+        )
         have = "nothing is there" if found == ABSENT else f"it is at revision {found}"
         super().__init__(f"expected {want}, but {have}", where=str(key), fix="read it again and retry")
         self.key = key
@@ -130,7 +140,15 @@ class Store(Protocol):
         """The newest acknowledged state: a get after an acknowledged commit sees it."""
         ...
 
-    async def list(self, resource: str, namespace: str | None = None, *, limit: int = 0, after: str = "", revision: int = 0) -> Page:
+    async def list(
+        self,
+        resource: str,
+        namespace: str | None = None,
+        *,
+        limit: int = 0,
+        after: str = "",
+        revision: int = 0,
+    ) -> Page:
         """Entries in path order, those after path `after`, at most `limit` (0: all), as of `revision` (0: now).
 
         Raises Gone if that revision is compacted, Ahead if it has not happened yet.
@@ -142,7 +160,12 @@ class Store(Protocol):
         ...
 
     async def commit(
-        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+        self,
+        writes: Sequence[Write],
+        *,
+        checks: Sequence[Check] = (),
+        fence: Term | None = None,
+        request_id: str | None = None,
     ) -> int:
         """Apply all or nothing, durably, at one new revision, which is returned.
 
@@ -193,7 +216,9 @@ def refuse_malformed(writes: Sequence[Write], checks: Sequence[Check]) -> None:
 
 def fenced(fence: Term, now: int) -> Fenced:
     return Fenced(
-        f"term {fence.number} of {fence.role} is over, term {now} has begun", where=fence.holder, fix="stop acting; another server leads"
+        f"term {fence.number} of {fence.role} is over, term {now} has begun",
+        where=fence.holder,
+        fix="stop acting; another server leads",
     )
 
 
@@ -210,12 +235,20 @@ def refuse_clash(writes: Sequence[Write], checks: Sequence[Check], found: Callab
 
 
 def compacted(asked: int, kept: int) -> Gone:
-    return Gone(f"revision {asked} is compacted; history begins at {kept}", fix="list again and go on from there")
+    return Gone(
+        f"revision {asked} is compacted; history begins at {kept}", fix="list again and go on from there"
+    )
 
 
 def unborn(asked: int, newest: int) -> Gone:
-    return Gone(f"revision {asked} has not happened in this store; the newest is {newest}", fix="list again and go on from there")
+    return Gone(
+        f"revision {asked} has not happened in this store; the newest is {newest}",
+        fix="list again and go on from there",
+    )
 
 
 def ahead(asked: int, newest: int) -> Ahead:
-    return Ahead(f"revision {asked} has not happened yet; the newest is {newest}", fix="ask again later, or without a revision")
+    return Ahead(
+        f"revision {asked} has not happened yet; the newest is {newest}",
+        fix="ask again later, or without a revision",
+    )

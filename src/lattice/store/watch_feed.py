@@ -45,7 +45,9 @@ class Feed:
         self._changes += len(batch.changes)
         for change in batch.changes:
             self._latest[change.key] = change
-        if self._changes > self._window + self._window // 4:  # trimmed in slices: dropping one by one would move the list each time
+        if (
+            self._changes > self._window + self._window // 4
+        ):  # trimmed in slices: dropping one by one would move the list each time
             self._trim()
         self._wake_all()
 
@@ -76,7 +78,8 @@ class Feed:
     def read(self, position: int) -> list[Batch]:
         if position < self._left:
             raise Gone(
-                f"the watch fell more than {self._window} changes behind", fix="list again and go on from there; read watches faster"
+                f"the watch fell more than {self._window} changes behind",
+                fix="list again and go on from there; read watches faster",
             )
         return self._ring[position - self._left : position - self._left + HANDFUL]
 
@@ -169,7 +172,9 @@ class Subscription:
             raise self._feed.gap
         batches = self._feed.read(self._position)
         self._position += len(batches)
-        while batches and batches[0].revision <= self._after:  # the list this watch goes on from was newer than the feed
+        while (
+            batches and batches[0].revision <= self._after
+        ):  # the list this watch goes on from was newer than the feed
             del batches[0]
         if batches:
             self._after = batches[-1].revision

@@ -54,7 +54,9 @@ STEPS = (
         "a field that somebody else owns is a conflict",
         "kubectl apply --server-side -f applied-2.yaml",
         rc=1,
-        err=(r"Apply failed with 1 conflict: conflict with \"kubectl-patch\" using lattice\.dev/v1alpha1: \.spec\.capacity\.maxNodes",),
+        err=(
+            r"Apply failed with 1 conflict: conflict with \"kubectl-patch\" using lattice\.dev/v1alpha1: \.spec\.capacity\.maxNodes",
+        ),
     ),
     Step("nothing was applied", "kubectl get lp ssa -o jsonpath='{.spec.capacity.maxNodes}'", out=r"\A7\Z"),
     Step(
@@ -72,7 +74,11 @@ STEPS = (
         "&& kubectl get lp ssa -o jsonpath='{.spec.nodeClasses} {.spec.capacity.maxNodes}'",
         out=r'\A\["big"\] 6\Z',
     ),
-    Step("both managers are known", f"kubectl get lp ssa {MANAGERS}", out=(r"\bkubectl/Apply ", r"\bsecond/Apply ")),
+    Step(
+        "both managers are known",
+        f"kubectl get lp ssa {MANAGERS}",
+        out=(r"\bkubectl/Apply ", r"\bsecond/Apply "),
+    ),
     Step(
         "an unknown field is always refused",
         "kubectl apply --server-side --validate=false -f unknown-field.yaml",
@@ -83,7 +89,10 @@ STEPS = (
         "a wrong object is refused",
         "kubectl apply --server-side -f wrong-service.yaml",
         rc=1,
-        err=(r'The LatticeService "wrong" is invalid: ', r"spec\.replicas\.min: must be at most replicas\.max \(5\), got 7"),
+        err=(
+            r'The LatticeService "wrong" is invalid: ',
+            r"spec\.replicas\.min: must be at most replicas\.max \(5\), got 7",
+        ),
     ),
     Step(
         "a dry run on the server",
@@ -91,7 +100,11 @@ STEPS = (
         "&& kubectl get lp rehearsed --ignore-not-found",
         out=r"\Alatticepool\.lattice\.dev/rehearsed serverside-applied \(server dry run\)\n\Z",
     ),
-    Step("an object made by client-side apply", "sed 's/name: ssa/name: moved/' applied.yaml | kubectl apply -f -", out=r"moved created$"),
+    Step(
+        "an object made by client-side apply",
+        "sed 's/name: ssa/name: moved/' applied.yaml | kubectl apply -f -",
+        out=r"moved created$",
+    ),
     Step(
         "moves to server-side apply",
         "sed 's/name: ssa/name: moved/' applied.yaml | kubectl apply --server-side -f -",

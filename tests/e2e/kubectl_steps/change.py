@@ -11,7 +11,9 @@ STEPS = (
         err=r"'team' already has a value \(red\), and --overwrite is false",
     ),
     Step(
-        "label overwrites when told", "kubectl label lp west team=blue --overwrite -o jsonpath='{.metadata.labels.team}'", out=r"\Ablue\Z"
+        "label overwrites when told",
+        "kubectl label lp west team=blue --overwrite -o jsonpath='{.metadata.labels.team}'",
+        out=r"\Ablue\Z",
     ),
     Step(
         "label removes",
@@ -24,13 +26,21 @@ STEPS = (
         rc=1,
         err=r'The LatticePool "west" is invalid: metadata\.labels\.x: Invalid value: "b@d"',
     ),
-    Step("annotate", "kubectl annotate lp west note=one", out=r"\Alatticepool\.lattice\.dev/west annotated?\n\Z"),
+    Step(
+        "annotate",
+        "kubectl annotate lp west note=one",
+        out=r"\Alatticepool\.lattice\.dev/west annotated?\n\Z",
+    ),
     Step(
         "annotate overwrites when told",
         "kubectl annotate lp west note=two --overwrite -o jsonpath='{.metadata.annotations.note}'",
         out=r"\Atwo\Z",
     ),
-    Step("labels and annotations are no new generation", "kubectl get lp west -o jsonpath='{.metadata.generation}'", out=r"\A1\Z"),
+    Step(
+        "labels and annotations are no new generation",
+        "kubectl get lp west -o jsonpath='{.metadata.generation}'",
+        out=r"\A1\Z",
+    ),
     Step(
         "a merge patch changes one field and leaves the rest",
         """kubectl patch lp west --type=merge -p '{"spec":{"capacity":{"maxNodes":4,"maxCores":64}}}' -o jsonpath='{.spec} """
@@ -87,8 +97,16 @@ STEPS = (
         rc=1,
         err=r"\(BadRequest\): .*the name of the object \(south\) does not match the name on the URL \(west\)",
     ),
-    Step("scale moves the number of replicas", "kubectl scale lsvc api --replicas=4", out=r"\Alatticeservice\.lattice\.dev/api scaled\n\Z"),
-    Step("and it has arrived in the spec", "kubectl get lsvc api -o jsonpath='{.spec.replicas}'", out=r'\A\{"max":5,"min":4\}\Z'),
+    Step(
+        "scale moves the number of replicas",
+        "kubectl scale lsvc api --replicas=4",
+        out=r"\Alatticeservice\.lattice\.dev/api scaled\n\Z",
+    ),
+    Step(
+        "and it has arrived in the spec",
+        "kubectl get lsvc api -o jsonpath='{.spec.replicas}'",
+        out=r'\A\{"max":5,"min":4\}\Z',
+    ),
     Step(
         "scale if it is as I think",
         "kubectl scale lsvc api --current-replicas=4 --replicas=2",
@@ -127,9 +145,15 @@ STEPS = (
         err=r"^Error from server \(NotFound\): .*could not find the requested resource",
     ),
     Step(
-        "edit", "EDITOR=\"sed -i 's/maxNodes: [0-9]*/maxNodes: 8/'\" kubectl edit lp west", out=r"^latticepool\.lattice\.dev/west edited$"
+        "edit",
+        "EDITOR=\"sed -i 's/maxNodes: [0-9]*/maxNodes: 8/'\" kubectl edit lp west",
+        out=r"^latticepool\.lattice\.dev/west edited$",
     ),
-    Step("and the edit has arrived", "kubectl get lp west -o jsonpath='{.spec.capacity.maxNodes}'", out=r"\A8\Z"),
+    Step(
+        "and the edit has arrived",
+        "kubectl get lp west -o jsonpath='{.spec.capacity.maxNodes}'",
+        out=r"\A8\Z",
+    ),
     Step(
         "edit without a change",
         "EDITOR=true kubectl edit lp west",

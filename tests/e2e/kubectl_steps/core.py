@@ -4,7 +4,9 @@ from kubectl_steps.step import Step
 
 STEPS = (
     Step("create a namespace", "kubectl create ns t1", out=r"\Anamespace/t1 created\n\Z"),
-    Step("a namespace is active at once", "kubectl get ns t1", out=r"^NAME\s+STATUS\s+AGE\nt1\s+Active\s+\d+s$"),
+    Step(
+        "a namespace is active at once", "kubectl get ns t1", out=r"^NAME\s+STATUS\s+AGE\nt1\s+Active\s+\d+s$"
+    ),
     Step("describe a namespace", "kubectl describe ns t1", out=(r"^Name:\s+t1$", r"^Status:\s+Active$")),
     Step(
         "create a namespace twice",
@@ -12,8 +14,16 @@ STEPS = (
         rc=1,
         err=r'^Error from server \(AlreadyExists\): namespaces "t1" already exists$',
     ),
-    Step("create a secret", "kubectl create secret generic login -n t1 --from-literal=password=s3cret", out=r"\Asecret/login created\n\Z"),
-    Step("a secret is read back", "kubectl get secret login -n t1 -o jsonpath='{.data.password}' | base64 -d", out=r"\As3cret\Z"),
+    Step(
+        "create a secret",
+        "kubectl create secret generic login -n t1 --from-literal=password=s3cret",
+        out=r"\Asecret/login created\n\Z",
+    ),
+    Step(
+        "a secret is read back",
+        "kubectl get secret login -n t1 -o jsonpath='{.data.password}' | base64 -d",
+        out=r"\As3cret\Z",
+    ),
     Step(
         "the table counts its values, and shows none",
         "kubectl get secret -n t1",
@@ -84,7 +94,11 @@ STEPS = (
         "sed '/^---/,$d' pages.yaml | KUBECTL_APPLYSET=true kubectl apply --server-side --prune --applyset=configmaps/members "
         "-n default -f -"
         " && kubectl get cm -l set=pages -o name",
-        out=(r"^configmap/page-1 serverside-applied$", r"^configmap/page-7 pruned$", r"\nconfigmap/page-1\n\Z"),
+        out=(
+            r"^configmap/page-1 serverside-applied$",
+            r"^configmap/page-7 pruned$",
+            r"\nconfigmap/page-1\n\Z",
+        ),
         since=(1, 27),
     ),
     Step(
@@ -128,7 +142,11 @@ STEPS = (
         "| kubectl create -f - && kubectl get lease chair",
         out=(r"^lease\.coordination\.k8s\.io/chair created$", r"^chair\s+me\s+\d+s$"),
     ),
-    Step("there are no services of Kubernetes' own", "kubectl get svc", err=r"^No resources found in default namespace\.$"),
+    Step(
+        "there are no services of Kubernetes' own",
+        "kubectl get svc",
+        err=r"^No resources found in default namespace\.$",
+    ),
     Step(
         "a value that is not base64 is refused and not repeated",
         "printf 'apiVersion: v1\\nkind: Secret\\nmetadata: {name: bad}\\ndata: {key: \"!!!hidden\"}\\n' "

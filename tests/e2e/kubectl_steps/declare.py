@@ -39,8 +39,16 @@ STEPS = (
         rc=1,
         out=(r"^\+kind: LatticeService$", r"^\+ +image: registry\.example/api:1$"),
     ),
-    Step("apply creates", "kubectl apply -f service.yaml", out=r"\Alatticeservice\.lattice\.dev/api created\n\Z"),
-    Step("apply again changes nothing", "kubectl apply -f service.yaml", out=r"\Alatticeservice\.lattice\.dev/api unchanged\n\Z"),
+    Step(
+        "apply creates",
+        "kubectl apply -f service.yaml",
+        out=r"\Alatticeservice\.lattice\.dev/api created\n\Z",
+    ),
+    Step(
+        "apply again changes nothing",
+        "kubectl apply -f service.yaml",
+        out=r"\Alatticeservice\.lattice\.dev/api unchanged\n\Z",
+    ),
     Step("diff finds nothing to do", "kubectl diff -f service.yaml", out=r"\A\Z"),
     Step(
         "diff shows a changed field and a removed one",
@@ -54,7 +62,11 @@ STEPS = (
             r"^\+ +generation: 2$",
         ),
     ),
-    Step("apply changes", "kubectl apply -f service-2.yaml", out=r"\Alatticeservice\.lattice\.dev/api configured\n\Z"),
+    Step(
+        "apply changes",
+        "kubectl apply -f service-2.yaml",
+        out=r"\Alatticeservice\.lattice\.dev/api configured\n\Z",
+    ),
     Step(
         "what the new file leaves out is gone, and the generation counts",
         "kubectl get lsvc api -o jsonpath='{.spec.containers.main.env} {.metadata.generation}'",
@@ -65,7 +77,9 @@ STEPS = (
         "cat services.yaml | kubectl apply -f -",
         out=(r"^latticeservice\.lattice\.dev/web created$", r"^latticeservice\.lattice\.dev/db created$"),
     ),
-    Step("apply of a rule", "kubectl apply -f rule.yaml", out=r"^automationrule\.lattice\.dev/sleeper created$"),
+    Step(
+        "apply of a rule", "kubectl apply -f rule.yaml", out=r"^automationrule\.lattice\.dev/sleeper created$"
+    ),
     Step(
         "every mistake is told at once, each with its field",
         "kubectl apply -f wrong-service.yaml",

@@ -22,7 +22,12 @@ EXPLAINED = tuple(
     Step(
         f"explain tells what {kind} is and what its spec holds",
         f"kubectl explain {plural}.spec",
-        out=(rf"^KIND:\s+{kind}$", r"^VERSION:\s+(lattice\.dev/)?v1alpha1$", rf"^ +{field}\t<\S+>", r"^ {3,5}\S.*\w"),
+        out=(
+            rf"^KIND:\s+{kind}$",
+            r"^VERSION:\s+(lattice\.dev/)?v1alpha1$",
+            rf"^ +{field}\t<\S+>",
+            r"^ {3,5}\S.*\w",
+        ),
     )
     for kind, (plural, field) in KINDS.items()
 )
@@ -68,9 +73,16 @@ STEPS = (
         out=r"\A" + " ".join(rf"{plural}\.lattice\.dev" for plural in sorted(PLURALS)) + r" \Z",
     ),
     Step(
-        "api-resources knows what is in no namespace", "kubectl api-resources --namespaced=false", out=r"^namespaces\s+ns\s", but="secrets"
+        "api-resources knows what is in no namespace",
+        "kubectl api-resources --namespaced=false",
+        out=r"^namespaces\s+ns\s",
+        but="secrets",
     ),
-    Step("cluster-info finds the server", "kubectl cluster-info", out=r"control plane.* is running at .*https://127\.0\.0\.1:\d+"),
+    Step(
+        "cluster-info finds the server",
+        "kubectl cluster-info",
+        out=r"control plane.* is running at .*https://127\.0\.0\.1:\d+",
+    ),
     Step("the server says that it is ready", "kubectl get --raw /readyz", out=r"\Aok\Z"),
     Step("the server says that it lives", "kubectl get --raw /livez", out=r"\Aok\Z"),
     Step(
@@ -79,7 +91,10 @@ STEPS = (
         out=r'"preferredVersion":\s*\{[^}]*"v1alpha1"',
     ),
     Step(
-        "an unknown path is not found", "kubectl get --raw /apis/nope.dev/v1", rc=1, err=r"^Error from server \(NotFound\): .*nope\.dev/v1"
+        "an unknown path is not found",
+        "kubectl get --raw /apis/nope.dev/v1",
+        rc=1,
+        err=r"^Error from server \(NotFound\): .*nope\.dev/v1",
     ),
     Step(
         "an unknown kind is told by kubectl itself",
@@ -111,7 +126,11 @@ STEPS = (
     Step(
         "explain --recursive lists nested fields",
         "kubectl explain lsvc --recursive",
-        out=(r"^\s+requiredRegions\t<\[\]string>", r"^\s+maxMs\t<integer>( -required-)?$", r"^\s+projected30Day\t<number>$"),
+        out=(
+            r"^\s+requiredRegions\t<\[\]string>",
+            r"^\s+maxMs\t<integer>( -required-)?$",
+            r"^\s+projected30Day\t<number>$",
+        ),
     ),
     Step(
         "explain reads the old document as well",
@@ -129,7 +148,10 @@ STEPS = (
     Step(
         "our kinds are shown as custom resource definitions",
         "kubectl get crd",
-        out=(r"^NAME\s+SCOPE\s+AGE$", *(rf"^{plural}\.lattice\.dev\s+(Cluster|Namespaced)\s+\d+\w+$" for plural in PLURALS)),
+        out=(
+            r"^NAME\s+SCOPE\s+AGE$",
+            *(rf"^{plural}\.lattice\.dev\s+(Cluster|Namespaced)\s+\d+\w+$" for plural in PLURALS),
+        ),
     ),
     Step(
         "a definition carries the schema",
@@ -142,6 +164,12 @@ STEPS = (
         rc=1,
         err=r"^Error from server \(MethodNotAllowed\): the server does not allow this method on the requested resource",
     ),
-    Step("get all works on an empty server", "kubectl get all", err=r"^No resources found in default namespace\.$"),
-    Step("get by our category works on an empty server", "kubectl get lattice -A", err=r"^No resources found$"),
+    Step(
+        "get all works on an empty server",
+        "kubectl get all",
+        err=r"^No resources found in default namespace\.$",
+    ),
+    Step(
+        "get by our category works on an empty server", "kubectl get lattice -A", err=r"^No resources found$"
+    ),
 )

@@ -25,14 +25,25 @@ STEPS = (
     ),
     Step("get -L makes a label a column", "kubectl get lsvc -L app", out=(r"\sAPP$", r"^web\s.*\sweb$")),
     Step(
-        "get of two kinds", "kubectl get lp,lsvc", out=(r"^latticepool\.lattice\.dev/east\s+aws\s", r"^latticeservice\.lattice\.dev/api\s")
+        "get of two kinds",
+        "kubectl get lp,lsvc",
+        out=(r"^latticepool\.lattice\.dev/east\s+aws\s", r"^latticeservice\.lattice\.dev/api\s"),
     ),
     Step(
         "get by our category",
         "kubectl get lattice -A",
-        out=(r"latticepool\.lattice\.dev/west\s", r"latticeservice\.lattice\.dev/web\s", r"automationrule\.lattice\.dev/sleeper\s"),
+        out=(
+            r"latticepool\.lattice\.dev/west\s",
+            r"latticeservice\.lattice\.dev/web\s",
+            r"automationrule\.lattice\.dev/sleeper\s",
+        ),
     ),
-    Step("get all shows services", "kubectl get all", out=r"^latticeservice\.lattice\.dev/api\s", but=r"latticepool"),
+    Step(
+        "get all shows services",
+        "kubectl get all",
+        out=r"^latticeservice\.lattice\.dev/api\s",
+        but=r"latticepool",
+    ),
     Step("get --no-headers", "kubectl get lsvc --no-headers", out=r"\Aapi\s", but="NAME"),
     Step("get -o name", "kubectl get lp west -o name", out=r"\Alatticepool\.lattice\.dev/west\n\Z"),
     Step(
@@ -48,7 +59,11 @@ STEPS = (
             r"^    compliance:\n    - soc2\n    - hipaa$",
         ),
     ),
-    Step("get -o json is a List of items", "kubectl get lp -o json", out=(r'^    "kind": "List"', r'"maxNodes": 3\b')),
+    Step(
+        "get -o json is a List of items",
+        "kubectl get lp -o json",
+        out=(r'^    "kind": "List"', r'"maxNodes": 3\b'),
+    ),
     Step(
         "get -o jsonpath",
         "kubectl get lsvc -o jsonpath='{range .items[*]}{.metadata.name}={.spec.replicas.min} {end}'",
@@ -59,17 +74,39 @@ STEPS = (
         "kubectl get lp east west -o custom-columns=N:.metadata.name,R:.spec.provider.region,M:.spec.capacity.maxNodes",
         out=r"\AN\s+R\s+M\neast\s+us-east-1\s+10\nwest\s+us-west1\s+3\n\Z",
     ),
-    Step("get -o go-template", "kubectl get lp west -o go-template='{{.spec.provider.type}}'", out=r"\Agcp\Z"),
-    Step("get --sort-by a field", "kubectl get lsvc --sort-by=.spec.replicas.min", out=r"^api\s.*\ndb\s.*\nweb\s"),
+    Step(
+        "get -o go-template", "kubectl get lp west -o go-template='{{.spec.provider.type}}'", out=r"\Agcp\Z"
+    ),
+    Step(
+        "get --sort-by a field",
+        "kubectl get lsvc --sort-by=.spec.replicas.min",
+        out=r"^api\s.*\ndb\s.*\nweb\s",
+    ),
     Step(
         "a selector by set, absence and difference",
         "kubectl get lsvc -l 'app in (web,db,api),!z,app!=api' -o name",
         out=r"\Alatticeservice\.lattice\.dev/web\n\Z",
     ),
-    Step("a selector by equality", "kubectl get lsvc -l app=db,z=1 -o name", out=r"\Alatticeservice\.lattice\.dev/db\n\Z"),
-    Step("a selector by presence", "kubectl get lsvc -l z -o name", out=r"\Alatticeservice\.lattice\.dev/db\n\Z"),
-    Step("a selector by outsiders", "kubectl get lsvc -l 'app notin (web,db)' -o name", out=r"\Alatticeservice\.lattice\.dev/api\n\Z"),
-    Step("a selector that matches nothing", "kubectl get lsvc -l app=zzz", err=r"^No resources found in default namespace\.$"),
+    Step(
+        "a selector by equality",
+        "kubectl get lsvc -l app=db,z=1 -o name",
+        out=r"\Alatticeservice\.lattice\.dev/db\n\Z",
+    ),
+    Step(
+        "a selector by presence",
+        "kubectl get lsvc -l z -o name",
+        out=r"\Alatticeservice\.lattice\.dev/db\n\Z",
+    ),
+    Step(
+        "a selector by outsiders",
+        "kubectl get lsvc -l 'app notin (web,db)' -o name",
+        out=r"\Alatticeservice\.lattice\.dev/api\n\Z",
+    ),
+    Step(
+        "a selector that matches nothing",
+        "kubectl get lsvc -l app=zzz",
+        err=r"^No resources found in default namespace\.$",
+    ),
     Step(
         "a selector that cannot be read",
         "kubectl get lsvc -l 'app in web'",
@@ -98,7 +135,9 @@ STEPS = (
         rc=1,
         err=r'^Error from server \(NotFound\): latticeservices\.lattice\.dev "nope" not found$',
     ),
-    Step("get of what is not there, and do not mind", "kubectl get lsvc nope --ignore-not-found", out=r"\A\Z"),
+    Step(
+        "get of what is not there, and do not mind", "kubectl get lsvc nope --ignore-not-found", out=r"\A\Z"
+    ),
     Step(
         "get of two, one of them there",
         "kubectl get lp east nope",
@@ -106,8 +145,16 @@ STEPS = (
         out=r"^east\s+aws\s",
         err=r'^Error from server \(NotFound\): latticepools\.lattice\.dev "nope" not found$',
     ),
-    Step("get by file", "kubectl get -f service.yaml -o jsonpath='{.kind}/{.metadata.name}'", out=r"\ALatticeService/api\Z"),
-    Step("seven objects to turn pages over", "kubectl apply -f pages.yaml", out=r"\A(configmap/page-\d created\n){7}\Z"),
+    Step(
+        "get by file",
+        "kubectl get -f service.yaml -o jsonpath='{.kind}/{.metadata.name}'",
+        out=r"\ALatticeService/api\Z",
+    ),
+    Step(
+        "seven objects to turn pages over",
+        "kubectl apply -f pages.yaml",
+        out=r"\A(configmap/page-\d created\n){7}\Z",
+    ),
     Step(
         "a list in pages is the whole list",
         "kubectl get cm -l set=pages --chunk-size=3 -o name | tr '\\n' ' '",

@@ -9,7 +9,12 @@ STEPS = (
         rc=1,
         err=r"\(Forbidden\): .*latticeclusters are made by Lattice only.*clusters follow from services: declare a LatticeService",
     ),
-    Step("not by apply either", "kubectl apply --server-side -f cluster.yaml", rc=1, err=r"\(Forbidden\): .*declare a LatticeService"),
+    Step(
+        "not by apply either",
+        "kubectl apply --server-side -f cluster.yaml",
+        rc=1,
+        err=r"\(Forbidden\): .*declare a LatticeService",
+    ),
     Step(
         "a node registers itself",
         "printf 'apiVersion: lattice.dev/v1alpha1\\nkind: LatticeNode\\nmetadata: {name: n1}\\nspec: {}\\n' | kubectl create -f -",
@@ -25,12 +30,18 @@ STEPS = (
         err=r"\(Forbidden\): .*agreements follow from services: list each other under spec\.resources",
     ),
     Step(
-        "Lattice makes a cluster", "kubectl create -f cluster.yaml", out=r"\Alatticecluster\.lattice\.dev/east-7 created\n\Z", who="system"
+        "Lattice makes a cluster",
+        "kubectl create -f cluster.yaml",
+        out=r"\Alatticecluster\.lattice\.dev/east-7 created\n\Z",
+        who="system",
     ),
     Step(
         "people see it",
         "kubectl get lc east-7",
-        out=(r"\ANAME\s+POOL\s+REGION\s+NODES\s+READY\s+SERVICES\s+COST/H\s+PHASE\s+AGE\n", r"^east-7\s+east\s.*\d+s$"),
+        out=(
+            r"\ANAME\s+POOL\s+REGION\s+NODES\s+READY\s+SERVICES\s+COST/H\s+PHASE\s+AGE\n",
+            r"^east-7\s+east\s.*\d+s$",
+        ),
         who="viewer",
     ),
     Step(
@@ -39,7 +50,12 @@ STEPS = (
         rc=1,
         err=r"\(Forbidden\): .*latticeclusters are made by Lattice only",
     ),
-    Step("people do not delete it", "kubectl delete lc east-7", rc=1, err=r"\(Forbidden\): .*latticeclusters are made by Lattice only"),
+    Step(
+        "people do not delete it",
+        "kubectl delete lc east-7",
+        rc=1,
+        err=r"\(Forbidden\): .*latticeclusters are made by Lattice only",
+    ),
     Step(
         "people do not delete all of them",
         "kubectl delete lc --all",
@@ -78,6 +94,15 @@ STEPS = (
         """kubectl patch ln n1 --type=merge -p '{"spec":{"unschedulable":true}}' -o jsonpath='{.spec.unschedulable}'""",
         out=r"\Atrue\Z",
     ),
-    Step("people remove a node", "kubectl delete ln n1 --wait=false", out=r'^latticenode\.lattice\.dev "n1" deleted'),
-    Step("Lattice deletes the cluster", "kubectl delete lc east-7", out=r'^latticecluster\.lattice\.dev "east-7" deleted', who="system"),
+    Step(
+        "people remove a node",
+        "kubectl delete ln n1 --wait=false",
+        out=r'^latticenode\.lattice\.dev "n1" deleted',
+    ),
+    Step(
+        "Lattice deletes the cluster",
+        "kubectl delete lc east-7",
+        out=r'^latticecluster\.lattice\.dev "east-7" deleted',
+        who="system",
+    ),
 )

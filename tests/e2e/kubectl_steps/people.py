@@ -17,10 +17,27 @@ STEPS = (
         rc=1,
         out=r"^no\b.*status is written by Lattice only",
     ),
-    Step("Lattice may write status", "kubectl auth can-i patch lsvc --subresource=status", out=r"\Ayes\n\Z", who="system"),
+    Step(
+        "Lattice may write status",
+        "kubectl auth can-i patch lsvc --subresource=status",
+        out=r"\Ayes\n\Z",
+        who="system",
+    ),
     Step("a viewer may read", "kubectl auth can-i list lsvc -A", out=r"\Ayes\n\Z", who="viewer"),
-    Step("a viewer may not delete", "kubectl auth can-i delete lsvc", rc=1, out=r"^no\b.*lattice:viewers may only read", who="viewer"),
-    Step("a viewer may not read secrets", "kubectl auth can-i get secrets", rc=1, out=r"^no\b.*may not read secrets", who="viewer"),
+    Step(
+        "a viewer may not delete",
+        "kubectl auth can-i delete lsvc",
+        rc=1,
+        out=r"^no\b.*lattice:viewers may only read",
+        who="viewer",
+    ),
+    Step(
+        "a viewer may not read secrets",
+        "kubectl auth can-i get secrets",
+        rc=1,
+        out=r"^no\b.*may not read secrets",
+        who="viewer",
+    ),
     Step(
         "what an admin may do, as a list",
         "kubectl auth can-i --list",
@@ -50,7 +67,12 @@ STEPS = (
         who="token",
         since=(1, 28),
     ),
-    Step("a viewer reads", "kubectl get lsvc api -o name", out=r"\Alatticeservice\.lattice\.dev/api\n\Z", who="viewer"),
+    Step(
+        "a viewer reads",
+        "kubectl get lsvc api -o name",
+        out=r"\Alatticeservice\.lattice\.dev/api\n\Z",
+        who="viewer",
+    ),
     Step(
         "a viewer does not delete",
         "kubectl delete lsvc api",
@@ -64,7 +86,10 @@ STEPS = (
         "a viewer does not apply",
         "kubectl apply -f service.yaml",
         rc=1,
-        err=(r"^Error from server \(Forbidden\): ", r'User "vera" cannot patch resource "latticeservices" in API group'),
+        err=(
+            r"^Error from server \(Forbidden\): ",
+            r'User "vera" cannot patch resource "latticeservices" in API group',
+        ),
         who="viewer",
     ),
     Step(
@@ -81,7 +106,12 @@ STEPS = (
         err=r'\(Forbidden\): secrets "login" is forbidden: User "vera" cannot get resource "secrets"',
         who="viewer",
     ),
-    Step("a viewer watches", "kubectl get --raw '/api/v1/namespaces?watch=1&timeoutSeconds=1'", out=r'"type":"ADDED"', who="viewer"),
+    Step(
+        "a viewer watches",
+        "kubectl get --raw '/api/v1/namespaces?watch=1&timeoutSeconds=1'",
+        out=r'"type":"ADDED"',
+        who="viewer",
+    ),
     Step(
         "somebody in no group reads nothing",
         "kubectl get lsvc",
@@ -96,7 +126,12 @@ STEPS = (
         out=r"^no\b.*in none of the groups",
         who="nobody",
     ),
-    Step("a token lets in", "kubectl get lp east -o name", out=r"\Alatticepool\.lattice\.dev/east\n\Z", who="token"),
+    Step(
+        "a token lets in",
+        "kubectl get lp east -o name",
+        out=r"\Alatticepool\.lattice\.dev/east\n\Z",
+        who="token",
+    ),
     Step(
         "a forged token does not",
         "kubectl get lp",
@@ -110,6 +145,13 @@ STEPS = (
         rc=1,
         err=r"(?i)\(Forbidden\): .*impersonation is not supported",
     ),
-    Step("for reading, too", "kubectl get lp --as=bob --as-group=lattice:viewers", rc=1, err=r"(?i)impersonation is not supported"),
-    Step("and nothing was deleted", "kubectl get lp west -o name", out=r"\Alatticepool\.lattice\.dev/west\n\Z"),
+    Step(
+        "for reading, too",
+        "kubectl get lp --as=bob --as-group=lattice:viewers",
+        rc=1,
+        err=r"(?i)impersonation is not supported",
+    ),
+    Step(
+        "and nothing was deleted", "kubectl get lp west -o name", out=r"\Alatticepool\.lattice\.dev/west\n\Z"
+    ),
 )

@@ -72,7 +72,10 @@ STEPS = (
         out=r"\Aconfigmap/brief condition met\n\Z",
     ),
     Step(
-        "status is read by itself", "kubectl get ar sleeper --subresource=status -o jsonpath='{.status.fired}'", out=r"\A3\Z", since=(1, 27)
+        "status is read by itself",
+        "kubectl get ar sleeper --subresource=status -o jsonpath='{.status.fired}'",
+        out=r"\A3\Z",
+        since=(1, 27),
     ),
     Step(
         "wait for nothing by label",

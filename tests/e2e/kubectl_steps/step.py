@@ -23,7 +23,9 @@ class Step:
     who: str = "admin"
     since: tuple[int, int] = (1, 20)  # first kubectl that has the command or flag
     before: tuple[int, int] = (9, 0)  # first kubectl that no longer has it
-    meanwhile: str = ""  # `run` watches; this makes changes, again and again with a growing $N, until all is said
+    meanwhile: str = (
+        ""  # `run` watches; this makes changes, again and again with a growing $N, until all is said
+    )
 
     def applies_to(self, version: tuple[int, int, int]) -> bool:
         return self.since <= version[:2] < self.before
@@ -41,7 +43,9 @@ def complaints(step: Step, outcome: Outcome) -> list[str]:
     wrong = [] if outcome.rc == step.rc else [f"exit code {outcome.rc}, not {step.rc}"]
     wrong += [f"stdout lacks {pattern!r}" for pattern in listed(step.out) if not found(pattern, outcome.out)]
     wrong += [f"stderr lacks {pattern!r}" for pattern in listed(step.err) if not found(pattern, outcome.err)]
-    wrong += [f"says {pattern!r}" for pattern in listed(step.but) if found(pattern, outcome.out + outcome.err)]
+    wrong += [
+        f"says {pattern!r}" for pattern in listed(step.but) if found(pattern, outcome.out + outcome.err)
+    ]
     if step.rc == 0 and not step.err and outcome.err:
         wrong.append("stderr is not empty")
     if step.rc and not step.err and not step.out:

@@ -55,6 +55,9 @@ STEPS = (
         "a watch may begin with what is there and say where that ends",
         "kubectl get --raw '/api/v1/namespaces?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
         "&allowWatchBookmarks=true&timeoutSeconds=1'",
-        out=(r'^\{"type":"ADDED".*"name":"lattice-system"', r'^\{"type":"BOOKMARK".*"k8s\.io/initial-events-end":"true"'),
+        out=(
+            r'^\{"type":"ADDED".*"name":"lattice-system"',
+            r'^\{"type":"BOOKMARK".*"k8s\.io/initial-events-end":"true"',
+        ),
     ),
 )

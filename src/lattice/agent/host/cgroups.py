@@ -26,12 +26,17 @@ class Hierarchy:
 
 def places(mounts: str, own: str) -> list[Hierarchy]:
     """The cgroups that a process is in, from /proc/self/mounts and its /proc/<pid>/cgroup."""
-    by_names = {frozenset(names.split(",")): path for _, names, path in (line.split(":", 2) for line in own.splitlines())}
+    by_names = {
+        frozenset(names.split(",")): path
+        for _, names, path in (line.split(":", 2) for line in own.splitlines())
+    }
     result = []
     for line in mounts.splitlines():
         _, mount, kind, options = line.split()[:4]
         if kind == "cgroup2":
-            result.append(Hierarchy(Path(mount) / by_names.get(frozenset({""}), "/").strip("/"), 2, frozenset()))
+            result.append(
+                Hierarchy(Path(mount) / by_names.get(frozenset({""}), "/").strip("/"), 2, frozenset())
+            )
         elif kind == "cgroup" and (names := frozenset(options.split(",")) & set(CONTROLLERS)):
             path = next((place for held, place in by_names.items() if held & names), "/")
             result.append(Hierarchy(Path(mount) / path.strip("/"), 1, names))
@@ -44,7 +49,10 @@ def room(mounts: str, own: str) -> list[Hierarchy]:
     A v2 cgroup with processes cannot hand controllers to children: there it is beside, not below.
     """
     tops = {Path(line.split()[1]) for line in mounts.splitlines()}
-    return [each if each.version == 1 else _beside(each.path if each.path in tops else each.path.parent) for each in places(mounts, own)]
+    return [
+        each if each.version == 1 else _beside(each.path if each.path in tops else each.path.parent)
+        for each in places(mounts, own)
+    ]
 
 
 def _beside(place: Path) -> Hierarchy:
@@ -99,15 +107,23 @@ def settings(limits: Limits, version: Literal[1, 2], controllers: frozenset[str]
     if limits.cpu is not None and "cpu" in controllers:
         quota = max(LEAST_QUOTA_US, limits.cpu * PERIOD_US // 1000)
         wanted |= (
-            {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": str(quota)} if version == 1 else {"cpu.max": f"{quota} {PERIOD_US}"}
+            {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": str(quota)}
+            if version == 1
+            else {"cpu.max": f"{quota} {PERIOD_US}"}
         )
     if limits.memory is not None and "memory" in controllers:
         bytes_ = str(limits.memory)
-        wanted |= {"memory.limit_in_bytes": bytes_} if version == 1 else {"memory.max": bytes_, "memory.swap.max": "0"}
+        wanted |= (
+            {"memory.limit_in_bytes": bytes_}
+            if version == 1
+            else {"memory.max": bytes_, "memory.swap.max": "0"}
+        )
     return wanted
 
 
-def make(hierarchies: Iterable[Hierarchy], name: str, limits: Limits) -> tuple[tuple[str, ...], dict[str, str]]:
+def make(
+    hierarchies: Iterable[Hierarchy], name: str, limits: Limits
+) -> tuple[tuple[str, ...], dict[str, str]]:
     """The instance's cgroups, and which limit is held by which version."""
     paths: list[str] = []
     enforced: dict[str, str] = {}
@@ -123,7 +139,9 @@ def make(hierarchies: Iterable[Hierarchy], name: str, limits: Limits) -> tuple[t
         paths.append(str(path))
         if _limit(path, settings(limits, each.version, each.controllers)):
             held = {"cpu", "memory"} & each.controllers
-            enforced |= {what: f"cgroup-v{each.version}" for what in held if getattr(limits, what) is not None}
+            enforced |= {
+                what: f"cgroup-v{each.version}" for what in held if getattr(limits, what) is not None
+            }
     return tuple(paths), enforced
 
 
@@ -180,7 +198,10 @@ def cpu_ns(paths: Iterable[str]) -> int | None:
 def memory_bytes(paths: Iterable[str]) -> int | None:
     """Memory in use without what the kernel would drop first (inactive file pages); None when no cgroup counts it."""
     for path in map(Path, paths):
-        for used, idle in (("memory.current", "inactive_file"), ("memory.usage_in_bytes", "total_inactive_file")):
+        for used, idle in (
+            ("memory.current", "inactive_file"),
+            ("memory.usage_in_bytes", "total_inactive_file"),
+        ):
             with suppress(OSError, ValueError):
                 stat = dict(line.split() for line in (path / "memory.stat").read_text().splitlines())
                 return max(0, int((path / used).read_text()) - int(stat.get(idle, 0)))

@@ -27,7 +27,10 @@ class Machine:
             runtimes=sorted(self.runtimes),
             first_port=self.ports[0],
             last_port=self.ports[1],
-            labels={key if key.startswith(AGENT_LABELS) else f"{AGENT_LABELS}{key}": value for key, value in self.labels.items()},
+            labels={
+                key if key.startswith(AGENT_LABELS) else f"{AGENT_LABELS}{key}": value
+                for key, value in self.labels.items()
+            },
         )
 
 
@@ -40,7 +43,9 @@ def own_addresses(towards: str = "") -> list[tuple[str, str]]:
 def _address_towards(host: str) -> str:
     """Nothing is sent: the kernel only says which of our addresses it would use."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host or "127.0.0.1", 9, type=socket.SOCK_DGRAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or "127.0.0.1", 9, type=socket.SOCK_DGRAM
+        )[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(address)
             return str(probe.getsockname()[0])

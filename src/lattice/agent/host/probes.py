@@ -10,7 +10,9 @@ from lattice.clock import Clock
 from lattice.kinds.container import Probe, Probes
 
 Name = Literal["startup", "liveness", "readiness"]
-Execute = Callable[[tuple[str, ...], float], Awaitable[int | None]]  # command, timeout -> exit code; None: it took too long
+Execute = Callable[
+    [tuple[str, ...], float], Awaitable[int | None]
+]  # command, timeout -> exit code; None: it took too long
 WELL = range(200, 400)
 
 
@@ -53,7 +55,9 @@ class Checkup:
     def begin(cls, probes: Probes | None, now: float) -> "Checkup":
         """Alive until shown otherwise; started and ready only once shown."""
         probes = probes or Probes()
-        given: list[tuple[Name, Probe]] = [(name, getattr(probes, name)) for name in _NAMES if getattr(probes, name)]
+        given: list[tuple[Name, Probe]] = [
+            (name, getattr(probes, name)) for name in _NAMES if getattr(probes, name)
+        ]
         courses = {name: Course(well=name == "liveness") for name, _ in given}
         return cls(probes, courses, {name: now + probe.initial_delay_seconds for name, probe in given})
 
@@ -78,12 +82,16 @@ class Checkup:
     @property
     def health(self) -> Health:
         startup, liveness, readiness = (self.courses.get(name) for name in _NAMES)
-        failed_to_start = bool(startup and not startup.well and startup.failures >= _threshold(self.probes.startup))
+        failed_to_start = bool(
+            startup and not startup.well and startup.failures >= _threshold(self.probes.startup)
+        )
         return Health(
             started=startup is None or startup.well,
             ready=not self._starting and (readiness is None or readiness.well),
             alive=not failed_to_start and (liveness is None or liveness.well),
-            detail="; ".join(f"{name}: {course.detail}" for name, course in self.courses.items() if course.detail),
+            detail="; ".join(
+                f"{name}: {course.detail}" for name, course in self.courses.items() if course.detail
+            ),
         )
 
     @property
@@ -99,7 +107,12 @@ def _threshold(probe: Probe | None) -> int:
     return probe.failure_threshold if probe else 1
 
 
-async def attend(checkup: Checkup, clock: Clock, asking: Callable[[Probe], Awaitable[Answer]], told: Callable[[Health], None]) -> None:
+async def attend(
+    checkup: Checkup,
+    clock: Clock,
+    asking: Callable[[Probe], Awaitable[Answer]],
+    told: Callable[[Health], None],
+) -> None:
     """Ask when it is time and tell what changed; ends when the container is no longer alive, or there is nothing to ask."""
     health = checkup.health
     told(health)
@@ -124,7 +137,11 @@ async def ask(probe: Probe, ports: Mapping[str, int], execute: Execute, host: st
         async with asyncio.timeout(timeout):
             if probe.tcp:
                 return await _tcp(host, _number(probe.tcp.port, ports))
-            return await _http(host, _number(probe.http.port, ports), probe.http.path) if probe.http else Answer(True)
+            return (
+                await _http(host, _number(probe.http.port, ports), probe.http.path)
+                if probe.http
+                else Answer(True)
+            )
     except TimeoutError:
         return Answer(False, f"no answer within {timeout:g} s")
     except (OSError, ValueError) as error:
@@ -151,7 +168,9 @@ async def _http(host: str, port: int, path: str) -> Answer:
     try:
         target = path if path.startswith("/") else f"/{path}"
         safe = target.replace("\r", "").replace("\n", "").replace(" ", "%20")
-        writer.write(f"GET {safe} HTTP/1.1\r\nHost: {host}:{port}\r\nUser-Agent: lattice-probe\r\nConnection: close\r\n\r\n".encode())
+        writer.write(
+            f"GET {safe} HTTP/1.1\r\nHost: {host}:{port}\r\nUser-Agent: lattice-probe\r\nConnection: close\r\n\r\n".encode()
+        )
         await writer.drain()
         words = (await reader.readline()).split(None, 2)
     finally:

@@ -79,7 +79,11 @@ def send(pids: Iterable[int], number: int) -> None:
 
 def ask_to_end(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> None:
     """SIGTERM, once to each: to the process group, if it is still that group, and to whoever left it."""
-    others = [found for found in members(pid, start, cgroups, mark) if (fields := _stat(found)) and int(fields[2]) != pid]
+    others = [
+        found
+        for found in members(pid, start, cgroups, mark)
+        if (fields := _stat(found)) and int(fields[2]) != pid
+    ]
     if is_alive(pid, start):
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGTERM)

@@ -25,7 +25,9 @@ Reason = Literal[
     "UNHEALTHY",  # its liveness or startup probe failed
     "DISCONNECTED",  # the node was cut off for longer than the workload allows
 ]
-FINAL: frozenset[str] = frozenset({"INVALID_SPEC", "COMMAND_NOT_FOUND", "INVALID_IMAGE", "PORT_BIND_CONFLICT"})
+FINAL: frozenset[str] = frozenset(
+    {"INVALID_SPEC", "COMMAND_NOT_FOUND", "INVALID_IMAGE", "PORT_BIND_CONFLICT"}
+)
 
 
 class InstanceId(msgspec.Struct, frozen=True, order=True):
@@ -194,7 +196,9 @@ def earlier(spec: RunSpec, known: Iterable[Instance]) -> Instance | None:
             found = other if other.settles(spec.attempt) else None
         elif other.live:
             raise Conflict(
-                f"{other.id} still runs, {spec.id} must not start beside it", where=f"workload/{spec.workload}", fix="stop it first"
+                f"{other.id} still runs, {spec.id} must not start beside it",
+                where=f"workload/{spec.workload}",
+                fix="stop it first",
             )
     return found
 

@@ -96,7 +96,10 @@ def busy_ns(stat: str) -> int:
 
 
 def memory_in_use(meminfo: str) -> int:
-    sizes = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in meminfo.splitlines())}
+    sizes = {
+        name: int(rest.split()[0]) * 1024
+        for name, _, rest in (line.partition(":") for line in meminfo.splitlines())
+    }
     return sizes["MemTotal"] - sizes["MemAvailable"]
 
 
@@ -105,4 +108,8 @@ def capacity(folder: Path) -> dict[str, int]:
     disk = os.statvfs(folder)
     lines = Path("/proc/meminfo").read_text().splitlines()
     memory = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:"))
-    return {"cpu": len(os.sched_getaffinity(0)) * 1000, "memory": memory, "disk": disk.f_blocks * disk.f_frsize}
+    return {
+        "cpu": len(os.sched_getaffinity(0)) * 1000,
+        "memory": memory,
+        "disk": disk.f_blocks * disk.f_frsize,
+    }

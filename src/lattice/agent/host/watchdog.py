@@ -103,7 +103,9 @@ class Watchdog:
     def due(self) -> float | None:
         """When somebody's time may be up; None when nobody is guarded."""
         contact = self.contact()
-        times = [contact + post.stop_after - (0 if post.warned else post.notice) for post in self.posts.values()]
+        times = [
+            contact + post.stop_after - (0 if post.warned else post.notice) for post in self.posts.values()
+        ]
         return min(times, default=None)
 
     def enforce(self) -> bool:

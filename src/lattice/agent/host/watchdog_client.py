@@ -77,7 +77,10 @@ class Guard:
             return Failure("DISCONNECTED", "the control plane has not been heard since this node started")
         if (silence := since_boot() - last) < stop_after - notice(stop_after):
             return None
-        return Failure("DISCONNECTED", f"no contact with the control plane for {silence:.0f} s, and it may run {stop_after:g} s without")
+        return Failure(
+            "DISCONNECTED",
+            f"no contact with the control plane for {silence:.0f} s, and it may run {stop_after:g} s without",
+        )
 
     async def contact(self, since: float) -> None:
         age = max(0.0, self.clock.monotonic() - since)
@@ -124,7 +127,9 @@ class Guard:
                 except (OSError, TimeoutError) as error:
                     self._hang_up()
                     if last:
-                        raise Unavailable("the watchdog does not answer", fix="see whether this node can start processes") from error
+                        raise Unavailable(
+                            "the watchdog does not answer", fix="see whether this node can start processes"
+                        ) from error
 
     async def _exchange(self, line: str, writer: asyncio.StreamWriter) -> None:
         writer.write(line.encode() + b"\n")

@@ -20,7 +20,19 @@ from lattice.agent.host import cgroups, process_groups as groups
 from lattice.agent.runtimes import preflight as prepare
 from lattice.agent.runtimes.exit_watch import Ending
 from lattice.agent.runtimes.podman import LONG, QUICK, Podman, complaint, ulimits
-from lattice.agent.host.runtime_protocol import Answer, Failure, Handle, Instance, InstanceId, Notebook, Record, RunSpec, Usage, earlier, fresh
+from lattice.agent.host.runtime_protocol import (
+    Answer,
+    Failure,
+    Handle,
+    Instance,
+    InstanceId,
+    Notebook,
+    Record,
+    RunSpec,
+    Usage,
+    earlier,
+    fresh,
+)
 from lattice.agent.runtimes.seen import cgroups_of, conclusion, figures
 from lattice.agent.host.usage import Meter, disk_bytes
 from lattice.clock import Clock, stamp
@@ -54,7 +66,11 @@ class ContainerRuntime:
             if known is not None:
                 return known
             try:
-                failure = prepare.id_failure(spec.id) or self.guard.refusal(spec.stop_after) or await self._run(spec)
+                failure = (
+                    prepare.id_failure(spec.id)
+                    or self.guard.refusal(spec.stop_after)
+                    or await self._run(spec)
+                )
             except (OSError, LatticeError) as error:
                 failure = prepare.trouble(error)
             if failure is not None:
@@ -72,7 +88,9 @@ class ContainerRuntime:
         if made.code != 0:
             return prepare.of_ports(complaint(made.err), spec)
         limited = {name: "container" for name in ("cpu", "memory") if getattr(spec.limits, name) is not None}
-        instance = msgspec.structs.replace(fresh(spec, "Running"), started_at=stamp(self.clock.now()), enforced=limited)
+        instance = msgspec.structs.replace(
+            fresh(spec, "Running"), started_at=stamp(self.clock.now()), enforced=limited
+        )
         record = Record(spec, instance, Handle(boot=groups.boot_id(), container=self._name(spec.id)))
         self.notebook.write(record)
         await self._guard(record)
@@ -86,13 +104,28 @@ class ContainerRuntime:
     def _flags(self, spec: RunSpec, env: dict[str, str]) -> list[str]:
         """Values of variables go by podman's own environment, where `ps` does not show them."""
         container, limits = spec.container, spec.limits
-        flags = ["--name", self._name(spec.id), "--label", f"{LABEL}={spec.id}", "--label", f"lattice.dev/workload={spec.workload}"]
-        flags += ["--pull=missing", "--restart=no", "--log-driver=k8s-file", f"--log-opt=max-size={LOG_SIZE}", *ulimits()]
+        flags = [
+            "--name",
+            self._name(spec.id),
+            "--label",
+            f"{LABEL}={spec.id}",
+            "--label",
+            f"lattice.dev/workload={spec.workload}",
+        ]
+        flags += [
+            "--pull=missing",
+            "--restart=no",
+            "--log-driver=k8s-file",
+            f"--log-opt=max-size={LOG_SIZE}",
+            *ulimits(),
+        ]
         for name in sorted(env):
             flags += ["--env", name]
         for port in container.ports:
             if port.name in spec.ports:
-                flags.append(f"--publish={spec.ports[port.name]}:{spec.ports[port.name]}/{port.protocol.lower()}")
+                flags.append(
+                    f"--publish={spec.ports[port.name]}:{spec.ports[port.name]}/{port.protocol.lower()}"
+                )
         if limits.cpu is not None:
             flags.append(f"--cpus={limits.cpu / 1000}")
         if limits.memory is not None:
@@ -106,8 +139,12 @@ class ContainerRuntime:
         spec, handle = record.spec, record.handle
         if spec.stop_after is not None:
             marker = str(self._place(spec.id) / "ended-by-watchdog")
-            command = () if handle.start else (*self.podman.words, "stop", "--ignore", "--time=0", handle.container)
-            await self.guard.guard(Post(str(spec.id), spec.stop_after, marker, handle.pid, handle.start, handle.cgroups, command))
+            command = (
+                () if handle.start else (*self.podman.words, "stop", "--ignore", "--time=0", handle.container)
+            )
+            await self.guard.guard(
+                Post(str(spec.id), spec.stop_after, marker, handle.pid, handle.start, handle.cgroups, command)
+            )
 
     async def _watch(self, record: Record) -> None:
         """From now on its end is noticed at once, by its first process."""
@@ -115,7 +152,9 @@ class ContainerRuntime:
         found = await self.podman.inspect(record.handle.container)
         pid = int(found[0]["State"]["Pid"]) if found else 0
         start = groups.start_time(pid) if pid else None
-        handle = msgspec.structs.replace(record.handle, pid=pid, start=start or 0, cgroups=cgroups_of(pid) if start else ())
+        handle = msgspec.structs.replace(
+            record.handle, pid=pid, start=start or 0, cgroups=cgroups_of(pid) if start else ()
+        )
         record = Record(record.spec, record.instance, handle)
         self._note(record)
         ending = self._endings[which] = Ending(handle, None)
@@ -128,7 +167,9 @@ class ContainerRuntime:
             await self._settle(which)
 
     def _ended(self, which: InstanceId) -> None:
-        self._endings[which].exhausted = cgroups.ran_out_of_memory(self._records[which].handle.cgroups)  # while the cgroup is still there
+        self._endings[which].exhausted = cgroups.ran_out_of_memory(
+            self._records[which].handle.cgroups
+        )  # while the cgroup is still there
         if not self._endings[which].attended:
             task = asyncio.create_task(self._settle(which))
             self._settling.add(task)
@@ -173,7 +214,11 @@ class ContainerRuntime:
                 ending.because = because
                 try:
                     await self.podman.call(
-                        "stop", "--ignore", f"--time={max(0, round(grace))}", record.handle.container, timeout=grace + QUICK
+                        "stop",
+                        "--ignore",
+                        f"--time={max(0, round(grace))}",
+                        record.handle.container,
+                        timeout=grace + QUICK,
                     )
                 finally:
                     ending.attended = False
@@ -205,7 +250,9 @@ class ContainerRuntime:
         record = self._records.get(which)
         if record is None or which not in self._endings:
             return None
-        disk = await asyncio.to_thread(disk_bytes, Path(self._layers[which])) if self._layers.get(which) else 0
+        disk = (
+            await asyncio.to_thread(disk_bytes, Path(self._layers[which])) if self._layers.get(which) else 0
+        )
         return msgspec.structs.replace(figures(record, self._meter), disk=disk)
 
     async def logs(self, which: InstanceId, tail: int) -> str:

@@ -43,7 +43,9 @@ class Ending:
             loop.call_soon(noticed)
             return
         loop.add_reader(self._descriptor, noticed)
-        if not self.process and not groups.is_alive(self.handle.pid, self.handle.start):  # the pid changed hands while we opened it
+        if not self.process and not groups.is_alive(
+            self.handle.pid, self.handle.start
+        ):  # the pid changed hands while we opened it
             loop.call_soon(noticed)
 
     def unwatch(self) -> None:
@@ -88,24 +90,35 @@ def _reaped(pid: int) -> int | None:
 def _exited(record: Record, code: int | None, failure: Failure | None, asked: bool = False) -> Instance:
     name = signal.Signals(-code).name if code is not None and code < 0 else ""
     exit_code = code if code is None or code >= 0 else 128 - code  # as shells report a signal
-    return msgspec.structs.replace(record.instance, state="Exited", exit_code=exit_code, signal=name, failure=failure, asked=asked)
+    return msgspec.structs.replace(
+        record.instance, state="Exited", exit_code=exit_code, signal=name, failure=failure, asked=asked
+    )
 
 
 def _failure(record: Record, code: int | None, exhausted: bool, marker: Path) -> Failure | None:
     with suppress(OSError):
         return Failure("DISCONNECTED", f"ended by this node: {marker.read_text()}")
     if exhausted and code != 0:
-        return Failure("INSUFFICIENT_RESOURCES", f"killed at its memory limit of {record.spec.limits.memory} bytes")
+        return Failure(
+            "INSUFFICIENT_RESOURCES", f"killed at its memory limit of {record.spec.limits.memory} bytes"
+        )
     if code is None:
-        return Failure("RUNTIME_ERROR", "ended; its exit code is not known, for it was started by an earlier agent")
+        return Failure(
+            "RUNTIME_ERROR", "ended; its exit code is not known, for it was started by an earlier agent"
+        )
     if code == 0:
         return None
-    return Failure("RUNTIME_ERROR", f"ended with code {code}" if code > 0 else f"ended by signal {signal.Signals(-code).name}")
+    return Failure(
+        "RUNTIME_ERROR",
+        f"ended with code {code}" if code > 0 else f"ended by signal {signal.Signals(-code).name}",
+    )
 
 
 def ended_unseen(record: Record, marker: Path) -> Instance:
     """What became of a process that ended while no agent was there."""
     failure = _failure(record, None, False, marker)
     if failure is not None and failure.reason == "RUNTIME_ERROR":
-        failure = Failure("RUNTIME_ERROR", "ended while no agent ran on this node; its exit code is not known")
+        failure = Failure(
+            "RUNTIME_ERROR", "ended while no agent ran on this node; its exit code is not known"
+        )
     return _exited(record, None, failure)

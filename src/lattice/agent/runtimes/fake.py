@@ -11,7 +11,19 @@ from typing import Literal
 
 import msgspec
 
-from lattice.agent.host.runtime_protocol import Answer, Failure, Handle, Instance, InstanceId, Notebook, Record, RunSpec, Usage, earlier, fresh
+from lattice.agent.host.runtime_protocol import (
+    Answer,
+    Failure,
+    Handle,
+    Instance,
+    InstanceId,
+    Notebook,
+    Record,
+    RunSpec,
+    Usage,
+    earlier,
+    fresh,
+)
 from lattice.clock import Clock, stamp
 from lattice.kinds.container import Probe
 
@@ -88,7 +100,11 @@ class FakeMachine:
         if self.heard_at is None:
             return Failure("DISCONNECTED", "the control plane has not been heard since this node started")
         silence = self.clock.monotonic() - self.heard_at
-        return Failure("DISCONNECTED", f"no contact with the control plane for {silence:.0f} s") if silence >= spec.stop_after else None
+        return (
+            Failure("DISCONNECTED", f"no contact with the control plane for {silence:.0f} s")
+            if silence >= spec.stop_after
+            else None
+        )
 
     def look(self, which: InstanceId) -> Copy | None:
         """The copy as it is now: whatever should have ended it by now has."""
@@ -100,11 +116,18 @@ class FakeMachine:
         deadline = None if copy.spec.stop_after is None else (self.heard_at or 0.0) + copy.spec.stop_after
         if copy.dies_at is None and deadline is not None and deadline <= now:
             copy.dies_at = deadline + self.killing_takes
-        if copy.leaves_at is not None and copy.leaves_at <= min(now, now if copy.dies_at is None else copy.dies_at):
-            failure = Failure("RUNTIME_ERROR", f"ended with code {told.exit_code}") if told.exit_code else None
+        if copy.leaves_at is not None and copy.leaves_at <= min(
+            now, now if copy.dies_at is None else copy.dies_at
+        ):
+            failure = (
+                Failure("RUNTIME_ERROR", f"ended with code {told.exit_code}") if told.exit_code else None
+            )
             self._end(copy, copy.leaves_at, (told.exit_code, "", failure))
         elif copy.dies_at is not None and copy.dies_at <= now:
-            lonely = Failure("DISCONNECTED", f"ended by this node: no contact with the control plane for {copy.spec.stop_after:g} s")
+            lonely = Failure(
+                "DISCONNECTED",
+                f"ended by this node: no contact with the control plane for {copy.spec.stop_after:g} s",
+            )
             self._end(copy, copy.dies_at, (137, "SIGKILL", lonely))
         return copy
 
@@ -141,7 +164,9 @@ class FakeRuntime:
         self.machine = machine
         self.notebook = notebook
         self.clock = machine.clock
-        self.wake: Callable[[], None] = lambda: None  # never called: nothing happens here unless somebody looks
+        self.wake: Callable[[], None] = lambda: (
+            None
+        )  # never called: nothing happens here unless somebody looks
         self._records: dict[InstanceId, Record] = {}
 
     async def start(self, spec: RunSpec) -> Instance:
@@ -183,8 +208,12 @@ class FakeRuntime:
     async def adopt(self, record: Record) -> Instance:
         which = record.spec.id
         self._records[which] = record
-        if record.instance.live and (record.handle.boot != str(self.machine.boot) or self.machine.look(which) is None):
-            gone = Failure("RUNTIME_ERROR", "ended while no agent ran on this node; its exit code is not known")
+        if record.instance.live and (
+            record.handle.boot != str(self.machine.boot) or self.machine.look(which) is None
+        ):
+            gone = Failure(
+                "RUNTIME_ERROR", "ended while no agent ran on this node; its exit code is not known"
+            )
             self._records[which] = Record(record.spec, fresh(record.spec, "Exited", gone), record.handle)
         return self._now(which)
 
@@ -201,7 +230,9 @@ class FakeRuntime:
     async def printed(self, which: InstanceId, after: int) -> tuple[str, int]:
         """Everything was printed at the start."""
         text = (
-            await self.logs(which, len(self.machine.behaviour(self._records[which].spec.workload).prints)) if which in self._records else ""
+            await self.logs(which, len(self.machine.behaviour(self._records[which].spec.workload).prints))
+            if which in self._records
+            else ""
         )
         return ("" if after < 0 else text[after:]), len(text)
 
@@ -212,7 +243,9 @@ class FakeRuntime:
         told, age = self.machine.behaviour(copy.spec.workload), self.clock.monotonic() - copy.began
         if age < told.ready_after:
             return Answer(False, "not ready yet")
-        return Answer(told.sick_after is None or age < told.sick_after, "" if told.sick_after is None else "sick")
+        return Answer(
+            told.sick_after is None or age < told.sick_after, "" if told.sick_after is None else "sick"
+        )
 
     async def contact(self, since: float) -> None:
         self.machine.contact(since)
@@ -228,13 +261,17 @@ class FakeRuntime:
             return record.instance
         if copy.end is not None:
             return self._keep(which, copy.end[2])
-        starting = self.clock.monotonic() - copy.began < self.machine.behaviour(record.spec.workload).start_takes
+        starting = (
+            self.clock.monotonic() - copy.began < self.machine.behaviour(record.spec.workload).start_takes
+        )
         return msgspec.structs.replace(record.instance, state="Starting" if starting else "Running")
 
     def _keep(self, which: InstanceId, failure: Failure | None, asked: bool = False) -> Instance:
         record, copy = self._records[which], self.machine.copies[which]
         code, signal, _ = copy.end or (0, "", None)
-        instance = msgspec.structs.replace(record.instance, state="Exited", exit_code=code, signal=signal, failure=failure, asked=asked)
+        instance = msgspec.structs.replace(
+            record.instance, state="Exited", exit_code=code, signal=signal, failure=failure, asked=asked
+        )
         self._records[which] = Record(record.spec, instance, record.handle)
         self.notebook.write(self._records[which])
         return instance

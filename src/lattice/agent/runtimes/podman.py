@@ -18,7 +18,9 @@ from lattice.errors import Unavailable
 LONG = 600.0  # pulling an image may take minutes
 QUICK = 60.0
 NOTHING = "/lattice-probe"  # a program that is in no image
-COMPLAINTS: tuple[tuple[str, str], ...] = (  # part of what podman or docker says -> reason; the first that occurs
+COMPLAINTS: tuple[
+    tuple[str, str], ...
+] = (  # part of what podman or docker says -> reason; the first that occurs
     ("address already in use", "PORT_BIND_CONFLICT"),
     ("port is already allocated", "PORT_BIND_CONFLICT"),
     ("invalid reference format", "INVALID_IMAGE"),
@@ -85,7 +87,9 @@ async def _call(words: tuple[str, ...], env: Mapping[str, str], timeout: float) 
             start_new_session=True,
         )
     except OSError as error:
-        raise Unavailable(f"{words[0]} cannot be run: {error.strerror}", fix="install podman on this node") from error
+        raise Unavailable(
+            f"{words[0]} cannot be run: {error.strerror}", fix="install podman on this node"
+        ) from error
     try:
         out, err = await asyncio.wait_for(process.communicate(), timeout)
     except TimeoutError as error:
@@ -108,7 +112,10 @@ def complaint(text: str) -> Failure:
 
 def ulimits() -> tuple[str, ...]:
     """Our own hard limits: podman's defaults are above them where the machine does not let us raise any."""
-    wanted = (("nofile", resource.RLIMIT_NOFILE, 1_048_576), ("nproc", resource.RLIMIT_NPROC, 32_768))  # podman lowers its own to that
+    wanted = (
+        ("nofile", resource.RLIMIT_NOFILE, 1_048_576),
+        ("nproc", resource.RLIMIT_NPROC, 32_768),
+    )  # podman lowers its own to that
     return tuple(f"--ulimit={name}={_most(kind, most)}:{_most(kind, most)}" for name, kind, most in wanted)
 
 

@@ -51,11 +51,14 @@ def spec_failure(spec: RunSpec) -> Failure | None:
     """What is wrong with the order itself."""
     if spec.container.image:
         return Failure(
-            "RUNTIME_UNAVAILABLE", f'image "{spec.container.image}" needs a container runtime, and this node runs processes only'
+            "RUNTIME_UNAVAILABLE",
+            f'image "{spec.container.image}" needs a container runtime, and this node runs processes only',
         )
     if not spec.container.command:
         return Failure("INVALID_SPEC", f'container "{spec.id.container}" has no command to run')
-    return id_failure(spec.id) or next((f for words in (spec.container.command, spec.container.args) if (f := _null_failure(words))), None)
+    return id_failure(spec.id) or next(
+        (f for words in (spec.container.command, spec.container.args) if (f := _null_failure(words))), None
+    )
 
 
 def id_failure(which: InstanceId) -> Failure | None:
@@ -68,7 +71,11 @@ def id_failure(which: InstanceId) -> Failure | None:
 
 def _null_failure(words: tuple[str, ...]) -> Failure | None:
     bad = next((word for word in words if "\0" in word), None)
-    return None if bad is None else Failure("INVALID_SPEC", f"a word of the command holds a null character: {bad!r}")
+    return (
+        None
+        if bad is None
+        else Failure("INVALID_SPEC", f"a word of the command holds a null character: {bad!r}")
+    )
 
 
 def program(spec: RunSpec, path: str, folder: Path) -> str | Failure:
@@ -77,7 +84,9 @@ def program(spec: RunSpec, path: str, folder: Path) -> str | Failure:
     if "/" in name:
         place = str(folder / name)
         return place if os.path.isfile(place) and os.access(place, os.X_OK) else _unrunnable(place, name)
-    return shutil.which(name, path=path) or Failure("COMMAND_NOT_FOUND", f'command "{name}" was not found on PATH ({path})')
+    return shutil.which(name, path=path) or Failure(
+        "COMMAND_NOT_FOUND", f'command "{name}" was not found on PATH ({path})'
+    )
 
 
 def _unrunnable(place: str, name: str) -> Failure:
@@ -94,14 +103,19 @@ def port_failure(spec: RunSpec) -> Failure | None:
         number = spec.ports.get(port.name)
         if number and not _is_free(number, port.protocol == "UDP"):
             reason: Reason = "PORT_TAKEN" if port.port is None else "PORT_BIND_CONFLICT"
-            return Failure(reason, f'port {number}/{port.protocol} ("{port.name}") is taken by another program on this node')
+            return Failure(
+                reason,
+                f'port {number}/{port.protocol} ("{port.name}") is taken by another program on this node',
+            )
     return None
 
 
 def of_ports(failure: Failure, spec: RunSpec) -> Failure:
     """What somebody else says of a port that is taken; one that was chosen for the container, unless a fixed one is named."""
     fixed = (str(port.port) for port in spec.container.ports if port.port is not None)
-    if failure.reason != "PORT_BIND_CONFLICT" or any(re.search(rf"\b{number}\b", failure.message) for number in fixed):
+    if failure.reason != "PORT_BIND_CONFLICT" or any(
+        re.search(rf"\b{number}\b", failure.message) for number in fixed
+    ):
         return failure
     return Failure("PORT_TAKEN", failure.message)
 
@@ -109,7 +123,9 @@ def of_ports(failure: Failure, spec: RunSpec) -> Failure:
 def _is_free(number: int, udp: bool) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM) as probe:
         if not udp:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that are closing do not count
+            probe.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # connections that are closing do not count
         try:
             probe.bind(("", number))
         except OSError as error:
@@ -125,7 +141,10 @@ def exec_failure(number: int, name: str) -> Failure:
     if number in (errno.ENOSPC, errno.EIO, errno.EROFS):
         return Failure("STORAGE_ERROR", f'command "{name}" could not be started: {text}')
     if number == errno.ENOENT:
-        return Failure("COMMAND_NOT_FOUND", f'command "{name}" cannot be run here: it, or the program that is to read it, is not there')
+        return Failure(
+            "COMMAND_NOT_FOUND",
+            f'command "{name}" cannot be run here: it, or the program that is to read it, is not there',
+        )
     return Failure("INVALID_SPEC", f'command "{name}" cannot be run here: {text}')
 
 

@@ -23,7 +23,19 @@ from lattice.agent.runtimes import log_files as logs, preflight as prepare
 from lattice.agent.runtimes.exit_watch import Ending, ended_unseen
 from lattice.agent.runtimes.execute import run
 from lattice.agent.runtimes.log_files import Rotation
-from lattice.agent.host.runtime_protocol import Answer, Failure, Handle, Instance, InstanceId, Notebook, Record, RunSpec, Usage, earlier, fresh
+from lattice.agent.host.runtime_protocol import (
+    Answer,
+    Failure,
+    Handle,
+    Instance,
+    InstanceId,
+    Notebook,
+    Record,
+    RunSpec,
+    Usage,
+    earlier,
+    fresh,
+)
 from lattice.agent.runtimes.spawn import Command, Pending, spawn
 from lattice.agent.host.usage import Meter, disk_bytes, process_cpu_ns, process_memory
 from lattice.clock import Clock, stamp
@@ -46,7 +58,9 @@ class Options:
 class ProcessRuntime:
     name = "process"
 
-    def __init__(self, folder: Path, notebook: Notebook, clock: Clock, guard: Guard, options: Options | None = None) -> None:
+    def __init__(
+        self, folder: Path, notebook: Notebook, clock: Clock, guard: Guard, options: Options | None = None
+    ) -> None:
         self.folder = folder / "instances"
         self.notebook = notebook
         self.clock = clock
@@ -70,7 +84,10 @@ class ProcessRuntime:
             await self._cleaned(spec.id)
             try:
                 failure = (
-                    prepare.spec_failure(spec) or self.guard.refusal(spec.stop_after) or prepare.port_failure(spec) or await self._run(spec)
+                    prepare.spec_failure(spec)
+                    or self.guard.refusal(spec.stop_after)
+                    or prepare.port_failure(spec)
+                    or await self._run(spec)
                 )
             except (OSError, LatticeError) as error:
                 failure = prepare.trouble(error)
@@ -102,7 +119,9 @@ class ProcessRuntime:
             os.close(log)
         return await self._begin(spec, pending, paths, enforced)
 
-    async def _begin(self, spec: RunSpec, pending: Pending, paths: tuple[str, ...], enforced: dict[str, str]) -> Failure | None:
+    async def _begin(
+        self, spec: RunSpec, pending: Pending, paths: tuple[str, ...], enforced: dict[str, str]
+    ) -> Failure | None:
         """Write it down, have it guarded, and only then let it run."""
         pid = pending.process.pid
         handle = Handle(pid, groups.start_time(pid) or 0, groups.boot_id(), paths)
@@ -136,7 +155,9 @@ class ProcessRuntime:
         spec, handle = record.spec, record.handle
         if spec.stop_after is not None:
             marker = str(self._place(spec.id) / "ended-by-watchdog")
-            await self.guard.guard(Post(self._tag(spec.id), spec.stop_after, marker, handle.pid, handle.start, handle.cgroups))
+            await self.guard.guard(
+                Post(self._tag(spec.id), spec.stop_after, marker, handle.pid, handle.start, handle.cgroups)
+            )
 
     def _watch(self, record: Record, ending: Ending) -> None:
         which = record.spec.id
@@ -208,7 +229,9 @@ class ProcessRuntime:
         end = self.clock.monotonic() + grace
         handle = record.handle
         while (left := end - self.clock.monotonic()) > 0:
-            if ending.seen and not groups.members(handle.pid, handle.start, handle.cgroups, self._tag(record.spec.id)):
+            if ending.seen and not groups.members(
+                handle.pid, handle.start, handle.cgroups, self._tag(record.spec.id)
+            ):
                 return
             await ending.wait_with(self.clock, min(LOOK_EVERY, left) if ending.seen else left)
 
@@ -259,7 +282,11 @@ class ProcessRuntime:
         )
 
     async def logs(self, which: InstanceId, tail: int) -> str:
-        return logs.tail(self._place(which) / "log", tail, self.options.rotation) if which in self._records else ""
+        return (
+            logs.tail(self._place(which) / "log", tail, self.options.rotation)
+            if which in self._records
+            else ""
+        )
 
     async def printed(self, which: InstanceId, after: int) -> tuple[str, int]:
         return logs.printed(self._place(which) / "log", after) if which in self._records else ("", 0)

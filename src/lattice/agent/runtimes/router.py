@@ -7,7 +7,19 @@ from lattice.agent.host.watchdog_client import Guard
 from lattice.agent.runtimes import podman
 from lattice.agent.runtimes.container import ContainerRuntime
 from lattice.agent.runtimes.process import ProcessRuntime
-from lattice.agent.host.runtime_protocol import Answer, Failure, Instance, InstanceId, Notebook, Record, RunSpec, Runtime, Usage, earlier, fresh
+from lattice.agent.host.runtime_protocol import (
+    Answer,
+    Failure,
+    Instance,
+    InstanceId,
+    Notebook,
+    Record,
+    RunSpec,
+    Runtime,
+    Usage,
+    earlier,
+    fresh,
+)
 from lattice.clock import Clock
 from lattice.kinds.container import Container, Probe
 
@@ -46,7 +58,9 @@ class CombinedRuntime:
         home = self.runtimes.get(kind)
         if home is None:
             why = self.missing.get(kind, "it was not set up")
-            failure = Failure("RUNTIME_UNAVAILABLE", f"runtime not available: this node has no {kind} runtime: {why}")
+            failure = Failure(
+                "RUNTIME_UNAVAILABLE", f"runtime not available: this node has no {kind} runtime: {why}"
+            )
             self._refused[spec.id] = fresh(spec, "Exited", failure)
             return self._refused[spec.id]
         self._homes[spec.id] = home
@@ -71,7 +85,9 @@ class CombinedRuntime:
         """One whose runtime is gone from this node cannot be looked after any more."""
         home = self.runtimes.get(kind_of(record.spec.container))
         if home is None:
-            failure = Failure("RUNTIME_UNAVAILABLE", f"this node no longer has a {kind_of(record.spec.container)} runtime")
+            failure = Failure(
+                "RUNTIME_UNAVAILABLE", f"this node no longer has a {kind_of(record.spec.container)} runtime"
+            )
             self._refused[record.spec.id] = fresh(record.spec, "Exited", failure)
             return self._refused[record.spec.id]
         self._homes[record.spec.id] = home
@@ -109,4 +125,6 @@ async def equip(folder: Path, notebook: Notebook, clock: Clock) -> CombinedRunti
     found = await podman.find()
     if isinstance(found, str):
         return CombinedRuntime(runtimes, {"container": found})
-    return CombinedRuntime(runtimes | {"container": ContainerRuntime(folder, notebook, clock, guard, found)}, {})
+    return CombinedRuntime(
+        runtimes | {"container": ContainerRuntime(folder, notebook, clock, guard, found)}, {}
+    )

@@ -22,7 +22,9 @@ def conclusion(record: Record, state: dict[str, Any], said: str, marker: Path) -
     with suppress(ValueError):
         name = signal.Signals(code - SIGNALLED).name if code and code > SIGNALLED else ""
     failure = _failure(record, state, said, marker)
-    return msgspec.structs.replace(record.instance, state="Exited", exit_code=code, signal=name, failure=failure)
+    return msgspec.structs.replace(
+        record.instance, state="Exited", exit_code=code, signal=name, failure=failure
+    )
 
 
 def _failure(record: Record, state: dict[str, Any], said: str, marker: Path) -> Failure | None:
@@ -31,12 +33,20 @@ def _failure(record: Record, state: dict[str, Any], said: str, marker: Path) -> 
     if "ExitCode" not in state:
         return Failure("RUNTIME_ERROR", "the container is gone; somebody else removed it")
     if state.get("OOMKilled"):
-        return Failure("INSUFFICIENT_RESOURCES", f"killed at its memory limit of {record.spec.limits.memory} bytes")
+        return Failure(
+            "INSUFFICIENT_RESOURCES", f"killed at its memory limit of {record.spec.limits.memory} bytes"
+        )
     if "exec format error" in said:
-        return Failure("INVALID_IMAGE", f'image "{record.spec.container.image}" is made for another kind of machine')
+        return Failure(
+            "INVALID_IMAGE", f'image "{record.spec.container.image}" is made for another kind of machine'
+        )
     code = int(state["ExitCode"])
-    if code == SIGNALLED + signal.SIGKILL and record.spec.limits.memory:  # podman does not always see why the kernel killed it
-        return Failure("RUNTIME_ERROR", f"killed; perhaps at its memory limit of {record.spec.limits.memory} bytes")
+    if (
+        code == SIGNALLED + signal.SIGKILL and record.spec.limits.memory
+    ):  # podman does not always see why the kernel killed it
+        return Failure(
+            "RUNTIME_ERROR", f"killed; perhaps at its memory limit of {record.spec.limits.memory} bytes"
+        )
     return None if code == 0 else Failure("RUNTIME_ERROR", f"ended with code {code}")
 
 

@@ -84,7 +84,15 @@ async def spawn(command: Command) -> Pending:
 
 
 def _popen(command: Command, status: int, go: int) -> subprocess.Popen[bytes]:
-    words = (str(status), str(go), str(command.data_limit), "\n".join(command.cgroups), "--", command.program, *command.words[1:])
+    words = (
+        str(status),
+        str(go),
+        str(command.data_limit),
+        "\n".join(command.cgroups),
+        "--",
+        command.program,
+        *command.words[1:],
+    )
     return subprocess.Popen(
         [sys.executable, "-I", "-S", LAUNCHER, *words],
         cwd=command.folder,

@@ -11,7 +11,10 @@ from typing import Any
 from lattice.errors import Malformed, NotFound, Unavailable
 
 LOCAL = Path(".lattice") / "kubeconfig"
-ADDRESSES = ("LATTICE_ADDR", "CONTROL_PLANE_API_URL")  # environment variables with the address of the server, in order
+ADDRESSES = (
+    "LATTICE_ADDR",
+    "CONTROL_PLANE_API_URL",
+)  # environment variables with the address of the server, in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,9 @@ class Server:
     source: str = field(default="the kubeconfig", compare=False)  # who told us
 
 
-def find_server(kubeconfig: str | None = None, context: str | None = None, environment: Mapping[str, str] = os.environ) -> Server:
+def find_server(
+    kubeconfig: str | None = None, context: str | None = None, environment: Mapping[str, str] = os.environ
+) -> Server:
     """In order: the flag, LATTICE_KUBECONFIG, an address in the environment, .lattice/kubeconfig here or above, KUBECONFIG."""
     if chosen := kubeconfig or environment.get("LATTICE_KUBECONFIG"):
         return read_kubeconfig(Path(chosen), context)
@@ -38,7 +43,10 @@ def find_server(kubeconfig: str | None = None, context: str | None = None, envir
             return _from_environment(variable, environment)
     for path in near(Path.cwd(), environment):
         return read_kubeconfig(path, context)
-    raise Unavailable("no server known here", fix="start one with `lattice up`, or name one with --kubeconfig or LATTICE_ADDR")
+    raise Unavailable(
+        "no server known here",
+        fix="start one with `lattice up`, or name one with --kubeconfig or LATTICE_ADDR",
+    )
 
 
 def is_found(kubeconfig: Path, environment: Mapping[str, str] = os.environ) -> bool:
@@ -51,7 +59,11 @@ def is_found(kubeconfig: Path, environment: Mapping[str, str] = os.environ) -> b
 def near(here: Path, environment: Mapping[str, str]) -> Iterator[Path]:
     """Kubeconfigs that need no flag to be found, nearest first."""
     yield from (folder / LOCAL for folder in (here, *here.parents) if _is_ours(folder / LOCAL))
-    yield from (Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part and Path(part).is_file())
+    yield from (
+        Path(part)
+        for part in environment.get("KUBECONFIG", "").split(os.pathsep)
+        if part and Path(part).is_file()
+    )
 
 
 def _is_ours(path: Path) -> bool:
@@ -68,7 +80,9 @@ def _from_environment(variable: str, environment: Mapping[str, str]) -> Server:
     authority = environment.get("LATTICE_CA", "")
     if authority and "BEGIN CERTIFICATE" not in authority:
         authority = _text(Path(authority), "LATTICE_CA")
-    return Server(url.rstrip("/"), authority=authority, token=environment.get("LATTICE_TOKEN", ""), source=variable)
+    return Server(
+        url.rstrip("/"), authority=authority, token=environment.get("LATTICE_TOKEN", ""), source=variable
+    )
 
 
 def read_kubeconfig(path: Path, context: str | None = None) -> Server:
@@ -77,9 +91,13 @@ def read_kubeconfig(path: Path, context: str | None = None) -> Server:
     try:
         found = yaml.load(_text(path, "kubeconfig"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     except yaml.YAMLError as e:
-        raise Malformed(f"is not YAML: {e}", where=str(path), fix="write it again with `lattice kubeconfig`") from e
+        raise Malformed(
+            f"is not YAML: {e}", where=str(path), fix="write it again with `lattice kubeconfig`"
+        ) from e
     if not isinstance(found, dict):
-        raise Malformed("is not a kubeconfig", where=str(path), fix="write it again with `lattice kubeconfig`")
+        raise Malformed(
+            "is not a kubeconfig", where=str(path), fix="write it again with `lattice kubeconfig`"
+        )
     chosen = context or found.get("current-context") or ""
     if not chosen:
         raise Malformed("names no current-context", where=str(path), fix="choose one with --context")
@@ -91,9 +109,15 @@ def read_kubeconfig(path: Path, context: str | None = None) -> Server:
 
 def _server(entry: dict[str, Any], cluster: dict[str, Any], user: dict[str, Any], path: Path) -> Server:
     if not cluster.get("server"):
-        raise Malformed("the cluster has no server address", where=str(path), fix="set clusters[].cluster.server")
+        raise Malformed(
+            "the cluster has no server address", where=str(path), fix="set clusters[].cluster.server"
+        )
     if "exec" in user or "auth-provider" in user:
-        raise Malformed("logs in with a plugin, which is not supported", where=str(path), fix="use a token or a client certificate")
+        raise Malformed(
+            "logs in with a plugin, which is not supported",
+            where=str(path),
+            fix="use a token or a client certificate",
+        )
     return Server(
         url=str(cluster["server"]).rstrip("/"),
         authority=_inline_or_file(cluster, "certificate-authority", path),
@@ -123,7 +147,9 @@ def _inline_or_file(entry: dict[str, Any], field: str, path: Path) -> str:
             return base64.b64decode("".join(str(data).split()), validate=True).decode()
         except (binascii.Error, UnicodeError) as e:
             raise Malformed(
-                f"{field}-data is not base64 of a PEM text", where=str(path), fix="write it again with `lattice kubeconfig`"
+                f"{field}-data is not base64 of a PEM text",
+                where=str(path),
+                fix="write it again with `lattice kubeconfig`",
             ) from e
     if file := entry.get(field):
         return _text(path.parent / str(file), field)
@@ -135,4 +161,6 @@ def _text(path: Path, what: str) -> str:
         return path.read_text()
     except (OSError, UnicodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else "not a text file"
-        raise NotFound(f"cannot read the {what}: {reason}", where=str(path), fix="check the path and its permissions") from e
+        raise NotFound(
+            f"cannot read the {what}: {reason}", where=str(path), fix="check the path and its permissions"
+        ) from e

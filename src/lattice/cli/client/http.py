@@ -54,7 +54,9 @@ class Answer:
 class Client:
     """Keeps one connection open; streams get their own."""
 
-    def __init__(self, server: Server, timeout: float = 30.0, warn: Callable[[str], None] = say.warning) -> None:
+    def __init__(
+        self, server: Server, timeout: float = 30.0, warn: Callable[[str], None] = say.warning
+    ) -> None:
         self.server = server
         self.timeout = timeout or None
         self.warn = warn
@@ -135,7 +137,10 @@ class Client:
             return connection.getresponse()
         except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError) as e:
             self.close()
-            if reused and request.method in ("GET", "PATCH"):  # asking twice changes nothing: our patches are applies
+            if reused and request.method in (
+                "GET",
+                "PATCH",
+            ):  # asking twice changes nothing: our patches are applies
                 return self._response(request)
             raise self._unanswered(e) from e
         except (OSError, http.client.HTTPException) as e:
@@ -171,16 +176,32 @@ class Client:
         url = self.server.url
         match e:
             case ConnectionRefusedError():
-                return Unavailable(f"no server answers at {url}", fix="is `lattice up` running? else check the address")
+                return Unavailable(
+                    f"no server answers at {url}", fix="is `lattice up` running? else check the address"
+                )
             case ssl.SSLCertVerificationError():
-                return Unavailable(f"{url} shows a certificate that we do not trust: {e.verify_message}", fix=_trust(self.server))
+                return Unavailable(
+                    f"{url} shows a certificate that we do not trust: {e.verify_message}",
+                    fix=_trust(self.server),
+                )
             case ssl.SSLError():
-                return Unavailable(f"no secure connection to {url}: {e.reason or e}", fix="check the address, and your client certificate")
+                return Unavailable(
+                    f"no secure connection to {url}: {e.reason or e}",
+                    fix="check the address, and your client certificate",
+                )
             case TimeoutError():
-                return Unavailable(f"{url} gave no answer in time", fix="try again, or wait longer with --request-timeout")
+                return Unavailable(
+                    f"{url} gave no answer in time", fix="try again, or wait longer with --request-timeout"
+                )
             case socket.gaierror():
-                return Unavailable(f"there is no host {self._url.hostname!r}", where=url, fix=f"check the address in {self.server.source}")
-        return Unavailable(f"the connection to {url} broke: {e}", fix="is the server still running? try again")
+                return Unavailable(
+                    f"there is no host {self._url.hostname!r}",
+                    where=url,
+                    fix=f"check the address in {self.server.source}",
+                )
+        return Unavailable(
+            f"the connection to {url} broke: {e}", fix="is the server still running? try again"
+        )
 
 
 def _trust(server: Server) -> str:
@@ -202,13 +223,19 @@ class _Secure(http.client.HTTPSConnection):
 
 
 def _begin(connection: http.client.HTTPConnection, request: Request, headers: dict[str, str]) -> None:
-    connection.request(request.method, request.target, None if request.body is None else encode(request.body), headers)
+    connection.request(
+        request.method, request.target, None if request.body is None else encode(request.body), headers
+    )
 
 
 def _parsed(url: str) -> urllib.parse.SplitResult:
     try:
         found = urllib.parse.urlsplit(url)
-        usable = found.scheme in ("http", "https") and bool(found.hostname) and (found.port is None or found.port > 0)
+        usable = (
+            found.scheme in ("http", "https")
+            and bool(found.hostname)
+            and (found.port is None or found.port > 0)
+        )
     except ValueError:
         usable = False
     if not usable:
@@ -225,7 +252,9 @@ def _context(server: Server) -> ssl.SSLContext:
             _load_certificate(context, server)
     except (ssl.SSLError, ValueError) as e:
         raise Malformed(
-            f"a certificate or key cannot be read: {e}", where=server.url, fix="write the kubeconfig again with `lattice kubeconfig`"
+            f"a certificate or key cannot be read: {e}",
+            where=server.url,
+            fix="write the kubeconfig again with `lattice kubeconfig`",
         ) from e
     return context
 
@@ -276,14 +305,25 @@ def _checked(status: int, body: bytes, request: Request) -> Answer:
     raise refusal(status, value if isinstance(value, dict) else {}, request.path)
 
 
-_BY_REASON = {kind.reason: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LatticeError)}
+_BY_REASON = {
+    kind.reason: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, LatticeError)
+}
 _BY_STATUS = {kind.status: kind for kind in reversed(list(_BY_REASON.values()))}
-_FIXES = {401: "check the token or certificate in your kubeconfig", 403: "ask whoever runs this server for the right to do it"}
+_FIXES = {
+    401: "check the token or certificate in your kubeconfig",
+    403: "ask whoever runs this server for the right to do it",
+}
 
 
 def refusal(status: int, answer: Mapping[str, Any], path: str = "") -> LatticeError:
     """The error that a Status answer stands for."""
-    kind = _BY_REASON.get(str(answer.get("reason"))) or _BY_STATUS.get(status) or (Unavailable if status >= 500 else LatticeError)
+    kind = (
+        _BY_REASON.get(str(answer.get("reason")))
+        or _BY_STATUS.get(status)
+        or (Unavailable if status >= 500 else LatticeError)
+    )
     details = answer.get("details") or {}
     causes = [
         Cause(str(c.get("field", "")), str(c.get("message", "")), str(c.get("reason", "")))

@@ -18,7 +18,15 @@ _SAID = {
     "AutomationRule": ("rule", "rules"),
 }
 _SHOWN_ONLY = (  # served, yet not kinds of ours
-    Resource(kind="Service", plural="services", group="", version="v1", short=("svc",), categories=(), namespaced=True),
+    Resource(
+        kind="Service",
+        plural="services",
+        group="",
+        version="v1",
+        short=("svc",),
+        categories=(),
+        namespaced=True,
+    ),
     Resource(
         kind="CustomResourceDefinition",
         plural="customresourcedefinitions",
@@ -57,7 +65,9 @@ class Names:
         said = word.strip().lower()
         if said in self.words:
             return [self.words[said]]
-        category = [r for r in self.resources if said in r.categories or (said == "all" and "lattice" in r.categories)]
+        category = [
+            r for r in self.resources if said in r.categories or (said == "all" and "lattice" in r.categories)
+        ]
         if said and category:
             return category
         raise self._unknown(word)
@@ -80,9 +90,13 @@ class Names:
                 return resource
         same = [r.api_version for r in self.resources if r.kind == kind]
         if same:
-            raise NotFound(f"there is no {kind} in {api_version or 'no apiVersion'}", fix=f"use apiVersion: {same[0]}")
+            raise NotFound(
+                f"there is no {kind} in {api_version or 'no apiVersion'}", fix=f"use apiVersion: {same[0]}"
+            )
         near = difflib.get_close_matches(kind, [r.kind for r in self.resources], n=1)
-        raise NotFound(f"there is no kind {kind!r} in {api_version}", fix=f"did you mean {near[0]}?" if near else _LISTED)
+        raise NotFound(
+            f"there is no kind {kind!r} in {api_version}", fix=f"did you mean {near[0]}?" if near else _LISTED
+        )
 
     def plain(self) -> list[str]:
         """One short, everyday word for each kind."""
@@ -92,10 +106,14 @@ class Names:
     def _pair(self, word: str) -> Target:
         kind, slash, name = word.partition("/")
         if not slash or not kind or not name or "/" in name:
-            raise Misused(f"{word!r} is not kind/name", fix="write either `pool/a node/b` or `pools a b`, not both")
+            raise Misused(
+                f"{word!r} is not kind/name", fix="write either `pool/a node/b` or `pools a b`, not both"
+            )
         found = self.resolve(kind)
         if len(found) > 1:
-            raise Misused(f"{kind!r} means several kinds, so it cannot have a name", where=word, fix="name one kind")
+            raise Misused(
+                f"{kind!r} means several kinds, so it cannot have a name", where=word, fix="name one kind"
+            )
         return Target(found[0], name)
 
     def _unknown(self, word: str) -> NotFound:
@@ -119,7 +137,11 @@ def completions() -> list[str]:
 def _everyday(resource: Resource) -> list[str]:
     if resource.group != GROUP:
         return []
-    bare = [word.removeprefix("lattice") for word in (resource.singular, resource.plural) if word.startswith("lattice")]
+    bare = [
+        word.removeprefix("lattice")
+        for word in (resource.singular, resource.plural)
+        if word.startswith("lattice")
+    ]
     return [*bare, *_SAID.get(resource.kind, ())]
 
 
@@ -135,7 +157,9 @@ def address(resource: Resource, namespace: str | None = None, name: str = "") ->
     parts = ["apis", resource.group, resource.version] if resource.group else ["api", resource.version]
     if resource.namespaced and namespace:
         parts += ["namespaces", namespace]
-    return "/" + "/".join(urllib.parse.quote(part, safe="") for part in [*parts, resource.plural, name] if part)
+    return "/" + "/".join(
+        urllib.parse.quote(part, safe="") for part in [*parts, resource.plural, name] if part
+    )
 
 
 def full_name(resource: Resource) -> str:

@@ -24,7 +24,9 @@ def documents(places: Sequence[str], recursive: bool = False) -> list[Document]:
 
 
 def manifests(
-    places: Sequence[str], recursive: bool = False, check: Callable[[Document, Target], None] = lambda document, target: None
+    places: Sequence[str],
+    recursive: bool = False,
+    check: Callable[[Document, Target], None] = lambda document, target: None,
 ) -> list[tuple[Document, Target]]:
     """Every manifest there with what it is about; every one that cannot be used is told."""
     found, problems = _gathered(places, recursive)
@@ -80,11 +82,15 @@ def target_of(document: Document, known: Names) -> Target:
     metadata = value.get("metadata")
     for field, given in (("apiVersion", value.get("apiVersion")), ("kind", value.get("kind"))):
         if not isinstance(given, str) or not given:
-            raise Malformed(f"{field} is missing", where=document.at(field), fix=f"say what this is with `{field}:`")
+            raise Malformed(
+                f"{field} is missing", where=document.at(field), fix=f"say what this is with `{field}:`"
+            )
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not name:
         raise Malformed(
-            "metadata.name is missing", where=document.at("metadata.name"), fix="name the object; quote the name if it looks like a number"
+            "metadata.name is missing",
+            where=document.at("metadata.name"),
+            fix="name the object; quote the name if it looks like a number",
         )
     if "/" in name or name in {".", ".."}:
         fix = "use lower-case letters, digits, '-' and '.'"
@@ -112,7 +118,11 @@ def _manifests_in(folder: Path, recursive: bool) -> list[Path]:
     found = sorted(path for path in entries if path.suffix in ENDINGS and path.is_file())
     if not found:
         deeper = "" if recursive else "; -R looks in folders below too"
-        raise NotFound("no manifests in this folder", where=str(folder), fix=f"files must end in {', '.join(ENDINGS)}{deeper}")
+        raise NotFound(
+            "no manifests in this folder",
+            where=str(folder),
+            fix=f"files must end in {', '.join(ENDINGS)}{deeper}",
+        )
     return found
 
 
@@ -122,7 +132,9 @@ def _read(path: Path) -> bytes:
             return _bounded(file.read(MAX_FILE + 1), str(path), MAX_FILE)
     except OSError as e:
         raise NotFound(
-            f"cannot be read: {(e.strerror or str(e)).lower()}", where=str(path), fix="check the path and who may read it"
+            f"cannot be read: {(e.strerror or str(e)).lower()}",
+            where=str(path),
+            fix="check the path and who may read it",
         ) from e
 
 
@@ -134,7 +146,11 @@ def _download(url: str) -> bytes:
             return _bounded(answer.read(MAX_DOWNLOAD + 1), url, MAX_DOWNLOAD)
     except (OSError, ValueError) as e:
         reason = getattr(e, "reason", None) or e
-        raise Unavailable(f"cannot be fetched: {reason}", where=url, fix="check the address, or download it and give the file") from e
+        raise Unavailable(
+            f"cannot be fetched: {reason}",
+            where=url,
+            fix="check the address, or download it and give the file",
+        ) from e
 
 
 def _bounded(text: bytes, where: str, limit: int) -> bytes:

@@ -44,7 +44,14 @@ def _target(word: str) -> Target:
 def drain_words(node: Object) -> str:
     """What is left on a node that is being emptied, and what holds it there."""
     conditions = (node.get("status") or {}).get("conditions") or []
-    return next((str(each.get("message", "")) for each in conditions if each["type"] == "Drained" and each["status"] == "False"), "")
+    return next(
+        (
+            str(each.get("message", ""))
+            for each in conditions
+            if each["type"] == "Drained" and each["status"] == "False"
+        ),
+        "",
+    )
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,14 @@ class Marking:
             if self.dry_run == "client":
                 return True
             try:
-                client.send(Request("PUT", path, {"dryRun": "All"} if self.dry_run == "server" else {}, {**node, "spec": spec}))
+                client.send(
+                    Request(
+                        "PUT",
+                        path,
+                        {"dryRun": "All"} if self.dry_run == "server" else {},
+                        {**node, "spec": spec},
+                    )
+                )
             except Conflict:
                 if attempt == ATTEMPTS:
                     raise
@@ -108,4 +122,8 @@ def drained(spec: Object) -> Object:
     if spec.get("unschedulable") and any(taint.get("key") == DRAINING_TAINT for taint in taints):
         return spec
     others = [taint for taint in taints if taint.get("key") != DRAINING_TAINT]
-    return {**spec, "unschedulable": True, "taints": [*others, {"key": DRAINING_TAINT, "effect": "NoExecute"}]}
+    return {
+        **spec,
+        "unschedulable": True,
+        "taints": [*others, {"key": DRAINING_TAINT, "effect": "NoExecute"}],
+    }

@@ -19,7 +19,12 @@ class Command(click.Command):
     """Understands flags as kubectl users write them: `--wait=false`, `--dry-run` with and without a value."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        switches = {o: p for p in self.params if isinstance(p, click.Option) and p.is_flag for o in (*p.opts, *p.secondary_opts)}
+        switches = {
+            o: p
+            for p in self.params
+            if isinstance(p, click.Option) and p.is_flag
+            for o in (*p.opts, *p.secondary_opts)
+        }
         return super().parse_args(ctx, [word for arg in args if (word := _as_click_reads(arg, switches))])
 
 
@@ -85,12 +90,21 @@ def connected(function: Callable[..., Any], patience: str = "30s") -> Callable[.
     """Adds the flags that say how to reach the server; the command gets them as its first argument. `patience`: unless it is told."""
 
     @functools.wraps(function)
-    def call(*, kubeconfig: str | None, context: str | None, namespace: str | None, request_timeout: float, **rest: Any) -> Any:
+    def call(
+        *,
+        kubeconfig: str | None,
+        context: str | None,
+        namespace: str | None,
+        request_timeout: float,
+        **rest: Any,
+    ) -> Any:
         return function(Connection(kubeconfig, context, namespace, request_timeout), **rest)
 
     wrapped: Callable[..., Any] = call
     told = "How long to wait for one answer; 0 for ever."
-    timeout = click.option("--request-timeout", type=Duration(), default=patience, show_default=True, help=told)
+    timeout = click.option(
+        "--request-timeout", type=Duration(), default=patience, show_default=True, help=told
+    )
     for option in reversed([*_OPTIONS, timeout]):
         wrapped = option(wrapped)
     return wrapped

@@ -53,7 +53,11 @@ class Grid:
 
     def _heads(self) -> list[str]:
         heads = [str(self.columns[i]["name"]).upper() for i in self._chosen()]
-        return ["NAMESPACE"] * (self.look.namespaces and self.resource.namespaced) + heads + ["LABELS"] * self.look.labels
+        return (
+            ["NAMESPACE"] * (self.look.namespaces and self.resource.namespaced)
+            + heads
+            + ["LABELS"] * self.look.labels
+        )
 
     def _cells(self, row: dict[str, Any]) -> list[str]:
         given = row.get("cells") or []
@@ -62,7 +66,9 @@ class Grid:
         cells = [_LEAVING if leaving and self._tells_phase(i) else _cell(given, i) for i in self._chosen()]
         if self.look.prefix and cells:
             cells[0] = f"{full_name(self.resource)}/{cells[0]}"
-        before = [render.cell(metadata.get("namespace", ""))] * (self.look.namespaces and self.resource.namespaced)
+        before = [render.cell(metadata.get("namespace", ""))] * (
+            self.look.namespaces and self.resource.namespaced
+        )
         return before + cells + [render.cell(render.pairs(metadata.get("labels")))] * self.look.labels
 
 

@@ -9,7 +9,9 @@ import click
 class _Checked(click.ParamType):  # type: ignore[type-arg]
     name = "text"
 
-    def wrong(self, must: str, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
+    def wrong(
+        self, must: str, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> NoReturn:
         self.fail(f"must be {must}, got {value}", param, ctx)
 
 
@@ -55,7 +57,11 @@ class AtLeast(_Checked):
             number = int(value)
         except ValueError:
             number = self.least - 1
-        return number if number >= self.least else self.wrong(f"a whole number, {self.least} or more", value, param, ctx)
+        return (
+            number
+            if number >= self.least
+            else self.wrong(f"a whole number, {self.least} or more", value, param, ctx)
+        )
 
 
 class Folder(_Checked):
@@ -68,7 +74,9 @@ class Folder(_Checked):
 class StoreAddress(_Checked):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value and not str(value).startswith("etcd://"):
-            self.fail(f"{value!r} is not a store; leave it out for SQLite, or give etcd://HOST:PORT", param, ctx)
+            self.fail(
+                f"{value!r} is not a store; leave it out for SQLite, or give etcd://HOST:PORT", param, ctx
+            )
         return str(value)
 
 

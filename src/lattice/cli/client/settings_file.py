@@ -39,14 +39,22 @@ def read(path: str, context: click.Context) -> dict[str, Any]:
     """What the file says, as if it had been typed; each value is checked now, where its line is known."""
     from lattice.kinds.meta.spelling import nearest
 
-    known = {word: each for each in context.command.params if isinstance(each, click.Option) and (word := _word(each)) not in NEVER}
+    known = {
+        word: each
+        for each in context.command.params
+        if isinstance(each, click.Option) and (word := _word(each)) not in NEVER
+    }
     said: dict[str, Any] = {}
     for document in _documents(path):
         for key, value in document.value.items():
             where = document.at(key)
             if key not in known:
                 listed = f"`lattice {context.info_name} --help` lists them"
-                raise Misused(f"there is no setting {key!r}{nearest(key, known)}", where=where, fix=f"use the name of a flag; {listed}")
+                raise Misused(
+                    f"there is no setting {key!r}{nearest(key, known)}",
+                    where=where,
+                    fix=f"use the name of a flag; {listed}",
+                )
             said[known[key].name or key] = _value(known[key], value, context, f"{where} {key}")
     return said
 
@@ -57,9 +65,15 @@ def _documents(path: str) -> "list[Document]":
     try:
         found = load(Path(path).read_bytes(), path, lists=False)
     except OSError as error:
-        raise Misused(f"cannot be read: {(error.strerror or str(error)).lower()}", where=path, fix="check the path in --config") from error
+        raise Misused(
+            f"cannot be read: {(error.strerror or str(error)).lower()}",
+            where=path,
+            fix="check the path in --config",
+        ) from error
     except LatticeError as error:
-        raise Misused(error.what, where=error.where, fix=error.fix or "write each setting as `name: value`") from error
+        raise Misused(
+            error.what, where=error.where, fix=error.fix or "write each setting as `name: value`"
+        ) from error
     if len(found) > 1:
         raise Misused("settings are one document", where=found[1].at(), fix="leave out the line with ---")
     return found

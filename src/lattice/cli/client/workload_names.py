@@ -28,7 +28,9 @@ def meant(connection: Connection, word: str) -> Meant:
             return Meant([_workload(connection, target.name)])
         if target.resource.id == LatticeService.resource.id:
             return _replicas(connection, target.name)
-        raise Misused(f"{word} is neither a workload nor a service", fix="write workload/NAME or service/NAME")
+        raise Misused(
+            f"{word} is neither a workload nor a service", fix="write workload/NAME or service/NAME"
+        )
     try:
         return Meant([_workload(connection, word)])
     except NotFound as error:
@@ -47,7 +49,9 @@ def _replicas(connection: Connection, service: str) -> Meant:
     connection.client.get(address(LatticeService.resource, connection.namespace, service))
     path = address(LatticeWorkload.resource, connection.namespace)
     pages = connection.client.pages(path, {"labelSelector": f"{SERVICE_LABEL}={service}", "limit": "500"})
-    found = [each for page in pages for each in page.get("items") or [] if each["spec"].get("service") == service]
+    found = [
+        each for page in pages for each in page.get("items") or [] if each["spec"].get("service") == service
+    ]
     return Meant(sorted(found, key=_ill), service)
 
 

@@ -54,7 +54,11 @@ def files(place: str, recursive: bool) -> list[str]:
     found = sorted(str(path) for path in entries if path.suffix in (*ENDINGS, *LINES) and path.is_file())
     if not found:
         deeper = "" if recursive else "; -R looks in folders below too"
-        raise NotFound("no manifests in this folder", where=place, fix=f"files must end in {', '.join((*ENDINGS, *LINES))}{deeper}")
+        raise NotFound(
+            "no manifests in this folder",
+            where=place,
+            fix=f"files must end in {', '.join((*ENDINGS, *LINES))}{deeper}",
+        )
     return found
 
 
@@ -98,7 +102,9 @@ def _json_objects(path: str) -> Iterator[Written | Document]:
         with _opened(path) as file:
             if b"\0" in file.peek(PEEKED_AT)[:PEEKED_AT]:
                 raise Malformed("is not text", where=path, fix="give an object a line, as JSON in UTF-8")
-            yield from (Written(line.strip(), path, number) for number, line in enumerate(file, 1) if line.strip())
+            yield from (
+                Written(line.strip(), path, number) for number, line in enumerate(file, 1) if line.strip()
+            )
         return
     if path == "-":
         yield from _items(sys.stdin.buffer.read(), "<stdin>")
@@ -112,7 +118,11 @@ def _opened(path: str) -> Any:
     try:
         return Path(path).open("rb")
     except OSError as e:
-        raise NotFound(f"cannot be read: {(e.strerror or str(e)).lower()}", where=path, fix="check the path and its permissions") from e
+        raise NotFound(
+            f"cannot be read: {(e.strerror or str(e)).lower()}",
+            where=path,
+            fix="check the path and its permissions",
+        ) from e
 
 
 def _items(text: bytes, source: str) -> Iterator[Written | Document]:

@@ -80,7 +80,10 @@ class Options:
     help="Folder for the key, the certificate, the state and the logs.",
 )
 @click.option(
-    "--name", default="", metavar="NAME", help="Name of the node where the token leaves it open; this machine's host name if absent."
+    "--name",
+    default="",
+    metavar="NAME",
+    help="Name of the node where the token leaves it open; this machine's host name if absent.",
 )
 @click.option(
     "--runtime",
@@ -90,18 +93,73 @@ class Options:
     help="What it can run; fake only pretends.",
 )
 @click.option(
-    "--cpu", default="", metavar="CORES", help="Cores that workloads may have, such as 4 or 500m; all of the machine's if absent."
+    "--cpu",
+    default="",
+    metavar="CORES",
+    help="Cores that workloads may have, such as 4 or 500m; all of the machine's if absent.",
 )
-@click.option("--memory", default="", metavar="BYTES", help="Memory that workloads may have, such as 16Gi; all of the machine's if absent.")
-@click.option("--disk", default="", metavar="BYTES", help="Disk that workloads may have; that of the data folder's file system if absent.")
-@click.option("--gpu", "gpus", multiple=True, metavar="MODEL", help="A GPU of the machine, such as nvidia-a100. Repeatable.")
-@click.option("--reserve", multiple=True, metavar="NAME=AMOUNT", help="Kept for the machine itself, such as cpu=500m. Repeatable.")
-@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the node, below agent.lattice.dev/. Repeatable.")
-@click.option("--ports", default="", metavar="FIRST-LAST", help="Ports that workloads may have; a free block of 200 if absent.")
-@click.option("--address", default="", metavar="IP", help="Address at which this machine's workloads can be reached; found out if absent.")
-@click.option("--grace", type=Duration(), default="30s", show_default=True, help="How long a workload may take to end when it is asked to.")
-@click.option("--stop-workloads-on-exit", "stop_on_exit", is_flag=True, help="Stop what runs when the agent is stopped; else it runs on.")
-@click.option("--clear", is_flag=True, help="Stop and remove everything that an earlier agent left in the data folder, and end.")
+@click.option(
+    "--memory",
+    default="",
+    metavar="BYTES",
+    help="Memory that workloads may have, such as 16Gi; all of the machine's if absent.",
+)
+@click.option(
+    "--disk",
+    default="",
+    metavar="BYTES",
+    help="Disk that workloads may have; that of the data folder's file system if absent.",
+)
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    metavar="MODEL",
+    help="A GPU of the machine, such as nvidia-a100. Repeatable.",
+)
+@click.option(
+    "--reserve",
+    multiple=True,
+    metavar="NAME=AMOUNT",
+    help="Kept for the machine itself, such as cpu=500m. Repeatable.",
+)
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Label of the node, below agent.lattice.dev/. Repeatable.",
+)
+@click.option(
+    "--ports",
+    default="",
+    metavar="FIRST-LAST",
+    help="Ports that workloads may have; a free block of 200 if absent.",
+)
+@click.option(
+    "--address",
+    default="",
+    metavar="IP",
+    help="Address at which this machine's workloads can be reached; found out if absent.",
+)
+@click.option(
+    "--grace",
+    type=Duration(),
+    default="30s",
+    show_default=True,
+    help="How long a workload may take to end when it is asked to.",
+)
+@click.option(
+    "--stop-workloads-on-exit",
+    "stop_on_exit",
+    is_flag=True,
+    help="Stop what runs when the agent is stopped; else it runs on.",
+)
+@click.option(
+    "--clear",
+    is_flag=True,
+    help="Stop and remove everything that an earlier agent left in the data folder, and end.",
+)
 @click.option("--verbose", is_flag=True, help="Log more.")
 def agent(server: tuple[str, ...], verbose: bool, **values: Any) -> None:
     """Make this machine a node and run what the control plane puts on it.
@@ -143,7 +201,9 @@ async def _clear(work: "Work") -> None:
     await work.clear()
 
 
-async def _runtime(options: Options, folder: Path, memory: "StateFile", clock: "Clock") -> tuple["Runtime", tuple[str, ...]]:
+async def _runtime(
+    options: Options, folder: Path, memory: "StateFile", clock: "Clock"
+) -> tuple["Runtime", tuple[str, ...]]:
     if options.runtime == "fake":
         import random
 
@@ -156,8 +216,12 @@ async def _runtime(options: Options, folder: Path, memory: "StateFile", clock: "
     if options.runtime != "all":
         if options.runtime not in combined.runtimes:
             why = combined.missing.get(options.runtime, "")
-            raise Misused(f"this machine has no {options.runtime} runtime: {why}", where="--runtime", fix="leave it out")
-        combined.missing |= dict.fromkeys(combined.runtimes.keys() - {options.runtime}, "the agent was told not to use it")
+            raise Misused(
+                f"this machine has no {options.runtime} runtime: {why}", where="--runtime", fix="leave it out"
+            )
+        combined.missing |= dict.fromkeys(
+            combined.runtimes.keys() - {options.runtime}, "the agent was told not to use it"
+        )
         combined.runtimes = {options.runtime: combined.runtimes[options.runtime]}
     return combined, tuple(combined.runtimes)
 
@@ -188,7 +252,13 @@ async def _serve(options: Options, folder: Path, work: "Work", runtimes: tuple[s
 
     def remember(*addresses: str) -> None:
         with contextlib.suppress(OSError):  # a full disk is no reason to be cut off
-            identity.found(Place(identity.place.node, servers(), tuple(dict.fromkeys([*addresses, *identity.place.agents]))[:KNOWN]))
+            identity.found(
+                Place(
+                    identity.place.node,
+                    servers(),
+                    tuple(dict.fromkeys([*addresses, *identity.place.agents]))[:KNOWN],
+                )
+            )
 
     async def look_up() -> list[str]:
         found = await asyncio.to_thread(join.look_up, identity, servers())
@@ -201,7 +271,9 @@ async def _serve(options: Options, folder: Path, work: "Work", runtimes: tuple[s
     async def come_back() -> bytes:
         return await asyncio.to_thread(join.come_back, identity, servers())
 
-    agent = Agent(work, GrpcLink(lambda: identity), work.clock, rng, machine.registration, list(identity.place.agents))
+    agent = Agent(
+        work, GrpcLink(lambda: identity), work.clock, rng, machine.registration, list(identity.place.agents)
+    )
     agent.node_usage, agent.look_up, agent.connected_to, agent.rejoin = meter.usage, look_up, remember, rejoin
     agent.is_part = bool(options.cpu or options.memory or options.disk)
     await agent.find_server()
@@ -242,7 +314,11 @@ def _join(identity: "Identity", options: Options) -> None:
     from lattice.clock import SystemClock
     from lattice.kinds.join_token import fingerprint, parse_token
 
-    is_other = identity.has_joined and bool(options.token) and fingerprint(identity.authority) != parse_token(options.token).authority
+    is_other = (
+        identity.has_joined
+        and bool(options.token)
+        and fingerprint(identity.authority) != parse_token(options.token).authority
+    )
     is_over = identity.has_joined and identity.ends <= SystemClock().now()
     if identity.has_joined and not is_other and (not is_over or not options.token):
         return  # one whose certificate has ended asks for another while it runs
@@ -301,12 +377,19 @@ def _machine(options: Options, folder: Path, runtimes: tuple[str, ...], ports: t
 
     found = capacity(folder)
     room = {"cpu": found["cpu"], "memory": found["memory"], "storage": found["disk"]}
-    for flag, name, text in (("--cpu", "cpu", options.cpu), ("--memory", "memory", options.memory), ("--disk", "storage", options.disk)):
+    for flag, name, text in (
+        ("--cpu", "cpu", options.cpu),
+        ("--memory", "memory", options.memory),
+        ("--disk", "storage", options.disk),
+    ):
         if text:
             room[name] = _amount(flag, parse_resource(name), text)
     if options.gpus:
         room["gpu"] = 1000 * len(options.gpus)
-    reserved = {name: _amount("--reserve", parse_resource(name), text) for name, text in _pairs("--reserve", options.reserve).items()}
+    reserved = {
+        name: _amount("--reserve", parse_resource(name), text)
+        for name, text in _pairs("--reserve", options.reserve).items()
+    }
     host = urlsplit(each_of(options.server)[0]).hostname or ""
     addresses = [("InternalIP", options.address)] if options.address else own_addresses(host)
     return Machine(room, runtimes, ports, reserved, _labels(options.labels), addresses, options.gpus)
@@ -316,7 +399,9 @@ def _amount(flag: str, parse: Any, text: str) -> int:
     try:
         amount: int = parse(text)
     except (ValueError, LatticeError) as error:
-        raise Misused(f"{text!r} is no amount: {error}", where=flag, fix="write it like 500m, 4, 512Mi or 16Gi") from error
+        raise Misused(
+            f"{text!r} is no amount: {error}", where=flag, fix="write it like 500m, 4, 512Mi or 16Gi"
+        ) from error
     return amount
 
 
@@ -336,7 +421,9 @@ def _labels(words: tuple[str, ...]) -> dict[str, str]:
     found = _pairs("--label", words)
     for key in found:
         if "/" in key and not key.startswith(AGENT_LABELS):
-            fix = f"leave the prefix out ({AGENT_LABELS} is put before it), or give the label to the join token"
+            fix = (
+                f"leave the prefix out ({AGENT_LABELS} is put before it), or give the label to the join token"
+            )
             raise Misused(f"an agent may not set label {key}", where="--label", fix=fix)
     return found
 

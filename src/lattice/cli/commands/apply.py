@@ -12,7 +12,16 @@ from lattice.cli.client.kind_names import Target, address, full_name
 from lattice.cli.client.options import Command, Connection, connected
 from lattice.cli.client.manifests import manifests
 from lattice.usage import Misused
-from lattice.errors import Cause, Conflict, Invalid, LatticeError, Malformed, NotFound, Unavailable, UnknownUser
+from lattice.errors import (
+    Cause,
+    Conflict,
+    Invalid,
+    LatticeError,
+    Malformed,
+    NotFound,
+    Unavailable,
+    UnknownUser,
+)
 from lattice.kinds.meta.yaml_manifest import Document
 
 Key = tuple[str, str, str]  # kind, namespace, name
@@ -36,7 +45,13 @@ class Options:
 
 @click.command(cls=Command)
 @click.option(
-    "-f", "--filename", "files", multiple=True, required=True, metavar="FILE|DIR|URL|-", help="Where the manifests are; may be given again."
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    required=True,
+    metavar="FILE|DIR|URL|-",
+    help="Where the manifests are; may be given again.",
 )
 @click.option("-R", "--recursive", is_flag=True, help="Look in folders below, too.")
 @click.option(
@@ -48,13 +63,22 @@ class Options:
 )
 @click.option("--force-conflicts", is_flag=True, help="Take fields over from whoever else manages them.")
 @click.option("--field-manager", default="lattice", show_default=True, help="As whom the fields are managed.")
-@click.option("--server-side", is_flag=True, hidden=True, help="Always so; accepted for those used to kubectl.")
+@click.option(
+    "--server-side", is_flag=True, hidden=True, help="Always so; accepted for those used to kubectl."
+)
 @click.option("--show-managed-fields", is_flag=True, help="Keep managedFields in json and yaml.")
 @click.option(
-    "--plan", default="", metavar="ID|FILE", help="Only if the outcome is the one of this plan: its id, or what plan -o json printed."
+    "--plan",
+    default="",
+    metavar="ID|FILE",
+    help="Only if the outcome is the one of this plan: its id, or what plan -o json printed.",
 )
-@click.option("--prices", multiple=True, metavar="CSV", help="With --plan: prices as they were given to plan.")
-@click.option("--latency", default="", metavar="CSV", help="With --plan: round trips as they were given to plan.")
+@click.option(
+    "--prices", multiple=True, metavar="CSV", help="With --plan: prices as they were given to plan."
+)
+@click.option(
+    "--latency", default="", metavar="CSV", help="With --plan: round trips as they were given to plan."
+)
 @click.option(
     "-o",
     "--output",
@@ -83,7 +107,9 @@ def apply(connection: Connection, **options: Any) -> int:
     asked = Options(**options)
     if (asked.prices or asked.latency) and not asked.plan:
         raise Misused("--prices and --latency are for --plan", fix="drop them, or name the plan")
-    found = manifests(asked.files, asked.recursive, lambda document, target: _in_one_namespace(connection, document, target))
+    found = manifests(
+        asked.files, asked.recursive, lambda document, target: _in_one_namespace(connection, document, target)
+    )
     planned: dict[Key, tuple[str, Any]] = {}
     if asked.plan:
         from lattice.cli.fleet.plan_check import hold_to
@@ -95,7 +121,11 @@ def apply(connection: Connection, **options: Any) -> int:
 def _in_one_namespace(connection: Connection, document: Document, target: Target) -> None:
     given, asked = document.value["metadata"].get("namespace"), connection.asked_namespace
     if target.resource.namespaced and given and asked and given != asked:
-        raise Malformed(f"is in namespace {given}, but -n says {asked}", where=document.at("metadata.namespace"), fix="drop one of the two")
+        raise Malformed(
+            f"is in namespace {given}, but -n says {asked}",
+            where=document.at("metadata.namespace"),
+            fix="drop one of the two",
+        )
 
 
 @dataclass
@@ -103,7 +133,9 @@ class Applying:
     connection: Connection
     asked: Options
     objects: list[tuple[Document, Target]]
-    planned: dict[Key, tuple[str, Any]] = field(default_factory=dict)  # what was applied with its plan already
+    planned: dict[Key, tuple[str, Any]] = field(
+        default_factory=dict
+    )  # what was applied with its plan already
     results: list[tuple[Target, Any]] = field(default_factory=list)
     tally: Counter[str] = field(default_factory=Counter)
     codes: set[int] = field(default_factory=set)
@@ -163,7 +195,10 @@ class Applying:
 
     def _finish(self) -> int:
         if self.asked.form.name in ("json", "yaml") and self.results:
-            shown = [v if self.asked.show_managed_fields else render.without_managed_fields(v) for _, v in self.results]
+            shown = [
+                v if self.asked.show_managed_fields else render.without_managed_fields(v)
+                for _, v in self.results
+            ]
             output.show(output.written(output.one_or_list(shown, single=True), self.asked.form))
         if len(self.objects) > 1:
             say.note(", ".join(f"{count} {verdict}" for verdict, count in sorted(self.tally.items())))
@@ -177,7 +212,9 @@ def located(e: LatticeError, document: Document, target: Target) -> LatticeError
     causes = [_placed(c, document) for c in in_order]
     if causes and isinstance(e, Conflict):
         return _owned_by_others(name, document, causes)
-    if causes and isinstance(e, Invalid | Malformed):  # then what it says is only the causes again, on one line
+    if causes and isinstance(
+        e, Invalid | Malformed
+    ):  # then what it says is only the causes again, on one line
         return Invalid(f"{name} is invalid", where=document.at(), fix=e.fix, causes=causes)
     return type(e)(f"{name}: {e.what}", where=e.where or document.at(), fix=e.fix, causes=causes)
 
@@ -236,4 +273,8 @@ def _same(before: dict[str, Any], after: dict[str, Any]) -> bool:
 
 def _content(value: dict[str, Any]) -> dict[str, Any]:
     ignored = ("managedFields", "resourceVersion", "generation")
-    return {**value, "status": None, "metadata": {k: v for k, v in value["metadata"].items() if k not in ignored}}
+    return {
+        **value,
+        "status": None,
+        "metadata": {k: v for k, v in value["metadata"].items() if k not in ignored},
+    }

@@ -29,7 +29,9 @@ def cordon(connection: Connection, nodes: tuple[str, ...], selector: str, dry_ru
       lattice cordon north-001-nano-1
       lattice cordon -l lattice.dev/zone=a
     """
-    return marks.Marking(connection, "cordoned", marks.cordon, dry_run).run(marks.chosen(connection, nodes, selector))
+    return marks.Marking(connection, "cordoned", marks.cordon, dry_run).run(
+        marks.chosen(connection, nodes, selector)
+    )
 
 
 @click.command(cls=Command)
@@ -39,4 +41,6 @@ def cordon(connection: Connection, nodes: tuple[str, ...], selector: str, dry_ru
 @connected
 def uncordon(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run: str) -> int:
     """Let these nodes take workloads again; ends a drain, too."""
-    return marks.Marking(connection, "uncordoned", marks.uncordon, dry_run).run(marks.chosen(connection, nodes, selector))
+    return marks.Marking(connection, "uncordoned", marks.uncordon, dry_run).run(
+        marks.chosen(connection, nodes, selector)
+    )

@@ -13,7 +13,9 @@ class By(click.ParamType):  # type: ignore[type-arg]
     name = "by"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value not in ("pool", "service") and not (value.startswith("label:") and value.removeprefix("label:").strip()):
+        if value not in ("pool", "service") and not (
+            value.startswith("label:") and value.removeprefix("label:").strip()
+        ):
             self.fail(f"{value!r} is not pool, service or label:KEY, such as label:team", param, ctx)
         return str(value)
 
@@ -24,9 +26,31 @@ class By(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command(cls=FleetCommand)
-@click.option("--by", type=By(), default="pool", show_default=True, metavar="pool|service|label:KEY", help="What to sum by.")
-@click.option("-f", "--filename", "files", multiple=True, metavar="FILE|DIR|URL|-", help="As if these manifests were applied.")
-@click.option("-o", "--output", "form", type=FORM, default=output.Form(), metavar="FORM", help="table, wide (with prices) or json.")
+@click.option(
+    "--by",
+    type=By(),
+    default="pool",
+    show_default=True,
+    metavar="pool|service|label:KEY",
+    help="What to sum by.",
+)
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    metavar="FILE|DIR|URL|-",
+    help="As if these manifests were applied.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=FORM,
+    default=output.Form(),
+    metavar="FORM",
+    help="table, wide (with prices) or json.",
+)
 @about_the_fleet
 def cost(sources: Sources, by: str, form: output.Form) -> int:
     """Show what everything costs: in an hour, in 30 days, and whose share it is.

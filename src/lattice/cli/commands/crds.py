@@ -40,4 +40,6 @@ def crds(kinds: tuple[str, ...], form: output.Form) -> None:
     elif form.name == "json":
         output.show(output.written(as_list([crd(resource, schema) for resource, schema in pairs]), form))
     else:
-        output.show("".join(f"customresourcedefinition.apiextensions.k8s.io/{resource.id}\n" for resource, _ in pairs))
+        output.show(
+            "".join(f"customresourcedefinition.apiextensions.k8s.io/{resource.id}\n" for resource, _ in pairs)
+        )

@@ -57,13 +57,24 @@ class Doomed:
 
 @click.command(cls=Command)
 @click.argument("words", nargs=-1, metavar="[KIND NAME... | KIND/NAME...]", shell_complete=complete_kind)
-@click.option("-f", "--filename", "files", multiple=True, metavar="FILE|DIR|URL|-", help="Delete what these manifests name.")
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    metavar="FILE|DIR|URL|-",
+    help="Delete what these manifests name.",
+)
 @click.option("-R", "--recursive", is_flag=True, help="Look in folders below, too.")
-@click.option("-l", "--selector", default="", metavar="LABELS", help="Delete objects of the kind with these labels.")
+@click.option(
+    "-l", "--selector", default="", metavar="LABELS", help="Delete objects of the kind with these labels."
+)
 @click.option("--all", "every", is_flag=True, help="Delete all objects of the kind in the namespace.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="With -l or --all: in all namespaces.")
 @click.option("--wait/--no-wait", default=True, help="Wait until the objects are gone.", show_default=True)
-@click.option("--timeout", type=Duration(), default="0", help="How long to wait; 0 for ever.", metavar="DURATION")
+@click.option(
+    "--timeout", type=Duration(), default="0", help="How long to wait; 0 for ever.", metavar="DURATION"
+)
 @click.option("--ignore-not-found", is_flag=True, help="Objects that do not exist are no error.")
 @click.option(
     "--dry-run",
@@ -73,9 +84,15 @@ class Doomed:
     metavar="[=server|client|none]",
 )
 @click.option(
-    "--cascade", type=click.Choice(list(_POLICIES)), default="background", show_default=True, help="What becomes of the objects it owns."
+    "--cascade",
+    type=click.Choice(list(_POLICIES)),
+    default="background",
+    show_default=True,
+    help="What becomes of the objects it owns.",
 )
-@click.option("-o", "--output", "form", type=output.FormType("name"), default=output.Form(), metavar="FORM", help="name")
+@click.option(
+    "-o", "--output", "form", type=output.FormType("name"), default=output.Form(), metavar="FORM", help="name"
+)
 @connected
 def delete(connection: Connection, **options: Any) -> int:
     """Delete objects, and wait until they are gone.
@@ -96,7 +113,10 @@ def delete(connection: Connection, **options: Any) -> int:
 
 def _sensible(asked: Options) -> None:
     if asked.files and (asked.words or asked.every or asked.selector):
-        raise Misused("-f says what to delete; kinds, names and selectors cannot go with it", fix="give one or the other")
+        raise Misused(
+            "-f says what to delete; kinds, names and selectors cannot go with it",
+            fix="give one or the other",
+        )
     if not asked.files and not asked.words:
         raise Misused("nothing to delete is named", fix="give KIND NAME, or -f FILE")
     if asked.every and asked.selector:
@@ -127,11 +147,15 @@ class Deleting:
             if target.name and chosen_by_rule:
                 raise Misused("a name cannot go with -l or --all", fix="give either the name or the rule")
             if not target.name and not chosen_by_rule:
-                raise Misused("which ones?", where=target.resource.plural, fix="give names, -l LABELS, or --all")
+                raise Misused(
+                    "which ones?", where=target.resource.plural, fix="give names, -l LABELS, or --all"
+                )
             yield from [Doomed(target, self._namespace(target))] if target.name else self._by_rule(target)
 
     def _from_manifests(self) -> Iterator[Doomed]:
-        for document, target in reversed(manifests(self.asked.files, self.asked.recursive)):  # what was made last goes first
+        for document, target in reversed(
+            manifests(self.asked.files, self.asked.recursive)
+        ):  # what was made last goes first
             given = document.value["metadata"].get("namespace")
             yield Doomed(target, given or self._namespace(target))
 
@@ -141,10 +165,14 @@ class Deleting:
     def _by_rule(self, target: Target) -> Iterator[Doomed]:
         path = address(target.resource, None if self.asked.all_namespaces else self._namespace(target))
         found = False
-        for page in self.connection.client.pages(path, {"labelSelector": self.asked.selector, "limit": "500"}):
+        for page in self.connection.client.pages(
+            path, {"labelSelector": self.asked.selector, "limit": "500"}
+        ):
             for item in page.get("items") or []:
                 found = True
-                yield Doomed(Target(target.resource, item["metadata"]["name"]), item["metadata"].get("namespace"))
+                yield Doomed(
+                    Target(target.resource, item["metadata"]["name"]), item["metadata"].get("namespace")
+                )
         if not found:
             say.note("No resources found")
 
@@ -172,7 +200,11 @@ class Deleting:
         if self.asked.dry_run == "client":
             found: dict[str, Any] = client.get(doomed.path)
             return found
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": _POLICIES[self.asked.cascade]}
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": _POLICIES[self.asked.cascade],
+        }
         query = {"dryRun": "All"} if self.asked.dry_run == "server" else {}
         answer = client.send(Request("DELETE", doomed.path, query, body)).value
         return answer if isinstance(answer, dict) else {}
@@ -183,7 +215,8 @@ class Deleting:
             now = time.monotonic()
             if until is not None and now + pause > until:
                 problem = Unavailable(
-                    f"{doomed} is not gone yet: {_held_by(left)}", fix="see who must let it go, or give it more --timeout"
+                    f"{doomed} is not gone yet: {_held_by(left)}",
+                    fix="see who must let it go, or give it more --timeout",
                 )
                 say.error(problem)
                 self.codes.add(problem.exit_code)

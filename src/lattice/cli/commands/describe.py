@@ -20,12 +20,16 @@ _CONDITION_HEADS = ["Type", "Status", "Age", "Reason", "Message"]
 
 
 @click.command(cls=Command)
-@click.argument("words", nargs=-1, required=True, metavar="KIND [NAME...] | KIND/NAME...", shell_complete=complete_kind)
+@click.argument(
+    "words", nargs=-1, required=True, metavar="KIND [NAME...] | KIND/NAME...", shell_complete=complete_kind
+)
 @click.option("-l", "--selector", default="", metavar="LABELS", help="Objects of the kind with these labels.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces.")
 @click.option("--show-events/--no-show-events", default=True, help="What happened to it, at the end.")
 @connected
-def describe(connection: Connection, words: tuple[str, ...], selector: str, all_namespaces: bool, show_events: bool) -> int:
+def describe(
+    connection: Connection, words: tuple[str, ...], selector: str, all_namespaces: bool, show_events: bool
+) -> int:
     """Show objects at length, with conditions and events.
 
     \b
@@ -44,7 +48,9 @@ def describe(connection: Connection, words: tuple[str, ...], selector: str, all_
     now = SystemClock().now()
     for i, (target, value) in enumerate(found):
         about = Target(target.resource, value["metadata"]["name"])
-        lines = list(described({"kind": target.resource.kind, "apiVersion": target.resource.api_version, **value}, now))
+        lines = list(
+            described({"kind": target.resource.kind, "apiVersion": target.resource.api_version, **value}, now)
+        )
         lines += _events(connection, about, value, now) if show_events else []
         click.echo("\n".join((["", ""] if i else []) + lines))
     if not found and not code:
@@ -78,7 +84,9 @@ def described(value: dict[str, Any], now: datetime) -> Iterator[str]:
         yield _field("Owner", f"{owner.get('kind')}/{owner.get('name')}")
     for name, inner in value.items():
         if name not in _STANDARD:
-            yield from _section(name, _sizes(inner) if value.get("kind") == "Secret" and isinstance(inner, dict) else inner)
+            yield from _section(
+                name, _sizes(inner) if value.get("kind") == "Secret" and isinstance(inner, dict) else inner
+            )
     yield from _section("status", {k: v for k, v in status.items() if k != "conditions"}) if status else ()
     yield from _conditions(status.get("conditions") or [], now)
 
@@ -125,8 +133,14 @@ def _tree(value: Any, indent: int) -> Iterator[str]:
                 yield from _entry(f"{space}{render.cell(key)}:", _plain(inner), indent + 2)
     elif isinstance(value, list):
         for inner in value:
-            nested = list(_tree(inner, indent + 2)) if isinstance(inner, dict | list) else [f"{space}  {render.cell(inner)}"]
-            yield from [f"{space}- {nested[0].lstrip()}", *nested[1:]] if nested else [f"{space}- {_plain(inner)}"]
+            nested = (
+                list(_tree(inner, indent + 2))
+                if isinstance(inner, dict | list)
+                else [f"{space}  {render.cell(inner)}"]
+            )
+            yield from (
+                [f"{space}- {nested[0].lstrip()}", *nested[1:]] if nested else [f"{space}- {_plain(inner)}"]
+            )
 
 
 def _entry(head: str, text: str, indent: int) -> Iterator[str]:
@@ -154,22 +168,39 @@ def _conditions(conditions: list[dict[str, Any]], now: datetime) -> Iterator[str
         return
     yield "Conditions:"
     rows = [
-        [c.get("type"), c.get("status"), render.since(c.get("lastTransitionTime"), now), c.get("reason", ""), c.get("message", "")]
+        [
+            c.get("type"),
+            c.get("status"),
+            render.since(c.get("lastTransitionTime"), now),
+            c.get("reason", ""),
+            c.get("message", ""),
+        ]
         for c in conditions
     ]
-    yield from (f"  {row}" for row in render.table([_CONDITION_HEADS, *([render.cell(v) for v in row] for row in rows)]))
+    yield from (
+        f"  {row}"
+        for row in render.table([_CONDITION_HEADS, *([render.cell(v) for v in row] for row in rows)])
+    )
 
 
 def _events(connection: Connection, about: Target, value: dict[str, Any], now: datetime) -> list[str]:
     metadata = value["metadata"]
     path = address(events.EVENTS, metadata.get("namespace"))
     try:
-        pages = connection.client.pages(path, {"fieldSelector": events.selector(about, metadata.get("uid", "")), "limit": "500"})
+        pages = connection.client.pages(
+            path, {"fieldSelector": events.selector(about, metadata.get("uid", "")), "limit": "500"}
+        )
     except LatticeError as e:
         return [_field("Events", f"not shown: {e.what}")]
     items = sorted((e for page in pages for e in page.get("items") or []), key=events.in_order)
     if not items:
         return [_field("Events", "<none>")]
-    rows = [[e.get("type", ""), e.get("reason", ""), events.seen(e, now), str(e.get("message", "")).strip()] for e in items]
+    rows = [
+        [e.get("type", ""), e.get("reason", ""), events.seen(e, now), str(e.get("message", "")).strip()]
+        for e in items
+    ]
     heads = ["Type", "Reason", "Age", "Message"]
-    return ["Events:", *(f"  {row}" for row in render.table([heads, *([render.cell(v) for v in row] for row in rows)]))]
+    return [
+        "Events:",
+        *(f"  {row}" for row in render.table([heads, *([render.cell(v) for v in row] for row in rows)])),
+    ]

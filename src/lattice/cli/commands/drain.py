@@ -22,7 +22,9 @@ TELL = 10.0  # seconds between two lines about what is waited for
 @click.argument("nodes", nargs=-1, metavar="NODE...")
 @click.option("-l", "--selector", default="", metavar="LABELS", help="Nodes with these labels.")
 @click.option("--wait/--no-wait", default=True, help="Wait until nothing is left on them.", show_default=True)
-@click.option("--timeout", type=Duration(), default="0", help="How long to wait; 0 for ever.", metavar="DURATION")
+@click.option(
+    "--timeout", type=Duration(), default="0", help="How long to wait; 0 for ever.", metavar="DURATION"
+)
 @click.option(
     "--dry-run",
     type=click.Choice(["none", "client", "server"]),
@@ -85,7 +87,9 @@ class Waiting:
     def _left(self, node: str, workloads: list[str]) -> str:
         """In the node's own words, once it has any."""
         try:
-            return marks.drain_words(self.connection.client.get(address(marks.NODES, None, node))) or _listed(workloads)
+            return marks.drain_words(self.connection.client.get(address(marks.NODES, None, node))) or _listed(
+                workloads
+            )
         except NotFound:
             return _listed(workloads)
 
@@ -97,7 +101,9 @@ def _foretell(connection: Connection, nodes: list[str]) -> None:
         if not (moving := found.get(name)):
             click.echo(f"node/{name}: nothing runs there, nothing would move")
             continue
-        pool = (connection.client.get(address(LatticeNode.resource, None, name)).get("spec") or {}).get("pool")
+        pool = (connection.client.get(address(LatticeNode.resource, None, name)).get("spec") or {}).get(
+            "pool"
+        )
         priced = f"; `lattice whatif --lose-pool {pool}` prices the loss of all of {pool}" if pool else ""
         click.echo(f"node/{name}: would move {', '.join(sorted(moving))}")
         say.note(f"where no other node has room for them this makes new machines, which cost money{priced}")
@@ -111,7 +117,9 @@ def _bound(connection: Connection) -> dict[str, list[str]]:
             for item in page.get("items") or []:
                 node = ((item.get("status") or {}).get("binding") or {}).get("node")
                 if node:
-                    found.setdefault(node, []).append(f"{item['metadata']['namespace']}/{item['metadata']['name']}")
+                    found.setdefault(node, []).append(
+                        f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+                    )
     except NotFound as error:
         raise LatticeError("the server has no workloads", fix="see whether it is a Lattice server") from error
     return found

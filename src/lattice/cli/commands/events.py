@@ -38,7 +38,15 @@ class Options:
 @click.option("-w", "--watch", is_flag=True, help="Then show what happens from now on.")
 @click.option("--types", default="", metavar="TYPES", help="Only these: Normal, Warning.")
 @click.option("--no-headers", is_flag=True, help="Leave the heads out.")
-@click.option("-o", "--output", "form", type=output.FormType("json", "yaml"), default=output.Form(), metavar="FORM", help="json or yaml.")
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=output.FormType("json", "yaml"),
+    default=output.Form(),
+    metavar="FORM",
+    help="json or yaml.",
+)
 @connected
 def events(connection: Connection, types: str, **options: Any) -> None:
     """Show what happened, oldest first.
@@ -51,7 +59,9 @@ def events(connection: Connection, types: str, **options: Any) -> None:
     """
     wanted = tuple(t.strip().capitalize() for t in types.split(",") if t.strip())
     if unknown := [t for t in wanted if t not in ("Normal", "Warning")]:
-        raise Misused(f"there is no event type {unknown[0]!r}", where="--types", fix="use Normal, Warning or both")
+        raise Misused(
+            f"there is no event type {unknown[0]!r}", where="--types", fix="use Normal, Warning or both"
+        )
     Events(connection, Options(types=wanted, **options)).run()
 
 
@@ -71,13 +81,17 @@ class Events:
         shown: set[str] = set()
         while True:
             pages = self.connection.client.pages(path, query)
-            items = sorted((e for page in pages for e in page.get("items") or [] if self._wanted(e)), key=in_order)
+            items = sorted(
+                (e for page in pages for e in page.get("items") or [] if self._wanted(e)), key=in_order
+            )
             self._print([e for e in items if _identity(e) not in shown])
             shown.update(map(_identity, items))
             if not self.asked.watch:
                 return
             try:
-                for kind, event in Follower(self.connection.client, path, query, JSON).changes(pages[0]["metadata"]["resourceVersion"]):
+                for kind, event in Follower(self.connection.client, path, query, JSON).changes(
+                    pages[0]["metadata"]["resourceVersion"]
+                ):
                     if kind != "DELETED" and self._wanted(event) and _identity(event) not in shown:
                         shown.add(_identity(event))
                         self._print([event])
@@ -106,7 +120,10 @@ class Events:
         if first:
             room = [[""] * (len(found[0]) - len(_ROOM)) + list(_ROOM)] if self.asked.watch else []
             self.wide = render.widths([*found, *room])
-        return [render.line(row, self.wide) for row in (found if first and not self.asked.no_headers else found[1:])]
+        return [
+            render.line(row, self.wide)
+            for row in (found if first and not self.asked.no_headers else found[1:])
+        ]
 
     def _documents(self, items: list[dict[str, Any]]) -> None:
         clean = [{"apiVersion": "v1", "kind": "Event", **render.without_managed_fields(e)} for e in items]
@@ -159,7 +176,10 @@ def seen(event: dict[str, Any], now: datetime) -> str:
 def last_seen(event: dict[str, Any]) -> str:
     series = event.get("series") or {}
     found = (
-        series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp")
+        series.get("lastObservedTime")
+        or event.get("lastTimestamp")
+        or event.get("eventTime")
+        or event["metadata"].get("creationTimestamp")
     )
     return str(found or "")
 

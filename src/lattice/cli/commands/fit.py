@@ -11,9 +11,30 @@ from lattice.cli.commands.whatif import Happening, happening
 @click.command(cls=FleetCommand)
 @click.argument("service", metavar="service/NAME")
 @happening
-@click.option("-f", "--filename", "files", multiple=True, metavar="FILE|DIR|URL|-", help="As if these manifests were applied.")
-@click.option("--delete", "gone", multiple=True, metavar="KIND/NAME", help="As if this were deleted; may be given again.")
-@click.option("-o", "--output", "form", type=FORM, default=output.Form(), metavar="FORM", help="table, wide (fields to change) or json.")
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    metavar="FILE|DIR|URL|-",
+    help="As if these manifests were applied.",
+)
+@click.option(
+    "--delete",
+    "gone",
+    multiple=True,
+    metavar="KIND/NAME",
+    help="As if this were deleted; may be given again.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=FORM,
+    default=output.Form(),
+    metavar="FORM",
+    help="table, wide (fields to change) or json.",
+)
 @about_the_fleet
 def fit(sources: Sources, service: str, happens: Happening, form: output.Form) -> int:
     """List the smallest changes that would place a service, each with its price.
@@ -31,11 +52,15 @@ def fit(sources: Sources, service: str, happens: Happening, form: output.Form) -
       lattice fit service/api --lose-pool us-east
       lattice fit service/api --world fleet/ -o json
     """
-    document = ask(sources, {"ask": "fit", "service": service_named(service, sources.namespace), **happens.question})
+    document = ask(
+        sources, {"ask": "fit", "service": service_named(service, sources.namespace), **happens.question}
+    )
     if form.name == "json":
         output.show(output.written(document, form))
     else:
         from lattice.cli.output.service_tables import fit_lines
 
         echo(fit_lines(document, look(form)))
-    return 0 if document["isPlaced"] or any(each["isEnough"] for each in document["suggestions"]) else INFEASIBLE
+    return (
+        0 if document["isPlaced"] or any(each["isEnough"] for each in document["suggestions"]) else INFEASIBLE
+    )

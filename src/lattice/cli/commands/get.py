@@ -55,22 +55,36 @@ class GetCommand(Command):
 
 
 @click.command(cls=GetCommand)
-@click.argument("words", nargs=-1, required=True, metavar="KIND [NAME...] | KIND/NAME...", shell_complete=complete_kind)
+@click.argument(
+    "words", nargs=-1, required=True, metavar="KIND [NAME...] | KIND/NAME...", shell_complete=complete_kind
+)
 @click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces.")
-@click.option("-l", "--selector", default="", metavar="LABELS", help="Only with these labels: a=b,c!=d,e in (f,g),!h.")
-@click.option("--field-selector", default="", metavar="FIELDS", help="Only with these fields: metadata.name=api.")
+@click.option(
+    "-l", "--selector", default="", metavar="LABELS", help="Only with these labels: a=b,c!=d,e in (f,g),!h."
+)
+@click.option(
+    "--field-selector", default="", metavar="FIELDS", help="Only with these fields: metadata.name=api."
+)
 @click.option(
     "-o", "--output", "form", type=output.FormType("wide", "json", "yaml", "name", "jsonpath"), default=output.Form(), metavar="FORM",
     help="wide, json, yaml, name or jsonpath=TEMPLATE.",
 )  # fmt: skip
 @click.option("-w", "--watch", is_flag=True, help="Then show every change as it happens.")
 @click.option("--watch-only", is_flag=True, help="Show changes only.")
-@click.option("--sort-by", default="", type=PathType(), metavar="PATH", help="Order by a field, such as .metadata.name.")
+@click.option(
+    "--sort-by", default="", type=PathType(), metavar="PATH", help="Order by a field, such as .metadata.name."
+)
 @click.option("--show-labels", is_flag=True, help="Add a column with the labels.")
 @click.option("--no-headers", is_flag=True, help="Leave the heads out.")
 @click.option("--ignore-not-found", is_flag=True, help="Objects that do not exist are no error.")
 @click.option("--show-managed-fields", is_flag=True, help="Keep managedFields in json and yaml.")
-@click.option("--chunk-size", default=500, show_default=True, type=click.IntRange(min=0), help="Objects to ask for at once; 0 for all.")
+@click.option(
+    "--chunk-size",
+    default=500,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Objects to ask for at once; 0 for all.",
+)
 @connected
 def get(connection: Connection, **options: Any) -> int:
     """List objects, or show some of them.
@@ -99,8 +113,13 @@ class Listing:
     code: int = 0
 
     def run(self, targets: list[Target]) -> int:
-        if any(t.name for t in targets) and (self.asked.selector or self.asked.field_selector or self.asked.all_namespaces):
-            raise Misused("a name cannot go with a selector or all namespaces", fix="give either the name or the selector")
+        if any(t.name for t in targets) and (
+            self.asked.selector or self.asked.field_selector or self.asked.all_namespaces
+        ):
+            raise Misused(
+                "a name cannot go with a selector or all namespaces",
+                fix="give either the name or the selector",
+            )
         if self.asked.form.is_table:
             self._tables(targets)
         else:
@@ -132,7 +151,9 @@ class Listing:
         return sorted(rows, key=lambda row: sort_key(path, row.get("object")))
 
     def _objects(self, targets: list[Target]) -> None:
-        items = [(t.resource, item) for t in targets for page in self._pages(t, JSON) for item in _items(page, t)]
+        items = [
+            (t.resource, item) for t in targets for page in self._pages(t, JSON) for item in _items(page, t)
+        ]
         if self.asked.sort_by:
             path = compile_path(self.asked.sort_by)
             items.sort(key=lambda pair: sort_key(path, pair[1]))
@@ -142,7 +163,10 @@ class Listing:
         if self.asked.form.name == "name":
             output.show("".join(f"{full_name(r)}/{item['metadata']['name']}\n" for r, item in items))
             return
-        shown = [item if self.asked.show_managed_fields else render.without_managed_fields(item) for _, item in items]
+        shown = [
+            item if self.asked.show_managed_fields else render.without_managed_fields(item)
+            for _, item in items
+        ]
         output.show(output.written(output.one_or_list(shown, single), self.asked.form))
 
     def _pages(self, target: Target, accept: str) -> list[Any]:
@@ -167,7 +191,10 @@ class Watching:
 
     def run(self, targets: list[Target]) -> None:
         if len(targets) != 1:
-            raise Misused(f"only one kind, or one object, can be watched; this names {len(targets)}", fix="run one `get -w` for each")
+            raise Misused(
+                f"only one kind, or one object, can be watched; this names {len(targets)}",
+                fix="run one `get -w` for each",
+            )
         target = targets[0]
         table = self.asked.form.is_table
         self.grid = Grid(target.resource, look(self.asked, several=False))
@@ -189,10 +216,13 @@ class Watching:
 
     def _list(self, target: Target, silent: bool) -> str:
         accept = TABLE if self.asked.form.is_table else JSON
-        pages = self.connection.client.pages(self._path(target), query(self.asked, target, by_name=True), accept)
+        pages = self.connection.client.pages(
+            self._path(target), query(self.asked, target, by_name=True), accept
+        )
         if target.name and not silent and not any(page.get("rows") or page.get("items") for page in pages):
             raise NotFound(
-                f"{full_name(target.resource)} {target.name!r} does not exist", fix=f"`lattice get {target.resource.plural}` lists them"
+                f"{full_name(target.resource)} {target.name!r} does not exist",
+                fix=f"`lattice get {target.resource.plural}` lists them",
             )
         for page in pages:
             if silent:
@@ -228,7 +258,9 @@ class Watching:
 
 
 def look(asked: Options, several: bool) -> Look:
-    return Look(asked.form.name == "wide", asked.all_namespaces, asked.show_labels, not asked.no_headers, several)
+    return Look(
+        asked.form.name == "wide", asked.all_namespaces, asked.show_labels, not asked.no_headers, several
+    )
 
 
 def where(target: Target, connection: Connection, asked: Options) -> str:
@@ -251,7 +283,10 @@ def _items(page: dict[str, Any], target: Target) -> list[Any]:
     if target.name:
         return [page]
     resource: Resource = target.resource
-    return [{"apiVersion": resource.api_version, "kind": resource.kind, **item} for item in page.get("items") or []]
+    return [
+        {"apiVersion": resource.api_version, "kind": resource.kind, **item}
+        for item in page.get("items") or []
+    ]
 
 
 def _nothing(targets: list[Target], connection: Connection, everywhere: bool) -> str:

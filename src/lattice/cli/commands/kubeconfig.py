@@ -23,7 +23,10 @@ class Credentials:
     def entry(self) -> dict[str, Any]:
         if self.token:
             return {"token": self.token}
-        return {"client-certificate-data": b64encode(self.certificate).decode(), "client-key-data": b64encode(self.key).decode()}
+        return {
+            "client-certificate-data": b64encode(self.certificate).decode(),
+            "client-key-data": b64encode(self.key).decode(),
+        }
 
 
 def render(url: str, authority: bytes, credentials: Credentials, namespace: str = "default") -> str:
@@ -35,19 +38,34 @@ def render(url: str, authority: bytes, credentials: Credentials, namespace: str 
         "kind": "Config",
         "clusters": [{"name": "lattice", "cluster": cluster}],
         "users": [{"name": credentials.user, "user": credentials.entry}],
-        "contexts": [{"name": "lattice", "context": {"cluster": "lattice", "user": credentials.user, "namespace": namespace}}],
+        "contexts": [
+            {
+                "name": "lattice",
+                "context": {"cluster": "lattice", "user": credentials.user, "namespace": namespace},
+            }
+        ],
         "current-context": "lattice",
     }
     return yaml.safe_dump(content, sort_keys=False)
 
 
 @click.command()
-@click.option("--user", default=None, metavar="NAME", help="Make credentials for this user; without it, print your own kubeconfig.")
+@click.option(
+    "--user",
+    default=None,
+    metavar="NAME",
+    help="Make credentials for this user; without it, print your own kubeconfig.",
+)
 @click.option(
     "--group", "groups", multiple=True, metavar="GROUP",
     help="Group of that user: lattice:admins, lattice:viewers, or lattice:system, which is Lattice itself. Repeatable.",
 )  # fmt: skip
-@click.option("--token", "as_token", is_flag=True, help="A bearer token, revocable by deleting its secret, instead of a certificate.")
+@click.option(
+    "--token",
+    "as_token",
+    is_flag=True,
+    help="A bearer token, revocable by deleting its secret, instead of a certificate.",
+)
 @connected
 def kubeconfig(connection: Connection, user: str | None, groups: tuple[str, ...], as_token: bool) -> None:
     """Print the kubeconfig with which kubectl reaches the server.
@@ -65,7 +83,9 @@ def kubeconfig(connection: Connection, user: str | None, groups: tuple[str, ...]
         click.echo(render(server.url, server.authority.encode(), own, connection.namespace), nl=False)
         return
     _warn(groups)
-    made = _token(connection.client, user, groups) if as_token else _certificate(connection.client, user, groups)
+    made = (
+        _token(connection.client, user, groups) if as_token else _certificate(connection.client, user, groups)
+    )
     click.echo(render(server.url, server.authority.encode(), made, connection.namespace), nl=False)
 
 
@@ -73,21 +93,36 @@ def _sensible(user: str | None, groups: tuple[str, ...], as_token: bool) -> None
     if user is None:
         for flag, given in (("--group", bool(groups)), ("--token", as_token)):
             if given:
-                raise Misused(f"{flag} is for another user", fix="name the user with --user, or leave it out to print your own kubeconfig")
+                raise Misused(
+                    f"{flag} is for another user",
+                    fix="name the user with --user, or leave it out to print your own kubeconfig",
+                )
         return
     if not user.strip():
-        raise Misused("a user needs a name", where="--user", fix="name the user, or leave --user out to print your own kubeconfig")
+        raise Misused(
+            "a user needs a name",
+            where="--user",
+            fix="name the user, or leave --user out to print your own kubeconfig",
+        )
     if not any(group.strip() for group in groups):
-        raise Misused(f"user {user} would be in no group and could do nothing", where="--group", fix="add --group lattice:viewers")
+        raise Misused(
+            f"user {user} would be in no group and could do nothing",
+            where="--group",
+            fix="add --group lattice:viewers",
+        )
 
 
 def _warn(groups: tuple[str, ...]) -> None:
     from lattice.server.access.authorization import ADMINS, SYSTEM, VIEWERS
 
     if SYSTEM in groups:
-        say.warning(f"{SYSTEM} is Lattice's own identity: it may write what people may not, such as status and made kinds")
+        say.warning(
+            f"{SYSTEM} is Lattice's own identity: it may write what people may not, such as status and made kinds"
+        )
     if not {ADMINS, VIEWERS, SYSTEM} & set(groups):
-        say.warning(f"a user in group {', '.join(groups)} can do nothing; the groups that can are {ADMINS} and {VIEWERS}")
+        say.warning(
+            f"a user in group {', '.join(groups)} can do nothing; the groups that can are {ADMINS} and {VIEWERS}"
+        )
 
 
 def _certificate(client: Client, user: str, groups: tuple[str, ...]) -> Credentials:
@@ -105,5 +140,7 @@ def _token(client: Client, user: str, groups: tuple[str, ...]) -> Credentials:
     from lattice.server.access.authentication import new_token, token_secret
 
     token, _ = new_token()
-    client.send(Request("POST", "/api/v1/namespaces/lattice-system/secrets", body=token_secret(token, user, groups)))
+    client.send(
+        Request("POST", "/api/v1/namespaces/lattice-system/secrets", body=token_secret(token, user, groups))
+    )
     return Credentials(user, token=token)

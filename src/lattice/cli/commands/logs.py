@@ -35,9 +35,16 @@ class Options:
 @click.command(cls=Command)
 @click.argument("word", metavar="WORKLOAD|service/NAME")
 @click.option("-c", "--container", default="", metavar="NAME", help="Which container, if there are several.")
-@click.option("--tail", type=int, metavar="N", help=f"Last lines only; -1 for all. With --all {FEW} of each by default.")
+@click.option(
+    "--tail", type=int, metavar="N", help=f"Last lines only; -1 for all. With --all {FEW} of each by default."
+)
 @click.option("-f", "--follow", is_flag=True, help="Then show what it prints from now on.")
-@click.option("--all", "every", is_flag=True, help="All replicas of the service, each line with the name of its replica.")
+@click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="All replicas of the service, each line with the name of its replica.",
+)
 @click.option("--prefix/--no-prefix", default=None, help="Name the replica before each line.")
 @connected
 def logs(connection: Connection, word: str, **options: Any) -> int:
@@ -54,7 +61,9 @@ def logs(connection: Connection, word: str, **options: Any) -> int:
     """
     asked = Options(**options)
     if asked.tail is not None and asked.tail < -1:
-        raise Misused(f"there are no {asked.tail} lines", where="--tail", fix="give a number of lines, or -1 for all")
+        raise Misused(
+            f"there are no {asked.tail} lines", where="--tail", fix="give a number of lines, or -1 for all"
+        )
     return Logs(connection, asked).run(word)
 
 
@@ -66,14 +75,20 @@ class Logs:
     def run(self, word: str) -> int:
         found = meant(self.connection, word)
         if not found.workloads:
-            raise NotFound(f"service/{found.service} has no replicas", fix=f"`lattice why service/{found.service}` says why")
+            raise NotFound(
+                f"service/{found.service} has no replicas",
+                fix=f"`lattice why service/{found.service}` says why",
+            )
         if not self.asked.every:
             chosen, *others = found.workloads
             if others:
                 say.note(f"{len(others) + 1} replicas, this is {chosen['metadata']['name']}; --all shows all")
             found = found._replace(workloads=[chosen])
         if len(found.workloads) > TOGETHER and self.asked.follow:
-            raise Misused(f"{len(found.workloads)} logs are too many to follow at once", fix=f"name one; at most {TOGETHER} go together")
+            raise Misused(
+                f"{len(found.workloads)} logs are too many to follow at once",
+                fix=f"name one; at most {TOGETHER} go together",
+            )
         if self.asked.follow and len(found.workloads) > 1:
             return self._together(found.workloads)
         return say.exit_code({code for each in found.workloads if (code := self._one(each))})
@@ -120,7 +135,11 @@ class Logs:
         metadata = workload["metadata"]
         path = f"{address(LatticeWorkload.resource, metadata['namespace'], metadata['name'])}/log"
         tail = self.asked.tail if self.asked.tail is not None else FEW if self.asked.every else -1
-        query = {"container": self.asked.container, "tail": str(tail), "follow": "true" if self.asked.follow else ""}
+        query = {
+            "container": self.asked.container,
+            "tail": str(tail),
+            "follow": "true" if self.asked.follow else "",
+        }
         pieces = client.text(Request("GET", path, query, accept="*/*"))
         wants_prefix = self.asked.every if self.asked.prefix is None else self.asked.prefix
         yield from (prefixed(pieces, f"[{metadata['name']}] ".encode()) if wants_prefix else pieces)

@@ -15,21 +15,61 @@ HOUR = 3600
 
 @click.command(cls=FleetCommand)
 @click.option(
-    "--max-moves", type=click.IntRange(min=0), default=None, metavar="N", help="Move at most so many replicas; any number if absent."
+    "--max-moves",
+    type=click.IntRange(min=0),
+    default=None,
+    metavar="N",
+    help="Move at most so many replicas; any number if absent.",
 )
 @click.option(
-    "--payback", type=Duration(), default="720h", show_default=True, metavar="DURATION", help="A move must save what it costs within this."
+    "--payback",
+    type=Duration(),
+    default="720h",
+    show_default=True,
+    metavar="DURATION",
+    help="A move must save what it costs within this.",
 )
 @click.option(
-    "--move-cost", default="0.05", show_default=True, metavar="DOLLARS", help="What moving one replica costs, such as running it twice."
+    "--move-cost",
+    default="0.05",
+    show_default=True,
+    metavar="DOLLARS",
+    help="What moving one replica costs, such as running it twice.",
 )
 @click.option(
-    "--time-limit", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="How long to look for better plans."
+    "--time-limit",
+    type=Duration(),
+    default="10s",
+    show_default=True,
+    metavar="DURATION",
+    help="How long to look for better plans.",
 )
-@click.option("-f", "--filename", "files", multiple=True, metavar="FILE|DIR|URL|-", help="As if these manifests were applied.")
-@click.option("-o", "--output", "form", type=FORM, default=output.Form(), metavar="FORM", help="table, wide (clusters, prices) or json.")
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    metavar="FILE|DIR|URL|-",
+    help="As if these manifests were applied.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=FORM,
+    default=output.Form(),
+    metavar="FORM",
+    help="table, wide (clusters, prices) or json.",
+)
 @about_the_fleet
-def optimise(sources: Sources, max_moves: int | None, payback: float, move_cost: str, time_limit: float, form: output.Form) -> int:
+def optimise(
+    sources: Sources,
+    max_moves: int | None,
+    payback: float,
+    move_cost: str,
+    time_limit: float,
+    form: output.Form,
+) -> int:
     """Show the moves that would make the whole fleet cheaper, and how far from the best that is at most.
 
     Only moves that pay for themselves in time are listed. The gap is between the cost after them and a bound that no
@@ -45,7 +85,10 @@ def optimise(sources: Sources, max_moves: int | None, payback: float, move_cost:
       lattice optimise --world fleet/ --time-limit 60s -o json
     """
     if payback < HOUR or time_limit <= 0:
-        raise Misused("--payback takes an hour or more, --time-limit more than nothing", fix="write them like 168h and 30s")
+        raise Misused(
+            "--payback takes an hour or more, --time-limit more than nothing",
+            fix="write them like 168h and 30s",
+        )
     question = {
         "ask": "optimise",
         "maxMoves": max_moves,
@@ -70,4 +113,6 @@ def _micros(text: str) -> int:
     try:
         return micros(Decimal(text.removeprefix("$")))
     except (LatticeError, ArithmeticError) as e:
-        raise Misused(f"--move-cost must be an amount in dollars such as 0.05, got {text!r}", fix="write a plain number") from e
+        raise Misused(
+            f"--move-cost must be an amount in dollars such as 0.05, got {text!r}", fix="write a plain number"
+        ) from e

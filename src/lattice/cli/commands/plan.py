@@ -8,15 +8,44 @@ from typing import Any
 import click
 
 from lattice.cli.output import formats as output
-from lattice.cli.fleet.context import CHANGES, INFEASIBLE, FleetCommand, Sources, about_the_fleet, ask, fit_hint
+from lattice.cli.fleet.context import (
+    CHANGES,
+    INFEASIBLE,
+    FleetCommand,
+    Sources,
+    about_the_fleet,
+    ask,
+    fit_hint,
+)
 
 FORM = output.FormType("table", "wide", "json")
 
 
 @click.command(cls=FleetCommand)
-@click.option("-f", "--filename", "files", multiple=True, metavar="FILE|DIR|URL|-", help="Manifests to be applied; may be given again.")
-@click.option("--delete", "gone", multiple=True, metavar="KIND/NAME", help="As if this were deleted as well; may be given again.")
-@click.option("-o", "--output", "form", type=FORM, default=output.Form(), metavar="FORM", help="table, wide (clusters, prices) or json.")
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    metavar="FILE|DIR|URL|-",
+    help="Manifests to be applied; may be given again.",
+)
+@click.option(
+    "--delete",
+    "gone",
+    multiple=True,
+    metavar="KIND/NAME",
+    help="As if this were deleted as well; may be given again.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=FORM,
+    default=output.Form(),
+    metavar="FORM",
+    help="table, wide (clusters, prices) or json.",
+)
 @about_the_fleet
 def plan(sources: Sources, form: output.Form) -> int:
     """Show what a change would do, in places and in money, before it happens.

@@ -70,7 +70,11 @@ def with_etcd_host(settings: Settings) -> Settings:
     if not host or click.get_current_context().get_parameter_source("store") not in UNSAID:
         return settings
     if not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise Misused(f"must be 1 to 65535, got {port}", where="ETCD_PORT", fix="give the port at which etcd listens for clients")
+        raise Misused(
+            f"must be 1 to 65535, got {port}",
+            where="ETCD_PORT",
+            fix="give the port at which etcd listens for clients",
+        )
     return replace(settings, store=f"etcd://{host}:{port}")
 
 
@@ -159,6 +163,12 @@ async def _run(settings: Settings) -> None:
     log = structlog.get_logger()
     async with serve(settings, fallback_port=False) as running:
         stop = stop_asked()
-        log.info("serving", url=running.url, store=running.store, kubeconfig=str(running.kubeconfig), instance=running.instance)
+        log.info(
+            "serving",
+            url=running.url,
+            store=running.store,
+            kubeconfig=str(running.kubeconfig),
+            instance=running.instance,
+        )
         await stop.wait()
         log.info("stopping")

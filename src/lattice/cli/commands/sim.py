@@ -22,12 +22,43 @@ def sim() -> None:
 
 
 @sim.command(cls=Command)
-@click.option("--seeds", "count", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="How many.")
-@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, metavar="SEED", help="The first of them.")
-@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Processes at once.")
-@click.option("--planted", default="", metavar="NAME", help="With this bug planted; it ends with the first seed that finds it.")
+@click.option(
+    "--seeds",
+    "count",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="How many.",
+)
+@click.option(
+    "--first",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="SEED",
+    help="The first of them.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Processes at once.",
+)
+@click.option(
+    "--planted",
+    default="",
+    metavar="NAME",
+    help="With this bug planted; it ends with the first seed that finds it.",
+)
 @click.option("--digests", is_flag=True, help="Print the hash of each history: equal seeds have equal ones.")
-@click.option("--twice", is_flag=True, help="Run each once more in another process, where strings hash to something else, and compare.")
+@click.option(
+    "--twice",
+    is_flag=True,
+    help="Run each once more in another process, where strings hash to something else, and compare.",
+)
 def run(count: int, first: int, workers: int, planted: str, digests: bool, twice: bool) -> None:
     """Run many seeds; says what was violated and how to see it again.
 
@@ -57,7 +88,9 @@ def run(count: int, first: int, workers: int, planted: str, digests: bool, twice
     if twice:
         others = digests_elsewhere(first, count, workers)
         differing = [str(each.seed) for each in done if others.get(each.seed) != each.digest]
-        click.echo(f"{len(done):,} run twice, {len(differing)} with another history{': ' + ', '.join(differing) if differing else ''}")
+        click.echo(
+            f"{len(done):,} run twice, {len(differing)} with another history{': ' + ', '.join(differing) if differing else ''}"
+        )
     if planted or differing or not all(each.is_sound for each in done):
         raise click.exceptions.Exit(1)
 
@@ -71,7 +104,11 @@ class _Progress:
         self._is_terminal = sys.stderr.isatty()
 
     def tell(self, faults: int, violations: int) -> None:
-        self._done, self._faults, self._violations = self._done + 1, self._faults + faults, self._violations + violations
+        self._done, self._faults, self._violations = (
+            self._done + 1,
+            self._faults + faults,
+            self._violations + violations,
+        )
         speed = self._done / max(time.monotonic() - self._began, 0.001)
         words = f"{self._done:,} of {self._count:,} seeds, {speed:.1f} a second, {self._faults:,} faults, {self._violations:,} violations"
         if self._is_terminal:
@@ -83,7 +120,9 @@ class _Progress:
 @sim.command(cls=Command)
 @click.argument("seed", type=click.IntRange(min=0))
 @click.option("--planted", default="", metavar="NAME", help="With this bug planted.")
-@click.option("--log", "with_log", is_flag=True, help="Print what servers and agents log, with the simulated time.")
+@click.option(
+    "--log", "with_log", is_flag=True, help="Print what servers and agents log, with the simulated time."
+)
 def replay(seed: int, planted: str, with_log: bool) -> None:
     """Run one seed again; the same happens.
 
@@ -95,7 +134,9 @@ def replay(seed: int, planted: str, with_log: bool) -> None:
 
     _known(planted)
     found = replayed(seed, planted, with_log=with_log)
-    click.echo("\n".join(shown(found)) if not found.is_sound else f"seed {seed}: no violation; {found.options}")
+    click.echo(
+        "\n".join(shown(found)) if not found.is_sound else f"seed {seed}: no violation; {found.options}"
+    )
     click.echo(f"history {found.digest}")
     if not found.is_sound:
         raise click.exceptions.Exit(1)
@@ -106,4 +147,6 @@ def _known(planted: str) -> None:
     from lattice.sim.planted_bugs.catalog import PLANTED
 
     if planted and planted not in PLANTED:
-        raise Misused(f"there is no planted bug {planted!r}", where="--planted", fix=f"use one of {', '.join(PLANTED)}")
+        raise Misused(
+            f"there is no planted bug {planted!r}", where="--planted", fix=f"use one of {', '.join(PLANTED)}"
+        )

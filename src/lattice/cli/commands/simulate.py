@@ -63,15 +63,40 @@ class Options:
 
 @click.command(cls=Command)
 @click.option(
-    "-f", "--filename", "files", multiple=True, required=True, metavar="FILE|DIR|-", help="Where the manifests are; may be given again."
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    required=True,
+    metavar="FILE|DIR|-",
+    help="Where the manifests are; may be given again.",
 )
 @click.option("-R", "--recursive", is_flag=True, help="Look in folders below, too.")
-@click.option("--profile", default="balanced", show_default=True, metavar="NAME|FILE", help="Which plugins count how much.")
 @click.option(
-    "--seed", type=Seed(), default=None, metavar="INTEGER", help="Another order among equals; the profile's seed, or 0, if absent."
+    "--profile",
+    default="balanced",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="Which plugins count how much.",
 )
-@click.option("--explain", default="", metavar="WORKLOAD", help="Also say for every node why it takes this workload or not.")
-@click.option("--exit-code", is_flag=True, help="End with 1 if something is not placed; otherwise 0 once everything is decided.")
+@click.option(
+    "--seed",
+    type=Seed(),
+    default=None,
+    metavar="INTEGER",
+    help="Another order among equals; the profile's seed, or 0, if absent.",
+)
+@click.option(
+    "--explain",
+    default="",
+    metavar="WORKLOAD",
+    help="Also say for every node why it takes this workload or not.",
+)
+@click.option(
+    "--exit-code",
+    is_flag=True,
+    help="End with 1 if something is not placed; otherwise 0 once everything is decided.",
+)
 @click.option(
     "-o",
     "--output",
@@ -169,7 +194,10 @@ def _written_profile(document: "Document") -> "ProfileSpec":
         return parse_profile(document.value)
     except Invalid as e:
         in_order = sorted(e.causes, key=lambda cause: document.line_of(cause.field))
-        causes = [Cause(f"{document.at(cause.field)}: {cause.field}", cause.message, cause.reason) for cause in in_order]
+        causes = [
+            Cause(f"{document.at(cause.field)}: {cause.field}", cause.message, cause.reason)
+            for cause in in_order
+        ]
         raise Invalid("is not a profile", where=document.source, fix=e.fix, causes=causes) from e
 
 

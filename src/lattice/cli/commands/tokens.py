@@ -32,10 +32,28 @@ def tokens() -> None:
 
 
 @tokens.command()
-@click.option("--node", default="", metavar="NAME", help="The one node that it may become; absent: any new one.")
-@click.option("--ttl", type=Duration(), default="15m", show_default=True, help="How long it can be used; more needs --long-lived.")
-@click.option("--long-lived", is_flag=True, help="Allow a --ttl of up to 24h: whoever finds such a token can join with it.")
-@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the node that is made. Repeatable.")
+@click.option(
+    "--node", default="", metavar="NAME", help="The one node that it may become; absent: any new one."
+)
+@click.option(
+    "--ttl",
+    type=Duration(),
+    default="15m",
+    show_default=True,
+    help="How long it can be used; more needs --long-lived.",
+)
+@click.option(
+    "--long-lived",
+    is_flag=True,
+    help="Allow a --ttl of up to 24h: whoever finds such a token can join with it.",
+)
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Label of the node that is made. Repeatable.",
+)
 @click.option("--cluster", default="", metavar="NAME", help="Cluster of the node that is made.")
 @click.option("--pool", default="", metavar="NAME", help="Pool of the node that is made.")
 @click.option("--node-class", default="", metavar="NAME", help="Class of the node that is made.")
@@ -56,7 +74,12 @@ def create(connection: Connection, node: str, ttl: float, long_lived: bool, **re
     _warn(connection.client, node, pool=rest["pool"], cluster=rest["cluster"])
     authority = connection.client.get(f"{SECRETS}/lattice-ca")["data"]["tls.crt"]
     token = JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), fingerprint(b64decode(authority)))
-    grant = Grant(expires=stamp(datetime.now(UTC) + timedelta(seconds=ttl)), node=node, labels=labels, spec=NodeSpec(**rest))
+    grant = Grant(
+        expires=stamp(datetime.now(UTC) + timedelta(seconds=ttl)),
+        node=node,
+        labels=labels,
+        spec=NodeSpec(**rest),
+    )
     connection.client.send(Request("POST", SECRETS, body=token_secret(token, grant)))
     click.echo(str(token))
 
@@ -87,7 +110,11 @@ def _refuse_bad_life(ttl: float, long_lived: bool) -> None:
     if not 0 < ttl <= LONGEST:
         raise Misused("must be above 0s and at most 24h", where="--ttl", fix="write it like 15m")
     if ttl > ORDINARY and not long_lived:
-        raise Misused("a token for more than 15 minutes is easily lost to others", where="--ttl", fix="add --long-lived if it must be")
+        raise Misused(
+            "a token for more than 15 minutes is easily lost to others",
+            where="--ttl",
+            fix="add --long-lived if it must be",
+        )
 
 
 def _refuse_bad_name(node: str) -> None:
@@ -95,7 +122,9 @@ def _refuse_bad_name(node: str) -> None:
     from lattice.kinds.node import LatticeNode
 
     if node and (wrong := name_problem(LatticeNode.resource, node)):
-        raise Misused(f"{node!r} cannot be the name of a node: {wrong}", where="--node", fix="choose another name")
+        raise Misused(
+            f"{node!r} cannot be the name of a node: {wrong}", where="--node", fix="choose another name"
+        )
 
 
 def _labels(words: tuple[str, ...]) -> dict[str, str]:
@@ -121,7 +150,14 @@ def list_tokens(connection: Connection) -> None:
     for secret, kept in _known(connection.client):
         over = is_over(kept.grant, datetime.now(UTC))
         state = f"used by {kept.used_as}" if kept.used_as else "expired" if over else "unused"
-        rows.append([secret["metadata"]["name"].removeprefix("join-"), kept.grant.node or "any", kept.grant.expires, state])
+        rows.append(
+            [
+                secret["metadata"]["name"].removeprefix("join-"),
+                kept.grant.node or "any",
+                kept.grant.expires,
+                state,
+            ]
+        )
     for row in rows:
         click.echo(render.line(row, render.widths(rows)))
 

@@ -26,10 +26,26 @@ _HOME, _REST_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 @click.command(cls=Command)
 @click.argument("words", nargs=-1, metavar="[pools|services|clusters|nodes]...")
 @click.option("-w", "--watch", is_flag=True, help="Show it anew all the time; Ctrl-C ends it.")
-@click.option("--interval", type=Duration(), default="2s", show_default=True, help="How often, with -w.", metavar="DURATION")
-@click.option("-o", "--output", "form", type=output.FormType("table", "wide", "json"), default=output.Form(), metavar="FORM")
+@click.option(
+    "--interval",
+    type=Duration(),
+    default="2s",
+    show_default=True,
+    help="How often, with -w.",
+    metavar="DURATION",
+)
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=output.FormType("table", "wide", "json"),
+    default=output.Form(),
+    metavar="FORM",
+)
 @connected
-def top(connection: Connection, words: tuple[str, ...], watch: bool, interval: float, form: output.Form) -> None:
+def top(
+    connection: Connection, words: tuple[str, ...], watch: bool, interval: float, form: output.Form
+) -> None:
     """Show what is used at this moment, as the nodes measure it, and what it costs.
 
     CPU is in cores. Percentages are of what workloads may have. Money is of this month; PROJECTED is what it comes to if nothing
@@ -129,5 +145,7 @@ def coloured(line: str) -> str:
     """A line about something that is not well stands out."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return line
-    colour = _RED if any(word in line for word in _BAD) else _YELLOW if any(word in line for word in _ODD) else ""
+    colour = (
+        _RED if any(word in line for word in _BAD) else _YELLOW if any(word in line for word in _ODD) else ""
+    )
     return f"{colour}{line}{_PLAIN}" if colour else line

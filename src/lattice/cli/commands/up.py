@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 UNSEEDED = "unseeded"  # a file in the data folder, from before the state is made until the seeds are applied
 MISFIT = "examples/vault.yaml"  # a service that fits nowhere in the quickstart
-EXAMPLES = (Path(__file__).parents[1] / "examples", Path(__file__).parents[3] / "examples")  # in a wheel; in a checkout
+EXAMPLES = (
+    Path(__file__).parents[1] / "examples",
+    Path(__file__).parents[3] / "examples",
+)  # in a wheel; in a checkout
 
 
 @click.command()
@@ -36,8 +39,16 @@ EXAMPLES = (Path(__file__).parents[1] / "examples", Path(__file__).parents[3] / 
     metavar="FILE|DIR|quickstart",
     help="Apply these, or the built-in example, when the state is new. Repeatable.",
 )
-@click.option("--apply", "manifests", multiple=True, metavar="FILE|DIR", help="Apply these at every start. Repeatable.")
-@click.option("--log", "log_file", default="", metavar="FILE", help="Write the log here instead of server.log in the data folder.")
+@click.option(
+    "--apply", "manifests", multiple=True, metavar="FILE|DIR", help="Apply these at every start. Repeatable."
+)
+@click.option(
+    "--log",
+    "log_file",
+    default="",
+    metavar="FILE",
+    help="Write the log here instead of server.log in the data folder.",
+)
 def up(seeds: tuple[str, ...], manifests: tuple[str, ...], log_file: str, **values: Any) -> None:
     """Run everything on this machine: the server, its store, and agents that services run on.
 
@@ -49,7 +60,9 @@ def up(seeds: tuple[str, ...], manifests: tuple[str, ...], log_file: str, **valu
       lattice up --seed quickstart
       lattice up --data-dir /tmp/try --port 0
     """
-    chosen = click.get_current_context().get_parameter_source("port") is not click.core.ParameterSource.DEFAULT
+    chosen = (
+        click.get_current_context().get_parameter_source("port") is not click.core.ParameterSource.DEFAULT
+    )
     asyncio.run(_run(Settings(**values), Start(seeds, manifests, log_file, fallback_port=not chosen)))
 
 
@@ -151,7 +164,16 @@ def _greet(running: "Running", settings: Settings) -> None:
 
 def _apply(kubeconfig: Path, manifest: str) -> None:
     """By the public API, as anybody would."""
-    command = [sys.executable, "-m", "lattice.cli.main", "apply", "--kubeconfig", str(kubeconfig), "-f", manifest]
+    command = [
+        sys.executable,
+        "-m",
+        "lattice.cli.main",
+        "apply",
+        "--kubeconfig",
+        str(kubeconfig),
+        "-f",
+        manifest,
+    ]
     sys.stdout.flush()
     subprocess.run(command, check=False)
 

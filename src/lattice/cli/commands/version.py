@@ -13,7 +13,15 @@ from lattice.errors import LatticeError
 
 @click.command(cls=Command)
 @click.option("--client", "client_only", is_flag=True, help="This program only; asks no server.")
-@click.option("-o", "--output", "form", type=output.FormType("json", "yaml"), default=output.Form(), metavar="FORM", help="json or yaml.")
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=output.FormType("json", "yaml"),
+    default=output.Form(),
+    metavar="FORM",
+    help="json or yaml.",
+)
 @connected
 def version(connection: Connection, client_only: bool, form: output.Form) -> int:
     """Show the version of this program and of the server.
@@ -24,7 +32,11 @@ def version(connection: Connection, client_only: bool, form: output.Form) -> int
       lattice version --client -o json
     """
     found: dict[str, Any] = {
-        "clientVersion": {"version": __version__, "python": platform.python_version(), "platform": platform.platform()}
+        "clientVersion": {
+            "version": __version__,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+        }
     }
     problem = None
     if not client_only:

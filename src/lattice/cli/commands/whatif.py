@@ -41,7 +41,9 @@ class Certificate(click.ParamType):  # type: ignore[type-arg]
 
     name = "pool:certificate"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
         if isinstance(value, tuple):
             return value
         pool, colon, certificate = value.rpartition(":")
@@ -63,13 +65,25 @@ class Happening:
 
     @property
     def question(self) -> dict[str, Any]:
-        return {"lose": list(self.lose), "drop": list(self.drop), "priceMillionths": _together(self.prices_by)} if self else {}
+        return (
+            {"lose": list(self.lose), "drop": list(self.drop), "priceMillionths": _together(self.prices_by)}
+            if self
+            else {}
+        )
 
     @property
     def flags(self) -> str:
         words = [f"--lose-pool {shlex.quote(each)}" for each in dict.fromkeys(self.lose)]
         words += [f"--price {(each - WHOLE) / 10_000:+g}%" for each in self.prices_by]
-        return " ".join([*words, *(f"--drop-compliance {shlex.quote(f'{pool}:{word}')}" for pool, word in dict.fromkeys(self.drop))])
+        return " ".join(
+            [
+                *words,
+                *(
+                    f"--drop-compliance {shlex.quote(f'{pool}:{word}')}"
+                    for pool, word in dict.fromkeys(self.drop)
+                ),
+            ]
+        )
 
 
 _FLAGS = [
@@ -80,9 +94,21 @@ _FLAGS = [
         metavar="POOL",
         help="A pool, a cloud's region, or an infrastructure with all it has, is gone.",
     ),
-    click.option("--price", "prices_by", multiple=True, type=Change(), metavar="+20%", help="All prices rise, or fall, by so much."),
     click.option(
-        "--drop-compliance", "drop", multiple=True, type=Certificate(), metavar="POOL:CERTIFICATE", help="A pool loses a certificate."
+        "--price",
+        "prices_by",
+        multiple=True,
+        type=Change(),
+        metavar="+20%",
+        help="All prices rise, or fall, by so much.",
+    ),
+    click.option(
+        "--drop-compliance",
+        "drop",
+        multiple=True,
+        type=Certificate(),
+        metavar="POOL:CERTIFICATE",
+        help="A pool loses a certificate.",
     ),
 ]
 
@@ -91,7 +117,13 @@ def happening(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags that say what happens; the command gets them together, as `happens`."""
 
     @functools.wraps(function)
-    def call(*given: Any, lose: tuple[str, ...], prices_by: tuple[int, ...], drop: tuple[tuple[str, str], ...], **rest: Any) -> Any:
+    def call(
+        *given: Any,
+        lose: tuple[str, ...],
+        prices_by: tuple[int, ...],
+        drop: tuple[tuple[str, str], ...],
+        **rest: Any,
+    ) -> Any:
         return function(*given, happens=Happening(lose, prices_by, drop), **rest)
 
     wrapped: Callable[..., Any] = call
@@ -102,9 +134,29 @@ def happening(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(cls=FleetCommand)
 @happening
-@click.option("--lose-each-pool", "each", is_flag=True, help="Every pool in turn is gone: who would be left without, each time.")
-@click.option("-f", "--filename", "files", multiple=True, metavar="FILE|DIR|URL|-", help="As if these manifests were applied before.")
-@click.option("-o", "--output", "form", type=FORM, default=output.Form(), metavar="FORM", help="table, wide (clusters, prices) or json.")
+@click.option(
+    "--lose-each-pool",
+    "each",
+    is_flag=True,
+    help="Every pool in turn is gone: who would be left without, each time.",
+)
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    metavar="FILE|DIR|URL|-",
+    help="As if these manifests were applied before.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=FORM,
+    default=output.Form(),
+    metavar="FORM",
+    help="table, wide (clusters, prices) or json.",
+)
 @about_the_fleet
 def whatif(sources: Sources, happens: Happening, each: bool, form: output.Form) -> int:
     """Show who would move where, who would be left without, and the cost after.
@@ -125,14 +177,18 @@ def whatif(sources: Sources, happens: Happening, each: bool, form: output.Form) 
     if not (happens or each):
         raise Misused("what if what?", fix="give --lose-pool, --price, --drop-compliance or --lose-each-pool")
     if each and happens:
-        raise Misused("--lose-each-pool goes alone", fix="drop the other flags, or name the pool with --lose-pool")
+        raise Misused(
+            "--lose-each-pool goes alone", fix="drop the other flags, or name the pool with --lose-pool"
+        )
     document = ask(sources, {"ask": "whatif", **({"loseEach": True} if each else happens.question)})
     if form.name == "json":
         output.show(output.written(document, form))
     else:
         from lattice.cli.output.plan_tables import drill_lines, whatif_lines
 
-        told = [] if each else [*whatif_lines(document, look(form)), *fit_hint(document, sources, happens.flags)]
+        told = (
+            [] if each else [*whatif_lines(document, look(form)), *fit_hint(document, sources, happens.flags)]
+        )
         echo(told or drill_lines(document, look(form)))
     return plan_code(document)
 

@@ -11,9 +11,29 @@ from lattice.cli.commands.plan import FORM, echo, look
 
 @click.command(cls=FleetCommand)
 @click.argument("service", metavar="service/NAME")
-@click.option("--pool", default="", metavar="POOL", help="Only what is about this pool, a cloud's region, or a data center.")
-@click.option("-f", "--filename", "files", multiple=True, metavar="FILE|DIR|URL|-", help="As if these manifests were applied.")
-@click.option("-o", "--output", "form", type=FORM, default=output.Form(), metavar="FORM", help="table, wide (all scores) or json.")
+@click.option(
+    "--pool",
+    default="",
+    metavar="POOL",
+    help="Only what is about this pool, a cloud's region, or a data center.",
+)
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    metavar="FILE|DIR|URL|-",
+    help="As if these manifests were applied.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=FORM,
+    default=output.Form(),
+    metavar="FORM",
+    help="table, wide (all scores) or json.",
+)
 @about_the_fleet
 def why(sources: Sources, service: str, pool: str, form: output.Form) -> int:
     """Say why a service is where it is, and why not elsewhere.
@@ -27,7 +47,11 @@ def why(sources: Sources, service: str, pool: str, form: output.Form) -> int:
       lattice why service/api --pool us-east
       lattice why service/api -f api.yaml --world fleet/
     """
-    question: dict[str, Any] = {"ask": "why", "service": service_named(service, sources.namespace), "pool": pool}
+    question: dict[str, Any] = {
+        "ask": "why",
+        "service": service_named(service, sources.namespace),
+        "pool": pool,
+    }
     document = ask(sources, question)
     if form.name == "json":
         output.show(output.written(document, form))

@@ -29,7 +29,9 @@ PATIENCE = "5m"  # questions take longer than other requests, and the server has
 class FleetCommand(Command):
     """Ends with 0, 1 and 2 for answers only: whatever goes wrong, wrong usage too, is 3 or more."""
 
-    def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any) -> click.Context:
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
         with _errors_apart():
             return super().make_context(info_name, args, parent, **extra)
 
@@ -50,7 +52,9 @@ class _errors_apart:  # noqa: N801 - reads as a statement
             e.show()
             raise click.exceptions.Exit(max(LEAST_ERROR, e.exit_code)) from e
         if isinstance(e, OSError) and not isinstance(e, BrokenPipeError):
-            say.error(LatticeError(f"cannot be used: {(e.strerror or str(e)).lower()}", where=str(e.filename or "")))
+            say.error(
+                LatticeError(f"cannot be used: {(e.strerror or str(e)).lower()}", where=str(e.filename or ""))
+            )
             raise click.exceptions.Exit(LEAST_ERROR) from e
         if isinstance(e, Exception) and not isinstance(e, click.exceptions.Exit | click.Abort | OSError):
             traceback.print_exception(e)  # Python would end with 1, which means something else here
@@ -83,23 +87,41 @@ class Sources:
     @property
     def change_flags(self) -> str:
         """What would be changed, and what tells its outcome, as it was typed."""
-        named = [("-f", self.files), ("--delete", self.gone), ("--prices", self.prices), ("--latency", (self.latency,))]
+        named = [
+            ("-f", self.files),
+            ("--delete", self.gone),
+            ("--prices", self.prices),
+            ("--latency", (self.latency,)),
+        ]
         words = [f"{flag} {shlex.quote(value)}" for flag, values in named for value in values if value]
         return " ".join([*words, *(["-R"] if self.recursive else [])])
 
     @property
     def flags(self) -> str:
         """All of it, with where the world is."""
-        known = [("--world", self.worlds), ("--kubeconfig", (self.connection.kubeconfig,)), ("--context", (self.connection.context,))]
+        known = [
+            ("--world", self.worlds),
+            ("--kubeconfig", (self.connection.kubeconfig,)),
+            ("--context", (self.connection.context,)),
+        ]
         words = [f"{flag} {shlex.quote(value)}" for flag, values in known for value in values if value]
         return " ".join([*([self.change_flags] if self.change_flags else []), *words])
 
 
 _FLAGS = [
     click.option("-R", "--recursive", is_flag=True, help="Look in folders below, too."),
-    click.option("--world", "worlds", multiple=True, metavar="FILE|DIR", help="Ask no server: this is what there is; may be given again."),
     click.option(
-        "--prices", multiple=True, metavar="CSV", help="Prices that go before the built-in ones; SkyPilot's catalogs are understood."
+        "--world",
+        "worlds",
+        multiple=True,
+        metavar="FILE|DIR",
+        help="Ask no server: this is what there is; may be given again.",
+    ),
+    click.option(
+        "--prices",
+        multiple=True,
+        metavar="CSV",
+        help="Prices that go before the built-in ones; SkyPilot's catalogs are understood.",
     ),
     click.option("--latency", default="", metavar="CSV", help="Measured round trips: from,to,ms."),
 ]
@@ -110,9 +132,17 @@ def about_the_fleet(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(
-        connection: Connection, *, worlds: tuple[str, ...], recursive: bool, prices: tuple[str, ...], latency: str, **rest: Any
+        connection: Connection,
+        *,
+        worlds: tuple[str, ...],
+        recursive: bool,
+        prices: tuple[str, ...],
+        latency: str,
+        **rest: Any,
     ) -> Any:
-        given = Sources(connection, worlds, rest.pop("files"), recursive, prices, latency, rest.pop("gone", ()))
+        given = Sources(
+            connection, worlds, rest.pop("files"), recursive, prices, latency, rest.pop("gone", ())
+        )
         return function(given, **rest)
 
     wrapped: Callable[..., Any] = connected(call, PATIENCE)
@@ -167,7 +197,9 @@ def _with_tables(world: "World", sources: Sources) -> "World":
 
 def _priced(book: "PriceBook", path: str) -> "PriceBook":
     text = _read(path)
-    return book.with_csv(text, path, datetime.fromtimestamp(Path(path).stat().st_mtime, UTC).date().isoformat())
+    return book.with_csv(
+        text, path, datetime.fromtimestamp(Path(path).stat().st_mtime, UTC).date().isoformat()
+    )
 
 
 def _read(path: str) -> str:
@@ -176,9 +208,13 @@ def _read(path: str) -> str:
             text = file.read(MAX_TABLE + 1)
     except (OSError, UnicodeError) as e:
         reason = (e.strerror or str(e)).lower() if isinstance(e, OSError) else "is not UTF-8 text"
-        raise NotFound(f"cannot be read: {reason}", where=path, fix="check the path and who may read it") from e
+        raise NotFound(
+            f"cannot be read: {reason}", where=path, fix="check the path and who may read it"
+        ) from e
     if len(text) > MAX_TABLE:
-        raise TooLarge(f"is larger than {MAX_TABLE >> 20} MiB", where=path, fix="keep only the regions that you use")
+        raise TooLarge(
+            f"is larger than {MAX_TABLE >> 20} MiB", where=path, fix="keep only the regions that you use"
+        )
     return text
 
 

@@ -98,7 +98,9 @@ class Inventory:
             self._slowly(written)
             return
         except msgspec.DecodeError as e:
-            self.refuse(Malformed(f"is not JSON: {e}", where=written.at, fix="check commas, quotes and brackets here"))
+            self.refuse(
+                Malformed(f"is not JSON: {e}", where=written.at, fix="check commas, quotes and brackets here")
+            )
             return
         served = _SERVED.get(head.kind)
         if head.kind and served is None and head.items is None:
@@ -136,7 +138,11 @@ class Inventory:
             self._checked[key] = known
             return known
         found = msgspec.structs.replace(known, metadata=metadata)
-        if metadata.finalizers or metadata.annotations or any(label_problems(metadata.labels, "metadata.labels")):
+        if (
+            metadata.finalizers
+            or metadata.annotations
+            or any(label_problems(metadata.labels, "metadata.labels"))
+        ):
             raise _IN_FULL
         if isinstance(found, LatticeNode) and any(node_problems(found)):
             raise _IN_FULL
@@ -145,21 +151,33 @@ class Inventory:
     def _slowly(self, written: Written) -> None:
         """Again with the line of every field, to say what is wrong; or to find that nothing is."""
         if len(written.text) > MAX_BYTES:
-            self.refuse(Malformed("is larger than 1 MiB", where=written.at, fix="split it into several objects"))
+            self.refuse(
+                Malformed("is larger than 1 MiB", where=written.at, fix="split it into several objects")
+            )
             return
         try:
             document = written.document()
         except (LatticeError, IndexError) as e:
-            self.refuse(e if isinstance(e, LatticeError) else Malformed("holds no object", where=written.at, fix="remove it"))
+            self.refuse(
+                e
+                if isinstance(e, LatticeError)
+                else Malformed("holds no object", where=written.at, fix="remove it")
+            )
             return
         self.take_document(document)
 
     def _keep(self, found: Kind, at: str) -> None:
         is_node = isinstance(found, LatticeNode)
-        name = found.metadata.name if is_node else f"{found.metadata.namespace or 'default'}/{found.metadata.name}"
+        name = (
+            found.metadata.name
+            if is_node
+            else f"{found.metadata.namespace or 'default'}/{found.metadata.name}"
+        )
         key = ("node" if is_node else "workload", name)
         if (first := self._at.get(key)) is not None:
-            raise Invalid(f"{' '.join(key)} is given twice, first at {first}", fix="rename one of them, or remove it")
+            raise Invalid(
+                f"{' '.join(key)} is given twice, first at {first}", fix="rename one of them, or remove it"
+            )
         if isinstance(found, LatticeNode):
             self.nodes[name] = found
         elif isinstance(found, LatticeWorkload):
@@ -200,12 +218,18 @@ def _strictly(served: Served, value: dict[str, Any], duplicates: tuple[str, ...]
     try:
         return admit(served, value, "Strict", duplicates).obj
     except Invalid as e:
-        known = {cause.field: cause for cause in in_other_units(value.get("status"))} if served.kind is LatticeNode else {}
+        known = (
+            {cause.field: cause for cause in in_other_units(value.get("status"))}
+            if served.kind is LatticeNode
+            else {}
+        )
         causes = [known.get(cause.field) or _spelt(cause, served.schema) for cause in e.causes]
         raise Invalid(e.what, where=e.where, fix=e.fix, causes=causes) from e
     except Malformed as e:  # a server would say how to ask it; here there is none
         fix = f"`lattice crds {served.resource.plural}` shows the fields there are" if e.causes else e.fix
-        raise Malformed(e.what, where=e.where, fix=fix, causes=[_spelt(cause, served.schema) for cause in e.causes]) from e
+        raise Malformed(
+            e.what, where=e.where, fix=fix, causes=[_spelt(cause, served.schema) for cause in e.causes]
+        ) from e
 
 
 def _spelt(cause: Cause, schema: Schema) -> Cause:
@@ -214,14 +238,24 @@ def _spelt(cause: Cause, schema: Schema) -> Cause:
         return cause
     *above, last = _STEP.findall(cause.field)
     for index, key, name in above:
-        below = schema.get("items") if index else schema.get("properties", {}).get(key or name) or schema.get("additionalProperties")
+        below = (
+            schema.get("items")
+            if index
+            else schema.get("properties", {}).get(key or name) or schema.get("additionalProperties")
+        )
         schema = below if isinstance(below, dict) else {}
-    return Cause(cause.field, cause.message + nearest("".join(last), schema.get("properties", ())), cause.reason)
+    return Cause(
+        cause.field, cause.message + nearest("".join(last), schema.get("properties", ())), cause.reason
+    )
 
 
 def read(places: Sequence[str], recursive: bool = False) -> Inventory:
     """Everything there is at these places; all of it is read even if some is wrong, up to a limit."""
-    _SERVED.update((kind.resource.kind, serve(kind)) for kind in (LatticeNode, LatticeWorkload) if kind.resource.kind not in _SERVED)
+    _SERVED.update(
+        (kind.resource.kind, serve(kind))
+        for kind in (LatticeNode, LatticeWorkload)
+        if kind.resource.kind not in _SERVED
+    )
     found = Inventory()
     seen: dict[str, str] = {}
     for place in places:

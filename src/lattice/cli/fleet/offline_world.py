@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 DECLARED: tuple[type[Kind], ...] = (
     LatticePool, LatticeNodeClass, CloudInfrastructure, StaticInfrastructure, LatticePlacementPolicy, LatticeService,
 )  # fmt: skip
-MADE: tuple[type[Kind], ...] = (LatticeCluster, LatticeLedger, LatticeNode)  # by Lattice and its agents, from what is declared
+MADE: tuple[type[Kind], ...] = (
+    LatticeCluster,
+    LatticeLedger,
+    LatticeNode,
+)  # by Lattice and its agents, from what is declared
 SEEN: tuple[type[Kind], ...] = (LatticeWorkload,)  # their own or Lattice's
 LOOKED_AT = {each.resource.kind: each for each in DECLARED + MADE + SEEN}
 REPORTED = 20  # problems told before giving up on the rest
@@ -61,7 +65,9 @@ def _from_files(sources: "Sources") -> list[Kind]:
 
 def changes_in(sources: "Sources") -> list[Kind]:
     """The objects as they would be once these manifests are applied."""
-    pairs = sources.given or ([(each, None) for each in documents(sources.files, sources.recursive)] if sources.files else [])
+    pairs = sources.given or (
+        [(each, None) for each in documents(sources.files, sources.recursive)] if sources.files else []
+    )
     read = Reading(sources.namespace, are_changes=True)
     for document, _ in pairs:
         read.take(document)
@@ -133,7 +139,12 @@ def admitted(kind: type[Kind], value: dict[str, Any]) -> Kind:
     try:
         kept = admit(_served(kind), value, "Strict").obj
     except Malformed as e:  # a server would say how to ask it; here there is none
-        raise Malformed(e.what, where=e.where, fix=_FIELDS.format(kind.resource.plural) if e.causes else e.fix, causes=e.causes) from e
+        raise Malformed(
+            e.what,
+            where=e.where,
+            fix=_FIELDS.format(kind.resource.plural) if e.causes else e.fix,
+            causes=e.causes,
+        ) from e
     return msgspec.convert(kept, kind)
 
 
@@ -148,7 +159,11 @@ def _gone(word: str, namespace: str, world: World) -> Key:
     if not target.name:
         raise Misused(f"{word!r} is not kind/name", fix="write it like pool/us-east")
     if resource.kind not in {each.resource.kind for each in DECLARED}:
-        raise Misused(f"{resource.kind} is nothing that placement looks at", where=word, fix=f"name a {_words(DECLARED)}")
+        raise Misused(
+            f"{resource.kind} is nothing that placement looks at",
+            where=word,
+            fix=f"name a {_words(DECLARED)}",
+        )
     found = (resource.kind, namespace if resource.namespaced else "", target.name)
     if found not in world.objects:
         where = f" in namespace {namespace}" if resource.namespaced else ""

@@ -30,7 +30,11 @@ def left_behind(connection: Connection, target: Target) -> str:
     if said_in is None:
         return ""
     try:
-        clusters = [each for each in _all(connection, LatticeCluster.resource) if each["spec"].get(said_in) == target.name]
+        clusters = [
+            each
+            for each in _all(connection, LatticeCluster.resource)
+            if each["spec"].get(said_in) == target.name
+        ]
         services = _all(connection, LatticeService.resource) if clusters else []
     except LatticeError:
         return ""
@@ -48,11 +52,19 @@ def _sentence(subject: str, clusters: list[Object], services: list[Object]) -> s
     told = [((each.get("status") or {}).get("cost") or {}).get("hourly") for each in clusters]
     paid = sum(micros(Decimal(str(hourly))) for hourly in told if hourly is not None)
     here = {name: count for each in services if (count := _replicas(each, names)) for name in [_name(each)]}
-    replicas = f"{counted(sum(here.values()), 'replica')} of {_some(sorted(here))}" if here else "no replica of a service"
+    replicas = (
+        f"{counted(sum(here.values()), 'replica')} of {_some(sorted(here))}"
+        if here
+        else "no replica of a service"
+    )
     goes_on = f"{'runs' if machines == 1 else 'run'} on without it, for {dollars(paid)}/h, {dollars(thirty_days(paid))}/30d"
     drain = f"`lattice drain -l lattice.dev/cluster={names[0]}`{', and so on' if len(names) > 1 else ''}"
     them = "it" if sum(here.values()) == 1 else "them"
-    way = f"to move {them}: {drain}" if here else "a machine that nobody is on is given back soon, unless minNodes keeps it"
+    way = (
+        f"to move {them}: {drain}"
+        if here
+        else "a machine that nobody is on is given back soon, unless minNodes keeps it"
+    )
     return f"{subject} is in use: {counted(machines, 'machine')} in {_some(names)} with {replicas} {goes_on}; {way}"
 
 

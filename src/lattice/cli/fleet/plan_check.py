@@ -29,12 +29,20 @@ class Outdated(LatticeError):
     status, reason, exit_code = 409, "Conflict", 3
 
 
-def hold_to(connection: Connection, asked: "Options", found: Sequence[tuple[Document, Target]]) -> dict[Key, tuple[str, Any]]:
+def hold_to(
+    connection: Connection, asked: "Options", found: Sequence[tuple[Document, Target]]
+) -> dict[Key, tuple[str, Any]]:
     """The server plans again on what it has now, and refuses if the outcome is another. What it applied, unless that is only tried."""
     if asked.dry_run == "client":
         raise Misused("--plan needs the server, --dry-run=client asks none", fix="drop one of the two")
     wanted = _given(asked.plan)
-    sources = Sources(connection, prices=asked.prices, latency=asked.latency, force=asked.force_conflicts, given=tuple(found))
+    sources = Sources(
+        connection,
+        prices=asked.prices,
+        latency=asked.latency,
+        force=asked.force_conflicts,
+        given=tuple(found),
+    )
     try:
         if asked.dry_run == "none":
             return apply_planned(sources, wanted["id"], asked.field_manager)
@@ -43,7 +51,9 @@ def hold_to(connection: Connection, asked: "Options", found: Sequence[tuple[Docu
         if not {DIFFERS, UNKNOWN} & {cause.reason for cause in e.causes}:
             raise
         raise Outdated(
-            f"{e.what}; nothing was applied", causes=[Cause("", each) for each in _differences(wanted, e, sources)], fix=e.fix
+            f"{e.what}; nothing was applied",
+            causes=[Cause("", each) for each in _differences(wanted, e, sources)],
+            fix=e.fix,
         ) from e
     return {}
 
@@ -68,7 +78,9 @@ def _given(plan: str) -> dict[str, Any]:
         fix = "give the id that `lattice plan` printed, or a file with what `lattice plan -o json` printed"
         raise Misused(f"{plan!r} is neither the id of a plan nor a file", fix=fix) from e
     except msgspec.DecodeError as e:
-        raise Malformed(f"is not a plan: {e}", where=plan, fix="keep one with `lattice plan -o json > FILE`") from e
+        raise Malformed(
+            f"is not a plan: {e}", where=plan, fix="keep one with `lattice plan -o json > FILE`"
+        ) from e
     if not isinstance(found, dict) or found.get("ask") != "plan" or not isinstance(found.get("id"), str):
         raise Malformed("is not a plan", where=plan, fix="keep one with `lattice plan -o json > FILE`")
     return found

@@ -37,7 +37,9 @@ Key = tuple[str, str, str]  # kind, namespace, name
 def ask_server(sources: "Sources", question: dict[str, Any]) -> dict[str, Any]:
     body = {name: value for name, value in question.items() if name != "ask" and value is not None}
     told = _sent(sources, question["ask"], body)
-    found: dict[str, Any] = msgspec.json.decode(encode(told))  # numbers as this program would have found them itself
+    found: dict[str, Any] = msgspec.json.decode(
+        encode(told)
+    )  # numbers as this program would have found them itself
     return found
 
 
@@ -45,7 +47,9 @@ def apply_planned(sources: "Sources", plan_id: str, manager: str) -> dict[Key, t
     """What became of each object, all applied together; refused if the outcome is not that of the plan."""
     told = _sent(sources, "apply", {"expect": plan_id, "fieldManager": manager})
     if told["meanwhile"]:
-        say.warning(f"somebody else changed {', '.join(told['meanwhile'])} at the same moment: `lattice plan` shows what it comes to")
+        say.warning(
+            f"somebody else changed {', '.join(told['meanwhile'])} at the same moment: `lattice plan` shows what it comes to"
+        )
     return {_key(each["object"]): (each["verdict"], each["object"]) for each in told["objects"]}
 
 
@@ -55,7 +59,11 @@ def _key(value: dict[str, Any]) -> Key:
 
 def _sent(sources: "Sources", ask: str, body: dict[str, Any]) -> Any:
     given = _manifests(sources)
-    body |= {"manifests": [document.value for document, _ in given], "namespace": sources.namespace, "force": sources.force}
+    body |= {
+        "manifests": [document.value for document, _ in given],
+        "namespace": sources.namespace,
+        "force": sources.force,
+    }
     body |= {"delete": [_gone(word, sources.namespace) for word in sources.gone], **_tables(sources)}
     client = Client(sources.connection.server, _patience(sources.connection, body))
     try:
@@ -71,13 +79,19 @@ def _patience(connection: "Connection", body: dict[str, Any]) -> float:
     context = click.get_current_context(silent=True)
     source = context.get_parameter_source("request_timeout") if context else None
     is_default = source in (None, click.core.ParameterSource.DEFAULT)
-    return max(PATIENCE, connection.timeout) + body.get("timeLimitSeconds", 0.0) if is_default else connection.timeout
+    return (
+        max(PATIENCE, connection.timeout) + body.get("timeLimitSeconds", 0.0)
+        if is_default
+        else connection.timeout
+    )
 
 
 def _manifests(sources: "Sources") -> Given:
     """What placement looks at, and the namespaces that it may be in."""
     found = sources.given or [(each, target_of(each, names())) for each in _documents(sources)]
-    passed_over = Counter(target.resource.kind for _, target in found if target.resource.kind not in LOOKED_AT)
+    passed_over = Counter(
+        target.resource.kind for _, target in found if target.resource.kind not in LOOKED_AT
+    )
     if passed_over:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(passed_over.items()))
         say.note(f"ignored {kinds}: placement does not look at them")
@@ -93,7 +107,9 @@ def _gone(word: str, namespace: str) -> dict[str, str]:
     target = names().targets([word])[0]
     if not target.name:
         raise Misused(f"{word!r} is not kind/name", fix="write it like pool/us-east")
-    return {"kind": target.resource.kind, "name": target.name} | ({"namespace": namespace} if target.resource.namespaced else {})
+    return {"kind": target.resource.kind, "name": target.name} | (
+        {"namespace": namespace} if target.resource.namespaced else {}
+    )
 
 
 def _tables(sources: "Sources") -> dict[str, Any]:
@@ -101,7 +117,9 @@ def _tables(sources: "Sources") -> dict[str, Any]:
     from lattice.cli.fleet.context import _read
 
     prices = [{"csv": _read(path), "source": path, "asOf": _day(path)} for path in sources.prices]
-    latency = {"latency": {"csv": _read(sources.latency), "source": sources.latency}} if sources.latency else {}
+    latency = (
+        {"latency": {"csv": _read(sources.latency), "source": sources.latency}} if sources.latency else {}
+    )
     return {"prices": prices, **latency}
 
 

@@ -52,7 +52,9 @@ class Look:
         """The last column gives way first, then the widest ones of words; none below its longest word."""
         found = list(widths)
         last = len(widths) - 1
-        floors = {column: max(len(word) for row in rows for word in row[column].split() or [""]) for column in words}
+        floors = {
+            column: max(len(word) for row in rows for word in row[column].split() or [""]) for column in words
+        }
         for column in sorted(words, key=lambda column: (column != last, -widths[column])):
             over = sum(map(_with_gap, found[:-1])) + found[-1] - self.columns
             if over > 0:
@@ -84,7 +86,9 @@ class Look:
         return [*lines, f"  and {rest:,} more; -o wide lists all"] if rest else lines
 
     def _bullet(self, text: str) -> list[str]:
-        first, *more = self.wrapped(render.cell(text), max(NARROWEST, self.columns - 2) if self.columns else 0)
+        first, *more = self.wrapped(
+            render.cell(text), max(NARROWEST, self.columns - 2) if self.columns else 0
+        )
         return [self._marked(f"! {first}"), *(f"  {part}" for part in more)]
 
 

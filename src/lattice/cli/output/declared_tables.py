@@ -27,7 +27,11 @@ def only_declared(found: Sequence[Document], *, is_all: bool) -> Iterator[str]:
 def declared_lines(document: Document, look: Look) -> list[str]:
     """What the manifests change, one line a field; of services that only go elsewhere, where they go says more."""
     listed = {each["name"] for each in document["services"]}
-    shown = [each for each in document["declared"] if each["isRestarted"] or f"{each.get('namespace')}/{each['name']}" not in listed]
+    shown = [
+        each
+        for each in document["declared"]
+        if each["isRestarted"] or f"{each.get('namespace')}/{each['name']}" not in listed
+    ]
     rows = [row for each in shown for row in _fields(each, look)]
     return look.table(["", "DECLARED", "CHANGE"], rows)
 

@@ -30,7 +30,11 @@ def plan_lines(document: Document, look: Look) -> list[str]:
 
 
 def _summary(document: Document, look: Look) -> list[str]:
-    parts = [*_tally(document["services"], "service"), *_tally(document["clusters"], "cluster"), *_nodes(document["clusters"])]
+    parts = [
+        *_tally(document["services"], "service"),
+        *_tally(document["clusters"], "cluster"),
+        *_nodes(document["clusters"]),
+    ]
     parts += [f"{counted(len(document['wouldMove']), 'service')} would move"] if document["wouldMove"] else []
     parts += _short(document["unplaced"])
     total = document["total"]
@@ -44,7 +48,10 @@ def _summary(document: Document, look: Look) -> list[str]:
 def _short(found: Sequence[Document]) -> Iterator[str]:
     """Services without some of their replicas are told apart from those without any."""
     as_before = "" if any(each["isNew"] for each in found) else " as before"
-    for word, services in (("partly", [each for each in found if _has(each)]), ("not", [each for each in found if not _has(each)])):
+    for word, services in (
+        ("partly", [each for each in found if _has(each)]),
+        ("not", [each for each in found if not _has(each)]),
+    ):
         if services:
             yield f"{counted(len(services), 'service')} {word} placed{as_before}"
 
@@ -59,8 +66,12 @@ def _pending(found: Document | None, look: Look) -> list[str]:
     if found is None:
         return []
     real, late = dollars(found["cost"]["before"]["hourlyMicros"]), len(found["services"])
-    waits = f"{counted(late, 'service')} still {'waits' if late == 1 else 'wait'} for that, and " if late else ""
-    return look.bullets([f"before is as if all that is declared already had its place; {waits}{real}/h is paid now"])
+    waits = (
+        f"{counted(late, 'service')} still {'waits' if late == 1 else 'wait'} for that, and " if late else ""
+    )
+    return look.bullets(
+        [f"before is as if all that is declared already had its place; {waits}{real}/h is paid now"]
+    )
 
 
 def _tally(rows: Sequence[Document], noun: str) -> Iterator[str]:
@@ -79,14 +90,19 @@ def _services(document: Document, look: Look) -> list[str]:
     rows = [_service(each, look) for each in document["services"] if each["before"] or each["after"]]
     empty = document["overhead"]["change"]
     if empty["hourlyMicros"]:
-        rows = [*(rows if look.wide else rows[:FEW]), ["", "(empty nodes)", "", dollars(empty["hourlyMicros"], signed=True), _month(empty)]]
+        rows = [
+            *(rows if look.wide else rows[:FEW]),
+            ["", "(empty nodes)", "", dollars(empty["hourlyMicros"], signed=True), _month(empty)],
+        ]
     return look.table(["", "SERVICE", "WHERE", "$/H", "30 DAYS"], rows, right=(3, 4))
 
 
 def _service(each: Document, look: Look) -> list[str]:
     change = each["cost"]["change"]
     before, after = where(each["before"], look.wide), where(each["after"], look.wide)
-    text = after if not each["before"] else f"{after}, as before" if before == after else f"{before} → {after}"
+    text = (
+        after if not each["before"] else f"{after}, as before" if before == after else f"{before} → {after}"
+    )
     if not each["isPlaced"] and each["after"]:
         text += f" ({sum(place['replicas'] for place in each['after']):,} of {counted(each['replicas'], 'replica')})"
     return [each["mark"], each["name"], text, dollars(change["hourlyMicros"], signed=True), _month(change)]
@@ -99,7 +115,10 @@ def _month(change: Document) -> str:
 def where(places: Sequence[Document], wide: bool = False) -> str:
     """`us-east 2, eu-west 1`; with clusters and classes if wide."""
     if wide:
-        return ", ".join(f"{each['replicas']:,} in {each['cluster']} ({each['class']})" for each in places) or "nowhere"
+        return (
+            ", ".join(f"{each['replicas']:,} in {each['cluster']} ({each['class']})" for each in places)
+            or "nowhere"
+        )
     counts: dict[str, int] = {}
     for each in places:
         counts[each["pool"]] = counts.get(each["pool"], 0) + each["replicas"]
@@ -108,7 +127,13 @@ def where(places: Sequence[Document], wide: bool = False) -> str:
 
 def _clusters(document: Document, look: Look) -> list[str]:
     rows = [
-        [each["mark"], each["name"], each["pool"], machines(each), dollars(each["cost"]["change"]["hourlyMicros"], signed=True)]
+        [
+            each["mark"],
+            each["name"],
+            each["pool"],
+            machines(each),
+            dollars(each["cost"]["change"]["hourlyMicros"], signed=True),
+        ]
         for each in document["clusters"]
     ]
     return look.table(["", "CLUSTER", "POOL", "NODES", "$/H"], rows, right=(4,))
@@ -117,7 +142,9 @@ def _clusters(document: Document, look: Look) -> list[str]:
 def machines(each: Document) -> str:
     """`3 × medium`, or `2 → 3 × medium`."""
     names = sorted({*each["before"], *each["after"]})
-    return ", ".join(_count(each["before"].get(name, 0), each["after"].get(name, 0), each["mark"], name) for name in names)
+    return ", ".join(
+        _count(each["before"].get(name, 0), each["after"].get(name, 0), each["mark"], name) for name in names
+    )
 
 
 def _count(before: int, after: int, mark: str, name: str) -> str:
@@ -140,9 +167,21 @@ def _money(name: str, each: Document) -> list[str]:
 
 def _budgets(document: Document, look: Look) -> list[str]:
     """Those that are used otherwise than before; one that is used up to its alert, or refuses the next machine, is marked."""
-    shown = [each for each in document["budgets"] if look.wide or each["before"] != each["after"] or each["limitBefore"] != each["limit"]]
+    shown = [
+        each
+        for each in document["budgets"]
+        if look.wide or each["before"] != each["after"] or each["limitBefore"] != each["limit"]
+    ]
     table = look.table(
-        ["", "BUDGET", "PER MONTH", f"USED IN {document['month'] or '30 DAYS'}", "ALERT AT", "LIMIT", "LEFT $/H"],
+        [
+            "",
+            "BUDGET",
+            "PER MONTH",
+            f"USED IN {document['month'] or '30 DAYS'}",
+            "ALERT AT",
+            "LIMIT",
+            "LEFT $/H",
+        ],
         [_budget(each) for each in shown],
         right=(2, 6),
     )
@@ -174,7 +213,11 @@ def _budget(each: Document) -> list[str]:
 
 def _would_move(document: Document, look: Look) -> list[str]:
     rows = [
-        [each["name"], "nowhere" if each["to"] is None else where(each["to"], look.wide), "; ".join(each["reasons"])]
+        [
+            each["name"],
+            "nowhere" if each["to"] is None else where(each["to"], look.wide),
+            "; ".join(each["reasons"]),
+        ]
         for each in document["wouldMove"]
     ]
     told = look.table(["WOULD MOVE", "TO", "WHY"], rows)
@@ -183,7 +226,13 @@ def _would_move(document: Document, look: Look) -> list[str]:
 
 def unplaced(found: Sequence[Document], look: Look) -> list[str]:
     rows = [
-        ["!" if each["isNew"] else "", each["name"], f"{_has(each):,} of {each['replicas']:,}", each["verdict"], each["reason"]]
+        [
+            "!" if each["isNew"] else "",
+            each["name"],
+            f"{_has(each):,} of {each['replicas']:,}",
+            each["verdict"],
+            each["reason"],
+        ]
         for each in found
     ]
     told = look.table(["", "NOT ALL PLACED", "HAS", "VERDICT", "WHY"], rows)
@@ -242,7 +291,8 @@ def sources(document: Document, look: Look) -> list[str]:
     lines = []
     if look.wide and prices["classes"]:
         rows = [
-            [each["pool"], each["class"], f"{each['machines']}", dollars(each["hourlyMicros"]), _dated(each)] for each in prices["classes"]
+            [each["pool"], each["class"], f"{each['machines']}", dollars(each["hourlyMicros"]), _dated(each)]
+            for each in prices["classes"]
         ]
         lines += look.table(["POOL", "CLASS", "NODES", "$/H", "PRICE FROM"], rows, right=(2, 3))
     elif prices["sources"]:
@@ -260,10 +310,20 @@ def _dated(each: Document) -> str:
 
 def _latencies(found: Sequence[Document], look: Look) -> list[str]:
     if look.wide and found:
-        rows = [[each["service"], each["dependency"], f"{each['from']} → {each['to']}", *_ms(each)] for each in found]
-        return ["", *look.table(["SERVICE", "NEEDS", "WAY", "MS", "AT MOST", "ACCORDING TO"], rows, right=(3, 4))]
+        rows = [
+            [each["service"], each["dependency"], f"{each['from']} → {each['to']}", *_ms(each)]
+            for each in found
+        ]
+        return [
+            "",
+            *look.table(["SERVICE", "NEEDS", "WAY", "MS", "AT MOST", "ACCORDING TO"], rows, right=(3, 4)),
+        ]
     guessed = [each for each in found if each["isEstimate"]]
-    return [f"latencies: {len(guessed):,} of {len(found):,} are estimates; --latency gives measured ones"] if guessed else []
+    return (
+        [f"latencies: {len(guessed):,} of {len(found):,} are estimates; --latency gives measured ones"]
+        if guessed
+        else []
+    )
 
 
 def _ms(each: Document) -> list[str]:
@@ -287,11 +347,17 @@ def event_words(event: Document) -> list[str]:
 def drill_lines(document: Document, look: Look) -> list[str]:
     """What hurts most comes first; of harmless losses one line says how many."""
     hurting = [each for each in document["losses"] if look.wide or each["moved"] or each["leftWithout"]]
-    worst_first = sorted(hurting, key=lambda each: (-len(each["leftWithout"]), -len(each["moved"]), each["pool"]))
+    worst_first = sorted(
+        hurting, key=lambda each: (-len(each["leftWithout"]), -len(each["moved"]), each["pool"])
+    )
     rows = [_loss(each, look) for each in worst_first]
-    table = look.table(["", "LOST", "MOVE", "COST AFTER $/H", "CHANGE $/H", "NOT ALL PLACED"], rows, right=(2, 3, 4))
+    table = look.table(
+        ["", "LOST", "MOVE", "COST AFTER $/H", "CHANGE $/H", "NOT ALL PLACED"], rows, right=(2, 3, 4)
+    )
     harmless = len(document["losses"]) - len(hurting)
-    return blocks(table, [f"{counted(harmless, 'other pool')} could be lost without moving anybody"] if harmless else [])
+    return blocks(
+        table, [f"{counted(harmless, 'other pool')} could be lost without moving anybody"] if harmless else []
+    )
 
 
 def _loss(each: Document, look: Look) -> list[str]:
@@ -319,22 +385,43 @@ def cost_lines(document: Document, look: Look) -> list[str]:
     by, total = document["by"], document["total"]
     rows = [_cost(each, by) for each in document["rows"]]
     if len(rows) > 1:
-        whole = {"name": "total", **total, "shareMillionths": 1_000_000 if total["hourlyMicros"] else 0, "overhead": document["overhead"]}
+        whole = {
+            "name": "total",
+            **total,
+            "shareMillionths": 1_000_000 if total["hourlyMicros"] else 0,
+            "overhead": document["overhead"],
+        }
         rows = [*(rows if look.wide else rows[:FEW]), _cost(whole, by)]
     empty = ["EMPTY $/H"] if by == "pool" else []
-    table = look.table([by.removeprefix("label:").upper(), "$/H", "30 DAYS", "SHARE", *empty], rows, right=range(1, 4 + len(empty)))
-    nothing = "nothing costs anything" + (f" in namespace {document['namespace']}" if document["namespace"] else "")
+    table = look.table(
+        [by.removeprefix("label:").upper(), "$/H", "30 DAYS", "SHARE", *empty],
+        rows,
+        right=range(1, 4 + len(empty)),
+    )
+    nothing = "nothing costs anything" + (
+        f" in namespace {document['namespace']}" if document["namespace"] else ""
+    )
     return blocks(table or [nothing], _uncounted(document), sources(document, look))
 
 
 def _uncounted(document: Document) -> list[str]:
     """Who is not in the sum, and who is only with a part."""
-    partly = [f"{each['name']} {each['placed']:,} of {each['replicas']:,}" for each in document["partlyPlaced"]]
+    partly = [
+        f"{each['name']} {each['placed']:,} of {each['replicas']:,}" for each in document["partlyPlaced"]
+    ]
     lines = (
-        [f"{counted(len(partly), 'service')} partly placed, counted with the replicas that have a place: {_some(partly)}"] if partly else []
+        [
+            f"{counted(len(partly), 'service')} partly placed, counted with the replicas that have a place: {_some(partly)}"
+        ]
+        if partly
+        else []
     )
     without = document["unplaced"]
-    return [*lines, f"{counted(len(without), 'service')} without a place, not counted: {_some(without)}"] if without else lines
+    return (
+        [*lines, f"{counted(len(without), 'service')} without a place, not counted: {_some(without)}"]
+        if without
+        else lines
+    )
 
 
 def _some(words: Sequence[str]) -> str:

@@ -44,7 +44,9 @@ def cell(value: Any) -> str:
 
 def block(text: str) -> str:
     """Text of several lines with nothing in it that a terminal obeys."""
-    return "\n".join("".join(c if c.isprintable() else "?" for c in part.expandtabs(2)) for part in text.split("\n"))
+    return "\n".join(
+        "".join(c if c.isprintable() else "?" for c in part.expandtabs(2)) for part in text.split("\n")
+    )
 
 
 def pairs(labels: dict[str, Any] | None) -> str:
@@ -56,9 +58,19 @@ def age(seconds: float) -> str:
     s = int(seconds)
     if s < 0:
         return "0s" if s >= -2 else "<invalid>"
-    steps = [(2 * _MINUTE, 1, "s"), (10 * _MINUTE, _MINUTE, "m"), (3 * _HOUR, _MINUTE, "m"), (8 * _HOUR, _HOUR, "h")]
+    steps = [
+        (2 * _MINUTE, 1, "s"),
+        (10 * _MINUTE, _MINUTE, "m"),
+        (3 * _HOUR, _MINUTE, "m"),
+        (8 * _HOUR, _HOUR, "h"),
+    ]
     steps += [(2 * _DAY, _HOUR, "h"), (8 * _DAY, _DAY, "d"), (2 * _YEAR, _DAY, "d"), (8 * _YEAR, _YEAR, "y")]
-    finer = {10 * _MINUTE: (1, "s"), 8 * _HOUR: (_MINUTE, "m"), 8 * _DAY: (_HOUR, "h"), 8 * _YEAR: (_DAY, "d")}
+    finer = {
+        10 * _MINUTE: (1, "s"),
+        8 * _HOUR: (_MINUTE, "m"),
+        8 * _DAY: (_HOUR, "h"),
+        8 * _YEAR: (_DAY, "d"),
+    }
     for below, unit, letter in steps:
         if s < below:
             small, name = finer.get(below, (0, ""))
@@ -94,7 +106,9 @@ def _number(dumper: Any, value: Decimal) -> Any:
         text = f"{value:f}"
         return dumper.represent_scalar(f"tag:yaml.org,2002:{'float' if '.' in text else 'int'}", text)
     digits, e, power = f"{value:e}".partition("e")
-    return dumper.represent_scalar("tag:yaml.org,2002:float", (digits if "." in digits else f"{digits}.0") + e + power)
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:float", (digits if "." in digits else f"{digits}.0") + e + power
+    )
 
 
 def _text(dumper: Any, value: str) -> Any:

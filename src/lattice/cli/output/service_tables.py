@@ -15,7 +15,9 @@ FEW_AHEAD = 3  # services named that come first
 def why_lines(document: Document, look: Look, pool: str = "") -> list[str]:
     return blocks(
         _head(document, look),
-        [] if pool and not any(each["ranked"] for each in document["decisions"]) else _chosen(document, look, pool),
+        []
+        if pool and not any(each["ranked"] for each in document["decisions"])
+        else _chosen(document, look, pool),
         _refused(document, look, pool),
         in_the_way(document, document["service"], look) if not document["isPlaced"] and not pool else [],
         _demands(document, look) if look.wide else [],
@@ -26,12 +28,20 @@ def why_lines(document: Document, look: Look, pool: str = "") -> list[str]:
 def _head(document: Document, look: Look) -> list[str]:
     cost = f"{dollars(document['cost']['hourlyMicros'])}/h, {dollars(document['cost']['projected30DayMicros'])}/30d"
     now = f"now {where(document['now'], look.wide)}" if document["now"] else "none there yet"
-    now += f"; {cost}" if document["isPlaced"] else f"; {cost} for {document['placed']:,}" if document["placed"] else ""
+    now += (
+        f"; {cost}"
+        if document["isPlaced"]
+        else f"; {cost} for {document['placed']:,}"
+        if document["placed"]
+        else ""
+    )
     lines = _verdict(document, look)
     lines += [f"{counted(document['replicas'], 'replica')} wanted, {now}"]
     if document["isStale"]:
         lines += look.bullets(
-            [f"placed today, it would go to {where(document['would'], look.wide)}; it stays until moving it is asked for"]
+            [
+                f"placed today, it would go to {where(document['would'], look.wide)}; it stays until moving it is asked for"
+            ]
         )
     return lines
 
@@ -49,7 +59,13 @@ def _chosen(document: Document, look: Look, pool: str) -> list[str]:
     for step in document["decisions"]:
         for each in step["ranked"]:
             plugins |= {part["plugin"]: part["weight"] for part in each["parts"]}
-    heads = ["REPLICA", "WHERE", "POOL", "SCORE", *(f"{name.upper()} ×{weight:g}" for name, weight in plugins.items())]
+    heads = [
+        "REPLICA",
+        "WHERE",
+        "POOL",
+        "SCORE",
+        *(f"{name.upper()} ×{weight:g}" for name, weight in plugins.items()),
+    ]
     rows = [row for step in document["decisions"] for row in _ranks(step, list(plugins), look, pool)]
     return look.table(heads, rows, right=range(3, len(heads)))
 
@@ -63,7 +79,15 @@ def _ranks(step: Document, plugins: Sequence[str], look: Look, pool: str) -> lis
         parts = {part["plugin"]: part["score"] for part in each["parts"]}
         scores = [f"{parts[name]:.1f}" if name in parts else "" for name in plugins]
         name = f"{each['name']} *" if each["name"] == step["chosen"] else each["name"]
-        rows.append([number if place == 0 else "", step["asked"] if place == 0 else "", name, f"{each['score']:.2f}", *scores])
+        rows.append(
+            [
+                number if place == 0 else "",
+                step["asked"] if place == 0 else "",
+                name,
+                f"{each['score']:.2f}",
+                *scores,
+            ]
+        )
     return rows or ([] if pool else [[number, step["asked"], "none", "", *("" for _ in plugins)]])
 
 
@@ -89,19 +113,26 @@ def _refused(document: Document, look: Look, pool: str) -> list[str]:
 
 def _reasons(pools: Sequence[str], reasons: Sequence[Document]) -> list[list[str]]:
     name = pools[0] if len(pools) == 1 else f"{pools[0]} and {len(pools) - 1} more"
-    found = [[each["replicas"] or "", each["filter"], each["what"], each["need"], each["have"], each["missing"]] for each in reasons]
+    found = [
+        [each["replicas"] or "", each["filter"], each["what"], each["need"], each["have"], each["missing"]]
+        for each in reasons
+    ]
     return [[name if number == 0 else "", *each] for number, each in enumerate(found)]
 
 
 def _demands(document: Document, look: Look) -> list[str]:
-    return look.table(["DEMANDS", "SAYS"], [[each["text"], each["source"]] for each in document["requirements"]])
+    return look.table(
+        ["DEMANDS", "SAYS"], [[each["text"], each["source"]] for each in document["requirements"]]
+    )
 
 
 def fit_lines(document: Document, look: Look) -> list[str]:
     if document["isPlaced"]:
         return [f"{document['service']} fits {_when(document)}"]
     head = _verdict(document, look)
-    rows = [row for number, each in enumerate(document["suggestions"], 1) for row in _suggestion(number, each)]
+    rows = [
+        row for number, each in enumerate(document["suggestions"], 1) for row in _suggestion(number, each)
+    ]
     table = look.table(["", "WHO", "COSTS $/H", "30 DAYS", "MORE $/H", "CHANGE"], rows, right=(2, 3, 4))
     table += ["", *look.wrapped(_legend(document), look.columns)] if table else []
     nothing = look.wrapped(_nothing(document), look.columns)
@@ -135,8 +166,14 @@ def _suggestion(number: int, each: Document) -> list[list[str]]:
 
 def _price(each: Document) -> list[str]:
     """What the service costs then, and what that is more for all there is; not in full where a price is not known."""
-    service, more, at_least = each["serviceCost"], each["cost"]["hourlyMicros"], "" if each["isPriced"] else "≥ "
-    costs = [dollars(service[name]) for name in ("hourlyMicros", "projected30DayMicros")] if service else ["", ""]
+    service, more, at_least = (
+        each["serviceCost"],
+        each["cost"]["hourlyMicros"],
+        "" if each["isPriced"] else "≥ ",
+    )
+    costs = (
+        [dollars(service[name]) for name in ("hourlyMicros", "projected30DayMicros")] if service else ["", ""]
+    )
     return [*(f"{at_least}{cost}" for cost in costs), dollars(more, signed=True) if more else "no more"]
 
 
@@ -157,12 +194,19 @@ def _ahead(each: Document) -> list[str]:
         return []
     rest = len(each["ahead"]) - FEW_AHEAD
     names = ", ".join(each["ahead"][:FEW_AHEAD]) + (f" and {rest} more" if rest > 0 else "")
-    return [f"(serves {names} first)" if each["isEnough"] else f"(not enough: {names} would be first, and take it)"]
+    return [
+        f"(serves {names} first)"
+        if each["isEnough"]
+        else f"(not enough: {names} would be first, and take it)"
+    ]
 
 
 def _fields(each: Document) -> list[str]:
     """Where to write it."""
-    return [f"{_named(part['object'])} {part['path']}: {cell(part['before'])} → {cell(part['after'])}" for part in each["changes"]]
+    return [
+        f"{_named(part['object'])} {part['path']}: {cell(part['before'])} → {cell(part['after'])}"
+        for part in each["changes"]
+    ]
 
 
 def _named(subject: Document) -> str:

@@ -64,18 +64,26 @@ def _placements(report: Report, wide: bool) -> list[str]:
         rows = [[render.cell(name), node, report.qos[name].name] for name, node in report.placements.items()]
         return render.table([["WORKLOAD", "NODE", "QOS"], *rows])
     if len(report.placements) <= FEW:
-        return render.table([["WORKLOAD", "NODE"], *([render.cell(name), node] for name, node in report.placements.items())])
+        return render.table(
+            [["WORKLOAD", "NODE"], *([render.cell(name), node] for name, node in report.placements.items())]
+        )
     counts = Counter(report.placements.values())
     busiest = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:BUSIEST]
     rows = [["NODE", "PLACED"], *([node, f"{count:,}"] for node, count in busiest)]
     rest = len(counts) - len(busiest)
-    return [*render.table(rows), *([f"and {rest:,} more nodes; -o wide lists every placement"] if rest else [])]
+    return [
+        *render.table(rows),
+        *([f"and {rest:,} more nodes; -o wide lists every placement"] if rest else []),
+    ]
 
 
 def _displaced(report: Report) -> list[str]:
     if not report.displaced:
         return []
-    rows = [[name, each.node, each.by, report.placements.get(name, "<none>")] for name, each in report.displaced.items()]
+    rows = [
+        [name, each.node, each.by, report.placements.get(name, "<none>")]
+        for name, each in report.displaced.items()
+    ]
     return render.table([["DISPLACED", "WAS ON", "BY", "NOW ON"], *rows])
 
 
@@ -88,20 +96,33 @@ def _usage(report: Report) -> list[str]:
 
 def _fullness(report: Report) -> list[str]:
     fullest = sorted(report.fullness.items(), key=lambda pair: (-pair[1], pair[0]))
-    return render.table([["NODE", "UTILISATION"], *([node, f"{share:.1%}"] for node, share in fullest)]) if fullest else []
+    return (
+        render.table([["NODE", "UTILISATION"], *([node, f"{share:.1%}"] for node, share in fullest)])
+        if fullest
+        else []
+    )
 
 
 def _usage_row(each: Usage) -> list[str]:
     before = f"{amount(each.resource, each.before)} ({each.share_before:.1%})"
     after = f"{amount(each.resource, each.after)} ({each.share_after:.1%})"
-    return [each.resource, amount(each.resource, each.total), before, after, f"{each.mean:.1%}", f"{each.highest:.1%}"]
+    return [
+        each.resource,
+        amount(each.resource, each.total),
+        before,
+        after,
+        f"{each.mean:.1%}",
+        f"{each.highest:.1%}",
+    ]
 
 
 def amount(resource: str, value: int) -> str:
     """Sums over many nodes: 30,286.75 cores."""
     if resource in ("cpu", "gpu"):
         return f"{Decimal(value) / 1000:,f}"
-    return approximate_bytes(value) if resource in BYTES or resource.startswith("hugepages-") else f"{value:,}"
+    return (
+        approximate_bytes(value) if resource in BYTES or resource.startswith("hugepages-") else f"{value:,}"
+    )
 
 
 def _unplaced(report: Report, wide: bool, columns: int) -> list[str]:
@@ -137,7 +158,11 @@ def _folded(rows: Sequence[Sequence[str]], columns: int) -> list[str]:
 
 
 def _wrapped(text: str, columns: int) -> list[str]:
-    return textwrap.wrap(text, columns, break_long_words=False, break_on_hyphens=False) if columns and text else [text]
+    return (
+        textwrap.wrap(text, columns, break_long_words=False, break_on_hyphens=False)
+        if columns and text
+        else [text]
+    )
 
 
 def _named(names: Sequence[str], wide: bool) -> str:
@@ -152,10 +177,18 @@ def _explained(report: Report, wide: bool, columns: int) -> list[str]:
     plugins = list(dict.fromkeys(plugin for each in found["ranked"] for plugin in each["parts"]))
     rows = [["NODE", "SCORE", *(plugin.upper() for plugin in plugins)]]
     rows += [
-        [each["name"], f"{each['score']:.1f}", *(f"{each['parts'][plugin]['score']:.0f}" for plugin in plugins)] for each in found["ranked"]
+        [
+            each["name"],
+            f"{each['score']:.1f}",
+            *(f"{each['parts'][plugin]['score']:.0f}" for plugin in plugins),
+        ]
+        for each in found["ranked"]
     ]
     refused = [["REFUSED", "WHY"]]
-    refused += [[name, "; ".join(_short(each) for each in reasons)] for name, reasons in _shown(found["refused"], wide)]
+    refused += [
+        [name, "; ".join(_short(each) for each in reasons)]
+        for name, reasons in _shown(found["refused"], wide)
+    ]
     hidden = len(found["refused"]) - len(refused) + 1
     told = _wrapped(f"{found['ask']}: {found['summary']}", columns)
     told += ["", *render.table(rows)] if len(rows) > 1 else []
@@ -181,7 +214,10 @@ def as_json(report: Report, profile: str, seed: int) -> dict[str, Any]:
         "bound": report.bound,
         "stopped": report.stopped,
         "placements": dict(report.placements),
-        "unplaced": [{"count": len(each.names), "reason": each.reason, "workloads": list(each.names)} for each in report.unplaced],
+        "unplaced": [
+            {"count": len(each.names), "reason": each.reason, "workloads": list(each.names)}
+            for each in report.unplaced
+        ],
         "displaced": {name: {"node": each.node, "by": each.by} for name, each in report.displaced.items()},
         "utilisation": {each.resource: _usage_json(each) for each in report.usage},
         "qos": {name: each.name for name, each in report.qos.items()},
@@ -193,4 +229,9 @@ def as_json(report: Report, profile: str, seed: int) -> dict[str, Any]:
 
 def _usage_json(each: Usage) -> dict[str, Any]:
     numbers = {"total": each.total, "before": each.before, "after": each.after}
-    return {**numbers, "share": round(each.share_after, 6), "mean": round(each.mean, 6), "max": round(each.highest, 6)}
+    return {
+        **numbers,
+        "share": round(each.share_after, 6),
+        "mean": round(each.mean, 6),
+        "max": round(each.highest, 6),
+    }

@@ -35,7 +35,20 @@ class Pen:
 
 
 def pools(rows: Sequence[Row], look: Look, pen: Pen) -> Drawn:
-    heads = ["POOL", "REGION", "NODES", "CPU", "CPU%", "MEMORY", "MEM%", "$/H", "SPENT", "PROJECTED", "BUDGET", "PHASE"]
+    heads = [
+        "POOL",
+        "REGION",
+        "NODES",
+        "CPU",
+        "CPU%",
+        "MEMORY",
+        "MEM%",
+        "$/H",
+        "SPENT",
+        "PROJECTED",
+        "BUDGET",
+        "PHASE",
+    ]
     drawn = []
     for each in rows:
         money = each.get("budget") or {}

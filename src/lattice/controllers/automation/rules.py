@@ -38,7 +38,9 @@ class Automation:
     calls: Calls
     look: float = LOOK
     name: str = "automation"
-    _beyond: dict[tuple[str, str], float] = field(default_factory=dict)  # rule, object: since when, on the monotonic clock
+    _beyond: dict[tuple[str, str], float] = field(
+        default_factory=dict
+    )  # rule, object: since when, on the monotonic clock
 
     def __post_init__(self) -> None:
         self._rules = self.office.copy(AutomationRule)
@@ -47,14 +49,27 @@ class Automation:
     def loop(self) -> Loop:
         watched = (LatticeWorkload, LatticeLedger, LatticePool)
         others = tuple(Source(self.office.copy(kind), self._about(kind)) for kind in watched)
-        return Loop(self, self.office.clock, self.office.rng, self._everything, (Source(self._rules), *others), Pace(workers=4))
+        return Loop(
+            self,
+            self.office.clock,
+            self.office.rng,
+            self._everything,
+            (Source(self._rules), *others),
+            Pace(workers=4),
+        )
 
     def _everything(self) -> list[str]:
         return [f"/{each.metadata.name}" for each in self._rules.all()]
 
     def _about(self, kind: type[Kind]) -> Callable[[object], Iterable[str]]:
-        wanted = {LatticeWorkload: "workload_failures", LatticeLedger: "budget", LatticePool: "capacity"}[kind]
-        return lambda _: [f"/{each.metadata.name}" for each in self._rules.all() if getattr(each.spec.when, wanted) is not None]
+        wanted = {LatticeWorkload: "workload_failures", LatticeLedger: "budget", LatticePool: "capacity"}[
+            kind
+        ]
+        return lambda _: [
+            f"/{each.metadata.name}"
+            for each in self._rules.all()
+            if getattr(each.spec.when, wanted) is not None
+        ]
 
     async def reconcile(self, key: str) -> Again | None:
         rule, entry = self._rules.get(key), self._rules.entry(key)
@@ -64,11 +79,15 @@ class Automation:
         verdict = judge(rule, measures, self.office.clock.now(), self.office.now, self._unmeasured(rule))
         again = self.look if rule.spec.when.node_cpu else verdict.again
         status = rule.status
-        for part in parts(verdict, (MAX_OPERATIONS - 1) // (len(rule.spec.actions) + 1)):  # one commit each, the rule itself included
+        for part in parts(
+            verdict, (MAX_OPERATIONS - 1) // (len(rule.spec.actions) + 1)
+        ):  # one commit each, the rule itself included
             found = self._status(status, part)
             if found != status:
                 put = with_status(entry, found)
-                revision = await self.office.commit([put, *(write for firing in part.fire for write in self._writes(rule, firing))])
+                revision = await self.office.commit(
+                    [put, *(write for firing in part.fire for write in self._writes(rule, firing))]
+                )
                 self._call(rule, part)
                 entry, status = Entry(entry.key, put.value, revision), found
         return None if again is None else Again(again)
@@ -97,11 +116,18 @@ class Automation:
             yield from self._pools(when.capacity.pool)
 
     def _busy(self, rule: AutomationRule) -> Iterator[Measure]:
-        selector, now = rule.spec.when.node_cpu.selector if rule.spec.when.node_cpu else None, self.office.clock.monotonic()
+        selector, now = (
+            rule.spec.when.node_cpu.selector if rule.spec.when.node_cpu else None,
+            self.office.clock.monotonic(),
+        )
         least, _ = mark(rule)
         for node in self.office.copy(LatticeNode).all():
             usage, room = self._usage(node), node.status.capacity.get("cpu", 0)
-            if usage is None or room <= 0 or (selector is not None and not selector.matches(node.metadata.labels)):
+            if (
+                usage is None
+                or room <= 0
+                or (selector is not None and not selector.matches(node.metadata.labels))
+            ):
                 continue
             share = usage.cpu * MILLION // room
             name, key = f"latticenode/{node.metadata.name}", (rule.metadata.name, node.metadata.name)
@@ -120,7 +146,11 @@ class Automation:
     def _unmeasured(self, rule: AutomationRule) -> set[str]:
         """What is there, and cannot be judged now."""
         if rule.spec.when.node_cpu:
-            return {f"latticenode/{each.metadata.name}" for each in self.office.copy(LatticeNode).all() if self._usage(each) is None}
+            return {
+                f"latticenode/{each.metadata.name}"
+                for each in self.office.copy(LatticeNode).all()
+                if self._usage(each) is None
+            }
         if rule.spec.when.capacity:
             pools = self.office.copy(LatticePool).all()
             return {f"latticepool/{each.metadata.name}" for each in pools if each.status.utilization is None}
@@ -136,7 +166,11 @@ class Automation:
                 continue
             count = (retry.attempts or 0) if retry else 0
             reason = each.status.failure_reason or "no reason was told"
-            yield Measure(f"latticeworkload/{metadata.namespace}/{metadata.name}", count, f"it failed {count} times: {reason}")
+            yield Measure(
+                f"latticeworkload/{metadata.namespace}/{metadata.name}",
+                count,
+                f"it failed {count} times: {reason}",
+            )
 
     def _budgets(self, ledger: str) -> Iterator[Measure]:
         for each in self.office.copy(LatticeLedger).all():
@@ -150,11 +184,20 @@ class Automation:
             use = each.status.utilization
             if use is not None and (not pool or each.metadata.name == pool):
                 shares = {"nodes": use.nodes, "cores": use.cores, "memory": use.memory}
-                share, what = max((0 if amount is None else micros(amount), name) for name, amount in shares.items())
-                yield Measure(f"latticepool/{each.metadata.name}", share, f"{share / 10_000:.0f} % of its {what} are in use")
+                share, what = max(
+                    (0 if amount is None else micros(amount), name) for name, amount in shares.items()
+                )
+                yield Measure(
+                    f"latticepool/{each.metadata.name}",
+                    share,
+                    f"{share / 10_000:.0f} % of its {what} are in use",
+                )
 
     def _object(self, firing: Firing) -> Kind | None:
-        kinds = {each.resource.singular: each for each in (LatticeNode, LatticeWorkload, LatticeLedger, LatticePool)}
+        kinds = {
+            each.resource.singular: each
+            for each in (LatticeNode, LatticeWorkload, LatticeLedger, LatticePool)
+        }
         kind, _, path = firing.object.partition("/")
         return self.office.copy(kinds[kind]).get(path if "/" in path else f"/{path}")
 
@@ -166,7 +209,9 @@ class Automation:
         for action in rule.spec.actions:
             if action.event:
                 message = action.event.message or f"{firing.words} (rule {rule.metadata.name})"
-                yield self._teller.event(about, action.event.reason, message, warning=action.event.type == "Warning")
+                yield self._teller.event(
+                    about, action.event.reason, message, warning=action.event.type == "Warning"
+                )
         entry = self.office.copy(type(about)).entry(f"{about.metadata.namespace}/{about.metadata.name}")
         if entry is not None and isinstance(about, LatticeWorkload):
             yield from self._changed(rule, about, entry)
@@ -178,18 +223,30 @@ class Automation:
             if action.retry_workload is not None:
                 put = with_metadata(entry, self._asked_again)
             elif action.set_desired_state:
-                put = with_spec(entry, msgspec.structs.replace(workload.spec, desired_state=action.set_desired_state.state))
+                put = with_spec(
+                    entry,
+                    msgspec.structs.replace(workload.spec, desired_state=action.set_desired_state.state),
+                )
             if put is not None:
                 entry = Entry(entry.key, put.value, entry.revision)
         if put is not None:
             yield put
 
     def _asked_again(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        return metadata | {"annotations": {**metadata.get("annotations", {}), RETRY_REQUESTED: self.office.now}}
+        return metadata | {
+            "annotations": {**metadata.get("annotations", {}), RETRY_REQUESTED: self.office.now}
+        }
 
     def _call(self, rule: AutomationRule, verdict: Verdict) -> None:
         for firing in verdict.fire:
-            body = {"rule": rule.metadata.name, "object": firing.object, "message": firing.words, "time": self.office.now}
+            body = {
+                "rule": rule.metadata.name,
+                "object": firing.object,
+                "message": firing.words,
+                "time": self.office.now,
+            }
             for action in rule.spec.actions:
                 if action.webhook:
-                    self.calls.ask(Call(rule, firing.object, action.webhook.url, body, action.webhook.timeout_ms / 1000))
+                    self.calls.ask(
+                        Call(rule, firing.object, action.webhook.url, body, action.webhook.timeout_ms / 1000)
+                    )

@@ -41,7 +41,11 @@ def address_problem(text: str, allowed: Sequence[Network] = ()) -> str:
     address = _plain(ipaddress.ip_address(text.partition("%")[0]))
     if any(address in network for network in allowed if network.version == address.version):
         return ""
-    return "" if address.is_global and not address.is_multicast else f"{address} is inside the installation or not a public address"
+    return (
+        ""
+        if address.is_global and not address.is_multicast
+        else f"{address} is inside the installation or not a public address"
+    )
 
 
 def _plain(address: Address) -> Address:
@@ -57,14 +61,23 @@ class _Resolver(AbstractResolver):
     def __init__(self, allowed: Sequence[Network]) -> None:
         self._allowed = allowed
 
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[ResolveResult]:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, port, family=family, type=socket.SOCK_STREAM
+        )
         addresses = list(dict.fromkeys((str(each[4][0]), each[0]) for each in found))
         for address, _ in addresses:
             if wrong := address_problem(address, self._allowed):
-                raise Denied(f"{host} must not be called: {wrong}", fix="use a public https address, or ask for it to be allowed")
+                raise Denied(
+                    f"{host} must not be called: {wrong}",
+                    fix="use a public https address, or ask for it to be allowed",
+                )
         return [
-            ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST)
+            ResolveResult(
+                hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST
+            )
             for address, kind in addresses
         ]
 
@@ -88,7 +101,10 @@ class Webhooks:
         except ValueError:
             literal = ""  # a name: judged once it is resolved
         if literal:
-            raise Denied(f"{parts.hostname} must not be called: {literal}", fix="use a public https address, or ask for it to be allowed")
+            raise Denied(
+                f"{parts.hostname} must not be called: {literal}",
+                fix="use a public https address, or ask for it to be allowed",
+            )
         try:
             async with asyncio.timeout(timeout):
                 await self._post(url, body)
@@ -107,7 +123,9 @@ class Webhooks:
         tls = ssl.create_default_context()
         if self.authorities:
             tls.load_verify_locations(self.authorities)
-        connector = aiohttp.TCPConnector(resolver=_Resolver(self.allowed), ssl=tls, use_dns_cache=False, limit=1)
+        connector = aiohttp.TCPConnector(
+            resolver=_Resolver(self.allowed), ssl=tls, use_dns_cache=False, limit=1
+        )
         async with (
             aiohttp.ClientSession(connector=connector, trust_env=False, auto_decompress=False) as session,
             session.post(url, json=body, allow_redirects=False, headers={"User-Agent": "lattice"}) as answer,

@@ -44,7 +44,9 @@ class Calls:
     most: int = MOST
     name: str = "webhooks"
     _waiting: dict[str, deque[Call]] = field(default_factory=dict)
-    _silent: set[str] = field(default_factory=set)  # addresses that did not answer the last call: one attempt is enough for the next
+    _silent: set[str] = field(
+        default_factory=set
+    )  # addresses that did not answer the last call: one attempt is enough for the next
 
     def __post_init__(self) -> None:
         self._rules = self.office.copy(AutomationRule)
@@ -52,14 +54,19 @@ class Calls:
         self._wake: Callable[[Iterable[str]], None] = lambda _: None
 
     def loop(self) -> Loop:
-        loop = Loop(self, self.office.clock, self.office.rng, lambda: list(self._waiting), (), Pace(workers=WORKERS))
+        loop = Loop(
+            self, self.office.clock, self.office.rng, lambda: list(self._waiting), (), Pace(workers=WORKERS)
+        )
         self._wake = loop.wake
         return loop
 
     def ask(self, call: Call) -> None:
         waiting = self._waiting.setdefault(call.url, deque())
         if len(waiting) >= self.most:
-            call.is_over, call.wrong = True, f"it was not called: {self.most} calls to that address wait already"
+            call.is_over, call.wrong = (
+                True,
+                f"it was not called: {self.most} calls to that address wait already",
+            )
         waiting.append(call)
         self._wake((call.url,))
 
@@ -100,7 +107,9 @@ class Calls:
         path = f"/{call.rule.metadata.name}"
         await self._rules.wait_for(await self.office.store.revision())
         rule, entry = self._rules.get(path), self._rules.entry(path)
-        writes: list[Write] = [self._teller.event(call.rule, "WebhookFailed", f"{call.object}: {call.wrong}", warning=True)]
+        writes: list[Write] = [
+            self._teller.event(call.rule, "WebhookFailed", f"{call.object}: {call.wrong}", warning=True)
+        ]
         if rule is not None and entry is not None and rule.status.last_error != call.wrong:
             writes.append(with_status(entry, msgspec.structs.replace(rule.status, last_error=call.wrong)))
         await self.office.commit(writes)

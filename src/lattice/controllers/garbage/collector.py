@@ -12,7 +12,16 @@ from lattice.clock import Clock, stamp
 from lattice.controllers.runtime.backlog import Backlog
 from lattice.controllers.garbage.ttl import expire
 from lattice.controllers.garbage.namespaces import Emptying
-from lattice.controllers.garbage.ownership import NAMESPACES, Addresses, Item, is_blocked, judge, removal, without_finalizer, without_owners
+from lattice.controllers.garbage.ownership import (
+    NAMESPACES,
+    Addresses,
+    Item,
+    is_blocked,
+    judge,
+    removal,
+    without_finalizer,
+    without_owners,
+)
 from lattice.controllers.runtime.commit_batches import Reason, Step, Sweep
 from lattice.errors import Conflict, Fenced, LatticeError
 from lattice.kinds.meta.base import Kind
@@ -51,7 +60,9 @@ class Garbage:
         namespaced = [kind.resource for kind in stored if kind.resource.namespaced]
         self._emptying = Emptying(self.store, self.clock, self._sweep, namespaced)
         self.last_look: str | None = None
-        self._caches = {name: self._cache(name) for name in self._addresses.resources if name != Event.resource.id}
+        self._caches = {
+            name: self._cache(name) for name in self._addresses.resources if name != Event.resource.id
+        }
 
     @property
     def pending(self) -> int:
@@ -60,7 +71,16 @@ class Garbage:
 
     def _cache(self, resource: str) -> Cache[Item]:
         by_owner = {"owner": lambda item: [owner.uid for owner in item.owners]}
-        return Cache(self.store, resource, self._addresses.item, self.clock, self.rng, by_owner, freeze=False, has_bytes=False)
+        return Cache(
+            self.store,
+            resource,
+            self._addresses.item,
+            self.clock,
+            self.rng,
+            by_owner,
+            freeze=False,
+            has_bytes=False,
+        )
 
     async def run(self) -> None:
         """Until cancelled, or until the term is over."""
@@ -87,7 +107,9 @@ class Garbage:
         for cache in self._caches.values():
             await cache.wait_for()
         self.last_look = stamp(self.clock.now())
-        for cache in self._caches.values():  # nothing waits from here on: no change is between the look and hearing of changes
+        for cache in (
+            self._caches.values()
+        ):  # nothing waits from here on: no change is between the look and hearing of changes
             cache.on_change(self._hear)
             self._backlog.add(item.key for item in cache.all() if self._is_suspect(item))
         while True:
@@ -155,7 +177,9 @@ class Garbage:
         steps = []
         for entry, item in looks:
             try:
-                steps.append(self._owned(entry, item, owners) if not item.is_dying else await self._dying(entry, item))
+                steps.append(
+                    self._owned(entry, item, owners) if not item.is_dying else await self._dying(entry, item)
+                )
             except Conflict:
                 failed.add(entry.key)
         return [step for step in steps if step is not None]
@@ -168,7 +192,10 @@ class Garbage:
         if not verdict.remove:
             return None
         in_turn = (FOREGROUND,) if verdict.is_awaited and self._dependents(item.uid) else ()
-        return _step(removal(resource, entry, stamp(self.clock.now()), in_turn), "foreground" if verdict.is_awaited else "owner")
+        return _step(
+            removal(resource, entry, stamp(self.clock.now()), in_turn),
+            "foreground" if verdict.is_awaited else "owner",
+        )
 
     async def _dying(self, entry: Entry, item: Item) -> Step | None:
         if item.is_orphaning:
@@ -185,7 +212,11 @@ class Garbage:
         await self._catch_up(entry)
         found = await self._read([each.key for each in self._dependents(item.uid)])
         resources, uids = self._addresses.resources, frozenset({item.uid})
-        steps = [_step(without_owners(resources[each.key.resource], each, uids), "orphan") for each in found if each is not None]
+        steps = [
+            _step(without_owners(resources[each.key.resource], each, uids), "orphan")
+            for each in found
+            if each is not None
+        ]
         clashed = await self._sweep.take(step for step in steps if step is not None)
         if clashed:
             raise Conflict("its dependents are being changed", where=str(entry.key), fix="look again")
@@ -197,7 +228,9 @@ class Garbage:
         self._backlog.add(each.key for each in self._dependents(item.uid) if not each.is_dying)
         if is_blocked(item, self._dependents):
             return None
-        return _step(without_finalizer(self._addresses.resources[item.key.resource], entry, FOREGROUND), "foreground")
+        return _step(
+            without_finalizer(self._addresses.resources[item.key.resource], entry, FOREGROUND), "foreground"
+        )
 
     async def _catch_up(self, entry: Entry) -> None:
         """Whatever was there when the object was marked is in the copies: no dependent is overlooked."""

@@ -36,11 +36,26 @@ class JoinTokens:
 
     def loop(self) -> Loop:
         office = self.office
-        return Loop(self, office.clock, office.rng, self._all, (Source(office.copy(Secret), self._about),), Pace(workers=1))
+        return Loop(
+            self,
+            office.clock,
+            office.rng,
+            self._all,
+            (Source(office.copy(Secret), self._about),),
+            Pace(workers=1),
+        )
 
     def _all(self) -> Iterable[str]:
-        return [f"{NAMESPACE}/{each.metadata.name}" for each in self.office.copy(Secret).all(NAMESPACE) if each.type == TYPE]
+        return [
+            f"{NAMESPACE}/{each.metadata.name}"
+            for each in self.office.copy(Secret).all(NAMESPACE)
+            if each.type == TYPE
+        ]
 
     def _about(self, change: Change) -> Iterable[str]:
         secret = self.office.copy(Secret).get(change.key.path)
-        return (change.key.path,) if secret is not None and secret.type == TYPE and change.key.namespace == NAMESPACE else ()
+        return (
+            (change.key.path,)
+            if secret is not None and secret.type == TYPE and change.key.namespace == NAMESPACE
+            else ()
+        )

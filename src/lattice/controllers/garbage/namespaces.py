@@ -38,8 +38,12 @@ def with_remains(namespace: Object, remains: Remains, now: str) -> Object:
     content = "still there: " + _counted(remains.resources)
     held = "waiting for finalizers: " + _counted(remains.finalizers)
     wanted = {
-        CONTENT: _condition("SomeResourcesRemain", content) if remains.resources else _condition("ContentRemoved"),
-        FINALIZERS: _condition("SomeFinalizersRemain", held) if remains.finalizers else _condition("ContentHasNoFinalizers"),
+        CONTENT: _condition("SomeResourcesRemain", content)
+        if remains.resources
+        else _condition("ContentRemoved"),
+        FINALIZERS: _condition("SomeFinalizersRemain", held)
+        if remains.finalizers
+        else _condition("ContentHasNoFinalizers"),
     }
     for name, condition in wanted.items():
         if condition["status"] == "True" or name in known:
@@ -52,11 +56,20 @@ def _counted(counts: Counter[str]) -> str:
 
 
 def _condition(reason: str, message: str = "") -> Object:
-    return {"status": "True" if message else "False", "reason": reason, "message": message or "nothing is left"}
+    return {
+        "status": "True" if message else "False",
+        "reason": reason,
+        "message": message or "nothing is left",
+    }
 
 
 def _since(condition: Object, before: Object, now: str) -> Object:
-    return {**condition, "lastTransitionTime": before["lastTransitionTime"] if before.get("status") == condition["status"] else now}
+    return {
+        **condition,
+        "lastTransitionTime": before["lastTransitionTime"]
+        if before.get("status") == condition["status"]
+        else now,
+    }
 
 
 @dataclass(frozen=True)
@@ -89,7 +102,9 @@ class Emptying:
 
     async def _remove(self, resource: Resource, entries: Sequence[Entry], remains: Remains) -> None:
         writes = {entry.key: removal(resource, entry, self._now()) for entry in entries}
-        clashed = await self.sweep.take(Step(write, "namespace") for write in writes.values() if write is not None)
+        clashed = await self.sweep.take(
+            Step(write, "namespace") for write in writes.values() if write is not None
+        )
         for entry in entries:
             if entry.key in clashed or not isinstance(writes[entry.key], Delete):
                 remains.add(entry, unpack(entry.value, entry.revision)["metadata"].get("finalizers", ()))

@@ -77,7 +77,13 @@ class Addresses:
         metadata = _decode(entry.value).metadata
         raw = bytes(metadata.owner_references)
         owners = self._owners(entry.key.namespace, raw) if raw else ()
-        return Item(entry.key, metadata.uid, owners, metadata.finalizers or (), metadata.deletion_timestamp is not None)
+        return Item(
+            entry.key,
+            metadata.uid,
+            owners,
+            metadata.finalizers or (),
+            metadata.deletion_timestamp is not None,
+        )
 
     def _owners(self, namespace: str, raw: bytes) -> tuple[Owner, ...]:
         owners = self._known.get((namespace, raw))
@@ -85,13 +91,16 @@ class Addresses:
             if len(self._known) >= KNOWN:
                 self._known.clear()
             owners = self._known[namespace, raw] = tuple(
-                Owner(self._key(each, namespace), each.uid, each.block_owner_deletion is True) for each in _references(raw) or ()
+                Owner(self._key(each, namespace), each.uid, each.block_owner_deletion is True)
+                for each in _references(raw) or ()
             )
         return owners
 
     def _key(self, reference: _Reference, namespace: str) -> Key | None:
         resource = self._by_kind.get((reference.api_version.rpartition("/")[0], reference.kind))
-        if resource is None or (resource.namespaced and not namespace):  # nothing cluster-wide can belong to one namespace
+        if resource is None or (
+            resource.namespaced and not namespace
+        ):  # nothing cluster-wide can belong to one namespace
             return None
         return Key(resource.id, namespace if resource.namespaced else "", reference.name)
 
@@ -173,7 +182,9 @@ def without_finalizer(resource: Resource, entry: Entry, finalizer: str) -> Write
 def without_owners(resource: Resource, entry: Entry, uids: frozenset[str]) -> Write | None:
     old = unpack(entry.value, entry.revision)
     kept = [each for each in old["metadata"].get("ownerReferences", ()) if each["uid"] not in uids]
-    return replacement(resource, entry, old, {**old, "metadata": _with(old["metadata"], "ownerReferences", kept)})
+    return replacement(
+        resource, entry, old, {**old, "metadata": _with(old["metadata"], "ownerReferences", kept)}
+    )
 
 
 def replacement(resource: Resource, entry: Entry, old: Object, new: Object) -> Write | None:

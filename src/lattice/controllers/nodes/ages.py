@@ -29,7 +29,9 @@ class Ages:
         known, at = self._seen.get(name), self.clock.monotonic()
         if known is None or known.stamp != stamp:
             when = read(stamp) if known is None else None
-            known = self._seen[name] = _Seen(stamp, at, max(0.0, (now - when).total_seconds()) if when else 0.0)
+            known = self._seen[name] = _Seen(
+                stamp, at, max(0.0, (now - when).total_seconds()) if when else 0.0
+            )
         return known.age + at - known.at
 
     def forget(self, name: str) -> None:

@@ -24,7 +24,9 @@ class Drifts:
     """LatticeNode -> an event for each difference, once. What can be mended is mended by whoever looks after the workload."""
 
     office: Office
-    patience: float = 15.0  # seconds for which a difference may last before it is told; orphans are told at once
+    patience: float = (
+        15.0  # seconds for which a difference may last before it is told; orphans are told at once
+    )
     pace: Pace = field(default_factory=Pace)
     name: str = "drifts"
 
@@ -32,12 +34,21 @@ class Drifts:
         self._nodes = self.office.copy(LatticeNode)
         self._workloads = self.office.copy(LatticeWorkload)
         self._teller = self.office.teller(self.name)
-        self._since: dict[str, dict[Drift, float]] = {}  # by node: when each difference was first seen, monotonic
+        self._since: dict[
+            str, dict[Drift, float]
+        ] = {}  # by node: when each difference was first seen, monotonic
         self._told: dict[str, set[Drift]] = {}
         self._wake: Callable[[Iterable[str]], None] = lambda _: None
 
     def loop(self) -> Loop:
-        loop = Loop(self, self.office.clock, self.office.rng, self._everything, (Source(self._nodes, lambda _: ()),), self.pace)
+        loop = Loop(
+            self,
+            self.office.clock,
+            self.office.rng,
+            self._everything,
+            (Source(self._nodes, lambda _: ()),),
+            self.pace,
+        )
         self._wake = loop.wake
         self.office.presence.on_change(self._hear)
         return loop
@@ -53,11 +64,22 @@ class Drifts:
         before, told = self._since.get(name, {}), self._told.get(name, set())
         self._since[name] = {each: before.get(each, now) for each in found}
         self._told[name] = told & {*found}
-        due = [each for each, since in self._since[name].items() if each.type == ORPHAN or now - since >= self.patience]
+        due = [
+            each
+            for each, since in self._since[name].items()
+            if each.type == ORPHAN or now - since >= self.patience
+        ]
         news = [each for each in due if each not in told]
         if news:
             await self.office.commit_each(
-                [[self._teller.event(self._about(each, node), "DriftDetected", f"{name}: {each.message}", warning=True)] for each in news]
+                [
+                    [
+                        self._teller.event(
+                            self._about(each, node), "DriftDetected", f"{name}: {each.message}", warning=True
+                        )
+                    ]
+                    for each in news
+                ]
             )
             self._told[name] |= {*news}
             for each in news:
@@ -88,8 +110,14 @@ class Drifts:
     def _is_going(self, name: str, path: str) -> bool:
         """Bound here, with its order on the way; or told to go, and not gone yet."""
         workload = self._workloads.get(path)
-        is_bound = workload is not None and workload.status.binding is not None and workload.status.binding.node == name
-        return is_bound or (self.office.presence.was_told(name, path) and not self.office.presence.knows(name, path, None))
+        is_bound = (
+            workload is not None
+            and workload.status.binding is not None
+            and workload.status.binding.node == name
+        )
+        return is_bound or (
+            self.office.presence.was_told(name, path) and not self.office.presence.knows(name, path, None)
+        )
 
     def _about(self, found: Drift, node: LatticeNode) -> Kind:
         return self._workloads.get(found.workload) or node

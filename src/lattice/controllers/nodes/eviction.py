@@ -19,7 +19,22 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.replica_state import Patience, has_joined, is_stuck, no_room
-from lattice.lifecycle.eviction import DRAINED, STUCK, ages, drained, is_available, is_draining, is_leaving, is_marked, preempted, reasons, resident, since, standing, undrained
+from lattice.lifecycle.eviction import (
+    DRAINED,
+    STUCK,
+    ages,
+    drained,
+    is_available,
+    is_draining,
+    is_leaving,
+    is_marked,
+    preempted,
+    reasons,
+    resident,
+    since,
+    standing,
+    undrained,
+)
 from lattice.lifecycle.node_health import FOR_A_DRAIN, Drain, Resident, drain, driven_out
 from lattice.lifecycle.retry import written
 from lattice.store.protocol import Change, Write
@@ -50,15 +65,23 @@ class Departures:
         self._services = self.office.copy(LatticeService)
         self._teller = self.office.teller("nodes")
         self._leaving: dict[str, Mapping[str, str]] = {}  # by path of the node: paths of workloads, and why
-        self._down: dict[str, set[str]] = {}  # and those of them that go because they do not run: not if they are back before they are told
+        self._down: dict[
+            str, set[str]
+        ] = {}  # and those of them that go because they do not run: not if they are back before they are told
         self._draining: set[str] = set()
-        self._surges: dict[str, Mapping[str, str]] = {}  # by path of the node: services, and who waits for one more of them
+        self._surges: dict[
+            str, Mapping[str, str]
+        ] = {}  # by path of the node: services, and who waits for one more of them
         self._turns: dict[str, Turn] = {}  # by service
         self._ears: list[Callable[[Iterable[str]], None]] = []
         self._surge_ears: list[Callable[[Iterable[str]], None]] = []
 
     def loop(self) -> Loop:
-        sources = (Source(self._nodes, self._marked), Source(self._workloads, self._concerned), Source(self._services, self._concerned))
+        sources = (
+            Source(self._nodes, self._marked),
+            Source(self._workloads, self._concerned),
+            Source(self._services, self._concerned),
+        )
         return Loop(self, self.office.clock, self.office.rng, self._everything, sources, self.pace)
 
     def on_change(self, told: Callable[[Iterable[str]], None]) -> None:
@@ -81,7 +104,9 @@ class Departures:
         if binding is None:
             return ""
         key = f"/{binding.node}"
-        is_back = path in self._down.get(key, ()) and (is_up or is_available(workload)) and not is_leaving(workload)
+        is_back = (
+            path in self._down.get(key, ()) and (is_up or is_available(workload)) and not is_leaving(workload)
+        )
         return ("" if is_back else self._leaving.get(key, {}).get(path, "")) or preempted(workload)
 
     async def reconcile(self, key: str) -> Again | None:
@@ -91,7 +116,9 @@ class Departures:
             return None
         now = self.office.clock.now()
         times = since(node, written(now))
-        spared = {path for path, why in self._leaving.get(key, {}).items() if why != FOR_A_DRAIN}  # unless that mark is still there
+        spared = {
+            path for path, why in self._leaving.get(key, {}).items() if why != FOR_A_DRAIN
+        }  # unless that mark is still there
         here = self._residents(node, self._told() - spared)
         expelled = driven_out(here, ages(node, times, now))
         found = self._drain(here) if is_draining(node) else None
@@ -99,11 +126,17 @@ class Departures:
         self._note(
             key,
             reasons(here, expelled, found),
-            {each.service: each.name for each in here if found and each.service in found.surge and each.name in found.held},
+            {
+                each.service: each.name
+                for each in here
+                if found and each.service in found.surge and each.name in found.held
+            },
             is_stuck=found is not None and found.is_stuck,
         )
         driven = {each.name for each in expelled if each.after <= 0}
-        self._down[key] = {each.name for each in here if each.service and not (each.is_available or each.is_leaving)} - driven
+        self._down[key] = {
+            each.name for each in here if each.service and not (each.is_available or each.is_leaving)
+        } - driven
         status = replace(undrained(node.status), taints_since=times)
         news: list[Write] = []
         if found is not None:
@@ -113,7 +146,9 @@ class Departures:
         if status != node.status:
             await self.office.commit([with_status(entry, status), *news])
         later = [each.after for each in expelled if each.after > 0]
-        later += [TURN if found.is_stuck else max(1.0, self.grace)] if found is not None and found.surge else []
+        later += (
+            [TURN if found.is_stuck else max(1.0, self.grace)] if found is not None and found.surge else []
+        )
         later += [LOOK_AGAIN] if found is not None and not spared <= {each.name for each in expelled} else []
         return Again(min(later)) if later else None
 
@@ -128,23 +163,42 @@ class Departures:
         """A drain waits for replicas anywhere; other marks are about who is on the node, or has just left it."""
         if not self._leaving:
             return ()
-        found = self._workloads.get(change.key.path) if change.key.resource == LatticeWorkload.resource.id else None
+        found = (
+            self._workloads.get(change.key.path)
+            if change.key.resource == LatticeWorkload.resource.id
+            else None
+        )
         binding = found.status.binding if found else None
         here = f"/{binding.node}" if binding else ""
-        return [key for key, paths in self._leaving.items() if key == here or key in self._draining or change.key.path in paths]
+        return [
+            key
+            for key, paths in self._leaving.items()
+            if key == here or key in self._draining or change.key.path in paths
+        ]
 
     def _residents(self, node: LatticeNode, told: Collection[str]) -> list[Resident]:
         bound = self._workloads.by("node", node.metadata.name)
-        return [resident(each, told) for each in bound if each.status.binding and each.status.binding.uid in ("", node.metadata.uid)]
+        return [
+            resident(each, told)
+            for each in bound
+            if each.status.binding and each.status.binding.uid in ("", node.metadata.uid)
+        ]
 
     def _drain(self, here: list[Resident]) -> Drain:
         services, told, surged = {each.service for each in here if each.service}, self._told(), self.surges
         found = {
-            name: standing(self._services.get(name), self._workloads.by("service", name), told, is_surged=name in surged)
+            name: standing(
+                self._services.get(name), self._workloads.by("service", name), told, is_surged=name in surged
+            )
             for name in services
         }
-        made = drain(here, {name: dataclasses.replace(each, no_room=self._in_the_way(name)) for name, each in found.items()})
-        awaited = {name for name in made.surge if any(self._is_awaited(each) for each in self._roomless(name))}
+        made = drain(
+            here,
+            {name: dataclasses.replace(each, no_room=self._in_the_way(name)) for name, each in found.items()},
+        )
+        awaited = {
+            name for name in made.surge if any(self._is_awaited(each) for each in self._roomless(name))
+        }
         waiting = {each.name for each in here if each.name in made.held and not each.is_leaving}
         held = {
             each.name: f"{made.held[each.name]}; a machine is being made"
@@ -165,7 +219,11 @@ class Departures:
         """Why no node takes one of its replicas, and whether its pool may have another machine. Its cluster grows for it after the
         grace: only what has waited for as long again, with no machine on its way, is stuck."""
         patience = Patience(self.office.clock.now(), timedelta(seconds=2 * self.grace))
-        stuck = (each for each in self._roomless(service) if is_stuck(each, patience) and not self._is_awaited(each))
+        stuck = (
+            each
+            for each in self._roomless(service)
+            if is_stuck(each, patience) and not self._is_awaited(each)
+        )
         waiting = next(stuck, None)
         if waiting is None:
             return ""
@@ -187,9 +245,16 @@ class Departures:
 
     def _told(self) -> set[str]:
         """Who was found to have to leave, on whichever node; it may not be stored yet. Who is down may be back before it is told."""
-        return {path for key, paths in self._leaving.items() for path in paths if path not in self._down.get(key, ())}
+        return {
+            path
+            for key, paths in self._leaving.items()
+            for path in paths
+            if path not in self._down.get(key, ())
+        }
 
-    def _note(self, key: str, leaving: Mapping[str, str] | None, surge: Mapping[str, str], *, is_stuck: bool = False) -> None:
+    def _note(
+        self, key: str, leaving: Mapping[str, str] | None, surge: Mapping[str, str], *, is_stuck: bool = False
+    ) -> None:
         before, surges, surged = self._leaving.pop(key, {}), {**self.surges}, self._surges.pop(key, {})
         self._down.pop(key, None)
         if leaving is None:
@@ -204,18 +269,27 @@ class Departures:
 
     def _give_turn(self, service: str, goes_on: str) -> None:
         """To the next node that waits for one more, when the one that had it is through, or nothing came of it for too long."""
-        now, waiting = self.office.clock.monotonic(), sorted(key for key, services in self._surges.items() if service in services)
+        now, waiting = (
+            self.office.clock.monotonic(),
+            sorted(key for key, services in self._surges.items() if service in services),
+        )
         turn = self._turns.pop(service, Turn("", now))
         if turn.node in waiting and (now < turn.ends or turn.node == goes_on):
             self._turns[service] = Turn(turn.node, now + TURN) if turn.node == goes_on else turn
         elif waiting:
-            self._turns[service] = Turn(next((key for key in waiting if key > turn.node), waiting[0]), now + TURN)
+            self._turns[service] = Turn(
+                next((key for key in waiting if key > turn.node), waiting[0]), now + TURN
+            )
 
 
 def _full(pool: LatticePool) -> str:
     usage, most = pool.status.capacity, pool.spec.capacity.max_nodes
     used = usage.allocated_nodes if usage else None
-    return f"pool {pool.metadata.name} has {used} of {most} nodes" if used is not None and most is not None and used >= most else ""
+    return (
+        f"pool {pool.metadata.name} has {used} of {most} nodes"
+        if used is not None and most is not None and used >= most
+        else ""
+    )
 
 
 def _tell(ears: Iterable[Callable[[Iterable[str]], None]], paths: set[str]) -> None:

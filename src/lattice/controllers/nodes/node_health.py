@@ -19,14 +19,26 @@ from lattice.presence import Told, Usage
 from lattice.lifecycle.eviction import is_draining
 from lattice.lifecycle.workload import NodeState
 from lattice.lifecycle.measured import is_news
-from lattice.lifecycle.node_health import Allowance, NodeSeen, NodeTimes, NodeVerdict, Releases, failover, judge, obeyed, release
+from lattice.lifecycle.node_health import (
+    Allowance,
+    NodeSeen,
+    NodeTimes,
+    NodeVerdict,
+    Releases,
+    failover,
+    judge,
+    obeyed,
+    release,
+)
 from lattice.scheduling.table.ports import chosen_of, still_taken, with_taken
 from lattice.store.protocol import Change, Delete, Entry, Key, Put, Write
 
 ZONES = "*"  # the key under which whole zones are looked at
 NOT_JOINED = "NotJoined"
 RUNS_ON = "it was started there to run on without contact, and must not run twice by now: only its node can say that it has ended"
-COUNT_AFTER = 1.0  # seconds from when a workload left until those that are left are counted: many may leave at once
+COUNT_AFTER = (
+    1.0  # seconds from when a workload left until those that are left are counted: many may leave at once
+)
 
 log = structlog.get_logger()
 
@@ -54,14 +66,25 @@ class Nodes:
         self._teller = self.office.teller(self.name)
         self._releases = Releases(Allowance(), {}, {})
         self._workloads = self.office.copy(LatticeWorkload)
-        self._left: dict[str, float] = {}  # nodes that workloads have left, and when to count what is left, monotonic
-        self._removed: dict[tuple[str, str], float] = {}  # nodes that workloads are bound to though they are gone, and since when
+        self._left: dict[
+            str, float
+        ] = {}  # nodes that workloads have left, and when to count what is left, monotonic
+        self._removed: dict[
+            tuple[str, str], float
+        ] = {}  # nodes that workloads are bound to though they are gone, and since when
         self._measured: dict[str, float] = {}  # when usage was last written, monotonic
         self._ears: list[Callable[[Iterable[str]], None]] = []
         self._wake: Callable[[Iterable[str]], None] = lambda _: None
 
     def loop(self) -> Loop:
-        loop = Loop(self, self.office.clock, self.office.rng, self._everything, (Source(self._nodes, self._concerned),), self.pace)
+        loop = Loop(
+            self,
+            self.office.clock,
+            self.office.rng,
+            self._everything,
+            (Source(self._nodes, self._concerned),),
+            self.pace,
+        )
         self._wake = loop.wake
         self.office.presence.on_change(self._hear)
         return loop
@@ -96,7 +119,13 @@ class Nodes:
         path = f"/{binding.node}" if binding else ""
         entry, node = self._nodes.entry(path), self._nodes.get(path)
         ports = chosen_of(workload.spec.containers, workload.status.allocated_ports)
-        if binding is None or entry is None or node is None or binding.uid not in ("", node.metadata.uid) or not ports:
+        if (
+            binding is None
+            or entry is None
+            or node is None
+            or binding.uid not in ("", node.metadata.uid)
+            or not ports
+        ):
             return []
         taken = with_taken(node.status.taken_ports, ports, self.office.clock.now())
         return [with_status(entry, replace(node.status, taken_ports=taken))]
@@ -122,7 +151,11 @@ class Nodes:
         """Its node was removed. A strict copy may live on there until the machine, which nobody answers any more, has ended it."""
         now, disconnect = self.office.clock.monotonic(), obeyed(workload, self.times) or Disconnect()
         since = self._removed.setdefault((binding.node, binding.uid), now)
-        left = since + self.times.certain_after(disconnect.stop_after_ms / 1000) - now if disconnect.policy == "stop" else 0.0
+        left = (
+            since + self.times.certain_after(disconnect.stop_after_ms / 1000) - now
+            if disconnect.policy == "stop"
+            else 0.0
+        )
         if left > 0:
             return Footing("Silent", True, "its node was removed and may not have stopped it yet", left)
         return Footing("Gone")
@@ -136,7 +169,9 @@ class Nodes:
             return None
         verdict = judge(self._seen(node), self.times)
         if self._may_go(entry, node, verdict):
-            await self.office.commit([_let_go(entry, node), self._teller.event(node, "NodeRemoved", "nothing is left on it")])
+            await self.office.commit(
+                [_let_go(entry, node), self._teller.event(node, "NodeRemoved", "nothing is left on it")]
+            )
             return None
         status = replace(self._status(node, verdict), workloads=self._count(entry, node))
         if status != node.status:
@@ -169,14 +204,26 @@ class Nodes:
         ready, is_heard = _ready(node), presence.get(name) is not None
         has_joined = is_heard or (ready is not None and ready.reason != NOT_JOINED)
         zone = "/".join(part for part in (node.spec.region, node.spec.zone) if part)
-        mark = next((each.message for each in node.status.conditions if each.type == QUARANTINED and each.status == "True"), "")
+        mark = next(
+            (
+                each.message
+                for each in node.status.conditions
+                if each.type == QUARANTINED and each.status == "True"
+            ),
+            "",
+        )
         is_told = ready is not None and ready.reason == "Quarantined"
-        return NodeSeen(name, zone, presence.silence(name), _is_ready(node), has_joined, is_heard, mark, is_told)
+        return NodeSeen(
+            name, zone, presence.silence(name), _is_ready(node), has_joined, is_heard, mark, is_told
+        )
 
     def _status(self, node: LatticeNode, verdict: NodeVerdict) -> NodeStatus:
         before, now = node.status, self.office.now
         ready = Condition(
-            type="Ready", status="True" if verdict.state == "Ready" else "False", reason=verdict.reason, message=verdict.message
+            type="Ready",
+            status="True" if verdict.state == "Ready" else "False",
+            reason=verdict.reason,
+            message=verdict.message,
         )
         status = replace(
             before,
@@ -203,7 +250,10 @@ class Nodes:
     def _count(self, entry: Entry, node: LatticeNode) -> int | None:
         """Whoever binds counts up in the same commit; what left is counted here, from a copy that knows all that was bound."""
         name = node.metadata.name
-        if self._left.get(name, 0.0) > self.office.clock.monotonic() or self._workloads.revision < entry.revision:
+        if (
+            self._left.get(name, 0.0) > self.office.clock.monotonic()
+            or self._workloads.revision < entry.revision
+        ):
             return node.status.workloads
         self._left.pop(name, None)
         return len(self._workloads.by("node", name)) + len(self._workloads.by("prepared", name)) or (
@@ -215,13 +265,17 @@ class Nodes:
         if not node.metadata.deletion_timestamp or FINALIZER not in node.metadata.finalizers:
             return False
         name, is_known = node.metadata.name, self._workloads.revision >= entry.revision
-        is_empty = is_known and not self._workloads.by("node", name) and not self._workloads.by("prepared", name)
+        is_empty = (
+            is_known and not self._workloads.by("node", name) and not self._workloads.by("prepared", name)
+        )
         return is_empty or verdict.state != "Ready"
 
     def _events(self, node: LatticeNode, verdict: NodeVerdict) -> list[Put]:
         if not verdict.event:
             return []
-        return [self._teller.event(node, verdict.event, verdict.message, warning=verdict.event != "NodeReady")]
+        return [
+            self._teller.event(node, verdict.event, verdict.message, warning=verdict.event != "NodeReady")
+        ]
 
     def _changed(self, node: LatticeNode, status: NodeStatus, verdict: NodeVerdict) -> None:
         if status.usage != node.status.usage:
@@ -236,8 +290,13 @@ class Nodes:
     def _release(self) -> Again:
         """Which silent nodes are given up now."""
         seen = [self._seen(node) for node in self._nodes.all()]
-        self._removed = {key: since for key, since in self._removed.items() if self._workloads.by("node", key[0])}
-        before, found = self._releases, release(seen, self._releases.allowance, self.office.clock.monotonic(), self.times)
+        self._removed = {
+            key: since for key, since in self._removed.items() if self._workloads.by("node", key[0])
+        }
+        before, found = (
+            self._releases,
+            release(seen, self._releases.allowance, self.office.clock.monotonic(), self.times),
+        )
         self._releases = found
         for zone, halt in found.halted.items():
             if zone not in before.halted:
@@ -263,7 +322,11 @@ class Nodes:
 def _let_go(entry: Entry, node: LatticeNode) -> Write:
     """The record goes, unless somebody else holds it."""
     others = [each for each in node.metadata.finalizers if each != FINALIZER]
-    return with_metadata(entry, lambda metadata: metadata | {"finalizers": others}) if others else Delete(entry.key, entry.revision)
+    return (
+        with_metadata(entry, lambda metadata: metadata | {"finalizers": others})
+        if others
+        else Delete(entry.key, entry.revision)
+    )
 
 
 def _ready(node: LatticeNode) -> Condition | None:

@@ -21,8 +21,25 @@ from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import FINALIZER, RETRY_REQUESTED, LatticeWorkload, WorkloadStatus
 from lattice.presence import Spoken, Told
-from lattice.lifecycle.workload import AWAITS, PORT_TAKEN, Action, Decision, Graces, Report, decide, retry_by_hand
-from lattice.lifecycle.workload_status import HOMELESS, Sight, after, awaits_node, is_settled, reported, situation
+from lattice.lifecycle.workload import (
+    AWAITS,
+    PORT_TAKEN,
+    Action,
+    Decision,
+    Graces,
+    Report,
+    decide,
+    retry_by_hand,
+)
+from lattice.lifecycle.workload_status import (
+    HOMELESS,
+    Sight,
+    after,
+    awaits_node,
+    is_settled,
+    reported,
+    situation,
+)
 from lattice.lifecycle.orders import wanted
 from lattice.store.protocol import Change, Delete, Entry, Put, Write
 
@@ -47,11 +64,21 @@ class Workloads:
     def __post_init__(self) -> None:
         self._copy = self.office.copy(LatticeWorkload)
         self._teller = self.office.teller(self.name)
-        self._acted, self._changed = Ages(self.office.clock), Ages(self.office.clock)  # by path: the last action, the present state
+        self._acted, self._changed = (
+            Ages(self.office.clock),
+            Ages(self.office.clock),
+        )  # by path: the last action, the present state
         self._wake: Callable[[Iterable[str]], None] = lambda _: None
 
     def loop(self) -> Loop:
-        loop = Loop(self, self.office.clock, self.office.rng, self._everything, (Source(self._copy, self._concerned),), self.pace)
+        loop = Loop(
+            self,
+            self.office.clock,
+            self.office.rng,
+            self._everything,
+            (Source(self._copy, self._concerned),),
+            self.pace,
+        )
         self._wake = loop.wake
         self.office.presence.on_change(self._hear)
         self.nodes.on_change(loop.wake)
@@ -94,7 +121,9 @@ class Workloads:
             return sight
         status = workload.status
         acted = self._acted.age(key, status.last_action_at, now)
-        return dataclasses.replace(sight, acted_for=acted, state_for=self._changed.age(key, status.state_since, now))
+        return dataclasses.replace(
+            sight, acted_for=acted, state_for=self._changed.age(key, status.state_since, now)
+        )
 
     def _everything(self) -> list[str]:
         return [path_of(workload) for workload in self._copy.all()]
@@ -131,10 +160,16 @@ class Workloads:
         leaving = self.departures.why_leave(workload, is_up=spoken.ready)
         return Sight("Ready", True, _report(spoken, knows), spoken.ready, spoken.log, told_for, leaving)
 
-    def _writes(self, entry: Entry, workload: LatticeWorkload, decision: Decision, status: WorkloadStatus) -> list[Write]:
+    def _writes(
+        self, entry: Entry, workload: LatticeWorkload, decision: Decision, status: WorkloadStatus
+    ) -> list[Write]:
         events: list[Write] = []
         if decision.event:
-            events.append(self._teller.event(workload, decision.event, decision.reason, warning=decision.action in WARNINGS))
+            events.append(
+                self._teller.event(
+                    workload, decision.event, decision.reason, warning=decision.action in WARNINGS
+                )
+            )
         if decision.action is Action.FINALIZE_DELETE:
             return [self._removal(entry, workload, status), *events]
         metadata = _metadata(workload)
@@ -145,7 +180,9 @@ class Workloads:
         return [_put(entry, metadata, status), *events]
 
     def _shown(self, status: WorkloadStatus, decision: Decision) -> WorkloadStatus:
-        return replace(status, conditions=conditioned(status.conditions, [_ready(status, decision)], self.office.now))
+        return replace(
+            status, conditions=conditioned(status.conditions, [_ready(status, decision)], self.office.now)
+        )
 
     def _removal(self, entry: Entry, workload: LatticeWorkload, status: WorkloadStatus) -> Write:
         """The record goes, unless somebody else holds it."""
@@ -153,7 +190,9 @@ class Workloads:
         if not others:
             return Delete(entry.key, entry.revision)
         since = workload.metadata.deletion_timestamp or stamp(self.office.clock.now())
-        return _put(entry, lambda metadata: metadata | {"finalizers": others, "deletionTimestamp": since}, status)
+        return _put(
+            entry, lambda metadata: metadata | {"finalizers": others, "deletionTimestamp": since}, status
+        )
 
 
 def _is_finished(workload: LatticeWorkload) -> bool:
@@ -168,7 +207,11 @@ def _report(spoken: Spoken, knows: bool) -> Report:
 def _metadata(workload: LatticeWorkload) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
     """A request to retry is answered once; what is bound is held until its node has let go of it."""
     metadata = workload.metadata
-    must_hold = workload.status.binding is not None and FINALIZER not in metadata.finalizers and not metadata.deletion_timestamp
+    must_hold = (
+        workload.status.binding is not None
+        and FINALIZER not in metadata.finalizers
+        and not metadata.deletion_timestamp
+    )
     if not must_hold and RETRY_REQUESTED not in metadata.annotations:
         return None
     finalizers = [*metadata.finalizers, *([FINALIZER] if must_hold else [])]
@@ -176,13 +219,17 @@ def _metadata(workload: LatticeWorkload) -> Callable[[dict[str, Any]], dict[str,
     return lambda stored: stored | {"annotations": annotations, "finalizers": finalizers}
 
 
-def _put(entry: Entry, metadata: Callable[[dict[str, Any]], dict[str, Any]] | None, status: WorkloadStatus) -> Put:
+def _put(
+    entry: Entry, metadata: Callable[[dict[str, Any]], dict[str, Any]] | None, status: WorkloadStatus
+) -> Put:
     return with_status(entry, status, metadata)
 
 
 def _ready(status: WorkloadStatus, decision: Decision) -> Condition:
     reason = status.failure_reason or status.actual_state
-    return Condition(type="Ready", status="True" if status.ready else "False", reason=reason, message=decision.reason)
+    return Condition(
+        type="Ready", status="True" if status.ready else "False", reason=reason, message=decision.reason
+    )
 
 
 def _count(key: str, decision: Decision) -> None:

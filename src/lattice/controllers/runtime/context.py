@@ -31,7 +31,10 @@ from lattice.store.protocol import MAX_OPERATIONS, Check, Entry, Store, Term, Wr
 
 K = TypeVar("K", bound=Kind)
 AT_ONCE = 4  # commits of many writes that are under way together
-FREE, SAID = ~(0xF << 76 | 0b11 << 62) & (1 << 128) - 1, 4 << 76 | 0b10 << 62  # bits of a uid that are drawn, and those that say how
+FREE, SAID = (
+    ~(0xF << 76 | 0b11 << 62) & (1 << 128) - 1,
+    4 << 76 | 0b10 << 62,
+)  # bits of a uid that are drawn, and those that say how
 
 COPIED: tuple[type[Kind], ...] = (
     LatticeService,
@@ -121,7 +124,15 @@ class Office:
 
     def __post_init__(self) -> None:
         self._copies: dict[type[Kind], Cache[Any]] = {
-            kind: Cache(self.store, kind.resource.id, _decoder(kind), self.clock, self.rng, INDEXES.get(kind, {}), self.freezes)
+            kind: Cache(
+                self.store,
+                kind.resource.id,
+                _decoder(kind),
+                self.clock,
+                self.rng,
+                INDEXES.get(kind, {}),
+                self.freezes,
+            )
             for kind in COPIED
         }
 
@@ -140,7 +151,9 @@ class Office:
     def now(self) -> str:
         return stamp(self.clock.now())
 
-    async def commit(self, writes: Sequence[Write], checks: Sequence[Check] = (), request_id: str | None = None) -> int:
+    async def commit(
+        self, writes: Sequence[Write], checks: Sequence[Check] = (), request_id: str | None = None
+    ) -> int:
         """Fenced: refused once another server leads."""
         with traces.span("commit", term=self.term.number, writes=len(writes)) as span:
             revision = await self.store.commit(writes, checks=checks, fence=self.term, request_id=request_id)

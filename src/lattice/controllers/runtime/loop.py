@@ -157,17 +157,26 @@ class Loop:
     async def _begin(self, needs: Iterable[Cache[Any]]) -> None:
         for cache in (*needs, *(source.cache for source in self.sources)):
             await cache.wait_for()
-        for source in self.sources:  # nothing waits from here on: no change is between hearing of them and the first look
+        for source in (
+            self.sources
+        ):  # nothing waits from here on: no change is between hearing of them and the first look
             self._deaf.append(source.cache.on_change(partial(self._hear, source)))
         self.wake(self.everything())
-        self._resync_at = self.clock.monotonic() + self.pace.resync * (0.5 + self.rng.random() / 2)  # controllers do not look all at once
+        self._resync_at = self.clock.monotonic() + self.pace.resync * (
+            0.5 + self.rng.random() / 2
+        )  # controllers do not look all at once
 
     def _hear(self, source: Source, change: Change) -> None:
         try:
             if keys := source.keys(change):
                 self.wake(keys)
         except Exception as error:  # noqa: BLE001 - one odd object must not deafen everybody who reads the copy; the resync finds it
-            log.error("change not understood", controller=self.controller.name, object=str(change.key), why=repr(error))
+            log.error(
+                "change not understood",
+                controller=self.controller.name,
+                object=str(change.key),
+                why=repr(error),
+            )
 
     def _is_over(self) -> bool:
         if self._fenced is not None:
@@ -175,7 +184,9 @@ class Loop:
         return self._stop_at is not None and (not self._work or self.clock.monotonic() >= self._stop_at)
 
     def _next_hour(self) -> float:
-        patience = next(iter(self._work.values())).until if self._work else math.inf  # begun first, over first
+        patience = (
+            next(iter(self._work.values())).until if self._work else math.inf
+        )  # begun first, over first
         if self._stop_at is not None:
             return min(self._stop_at, patience)
         due = self._turns.next_due() if len(self._work) < self.pace.workers else math.inf
@@ -232,7 +243,11 @@ class Loop:
             if key not in self._overdue:
                 raise
             self._lay_down(key)
-            slow = Unavailable(f"took longer than {self.pace.patience:g} s", where=key, fix="see what it waits for; it is tried again")
+            slow = Unavailable(
+                f"took longer than {self.pace.patience:g} s",
+                where=key,
+                fix="see what it waits for; it is tried again",
+            )
             return self._fail(key, slow)
         except Exception as error:  # noqa: BLE001 - one bad key must not stop the others; it is logged there
             self._lay_down(key)
@@ -250,7 +265,12 @@ class Loop:
             self._turns.failed(key, RIVALRY)
             return "conflict"
         seconds = self._turns.failed(key, TROUBLE)
-        words = {"controller": self.controller.name, "key": key, "failures": self._turns.failures(key), "again_in": round(seconds, 3)}
+        words = {
+            "controller": self.controller.name,
+            "key": key,
+            "failures": self._turns.failures(key),
+            "again_in": round(seconds, 3),
+        }
         if isinstance(kind, LatticeError):
             log.warning("reconcile failed", **words, why=str(kind))
         else:

@@ -141,6 +141,8 @@ class Turns:
             return
         self._due[key] = due
         if len(self._later) > 2 * len(self._due) + 64:
-            self._later = [(when, each) for when, each in self._later if self._due.get(each) == when and each != key]
+            self._later = [
+                (when, each) for when, each in self._later if self._due.get(each) == when and each != key
+            ]
             heapq.heapify(self._later)
         heapq.heappush(self._later, (due, key))

@@ -55,7 +55,9 @@ class Batches:
         units = [*(self._unit(group.members) for group in together), *singles(ready, sizes, LIMITS)]
         needed = {each.ask.group: group.least for group in together for each in group.members[:1]}
         for wave in waves(units, LIMITS):
-            done = await asyncio.gather(*(self._commit(commit, needed) for commit in wave), return_exceptions=True)
+            done = await asyncio.gather(
+                *(self._commit(commit, needed) for commit in wave), return_exceptions=True
+            )
             for problem in done:
                 if isinstance(problem, BaseException):
                     raise problem
@@ -105,7 +107,11 @@ class Batches:
             more = Counter(each.node for each in left)
             nodes = {name: self._node(name) for name in more}
             if gone := {name for name, entry in nodes.items() if entry is None}:
-                left = self._without(left, [each for each in left if each.node not in gone], "the node has changed since it was chosen")
+                left = self._without(
+                    left,
+                    [each for each in left if each.node not in gone],
+                    "the node has changed since it was chosen",
+                )
                 continue
             counts = [self.ledger.deeds.counted(entry, more[name]) for name, entry in nodes.items() if entry]
             puts = [put for each in left for put in self._puts(each)]
@@ -138,11 +144,21 @@ class Batches:
     def _held(self, placed: Iterable[Placed]) -> list[Placed]:
         """Whose room is still kept, and who still wants it."""
         now, ours, before = self.ledger.office.clock.monotonic(), self.reservations, list(placed)
-        kept = self._without(before, [each for each in before if not ours.refusal(each.reservation.id, now)], "its room was given up")
-        return self._without(kept, [each for each in kept if self._is_bindable(each)], "it was changed or bound meanwhile")
+        kept = self._without(
+            before,
+            [each for each in before if not ours.refusal(each.reservation.id, now)],
+            "its room was given up",
+        )
+        return self._without(
+            kept, [each for each in kept if self._is_bindable(each)], "it was changed or bound meanwhile"
+        )
 
     def _enough(self, placed: list[Placed], needed: Mapping[str, int]) -> list[Placed]:
-        return self._without(placed, _enough(placed, needed), "too few of its group could be bound") if needed else placed
+        return (
+            self._without(placed, _enough(placed, needed), "too few of its group could be bound")
+            if needed
+            else placed
+        )
 
     def _without(self, before: Sequence[Placed], left: Sequence[Placed], why: str) -> list[Placed]:
         """Those that are left; why the others are not is remembered."""
@@ -194,7 +210,11 @@ class Batches:
     async def _catch_up(self, clash: Clash) -> None:
         """Until the copy knows what the rival wrote: deciding on less would end the same way."""
         office = self.ledger.office
-        copy = office.copy(LatticeNode) if clash.key.resource == LatticeNode.resource.id else office.copy(LatticeWorkload)
+        copy = (
+            office.copy(LatticeNode)
+            if clash.key.resource == LatticeNode.resource.id
+            else office.copy(LatticeWorkload)
+        )
         await copy.wait_for(clash.found or await office.store.revision())
 
 
@@ -209,4 +229,8 @@ def _enough(placed: list[Placed], needed: Mapping[str, int]) -> list[Placed]:
     if not needed:
         return placed
     count = Counter(each.ask.group for each in placed)
-    return [each for each in placed if not each.ask.group or count[each.ask.group] >= max(1, needed[each.ask.group])]
+    return [
+        each
+        for each in placed
+        if not each.ask.group or count[each.ask.group] >= max(1, needed[each.ask.group])
+    ]

@@ -53,7 +53,10 @@ class BindFailures:
         found = {name: workload for name in names if (workload := copy.get(name)) is not None}
         if found:
             await office.commit(
-                [self.deeds.binding_failed(each, self._lost[name].why, self._lost[name].count) for name, each in found.items()]
+                [
+                    self.deeds.binding_failed(each, self._lost[name].why, self._lost[name].count)
+                    for name, each in found.items()
+                ]
             )
         for name in names:
             del self._due[name]

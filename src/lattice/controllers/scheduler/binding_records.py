@@ -51,12 +51,18 @@ class Deeds:
     def counted(self, entry: Entry, more: int) -> Put:
         """So many more, or fewer, are bound to the node: with each binding its revision moves, so that no rival overlooks another."""
         status = self._node(entry).status
-        return with_status(entry, msgspec.structs.replace(status, workloads=max(0, (status.workloads or 0) + more)))
+        return with_status(
+            entry, msgspec.structs.replace(status, workloads=max(0, (status.workloads or 0) + more))
+        )
 
     def recounted(self, entry: Entry, count: int) -> Put | None:
         """So many are bound to the node; None if it says so."""
         status = self._node(entry).status
-        return None if status.workloads == count else with_status(entry, msgspec.structs.replace(status, workloads=count))
+        return (
+            None
+            if status.workloads == count
+            else with_status(entry, msgspec.structs.replace(status, workloads=count))
+        )
 
     def bound(self, entry: Entry, to: Binding, request: BindRequest, draft: Draft) -> list[Put]:
         """It has that node, and an event says so."""
@@ -91,14 +97,21 @@ class Deeds:
     def adopted(self, entry: Entry, held: Prepared) -> Put:
         """What is prepared belongs to an attempt of many."""
         status = _workload(entry.value).status
-        return with_status(entry, msgspec.structs.replace(status, decision={**status.decision, PREPARED: msgspec.to_builtins(held)}))
+        return with_status(
+            entry,
+            msgspec.structs.replace(
+                status, decision={**status.decision, PREPARED: msgspec.to_builtins(held)}
+            ),
+        )
 
     def given_up(self, entry: Entry) -> Put:
         """Not prepared any more: as if it never was. What is bound is never given up."""
         workload = _workload(entry.value)
         decision = _without(workload, PREPARED, RESERVATION, GANG)
         conditions = _but(workload, SCHEDULED)
-        status = msgspec.structs.replace(workload.status, binding=None, allocated_ports={}, decision=decision, conditions=conditions)
+        status = msgspec.structs.replace(
+            workload.status, binding=None, allocated_ports={}, decision=decision, conditions=conditions
+        )
         return with_status(entry, msgspec.structs.replace(status, last_action="", last_action_at=None))
 
     def unplaced(self, entry: Entry, why: str, kinds: Sequence[str], grounds: Grounds) -> list[Put]:
@@ -109,18 +122,24 @@ class Deeds:
         if known and known.status == "False" and status.decision.get("kinds") == decision["kinds"]:
             return []
         found = Condition(type=SCHEDULED, status="False", reason=NO_NODE, message=why)
-        changed = msgspec.structs.replace(status, decision=decision, conditions=conditioned(status.conditions, [found], now))
+        changed = msgspec.structs.replace(
+            status, decision=decision, conditions=conditioned(status.conditions, [found], now)
+        )
         return [with_status(entry, changed), self._event(workload, "FailedScheduling", why, warning=True)]
 
     def binding_failed(self, workload: LatticeWorkload, why: str, count: int) -> Put:
         """It was to be bound, and is not; `count`: how often since that was told last."""
-        return self._event(workload, "BindingFailed", why if count == 1 else f"{why} ({count} times)", warning=True)
+        return self._event(
+            workload, "BindingFailed", why if count == 1 else f"{why} ({count} times)", warning=True
+        )
 
     def leaving(self, entry: Entry, why: str) -> list[Put]:
         """It is to stop and make room; whoever runs workloads sees to it."""
         workload, now = _workload(entry.value), self.office.now
         found = Condition(type=LEAVING, status="True", reason="Preempted", message=why)
-        status = msgspec.structs.replace(workload.status, conditions=conditioned(workload.status.conditions, [found], now))
+        status = msgspec.structs.replace(
+            workload.status, conditions=conditioned(workload.status.conditions, [found], now)
+        )
         return [with_status(entry, status), self._event(workload, "Preempted", why, warning=True)]
 
     def until(self, seconds: float) -> str:
@@ -132,12 +151,20 @@ class Deeds:
         """As copied, if the copy has this very revision: it need not be read twice."""
         copy, path = self.office.copy(LatticeWorkload), entry.key.path
         known, found = copy.entry(path), copy.get(path)
-        return found if found is not None and known is not None and known.revision == entry.revision else _workload(entry.value)
+        return (
+            found
+            if found is not None and known is not None and known.revision == entry.revision
+            else _workload(entry.value)
+        )
 
     def _node(self, entry: Entry) -> LatticeNode:
         copy, path = self.office.copy(LatticeNode), entry.key.path
         known, found = copy.entry(path), copy.get(path)
-        return found if found is not None and known is not None and known.revision == entry.revision else _node(entry.value)
+        return (
+            found
+            if found is not None and known is not None and known.revision == entry.revision
+            else _node(entry.value)
+        )
 
     def _event(self, about: LatticeWorkload, reason: str, message: str, *, warning: bool = False) -> Put:
         return self._teller.event(about, reason, message, warning=warning)

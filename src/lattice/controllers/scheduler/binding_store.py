@@ -70,7 +70,9 @@ class StoreLedger:
     is_as_chosen: Callable[[LatticeNode], bool] = _any  # whether a node is as it was when it was chosen
     written: dict[str, int] = field(default_factory=dict)  # by workload, the revision of what we wrote last
 
-    fenced: Fenced | None = None  # since then nothing is written any more, whatever a binder makes of the failure
+    fenced: Fenced | None = (
+        None  # since then nothing is written any more, whatever a binder makes of the failure
+    )
 
     @cached_property
     def deeds(self) -> Deeds:
@@ -88,7 +90,12 @@ class StoreLedger:
 
     async def try_commit(self, request: BindRequest, expected: int) -> int | None:
         node, workload = await self._both(request)
-        if node is None or workload is None or node.revision != expected or not self.is_bindable(_workload(workload.value)):
+        if (
+            node is None
+            or workload is None
+            or node.revision != expected
+            or not self.is_bindable(_workload(workload.value))
+        ):
             return None
         if not self.is_as_chosen(_node(node.value)):
             return None  # cordoned, tainted or given up since: its room alone does not make it fit
@@ -96,15 +103,26 @@ class StoreLedger:
         return await self._write([self.deeds.counted(node, 1), *puts])
 
     def is_bindable(self, workload: LatticeWorkload) -> bool:
-        return _is_free(workload) and workload.spec.desired_state == "Running" and self.is_as_decided(workload)
+        return (
+            _is_free(workload) and workload.spec.desired_state == "Running" and self.is_as_decided(workload)
+        )
 
     async def lock(self, node: str, holder: str, until: float) -> str | None:
         token = f"{holder} {self.office.new_uid()}"
         now, seconds = self.office.clock.now(), max(1, ceil(until - self.office.clock.monotonic()))
-        held = LeaseSpec(holder_identity=token, acquire_time=now.isoformat(), renew_time=now.isoformat(), lease_duration_seconds=seconds)
+        held = LeaseSpec(
+            holder_identity=token,
+            acquire_time=now.isoformat(),
+            renew_time=now.isoformat(),
+            lease_duration_seconds=seconds,
+        )
         lease = _a_lock(node, held)
         found = await self.office.store.get(key_of(lease))
-        if found is not None and not self._is_of_the_past(_lease(found.value).spec.holder_identity or "") and not _is_over(found, now):
+        if (
+            found is not None
+            and not self._is_of_the_past(_lease(found.value).spec.holder_identity or "")
+            and not _is_over(found, now)
+        ):
             return None
         put = created(lease, uid=self.office.new_uid(), now=self.office.now)
         taken = await self._write([put if found is None else Put(put.key, put.value, found.revision)])
@@ -117,10 +135,22 @@ class StoreLedger:
 
     async def prepare(self, request: BindRequest, expected: int) -> int | None:
         node, workload = await self._both(request)
-        if node is None or workload is None or node.revision != expected or not self.is_bindable(_workload(workload.value)):
+        if (
+            node is None
+            or workload is None
+            or node.revision != expected
+            or not self.is_bindable(_workload(workload.value))
+        ):
             return None
-        held = Prepared(node=request.node, uid=_uid(node), reservation=request.reservation, until=self.deeds.until(request.expires_at))
-        return await self._write([self.deeds.counted(node, 1), self.deeds.prepared(workload, held, self.draft(request))])
+        held = Prepared(
+            node=request.node,
+            uid=_uid(node),
+            reservation=request.reservation,
+            until=self.deeds.until(request.expires_at),
+        )
+        return await self._write(
+            [self.deeds.counted(node, 1), self.deeds.prepared(workload, held, self.draft(request))]
+        )
 
     async def commit_all(self, requests: Sequence[BindRequest]) -> Collection[str]:
         if 2 * len(requests) <= MAX_OPERATIONS:
@@ -172,7 +202,9 @@ class StoreLedger:
         """Is any of its attempt bound? The lead, or, should that be gone by now, another that was bound along with it."""
         if lead is not None and gang_of(_workload(lead.value)) == held.gang:
             return True
-        return any(gang_of(each) == held.gang for each in self.office.copy(LatticeWorkload).by("gang", held.gang))
+        return any(
+            gang_of(each) == held.gang for each in self.office.copy(LatticeWorkload).by("gang", held.gang)
+        )
 
     async def _adopt(self, requests: Sequence[BindRequest], attempt: str, lead: str) -> Collection[str]:
         for _ in range(TRIES):
@@ -188,7 +220,11 @@ class StoreLedger:
     async def _commit_together(self, requests: Sequence[BindRequest], attempt: str = "") -> Collection[str]:
         for _ in range(TRIES):
             found, missing = await self._prepared(requests)
-            missing += [each.reservation for entry, each in found if each.gang != attempt or not self.is_as_decided(_workload(entry.value))]
+            missing += [
+                each.reservation
+                for entry, each in found
+                if each.gang != attempt or not self.is_as_decided(_workload(entry.value))
+            ]
             if missing or await self._bind(found):
                 return missing
         raise _contended(requests[0].workload)
@@ -202,12 +238,18 @@ class StoreLedger:
         raise _contended(requests[0].workload)
 
     async def _bind(self, found: Iterable[tuple[Entry, Prepared]]) -> bool:
-        puts = [put for entry, held in found for put in self.deeds.together(entry, _to(held, self.office), held)]
+        puts = [
+            put for entry, held in found for put in self.deeds.together(entry, _to(held, self.office), held)
+        ]
         return not puts or await self._write(puts) is not None
 
-    async def _prepared(self, requests: Sequence[BindRequest]) -> tuple[list[tuple[Entry, Prepared]], list[str]]:
+    async def _prepared(
+        self, requests: Sequence[BindRequest]
+    ) -> tuple[list[tuple[Entry, Prepared]], list[str]]:
         """Those with a record as they are now; and the reservations of the others, unless they are bound by it already."""
-        entries = await asyncio.gather(*(self.office.store.get(workload_key(each.workload)) for each in requests))
+        entries = await asyncio.gather(
+            *(self.office.store.get(workload_key(each.workload)) for each in requests)
+        )
         found, missing = [], []
         for request, entry in zip(requests, entries, strict=True):
             workload = _workload(entry.value) if entry else None
@@ -220,9 +262,15 @@ class StoreLedger:
 
     async def _bound(self, requests: Sequence[BindRequest]) -> list[str]:
         """The reservations that have bound their workload, though the answer may be lost; what the copy says of them before is old."""
-        entries = await asyncio.gather(*(self.office.store.get(workload_key(each.workload)) for each in requests))
+        entries = await asyncio.gather(
+            *(self.office.store.get(workload_key(each.workload)) for each in requests)
+        )
         both = zip(requests, entries, strict=True)
-        found = [(each, entry) for each, entry in both if entry and bound_by(_workload(entry.value)) == each.reservation]
+        found = [
+            (each, entry)
+            for each, entry in both
+            if entry and bound_by(_workload(entry.value)) == each.reservation
+        ]
         self.written.update({each.workload: entry.revision for each, entry in found})
         return [each.reservation for each, _ in found]
 
@@ -233,9 +281,21 @@ class StoreLedger:
         """
         found, _ = await self._prepared(requests)
         leads = {held.lead for _, held in found if held.gang}
-        heads = dict(zip(leads, await asyncio.gather(*(self.office.store.get(workload_key(each)) for each in leads)), strict=True))
-        decided = [(entry, held) for entry, held in found if held.gang and self._is_decided(held, heads[held.lead]) and _is_live(entry)]
-        bound = [put for entry, held in decided for put in self.deeds.together(entry, _to(held, self.office), held)]
+        heads = dict(
+            zip(
+                leads,
+                await asyncio.gather(*(self.office.store.get(workload_key(each)) for each in leads)),
+                strict=True,
+            )
+        )
+        decided = [
+            (entry, held)
+            for entry, held in found
+            if held.gang and self._is_decided(held, heads[held.lead]) and _is_live(entry)
+        ]
+        bound = [
+            put for entry, held in decided for put in self.deeds.together(entry, _to(held, self.office), held)
+        ]
         left = [each for each in found if each not in decided]
         fewer = Counter(held.node for _, held in left)
         nodes = await asyncio.gather(*(self.office.store.get(node_key(name)) for name in fewer))
@@ -254,7 +314,9 @@ class StoreLedger:
 
     async def _both(self, request: BindRequest) -> tuple[Entry | None, Entry | None]:
         get = self.office.store.get
-        node, workload = await asyncio.gather(get(node_key(request.node)), get(workload_key(request.workload)))
+        node, workload = await asyncio.gather(
+            get(node_key(request.node)), get(workload_key(request.workload))
+        )
         return node, workload
 
     def _binding(self, node: Entry) -> Binding:

@@ -17,7 +17,9 @@ class Disruptions:
     office: Office
     displaced: Callable[[], Collection[str]]
     leaving: Callable[[LatticeWorkload], str] = lambda _: ""
-    _asked: dict[str, int] = field(default_factory=dict)  # services that somebody may wait for, and what they could spare
+    _asked: dict[str, int] = field(
+        default_factory=dict
+    )  # services that somebody may wait for, and what they could spare
     _changed: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -43,7 +45,9 @@ class Disruptions:
             self._asked.clear()
         before = {service: self._asked.get(service, 0) for service in self._changed if is_awaited}
         self._changed.clear()
-        return any(now is None or now > spare for service, spare in before.items() for now in [self._ask(service)])
+        return any(
+            now is None or now > spare for service, spare in before.items() for now in [self._ask(service)]
+        )
 
     def _ask(self, service: str) -> int | None:
         found = self.office.copy(LatticeService).get(service)

@@ -58,7 +58,9 @@ class SchedulingController:
     office: Office
     profile: ProfileSpec = PRESETS[DEFAULT]
     before: NodeTable | None = None
-    leaving: Callable[[LatticeWorkload], str] = lambda _: ""  # why a workload must leave its node, a drain for one
+    leaving: Callable[[LatticeWorkload], str] = lambda _: (
+        ""
+    )  # why a workload must leave its node, a drain for one
     plain: ProfileSpec | None = None
     name: ClassVar[str] = "scheduling"
 
@@ -71,14 +73,21 @@ class SchedulingController:
         if self.scheduler.plain and self.plain:
             self.profiles[self.scheduler.plain] = self.plain
         self.disruptions = Disruptions(office, self._displaced, self.leaving)
-        self.scheduler.preemptor = Preemptor(self.table, self.scheduler.profile, self.disruptions.allowance, self._age)
+        self.scheduler.preemptor = Preemptor(
+            self.table, self.scheduler.profile, self.disruptions.allowance, self._age
+        )
         self.scheduler.tell = self._note_grounds
         self.roster = Roster(self.scheduler)
         self.ledger = StoreLedger(office, self._draft, self._is_as_decided, self.roster.knows)
         mode = BindingMode(self.profile.binding)
         self.binder = Binder(self.ledger, self.scheduler.reservations, office.clock.monotonic, mode)
         self.batches = Batches(
-            self.ledger, self.scheduler.reservations, self.binder.seen, self.roster.uids, self._bound, self._nodes_written
+            self.ledger,
+            self.scheduler.reservations,
+            self.binder.seen,
+            self.roster.uids,
+            self._bound,
+            self._nodes_written,
         )
         self.refusals = Refusals(self.ledger.deeds, self.scheduler, self.profiles)
         self.failures = BindFailures(self.ledger.deeds)
@@ -87,7 +96,9 @@ class SchedulingController:
         self._held: dict[str, Placed] = {}  # decided, and waiting for others to leave
         self._nodes: dict[str, None] = {}  # changed since the last look
         self._workloads: dict[str, None] = {}
-        self._early: set[str] = set()  # workloads that were looked at before what we wrote of them had come back to us
+        self._early: set[str] = (
+            set()
+        )  # workloads that were looked at before what we wrote of them had come back to us
         self._recount: set[str] = set()  # nodes that somebody left
         self._reshaped: set[str] = set()  # nodes where somebody asks for something else
         self._odd: dict[str, str] = {}  # as logged
@@ -99,7 +110,9 @@ class SchedulingController:
 
     def loop(self) -> Loop:
         nodes, workloads = self.office.copy(LatticeNode), self.office.copy(LatticeWorkload)
-        kept = Source(self.office.copy(LatticeService), self._service_changed)  # before what a service keeps is known, nobody makes room
+        kept = Source(
+            self.office.copy(LatticeService), self._service_changed
+        )  # before what a service keeps is known, nobody makes room
         sources = (Source(nodes, self._node_changed), Source(workloads, self._workload_changed), kept)
         return Loop(self, self.office.clock, self.office.rng, self._everything, sources, Pace(workers=1))
 
@@ -109,7 +122,9 @@ class SchedulingController:
             names = [node.metadata.name for node in self.office.copy(LatticeNode).all()]
             self._nodes.update(dict.fromkeys(sorted(names, key=lambda name: tie_rank(self.table.seed, name))))
             each = self.office.copy(LatticeWorkload).all()
-            self._workloads.update(dict.fromkeys(f"{one.metadata.namespace}/{one.metadata.name}" for one in each))
+            self._workloads.update(
+                dict.fromkeys(f"{one.metadata.namespace}/{one.metadata.name}" for one in each)
+            )
         return (KEY,)
 
     def _node_changed(self, change: Change) -> Iterable[str]:
@@ -163,7 +178,13 @@ class SchedulingController:
         self._nodes.clear()
         await workloads.wait_for(max((entry.revision for entry in changed.values() if entry), default=0))
         now = Moment(self.office.clock.monotonic(), self.office.clock.now())
-        self._overtaken({name for name, entry in changed.items() if entry and entry.revision > self.binder.seen.get(name, 0)})
+        self._overtaken(
+            {
+                name
+                for name, entry in changed.items()
+                if entry and entry.revision > self.binder.seen.get(name, 0)
+            }
+        )
         for name, entry in changed.items():
             self._absorb_node(name, entry, found[name], now)
         self._workloads.update(dict.fromkeys(self.roster.due(now.seconds)))
@@ -236,7 +257,9 @@ class SchedulingController:
     def _let_go(self, path: str) -> None:
         """Who waited for others to leave has its place in line again; and whoever found no room because of it."""
         self.scheduler.reservations.release(self._held.pop(path).reservation.id)
-        self.roster.queue.done(path)  # or one that comes again under its name would wait for this one to be through
+        self.roster.queue.done(
+            path
+        )  # or one that comes again under its name would wait for this one to be through
         self.roster.queue.wake(Wakes.WORKLOAD_GONE, self.office.clock.monotonic())
 
     def _absorb_workload(self, path: str, now: Moment) -> None:
@@ -273,10 +296,16 @@ class SchedulingController:
         batch = self._settled(queue.pop_batch(now, BATCH), now)
         if not batch and not self._held:
             return None
-        with metrics.SCHEDULING_SECONDS.labels("decide").time(), traces.span("schedule", term=self.office.term.number) as span:
+        with (
+            metrics.SCHEDULING_SECONDS.labels("decide").time(),
+            traces.span("schedule", term=self.office.term.number) as span,
+        ):
             cycle = self._decide_on(batch, now)
             if span.is_kept:
-                span.tell(workloads=traces.first([ask.name for run in batch for ask in run]), placed=len(cycle.placed) if cycle else 0)
+                span.tell(
+                    workloads=traces.first([ask.name for run in batch for ask in run]),
+                    placed=len(cycle.placed) if cycle else 0,
+                )
             return cycle
 
     def _decide_on(self, batch: list[list[WorkloadAsk]], now: float) -> Cycle | None:
@@ -301,7 +330,9 @@ class SchedulingController:
 
     def _give_way(self) -> None:
         """Who only waits for a place, and was chosen to make room on it, has nothing to leave."""
-        for each in [held for held in self._held.values() if held.ask.name in self.table.leaving.get(held.node, ())]:
+        for each in [
+            held for held in self._held.values() if held.ask.name in self.table.leaving.get(held.node, ())
+        ]:
             self.scheduler.departed(each.ask.name)
             self._let_go(each.ask.name)
             self._workloads[each.ask.name] = None
@@ -319,12 +350,19 @@ class SchedulingController:
         return [run for run in batch if run[0].group not in unsettled]
 
     def _free_to_go(self) -> list[Placed]:
-        waiting = {each.ask.group or each.ask.name for each in self._held.values() if self.scheduler.still_waits_for(each)}
+        waiting = {
+            each.ask.group or each.ask.name
+            for each in self._held.values()
+            if self.scheduler.still_waits_for(each)
+        }
         return [each for each in self._held.values() if (each.ask.group or each.ask.name) not in waiting]
 
     async def _write(self, cycle: Cycle) -> None:
         try:
-            with metrics.SCHEDULING_SECONDS.labels("bind").time(), traces.span("bind", term=self.office.term.number) as span:
+            with (
+                metrics.SCHEDULING_SECONDS.labels("bind").time(),
+                traces.span("bind", term=self.office.term.number) as span,
+            ):
                 if span.is_kept:
                     span.tell(workloads=traces.first([each.ask.name for each in cycle.placed]))
                 await self._bind(cycle.placed)
@@ -339,7 +377,9 @@ class SchedulingController:
         await self.batches.bind(alone if optimistic else (), small)
         for group in gangs:
             if group not in small:
-                self._conclude(await self.binder.bind_together([each.reservation for each in group.members], group.least))
+                self._conclude(
+                    await self.binder.bind_together([each.reservation for each in group.members], group.least)
+                )
         if not optimistic:
             await self._bind_by_steps(alone)
         if self.ledger.fenced is not None:
@@ -373,7 +413,9 @@ class SchedulingController:
         for event in events:
             if event.outcome == "bound":
                 self._bound(self._open[event.workload])
-                self._workloads[event.workload] = None  # who was found to be bound, its answer lost, may have been changed since
+                self._workloads[event.workload] = (
+                    None  # who was found to be bound, its answer lost, may have been changed since
+                )
             else:
                 self.batches.hopeless.add(event.workload)
                 self.batches.lost[event.workload] = event.reason
@@ -417,7 +459,9 @@ class SchedulingController:
             self._workloads[name] = None
             self._nodes[each.node] = None
             if self._is_early(name):
-                self.binder.seen[each.node] = 0  # as our copies know it: what we wrote there may count, and is not in the table now
+                self.binder.seen[each.node] = (
+                    0  # as our copies know it: what we wrote there may count, and is not in the table now
+                )
         if lost:
             self.roster.queue.wake(Wakes.WORKLOAD_GONE, self.office.clock.monotonic())
 
@@ -428,7 +472,10 @@ class SchedulingController:
 
     def _draft(self, request: BindRequest) -> Draft:
         """Its ports are those that the table chose when its room was taken."""
-        there, found = self.table.placements.get(request.workload), self.office.copy(LatticeWorkload).get(request.workload)
+        there, found = (
+            self.table.placements.get(request.workload),
+            self.office.copy(LatticeWorkload).get(request.workload),
+        )
         grounds = self._grounds.get(request.workload, {})
         if request.node not in grounds.get("best", (request.node,)):
             grounds = {}  # it came there by another way: with its group, or by making others leave
@@ -444,13 +491,17 @@ class SchedulingController:
     async def _evict(self) -> None:
         """Who was told to make room is marked; whoever runs workloads stops it, and takes its node away."""
         if self.table.leaving:
-            await self.refusals.mark({name: node for node, names in self.table.leaving.items() for name in names})
+            await self.refusals.mark(
+                {name: node for node, names in self.table.leaving.items() for name in names}
+            )
 
     async def _settle(self) -> None:
         """What attempts that are no more have left prepared is finished or given up."""
         now = self.office.clock.now()
         for path, held in list(self.roster.prepared.items()):
-            if self.scheduler.reservations.get(held.reservation) is None and await self.ledger.settle(path, now):
+            if self.scheduler.reservations.get(held.reservation) is None and await self.ledger.settle(
+                path, now
+            ):
                 self._workloads[path] = None
                 self._nodes[held.node] = None
 

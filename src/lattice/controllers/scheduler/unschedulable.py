@@ -50,7 +50,9 @@ class Refusals:
             key = (each.ask.shape, each.kinds)
             if key not in known:
                 decision = decide(each.ask, self.scheduler.table, self.scheduler.profile_of(each.ask))
-                known[key] = refused(decision, self.profiles[decision.profile], revision) if not decision.fits else {}
+                known[key] = (
+                    refused(decision, self.profiles[decision.profile], revision) if not decision.fits else {}
+                )
             yield each, known[key]
 
     async def tell(self, queue: Queue) -> None:
@@ -70,7 +72,12 @@ class Refusals:
         copy, placements = self.deeds.office.copy(LatticeWorkload), self.scheduler.table.placements
         for name, whom in list(self._for_whom.items()):
             found = copy.get(name)
-            if name not in awaited and whom not in queue and whom not in placements and not (found and is_leaving(found)):
+            if (
+                name not in awaited
+                and whom not in queue
+                and whom not in placements
+                and not (found and is_leaving(found))
+            ):
                 del self._for_whom[name]
                 yield name
 
@@ -81,8 +88,16 @@ class Refusals:
             found, entry = copy.get(name), copy.entry(name)
             binding = found.status.binding if found else None
             is_there = binding is not None and binding.node == node
-            if found and entry and is_there and not is_leaving(found) and not found.metadata.deletion_timestamp:
-                puts[name] = self.deeds.leaving(entry, f"makes room on node {node} for {self._for_whom.get(name, 'another')}")
+            if (
+                found
+                and entry
+                and is_there
+                and not is_leaving(found)
+                and not found.metadata.deletion_timestamp
+            ):
+                puts[name] = self.deeds.leaving(
+                    entry, f"makes room on node {node} for {self._for_whom.get(name, 'another')}"
+                )
         for name in await self._write(puts):
             self._for_whom.pop(name, None)
 

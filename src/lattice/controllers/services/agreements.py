@@ -24,12 +24,19 @@ class Agreements:
     name: str = "agreements"
 
     def __post_init__(self) -> None:
-        self._services, self._agreements = self.office.copy(LatticeService), self.office.copy(LatticeAgreement)
+        self._services, self._agreements = (
+            self.office.copy(LatticeService),
+            self.office.copy(LatticeAgreement),
+        )
         self._workloads, self._nodes = self.office.copy(LatticeWorkload), self.office.copy(LatticeNode)
         self._teller = self.office.teller("agreements")
 
     def loop(self) -> Loop:
-        sources = (Source(self._services), Source(self._workloads, self._of_workload), Source(self._agreements, self._of_agreement))
+        sources = (
+            Source(self._services),
+            Source(self._workloads, self._of_workload),
+            Source(self._agreements, self._of_agreement),
+        )
         return Loop(self, self.office.clock, self.office.rng, self._everything, sources, Pace(workers=1))
 
     def _everything(self) -> Iterable[str]:
@@ -40,7 +47,9 @@ class Agreements:
         """Only what answers changes addresses."""
         before, now = self._workloads.before, self._workloads.get(change.key.path) if change.value else None
         seen = {
-            (each.spec.service, each.status.ready, each.status.binding) for each in (before, now) if each is not None and each.spec.service
+            (each.spec.service, each.status.ready, each.status.binding)
+            for each in (before, now)
+            if each is not None and each.spec.service
         }
         return (
             [f"{change.key.namespace}/{service}" for service in sorted({each[0] for each in seen})]
@@ -54,14 +63,18 @@ class Agreements:
 
     async def reconcile(self, key: str) -> Again | None:
         own = Name(*key.split("/", 1))
-        services = {name_of(each): each for each in self._services.all() if not each.metadata.deletion_timestamp}
+        services = {
+            name_of(each): each for each in self._services.all() if not each.metadata.deletion_timestamp
+        }
         wanted = {pair for each in services.values() for pair in pairs(each) if own in pair}
         known = {pair_of(each): each for each in self._agreements.all() if own in pair_of(each)}
         for pair in sorted(wanted | set(known)):
             await self._settle(pair, known.get(pair), services if pair in wanted else None)
         return None
 
-    async def _settle(self, pair: Pair, known: LatticeAgreement | None, services: dict[Name, LatticeService] | None) -> None:
+    async def _settle(
+        self, pair: Pair, known: LatticeAgreement | None, services: dict[Name, LatticeService] | None
+    ) -> None:
         entry = self._agreements.entry(f"{pair.caller.namespace}/{pair.object_name}")
         if services is None:
             if entry is not None:
@@ -76,6 +89,9 @@ class Agreements:
             made = created(agreement(pair, status), uid=self.office.new_uid(), now=self.office.now)
             await self._agreements.wait_for(await self.office.commit([made]))
         elif (
-            msgspec.structs.replace(known.status, active=status.active, missing=status.missing, endpoints=status.endpoints) != known.status
+            msgspec.structs.replace(
+                known.status, active=status.active, missing=status.missing, endpoints=status.endpoints
+            )
+            != known.status
         ):
             await self.office.commit([with_status(entry, status)])

@@ -13,7 +13,13 @@ import msgspec
 from lattice.controllers.services.ledger_commit import Ledgers, Payment
 from lattice.controllers.runtime.loop import Again, Loop, Pace, Source
 from lattice.controllers.runtime.context import Office
-from lattice.controllers.runtime.object_writes import conditioned, created, owned_by, with_metadata, with_status
+from lattice.controllers.runtime.object_writes import (
+    conditioned,
+    created,
+    owned_by,
+    with_metadata,
+    with_status,
+)
 from lattice.errors import Conflict, Fenced, LatticeError, NotFound, Unavailable
 from lattice.kinds.meta.base import Metadata
 from lattice.kinds.cluster import RESERVE_LABEL, ClusterStatus, LatticeCluster
@@ -39,7 +45,9 @@ MACHINE = "lattice.dev/machine"  # finalizer of a node: its machine may still be
 UNDER_WAY = 5.0  # seconds until machines that are on their way are looked for again
 ASK_AGAIN = 15.0  # seconds until a provider that refused is asked again
 PATIENCE = 600.0  # seconds that a provider may take
-Mint = Callable[[LatticeNode], tuple[str, Put]]  # a one-time token for the agent of a node, and what must be stored for it
+Mint = Callable[
+    [LatticeNode], tuple[str, Put]
+]  # a one-time token for the agent of a node, and what must be stored for it
 
 
 @dataclass
@@ -69,11 +77,21 @@ class Clusters:
             Source(self._nodes, self._of_node),
             Source(self._workloads, self._of_workload),
         )
-        return Loop(self, self.office.clock, self.office.rng, self._everything, sources, Pace(resync=self.resync, patience=PATIENCE))
+        return Loop(
+            self,
+            self.office.clock,
+            self.office.rng,
+            self._everything,
+            sources,
+            Pace(resync=self.resync, patience=PATIENCE),
+        )
 
     def _everything(self) -> list[str]:
         """Clusters that are gone too, as long as a node remembers them."""
-        return sorted({f"/{each.metadata.name}" for each in self._clusters.all()} | {f"/{each.spec.cluster}" for each in self._made()})
+        return sorted(
+            {f"/{each.metadata.name}" for each in self._clusters.all()}
+            | {f"/{each.spec.cluster}" for each in self._made()}
+        )
 
     def _made(self) -> list[LatticeNode]:
         return [each for each in self._nodes.all() if each.spec.cluster]
@@ -104,21 +122,33 @@ class Clusters:
         cluster, nodes = self._clusters.get(key), self._nodes.by("cluster", name)
         if cluster is None and not nodes:
             return None
-        await self._ledgers.wait_for(max(self._clusters.revision, self._nodes.revision))  # what is wanted is paid for, what is gone is not
+        await self._ledgers.wait_for(
+            max(self._clusters.revision, self._nodes.revision)
+        )  # what is wanted is paid for, what is gone is not
         if cluster is not None:
             await self._relabel(cluster, nodes)
         provider = self.providers.get(cluster.spec.provider if cluster else nodes[0].spec.provider)
         if provider is None:
-            words = f"no adapter here makes machines of provider {cluster.spec.provider or 'unnamed'}" if cluster else ""
+            words = (
+                f"no adapter here makes machines of provider {cluster.spec.provider or 'unnamed'}"
+                if cluster
+                else ""
+            )
             return await self._tell(cluster, [Trouble(UNAVAILABLE, words)]) if cluster else None
         try:
             listed = {each.node: each for each in await provider.list() if each.cluster == name}
         except LatticeError as error:
-            return await self._tell(cluster, [Trouble(UNREACHABLE, str(error))]) if cluster else Again(UNDER_WAY)
+            return (
+                await self._tell(cluster, [Trouble(UNREACHABLE, str(error))]) if cluster else Again(UNDER_WAY)
+            )
         found = self._found(name, cluster, nodes, listed)
         todo = steps(name, found)
         troubles = await self._take(cluster, provider, todo, found)
-        again = await self._tell(cluster, troubles, found.nodes if todo.is_none else None) if cluster else Again(UNDER_WAY)
+        again = (
+            await self._tell(cluster, troubles, found.nodes if todo.is_none else None)
+            if cluster
+            else Again(UNDER_WAY)
+        )
         if cluster is not None and not nodes and not listed and not cluster.spec.wanted_nodes:
             await self._remove_if_unused(cluster)
         return again
@@ -130,7 +160,13 @@ class Clusters:
                 write = with_metadata(entry, lambda metadata, labels=labels: metadata | {"labels": labels})  # type: ignore[misc]
                 await self._nodes.wait_for(await self.office.commit([write]))
 
-    def _found(self, name: str, cluster: LatticeCluster | None, nodes: Sequence[LatticeNode], listed: Mapping[str, Found]) -> Machines:
+    def _found(
+        self,
+        name: str,
+        cluster: LatticeCluster | None,
+        nodes: Sequence[LatticeNode],
+        listed: Mapping[str, Found],
+    ) -> Machines:
         return Machines(
             wanted=cluster.spec.nodes if cluster and not cluster.metadata.deletion_timestamp else {},
             nodes=[self._seen(each) for each in nodes],
@@ -145,7 +181,9 @@ class Clusters:
         name = node.metadata.name
         here = [*self._workloads.by("node", name), *self._workloads.by("prepared", name)]
         entry = self._nodes.entry(f"/{name}")
-        is_known = entry is None or self._workloads.revision >= entry.revision  # else somebody may have come before it was given up
+        is_known = (
+            entry is None or self._workloads.revision >= entry.revision
+        )  # else somebody may have come before it was given up
         return NodeSeen(
             node.metadata.name,
             node.spec.node_class,
@@ -156,7 +194,9 @@ class Clusters:
         )
 
     def _lots(self, cluster: str) -> list[tuple[LatticeLedger, Lot]]:
-        return [(ledger, lot) for ledger in self._ledgers.all() for lot in ledger.status.machines.get(cluster, ())]
+        return [
+            (ledger, lot) for ledger in self._ledgers.all() for lot in ledger.status.machines.get(cluster, ())
+        ]
 
     def _paid(self, cluster: str) -> dict[str, int]:
         """By class. Several budgets may pay for one machine: the least of them counts."""
@@ -170,10 +210,16 @@ class Clusters:
     def _is_paid_for(self, cluster: LatticeCluster) -> bool:
         """Does anybody count what its machines cost? Nobody does in a data center."""
         pool, cloud = cluster.spec.pool, cluster.spec.infrastructure
-        accounts = [cloud_account(cloud), cloud_account(cloud, cluster.spec.region)] if cloud else [pool_account(pool)]
+        accounts = (
+            [cloud_account(cloud), cloud_account(cloud, cluster.spec.region)]
+            if cloud
+            else [pool_account(pool)]
+        )
         return pool != cloud and any(self._ledgers.get(f"/{each.ledger}") for each in accounts)
 
-    async def _take(self, cluster: LatticeCluster | None, provider: Provider, todo: Steps, found: Machines) -> list[Trouble]:
+    async def _take(
+        self, cluster: LatticeCluster | None, provider: Provider, todo: Steps, found: Machines
+    ) -> list[Trouble]:
         """What went wrong with the provider."""
         for name in todo.give_up:
             await self._give_up(name)
@@ -188,7 +234,9 @@ class Clusters:
         work += [provider.delete(name) for name in todo.stray]
         ended = await asyncio.gather(*work, return_exceptions=True)
         for name, each in zip((*starts, *todo.remove, *todo.stray), ended, strict=True):
-            if isinstance(each, Fenced | Conflict) or (isinstance(each, BaseException) and not isinstance(each, LatticeError)):
+            if isinstance(each, Fenced | Conflict) or (
+                isinstance(each, BaseException) and not isinstance(each, LatticeError)
+            ):
                 raise each
             if isinstance(each, LatticeError):
                 troubles.append(_trouble(each, self._class_of(name)))
@@ -202,14 +250,18 @@ class Clusters:
             return (), []
         try:
             offered = await provider.offers()
-            most = len(todo.make) if offered.machines is None else min(max(0, offered.machines), len(todo.make))
+            most = (
+                len(todo.make) if offered.machines is None else min(max(0, offered.machines), len(todo.make))
+            )
             offered.check(cluster.spec.region, most)
         except LatticeError as error:
             return (), [_trouble(error)]
         try:
             offered.check(cluster.spec.region, len(todo.make))
         except Refused as error:
-            return todo.make[:most], [_trouble(error, kind) for kind in dict.fromkeys(kind for _, kind in todo.make[most:])]
+            return todo.make[:most], [
+                _trouble(error, kind) for kind in dict.fromkeys(kind for _, kind in todo.make[most:])
+            ]
         return todo.make, []
 
     def _class_of(self, name: str) -> str:
@@ -221,19 +273,34 @@ class Clusters:
         node = self._nodes.get(f"/{name}")
         if entry is None or node is None:
             return
-        mark = with_metadata(entry, lambda metadata: doomed({"metadata": metadata}, now=self.office.now)["metadata"])
+        mark = with_metadata(
+            entry, lambda metadata: doomed({"metadata": metadata}, now=self.office.now)["metadata"]
+        )
         why = silence(node)
-        words = f"its cluster goes on without it: {why}" if why else "its cluster needs it no more: what runs on it leaves"
+        words = (
+            f"its cluster goes on without it: {why}"
+            if why
+            else "its cluster needs it no more: what runs on it leaves"
+        )
         await self.office.commit([mark, self._teller.event(node, "NodeGivenUp", words)])
 
     async def _make_node(self, cluster: LatticeCluster, name: str, kind: str) -> None:
         node = node_object(cluster, name, self._classes.get(f"/{kind}"), kind)
         written = created(node, uid=self.office.new_uid(), now=self.office.now)
         told = self._teller.event(cluster, "NodeCreating", f"node {name} of class {kind} is being made")
-        now, entry = self._clusters.get(f"/{cluster.metadata.name}"), self._clusters.entry(f"/{cluster.metadata.name}")
+        now, entry = (
+            self._clusters.get(f"/{cluster.metadata.name}"),
+            self._clusters.entry(f"/{cluster.metadata.name}"),
+        )
         if now is None or now.spec != cluster.spec:
-            raise Conflict("other machines are wanted by now", where=f"latticecluster/{cluster.metadata.name}", fix="look again")
-        still = [] if entry is None else [Check(entry.key, entry.revision)]  # whoever wants fewer by now is heard first
+            raise Conflict(
+                "other machines are wanted by now",
+                where=f"latticecluster/{cluster.metadata.name}",
+                fix="look again",
+            )
+        still = (
+            [] if entry is None else [Check(entry.key, entry.revision)]
+        )  # whoever wants fewer by now is heard first
         await self._nodes.wait_for(await self.office.commit([written, told], still))
 
     async def _start(self, provider: Provider, name: str) -> None:
@@ -245,11 +312,17 @@ class Clusters:
             size = self._size(node)
             token, stored = self.mint(node)
             await self.office.commit([stored])
-            labels = {key: value for key, value in node.metadata.labels.items() if not key.startswith("lattice.dev/")}
+            labels = {
+                key: value
+                for key, value in node.metadata.labels.items()
+                if not key.startswith("lattice.dev/")
+            }
             found = self._classes.get(f"/{node.spec.node_class}")
             model = found.spec.resources.gpu_model if found else ""
             spec = node.spec
-            machine = Machine(name, spec.cluster, spec.region, spec.zone, spec.node_class, size, model, labels, token)
+            machine = Machine(
+                name, spec.cluster, spec.region, spec.zone, spec.node_class, size, model, labels, token
+            )
             await provider.create(machine)
         finally:
             self._making.discard(name)
@@ -293,12 +366,20 @@ class Clusters:
             return ()
         micros = max(held)  # the dearest first: what stays is what costs least
         accounts = tuple(each.spec.budget for each in held[micros])
-        return (Charge(accounts, node.spec.cluster, Lot(node_class=node.spec.node_class, count=1, micros=micros)),)
+        return (
+            Charge(accounts, node.spec.cluster, Lot(node_class=node.spec.node_class, count=1, micros=micros)),
+        )
 
-    async def _tell(self, cluster: LatticeCluster, troubles: Sequence[Trouble], seen: Sequence[NodeSeen] | None = None) -> Again | None:
+    async def _tell(
+        self, cluster: LatticeCluster, troubles: Sequence[Trouble], seen: Sequence[NodeSeen] | None = None
+    ) -> Again | None:
         """Says how it is, and how soon that may be something else. `seen`: its nodes, if nothing was done to them since."""
         path = f"/{cluster.metadata.name}"
-        nodes = seen if seen is not None else [self._seen(each) for each in self._nodes.by("cluster", cluster.metadata.name)]
+        nodes = (
+            seen
+            if seen is not None
+            else [self._seen(each) for each in self._nodes.by("cluster", cluster.metadata.name)]
+        )
         entry, current = self._clusters.entry(path), self._clusters.get(path)
         if entry is not None and current is not None:
             await self._write(entry, current, said(current, nodes, troubles, self.endpoint()))
@@ -306,29 +387,47 @@ class Clusters:
             return None
         if troubles and not cluster.metadata.deletion_timestamp:
             return Again(ASK_AGAIN)
-        is_settled = len(nodes) == cluster.spec.wanted_nodes and all(each.is_ready and not each.is_leaving for each in nodes)
+        is_settled = len(nodes) == cluster.spec.wanted_nodes and all(
+            each.is_ready and not each.is_leaving for each in nodes
+        )
         return None if is_settled and not cluster.metadata.deletion_timestamp else Again(UNDER_WAY)
 
     async def _write(self, entry: Entry, cluster: LatticeCluster, status: ClusterStatus) -> None:
         before = cluster.status
-        status = msgspec.structs.replace(status, conditions=conditioned(before.conditions, status.conditions, self.office.now))
+        status = msgspec.structs.replace(
+            status, conditions=conditioned(before.conditions, status.conditions, self.office.now)
+        )
         if status == before:
             return
         writes: list[Write] = [with_status(entry, status)]
         if status.phase != before.phase:
             is_bad = status.phase in ("Degraded", "Failed")
-            writes.append(self._teller.event(cluster, f"Cluster{status.phase}", status.message, warning=is_bad))
+            writes.append(
+                self._teller.event(cluster, f"Cluster{status.phase}", status.message, warning=is_bad)
+            )
         await self.office.commit(writes)
 
     async def _remove_if_unused(self, cluster: LatticeCluster) -> None:
         """Nobody is placed there, nobody is bound there; and its number is written down where it is not given twice."""
         name = cluster.metadata.name
-        placed = any(each.cluster == name for service in self._services.all() for each in service.status.placements)
+        placed = any(
+            each.cluster == name for service in self._services.all() for each in service.status.placements
+        )
         entry = self._clusters.entry(f"/{name}")
-        if entry is None or placed or self._workloads.by("cluster", name) or cluster.spec.min_nodes or self._paid(name):
+        if (
+            entry is None
+            or placed
+            or self._workloads.by("cluster", name)
+            or cluster.spec.min_nodes
+            or self._paid(name)
+        ):
             return
         if not self._is_counted(cluster):
-            raise Unavailable("its number is not written down yet", where=f"latticecluster/{name}", fix="it is removed as soon as it is")
+            raise Unavailable(
+                "its number is not written down yet",
+                where=f"latticecluster/{name}",
+                fix="it is removed as soon as it is",
+            )
         told = self._teller.event(cluster, "ClusterRemoved", "no service needs it")
         await self.office.commit([Delete(entry.key, entry.revision), told, *self._counted(cluster)])
 
@@ -348,7 +447,11 @@ class Clusters:
         offer, region, number = cluster.spec.pool, cluster.spec.region, number_of(cluster)
         if offer == cluster.spec.infrastructure:
             return True  # as it goes: see `_counted`
-        account = pool_account(offer) if not cluster.spec.infrastructure else cloud_account(cluster.spec.infrastructure, region)
+        account = (
+            pool_account(offer)
+            if not cluster.spec.infrastructure
+            else cloud_account(cluster.spec.infrastructure, region)
+        )
         book = self._ledgers.get(f"/{account.ledger}")
         if book is not None and book.status.last_cluster >= number:
             return True
@@ -392,7 +495,14 @@ _declared = msgspec.json.Decoder(_Declared).decode
 def _gist(node: LatticeNode) -> tuple[object, ...]:
     """What of a node its cluster goes by."""
     ready = next((each.status for each in node.status.conditions if each.type == "Ready"), "")
-    return (node.metadata.uid, node.metadata.deletion_timestamp, node.metadata.finalizers, node.spec, node.status.agent_version, ready)
+    return (
+        node.metadata.uid,
+        node.metadata.deletion_timestamp,
+        node.metadata.finalizers,
+        node.spec,
+        node.status.agent_version,
+        ready,
+    )
 
 
 def number_of(cluster: LatticeCluster) -> int:
@@ -406,7 +516,9 @@ def labels_of(node: LatticeNode, cluster: LatticeCluster) -> dict[str, str]:
     return labels | {key: value for key, value in cluster.spec.labels.items() if key == RESERVE_LABEL}
 
 
-def node_object(cluster: LatticeCluster, name: str, kind: LatticeNodeClass | None, class_name: str) -> LatticeNode:
+def node_object(
+    cluster: LatticeCluster, name: str, kind: LatticeNodeClass | None, class_name: str
+) -> LatticeNode:
     """Before its agent has joined."""
     spec, resource = cluster.spec, LatticeNode.resource
     labels = {

@@ -36,7 +36,9 @@ class Figures:
     office: Office
     name: str = "figures"
     _looked: float = field(default=float("-inf"))
-    _told: set[tuple[Gauge, tuple[str, ...]]] = field(default_factory=set)  # what is gone is not told of any more
+    _told: set[tuple[Gauge, tuple[str, ...]]] = field(
+        default_factory=set
+    )  # what is gone is not told of any more
 
     def loop(self) -> Loop:
         copies = (self.office.copy(kind) for kind in (LatticePool, LatticeLedger, LatticeService))
@@ -58,7 +60,9 @@ class Figures:
         return Again(MONEY_MOVES)
 
     def _waiting(self) -> Iterator[Figure]:
-        found = Counter((verdict_of(each), reason_of(each)) for each in self.office.copy(LatticeService).all())
+        found = Counter(
+            (verdict_of(each), reason_of(each)) for each in self.office.copy(LatticeService).all()
+        )
         for (verdict, reason), count in found.items():
             if verdict:
                 yield Figure(metrics.PENDING_SERVICES, (verdict, reason), count)

@@ -27,10 +27,16 @@ from lattice.store.protocol import ABSENT, Check, Clash, Entry, Key, Put, Store,
 
 ATTEMPTS = 64  # each one lost is one that a rival won, so among 64 rivals with one payment each nobody runs out of them
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.2  # seconds
-OWNERS: dict[str, type[Kind]] = {kind.resource.kind: kind for kind in (LatticePool, CloudInfrastructure, StaticInfrastructure)}
-PROBE = Put(Key(LatticeLedger.resource.id, "", "none"), b"", expect=1 << 60)  # no account has this ledger, and nothing that revision
+OWNERS: dict[str, type[Kind]] = {
+    kind.resource.kind: kind for kind in (LatticePool, CloudInfrastructure, StaticInfrastructure)
+}
+PROBE = Put(
+    Key(LatticeLedger.resource.id, "", "none"), b"", expect=1 << 60
+)  # no account has this ledger, and nothing that revision
 
-_owner_decoders: dict[str, msgspec.json.Decoder[Any]] = {name: msgspec.json.Decoder(kind) for name, kind in OWNERS.items()}
+_owner_decoders: dict[str, msgspec.json.Decoder[Any]] = {
+    name: msgspec.json.Decoder(kind) for name, kind in OWNERS.items()
+}
 _ledger_decoder = msgspec.json.Decoder(LatticeLedger)
 
 
@@ -115,7 +121,9 @@ class Ledgers:
 
     async def _read(self, payment: Payment) -> dict[Key, Entry | None]:
         """Every ledger and every object that states a budget, each once."""
-        keys = sorted({key for account in payment.accounts for key in (_ledger_key(account), _owner_key(account))})
+        keys = sorted(
+            {key for account in payment.accounts for key in (_ledger_key(account), _owner_key(account))}
+        )
         entries = await asyncio.gather(*map(self.store.get, keys))
         return dict(zip(keys, entries, strict=True))
 
@@ -129,7 +137,9 @@ class Ledgers:
             ledger = _under_present_terms(account, read[_owner_key(account)], before, bool(charges), now)
             after, answer = settle(ledger, releases, charges, now)
             settled.answers.append(answer)
-            settled.puts.append(self._put(before, described(after), ABSENT if entry is None else entry.revision))
+            settled.puts.append(
+                self._put(before, described(after), ABSENT if entry is None else entry.revision)
+            )
         return settled
 
     def _put(self, before: LatticeLedger | None, after: LatticeLedger, expect: int) -> Put:
@@ -138,14 +148,22 @@ class Ledgers:
             obj = born(obj, uid=self.new_uid(), now=stamp(self.clock.now()))
         elif before.spec != after.spec:
             obj["metadata"]["generation"] = before.metadata.generation + 1
-        return Put(Key(LatticeLedger.resource.id, "", after.metadata.name), pack(LatticeLedger.resource, obj), expect)
+        return Put(
+            Key(LatticeLedger.resource.id, "", after.metadata.name), pack(LatticeLedger.resource, obj), expect
+        )
 
     async def _commit(self, payment: Payment, settled: _Settled, read: Mapping[Key, Entry | None]) -> int:
         owners = {_owner_key(account) for account in payment.accounts}
         _refuse_blind_writes(payment, owners)
-        stated = [Check(key, ABSENT if (found := read[key]) is None else found.revision) for key in sorted(owners - payment.keys)]
+        stated = [
+            Check(key, ABSENT if (found := read[key]) is None else found.revision)
+            for key in sorted(owners - payment.keys)
+        ]
         return await self.store.commit(
-            [*payment.writes, *settled.puts], checks=[*payment.checks, *stated], fence=self.term, request_id=payment.request_id
+            [*payment.writes, *settled.puts],
+            checks=[*payment.checks, *stated],
+            fence=self.term,
+            request_id=payment.request_id,
         )
 
     async def _done_before(self, payment: Payment) -> Paid | None:
@@ -161,13 +179,19 @@ class Ledgers:
             return None
 
 
-def _under_present_terms(account: Account, owner: Entry | None, found: LatticeLedger | None, pays: bool, now: datetime) -> LatticeLedger:
+def _under_present_terms(
+    account: Account, owner: Entry | None, found: LatticeLedger | None, pays: bool, now: datetime
+) -> LatticeLedger:
     """An object that is gone, or states this budget no more, pays for nothing new; what it pays for can still be released."""
     stated = terms(account, None if owner is None else _owner_decoders[account.kind].decode(owner.value))
     if stated is not None:
         return opened(stated, found, now)
     if pays or found is None:
-        raise NotFound("states no budget that machines could be paid from", where=str(account), fix="place them elsewhere")
+        raise NotFound(
+            "states no budget that machines could be paid from",
+            where=str(account),
+            fix="place them elsewhere",
+        )
     return found
 
 
@@ -182,7 +206,9 @@ def _ledger(entry: Entry) -> LatticeLedger:
 def _refuse_blind_writes(payment: Payment, owners: set[Key]) -> None:
     for write in payment.writes:
         if write.key in owners and write.expect is None:
-            raise Malformed("is written whatever it states", where=str(write.key), fix="expect the revision that was read")
+            raise Malformed(
+                "is written whatever it states", where=str(write.key), fix="expect the revision that was read"
+            )
 
 
 def _ledger_key(account: Account) -> Key:
@@ -195,10 +221,17 @@ def _owner_key(account: Account) -> Key:
 
 def _pause(payment: Payment, attempt: int) -> float:
     """Longer each time, and different for each rival: half of it up to all of it, by what is written."""
-    spread = crc32(f"{attempt} {payment.request_id} {[str(write.key) for write in payment.writes[:3]]}".encode()) / 0xFFFFFFFF
+    spread = (
+        crc32(f"{attempt} {payment.request_id} {[str(write.key) for write in payment.writes[:3]]}".encode())
+        / 0xFFFFFFFF
+    )
     return min(FIRST_PAUSE * 2.0**attempt, LONGEST_PAUSE) * (1 + spread) / 2
 
 
 def _contended(payment: Payment) -> Conflict:
     names = ", ".join(account.ledger for account in payment.accounts)
-    return Conflict(f"others were first {ATTEMPTS} times in a row", where=f"latticeledger/{names}", fix="decide again a little later")
+    return Conflict(
+        f"others were first {ATTEMPTS} times in a row",
+        where=f"latticeledger/{names}",
+        fix="decide again a little later",
+    )

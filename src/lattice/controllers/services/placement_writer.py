@@ -57,7 +57,9 @@ class Placing:
         self._ledgers, self._nodes = office.copy(LatticeLedger), office.copy(LatticeNode)
         self._books = Ledgers(office.store, office.clock, office.term, office.new_uid)
         self._teller = office.teller("services")
-        self.too_dear: frozenset[Cell] = frozenset()  # where a machine was lately refused that is wanted, and that nobody pays for
+        self.too_dear: frozenset[Cell] = (
+            frozenset()
+        )  # where a machine was lately refused that is wanted, and that nobody pays for
 
     async def write(self, decided: Decided, said: Mapping[str, Said]) -> Refusal | None:
         """Those that take machines first, in the order in which they were decided; then what is left to be said."""
@@ -77,19 +79,30 @@ class Placing:
             await self._commit(batch)
         return None
 
-    async def _pay_each(self, decided: Decided, stages: Sequence[Stage], said: Mapping[str, Said]) -> Refusal | None:
+    async def _pay_each(
+        self, decided: Decided, stages: Sequence[Stage], said: Mapping[str, Said]
+    ) -> Refusal | None:
         for stage in stages:
             refusal = await self._pay(decided, [stage], said)
             if refusal is not None:
                 return refusal
         return None
 
-    async def _pay(self, decided: Decided, stages: Sequence[Stage], said: Mapping[str, Said]) -> Refusal | None:
+    async def _pay(
+        self, decided: Decided, stages: Sequence[Stage], said: Mapping[str, Said]
+    ) -> Refusal | None:
         """In one commit, unless that is too large for any."""
         for part in _parts(stages):
-            wanted = {name: counts for stage in part for name, counts in stage.clusters.items()}  # the last one has the most
+            wanted = {
+                name: counts for stage in part for name, counts in stage.clusters.items()
+            }  # the last one has the most
             machines = self._machines(decided, wanted)
-            writes = [write for stage in part for name in stage.services for write in self._saying(decided, name, said[name])]
+            writes = [
+                write
+                for stage in part
+                for name in stage.services
+                for write in self._saying(decided, name, said[name])
+            ]
             writes += [*self._told(decided, part, machines), *machines.writes]
             if not writes:
                 continue
@@ -124,10 +137,19 @@ class Placing:
             if known is None or entry is None:
                 drawn = cluster_object(cluster, fleet)
                 spec = msgspec.structs.replace(drawn.spec, nodes=dict(sorted(counts.items())))
-                writes.append(created(msgspec.structs.replace(drawn, spec=spec), uid=self._office.new_uid(), now=self._office.now))
+                writes.append(
+                    created(
+                        msgspec.structs.replace(drawn, spec=spec),
+                        uid=self._office.new_uid(),
+                        now=self._office.now,
+                    )
+                )
                 made.append(name)
             else:
-                counts = {kind: max(counts.get(kind, 0), known.spec.nodes.get(kind, 0)) for kind in sorted({*counts, *known.spec.nodes})}
+                counts = {
+                    kind: max(counts.get(kind, 0), known.spec.nodes.get(kind, 0))
+                    for kind in sorted({*counts, *known.spec.nodes})
+                }
                 if counts == known.spec.nodes:
                     continue
                 writes.append(with_spec(entry, msgspec.structs.replace(known.spec, nodes=counts)))
@@ -142,12 +164,18 @@ class Placing:
         now, entry = self._services.get(path), self._services.entry(path)
         if now is None or entry is None or now.metadata.uid != service.metadata.uid:
             return []
-        if now.metadata.generation != service.metadata.generation or _where(now.status) != _where(service.status):
-            raise Conflict("changed while its place was decided", where=f"latticeservice/{name}", fix="decide again")
+        if now.metadata.generation != service.metadata.generation or _where(now.status) != _where(
+            service.status
+        ):
+            raise Conflict(
+                "changed while its place was decided", where=f"latticeservice/{name}", fix="decide again"
+            )
         before, stamp = now.status, self._office.now
         status: ServiceStatus = msgspec.structs.replace(
             before,
-            placements=_priced(before.placements, said.status.placements, is_sure=not self._is_unsure(decided, said)),
+            placements=_priced(
+                before.placements, said.status.placements, is_sure=not self._is_unsure(decided, said)
+            ),
             scheduler_decision=said.status.scheduler_decision,
             conditions=conditioned(before.conditions, said.conditions, stamp),
         )
@@ -164,11 +192,17 @@ class Placing:
     def _news(self, service: LatticeService, before: ServiceStatus, after: ServiceStatus) -> Iterator[Write]:
         placed, decision = _condition(after, PLACED_CONDITION), after.scheduler_decision
         if _where(before) != _where(after) and after.placements:
-            where = ", ".join(f"{each.replicas} in {each.cluster} on {each.node}" for each in after.placements[:NAMED])
+            where = ", ".join(
+                f"{each.replicas} in {each.cluster} on {each.node}" for each in after.placements[:NAMED]
+            )
             rest = len(after.placements) - NAMED
             yield self._teller.event(service, "Placed", f"{where}{f' and {rest} more' if rest > 0 else ''}")
         said_before = _condition(before, PLACED_CONDITION)
-        if placed and placed.status == "False" and (said_before is None or _words(said_before) != _words(placed)):
+        if (
+            placed
+            and placed.status == "False"
+            and (said_before is None or _words(said_before) != _words(placed))
+        ):
             verdict = decision.verdict if decision else placed.reason
             yield self._teller.event(service, "NotPlaced", f"{verdict}: {placed.message}", warning=True)
         stale, was = _condition(after, STALE_CONDITION), _condition(before, STALE_CONDITION)
@@ -189,7 +223,11 @@ class Placing:
                     yield self._teller.event(about, reason, _names(here))
             for each in decided.reliefs.get(stage.services[0], ()):
                 what = f"no node of {each.cell[0]} takes {each.replicas} of its replicas"
-                then = f"{each.machines} more of class {each.cell[1]} for it" if each.machines else "they are placed elsewhere"
+                then = (
+                    f"{each.machines} more of class {each.cell[1]} for it"
+                    if each.machines
+                    else "they are placed elsewhere"
+                )
                 yield self._teller.event(about, "NoNodeFits", f"{what}: {then}", warning=True)
 
     async def _settle_accounts(self, decided: Decided) -> None:
@@ -201,23 +239,35 @@ class Placing:
             kinds.setdefault(name, []).append(kind)
         self.too_dear = frozenset()
         for known in self._clusters.all():
-            cluster, entry = fleet.clusters.get(known.metadata.name), self._clusters.entry(f"/{known.metadata.name}")
+            cluster, entry = (
+                fleet.clusters.get(known.metadata.name),
+                self._clusters.entry(f"/{known.metadata.name}"),
+            )
             wanted, leaving = self._with_successors(known, kinds.get(known.metadata.name, ()))
             owed = charges(fleet, cluster, wanted, paid) if cluster and entry else ()
             if owed and entry and cluster and is_within_limits(fleet, cluster):
                 writes = [self._teller.event(each, "NodeReplaced", SUCCESSOR) for _, each in leaving]
-                checks = [Check(entry.key, entry.revision), *(Check(each.key, each.revision) for each, _ in leaving)]
+                checks = [
+                    Check(entry.key, entry.revision),
+                    *(Check(each.key, each.revision) for each, _ in leaving),
+                ]
                 answer = await self._books.commit_with_charges(Payment(writes, owed, checks=checks))
                 if isinstance(answer, OverBudget):
                     self.too_dear |= {(known.metadata.name, each.lot.node_class) for each in owed}
                 else:
                     await self._caught_up(answer.revision)
 
-    def _with_successors(self, cluster: LatticeCluster, kinds: Iterable[str]) -> tuple[dict[str, int], list[tuple[Entry, LatticeNode]]]:
+    def _with_successors(
+        self, cluster: LatticeCluster, kinds: Iterable[str]
+    ) -> tuple[dict[str, int], list[tuple[Entry, LatticeNode]]]:
         """Machines by class, of these one more than there are where one that leaves is to be replaced before it is gone; and who leaves."""
         wanted, found = dict(cluster.spec.nodes), []
         for kind in sorted(kinds):
-            there = [each for each in self._nodes.by("cluster", cluster.metadata.name) if each.spec.node_class == kind]
+            there = [
+                each
+                for each in self._nodes.by("cluster", cluster.metadata.name)
+                if each.spec.node_class == kind
+            ]
             leaving = [each for each in there if each.metadata.deletion_timestamp]
             first = min(leaving, key=lambda each: each.metadata.name, default=None)
             entry = self._nodes.entry(f"/{first.metadata.name}") if first else None
@@ -237,9 +287,13 @@ class Placing:
             fewer = {kind: min(count, target[kind]) for kind, count in known.spec.nodes.items()}
             if fewer != known.spec.nodes:
                 kept = {kind: count for kind, count in fewer.items() if count}
-                spec = msgspec.structs.replace(known.spec, nodes=kept, min_nodes=known.spec.min_nodes if kept else 0)
+                spec = msgspec.structs.replace(
+                    known.spec, nodes=kept, min_nodes=known.spec.min_nodes if kept else 0
+                )
                 words = f"{known.spec.wanted_nodes} to {spec.wanted_nodes} machines: {self._why_fewer(name)}"
-                await self._commit([with_spec(entry, spec), self._teller.event(known, "ClusterShrunk", words)])
+                await self._commit(
+                    [with_spec(entry, spec), self._teller.event(known, "ClusterShrunk", words)]
+                )
             await self._take_back(name)
 
     async def _relabel(self, decided: Decided) -> None:
@@ -252,7 +306,9 @@ class Placing:
 
     def _why_fewer(self, cluster: str) -> str:
         silent = [each.metadata.name for each in self._nodes.by("cluster", cluster) if silence(each)]
-        gone = f"what ran on {_names(sorted(silent))}, which is not heard of, runs elsewhere; " if silent else ""
+        gone = (
+            f"what ran on {_names(sorted(silent))}, which is not heard of, runs elsewhere; " if silent else ""
+        )
         return f"{gone}no service needs more"
 
     async def _take_back(self, name: str) -> None:
@@ -263,7 +319,9 @@ class Placing:
         await self._nodes.wait_for(entry.revision)
         await self._ledgers.wait_for(self._nodes.revision)  # who goes is paid back when its node goes
         if back := self._never_made(name, cluster.spec.nodes):
-            answer = await self._books.commit_with_charges(Payment([], releases=back, checks=[Check(entry.key, entry.revision)]))
+            answer = await self._books.commit_with_charges(
+                Payment([], releases=back, checks=[Check(entry.key, entry.revision)])
+            )
             if isinstance(answer, Paid):
                 await self._caught_up(answer.revision)
 
@@ -273,8 +331,12 @@ class Placing:
         going = Counter(each.spec.node_class for each in nodes if each.metadata.deletion_timestamp)
         staying = Counter(each.spec.node_class for each in nodes) - going
         ledgers = self._ledgers.all()
-        kinds = sorted({lot.node_class for ledger in ledgers for lot in ledger.status.machines.get(cluster, ())})
-        keep = {kind: max(wanted.get(kind, 0), staying[kind]) + going[kind] for kind in kinds}  # the successor of one that goes too
+        kinds = sorted(
+            {lot.node_class for ledger in ledgers for lot in ledger.status.machines.get(cluster, ())}
+        )
+        keep = {
+            kind: max(wanted.get(kind, 0), staying[kind]) + going[kind] for kind in kinds
+        }  # the successor of one that goes too
         return [each for kind in kinds for each in releases(ledgers, (cluster, kind), keep[kind])]
 
 
@@ -311,7 +373,9 @@ def _where(status: ServiceStatus) -> list[tuple[str, str, str, int | None]]:
     return sorted((each.pool, each.cluster, each.node, each.replicas) for each in status.placements)
 
 
-def _priced(before: Sequence[PlacedIn], after: tuple[PlacedIn, ...], *, is_sure: bool) -> tuple[PlacedIn, ...]:
+def _priced(
+    before: Sequence[PlacedIn], after: tuple[PlacedIn, ...], *, is_sure: bool
+) -> tuple[PlacedIn, ...]:
     """Same counts on machines that are only guessed cost what they did."""
     known = {(each.pool, each.cluster, each.node, each.replicas): each for each in before}
     if is_sure:

@@ -9,12 +9,29 @@ import msgspec
 from lattice.controllers.runtime.loop import Again, Loop, Pace, Source
 from lattice.controllers.runtime.context import Office
 from lattice.controllers.garbage.ownership import removal
-from lattice.controllers.runtime.object_writes import conditioned, created, owned_by, path_of, with_metadata, with_spec, with_status
+from lattice.controllers.runtime.object_writes import (
+    conditioned,
+    created,
+    owned_by,
+    path_of,
+    with_metadata,
+    with_spec,
+    with_status,
+)
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
-from lattice.lifecycle.replica_template import Cell, cell_of, free_slots, in_cell, labels_for, template, wanted_cells, workload
+from lattice.lifecycle.replica_template import (
+    Cell,
+    cell_of,
+    free_slots,
+    in_cell,
+    labels_for,
+    template,
+    wanted_cells,
+    workload,
+)
 from lattice.lifecycle.rollout import Around, Replica, Steps, next_steps
 from lattice.lifecycle.replica_state import is_going, is_owned, is_staying, no_room
 from lattice.placement.status.placement_conditions import PLACED_CONDITION
@@ -31,8 +48,12 @@ class Replicas:
     workers: int = 8
     resync: float = 30.0
     name: str = "replicas"
-    surges: Callable[[], Mapping[str, str]] = dict  # services that need one more while a node is drained, and who waits for it
-    leaving: Callable[[LatticeWorkload], str] = lambda _: ""  # why a replica must leave its node: it counts no more
+    surges: Callable[[], Mapping[str, str]] = (
+        dict  # services that need one more while a node is drained, and who waits for it
+    )
+    leaving: Callable[[LatticeWorkload], str] = lambda _: (
+        ""
+    )  # why a replica must leave its node: it counts no more
     _watched: set[str] = field(default_factory=set)  # services that wait for a replica to be ready
     _told: set[str] = field(default_factory=set)  # replicas that are to go by what is being written
 
@@ -43,12 +64,23 @@ class Replicas:
     def loop(self) -> Loop:
         sources = (Source(self._services, self._of_service), Source(self._workloads, self._of_workload))
         pace = Pace(workers=self.workers, resync=self.resync)
-        return Loop(self, self.office.clock, self.office.rng, lambda: map(path_of, self._services.all()), sources, pace)
+        return Loop(
+            self,
+            self.office.clock,
+            self.office.rng,
+            lambda: map(path_of, self._services.all()),
+            sources,
+            pace,
+        )
 
     def _of_service(self, change: Change) -> Iterable[str]:
         """Not when only how its replicas are is another: that is told of thousands many times over."""
         before, after = self._services.before, self._services.get(change.key.path)
-        return () if before is not None and after is not None and _asked(before) == _asked(after) else (change.key.path,)
+        return (
+            ()
+            if before is not None and after is not None and _asked(before) == _asked(after)
+            else (change.key.path,)
+        )
 
     def _of_workload(self, change: Change) -> Iterable[str]:
         """Those that go; and while others wait for it, those that become ready or fail."""
@@ -57,7 +89,9 @@ class Replicas:
         if found is None or not found.spec.service:
             return ()
         key = f"{change.key.namespace}/{found.spec.service}"
-        is_leaving = after is None or (bool(after.metadata.deletion_timestamp) and not (before and before.metadata.deletion_timestamp))
+        is_leaving = after is None or (
+            bool(after.metadata.deletion_timestamp) and not (before and before.metadata.deletion_timestamp)
+        )
         is_better = key in self._watched and (before is None or after is None or _how(before) != _how(after))
         return (key,) if is_leaving or is_better else ()
 
@@ -70,7 +104,9 @@ class Replicas:
         mine = [each for each in found if is_owned(each, service)]
         spec = template(service)
         replicas = [self._replica(each) for each in mine if not _is_lost(each)]
-        steps = next_steps(self._wanted(service), spec.revision, replicas, service.spec.least, self._around(key))
+        steps = next_steps(
+            self._wanted(service), spec.revision, replicas, service.spec.least, self._around(key)
+        )
         (self._watched.add if steps.is_rolling or steps.is_waiting else self._watched.discard)(key)
         groups = [
             self._telling(service, spec.revision, steps, mine),
@@ -92,7 +128,9 @@ class Replicas:
         waiting = self._workloads.get(self.surges().get(path_of(service), ""))
         if waiting is not None and cells:
             where = cell_of(waiting)
-            cells[where if where in cells else min(cells)] += 1  # also while it is to go elsewhere: a drain and an update count on one each
+            cells[where if where in cells else min(cells)] += (
+                1  # also while it is to go elsewhere: a drain and an update count on one each
+            )
         return cells
 
     def _around(self, key: str) -> Around:
@@ -100,7 +138,11 @@ class Replicas:
         clusters, services, workloads = self.office.copy(LatticeCluster), self._services, self._workloads
 
         def is_shared(node: str) -> bool:
-            others = [each for each in workloads.by("node", node) if service_of(each) != key and path_of(each) not in self._told]
+            others = [
+                each
+                for each in workloads.by("node", node)
+                if service_of(each) != key and path_of(each) not in self._told
+            ]
             return any(is_staying(each, services.get(service_of(each))) for each in others)
 
         def least(name: str) -> int:
@@ -123,7 +165,9 @@ class Replicas:
             no_room=no_room(each),
         )
 
-    def _starting(self, service: LatticeService, spec: WorkloadSpec, cells: Sequence[Cell], taken: Sequence[int]) -> Iterator[list[Write]]:
+    def _starting(
+        self, service: LatticeService, spec: WorkloadSpec, cells: Sequence[Cell], taken: Sequence[int]
+    ) -> Iterator[list[Write]]:
         slots, owner, now = free_slots(taken), owned_by(service), self.office.now
         shapes = {cell: in_cell(spec, cell) for cell in set(cells)}
         for cell in cells:
@@ -139,21 +183,34 @@ class Replicas:
                 yield [write]
 
     def _reshaping(
-        self, service: LatticeService, spec: WorkloadSpec, mine: Iterable[LatticeWorkload], stopping: Sequence[str]
+        self,
+        service: LatticeService,
+        spec: WorkloadSpec,
+        mine: Iterable[LatticeWorkload],
+        stopping: Sequence[str],
     ) -> Iterator[list[Write]]:
         """What changes without another start: which nodes it may use, what goes before what, labels."""
         labels, leaving = labels_for(service), set(stopping)
         for each in mine:
             entry = self._workloads.entry(path_of(each))
-            if entry is None or is_going(each) or each.metadata.name in leaving or each.spec.revision != spec.revision:
+            if (
+                entry is None
+                or is_going(each)
+                or each.metadata.name in leaving
+                or each.spec.revision != spec.revision
+            ):
                 continue
-            wanted = msgspec.structs.replace(in_cell(spec, cell_of(each)), slot=each.spec.slot, desired_state=each.spec.desired_state)
+            wanted = msgspec.structs.replace(
+                in_cell(spec, cell_of(each)), slot=each.spec.slot, desired_state=each.spec.desired_state
+            )
             if wanted != each.spec:
                 yield [with_spec(entry, wanted)]
             elif each.metadata.labels != labels:
                 yield [with_metadata(entry, lambda metadata: metadata | {"labels": labels})]
 
-    def _telling(self, service: LatticeService, revision: str, steps: Steps, mine: Sequence[LatticeWorkload]) -> list[Write]:
+    def _telling(
+        self, service: LatticeService, revision: str, steps: Steps, mine: Sequence[LatticeWorkload]
+    ) -> list[Write]:
         before = next((each for each in service.status.conditions if each.type == PROGRESSING), None)
         condition = _progress(before, revision, steps)
         entry, told = self._services.entry(path_of(service)), list(self._scaling(service, steps, mine))
@@ -170,7 +227,9 @@ class Replicas:
             told.append(self._teller.event(service, "RolloutPaused", condition.message, warning=True))
         return [with_status(entry, msgspec.structs.replace(service.status, conditions=said)), *told]
 
-    def _scaling(self, service: LatticeService, steps: Steps, mine: Sequence[LatticeWorkload]) -> Iterator[Write]:
+    def _scaling(
+        self, service: LatticeService, steps: Steps, mine: Sequence[LatticeWorkload]
+    ) -> Iterator[Write]:
         live = sum(not is_going(each) for each in mine)
         if steps.is_rolling or steps.is_none:
             return
@@ -191,7 +250,14 @@ def _asked(service: LatticeService) -> tuple[object, ...]:
     """What of a service its replicas follow from."""
     metadata, status = service.metadata, service.status
     said = [each for each in status.conditions if each.type in (PLACED_CONDITION, PROGRESSING)]
-    return (metadata.uid, metadata.generation, metadata.deletion_timestamp, metadata.labels, status.placements, said)
+    return (
+        metadata.uid,
+        metadata.generation,
+        metadata.deletion_timestamp,
+        metadata.labels,
+        status.placements,
+        said,
+    )
 
 
 def _how(each: LatticeWorkload) -> tuple[object, ...]:
@@ -216,7 +282,14 @@ def _progress(before: Condition | None, revision: str, steps: Steps) -> Conditio
         )
         return Condition(type=PROGRESSING, status="False", reason=NO_ROOM, message=words)
     if steps.is_rolling:
-        return Condition(type=PROGRESSING, status="True", reason=ROLLING, message=f"replicas are replaced by revision {revision}")
+        return Condition(
+            type=PROGRESSING,
+            status="True",
+            reason=ROLLING,
+            message=f"replicas are replaced by revision {revision}",
+        )
     if before is None:
         return None
-    return Condition(type=PROGRESSING, status="False", reason=COMPLETE, message=f"all replicas have revision {revision}")
+    return Condition(
+        type=PROGRESSING, status="False", reason=COMPLETE, message=f"all replicas have revision {revision}"
+    )

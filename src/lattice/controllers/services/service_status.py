@@ -28,11 +28,21 @@ class Statuses:
 
     def loop(self) -> Loop:
         sources = (Source(self._services), Source(self._workloads, self._of_workload))
-        return Loop(self, self.office.clock, self.office.rng, lambda: [path_of(each) for each in self._services.all()], sources)
+        return Loop(
+            self,
+            self.office.clock,
+            self.office.rng,
+            lambda: [path_of(each) for each in self._services.all()],
+            sources,
+        )
 
     def _of_workload(self, change: Change) -> Iterable[str]:
         found = self._workloads.get(change.key.path) or self._workloads.before
-        return (f"{change.key.namespace}/{found.spec.service}",) if found is not None and found.spec.service else ()
+        return (
+            (f"{change.key.namespace}/{found.spec.service}",)
+            if found is not None and found.spec.service
+            else ()
+        )
 
     async def reconcile(self, key: str) -> Again | None:
         service, entry = self._services.get(key), self._services.entry(key)
@@ -44,7 +54,9 @@ class Statuses:
             return Again(wait)
         replicas = self._workloads.by("service", key)
         found = with_health(service, replicas)
-        status = msgspec.structs.replace(found, conditions=conditioned(service.status.conditions, found.conditions, self.office.now))
+        status = msgspec.structs.replace(
+            found, conditions=conditioned(service.status.conditions, found.conditions, self.office.now)
+        )
         if status != service.status:
             self._due[key] = now + PAUSE + EACH * len(replicas)
             await self.office.commit([with_status(entry, status)])

@@ -66,7 +66,9 @@ class Services:
     grace: float = GRACE
     resync: float = 30.0
     name: str = "services"
-    _judged: dict[str, tuple[Hashable, SchedulerDecision]] = field(default_factory=dict)  # by service: on what grounds, and how
+    _judged: dict[str, tuple[Hashable, SchedulerDecision]] = field(
+        default_factory=dict
+    )  # by service: on what grounds, and how
 
     def __post_init__(self) -> None:
         self._survey = Survey(self.office, self.tables, self.adapters)
@@ -84,7 +86,9 @@ class Services:
         ]
         services = Source(self.office.copy(LatticeService), self._of_rule)
         pace = Pace(workers=1, resync=self.resync, patience=PATIENCE)
-        return Loop(self, self.office.clock, self.office.rng, lambda: (FLEET,), [services, *stated, *made], pace)
+        return Loop(
+            self, self.office.clock, self.office.rng, lambda: (FLEET,), [services, *stated, *made], pace
+        )
 
     def _of_rule(self, change: Change) -> Iterable[str]:
         return (FLEET,) if is_news(change) else ()
@@ -123,7 +127,10 @@ class Services:
         office = self.office
         now = office.clock.now()
         services, workloads = office.copy(LatticeService).all(), office.copy(LatticeWorkload).all()
-        nodes, paid = office.copy(LatticeNode).all(), list(paid_for(office.copy(LatticeLedger).all()).values())
+        nodes, paid = (
+            office.copy(LatticeNode).all(),
+            list(paid_for(office.copy(LatticeLedger).all()).values()),
+        )
         world = self._survey.world(now)
         patience = Patience(now, timedelta(seconds=self.grace))
 
@@ -141,7 +148,10 @@ class Services:
         decisions = {name: self._judge(decided, each, state) for name, each in decided.placements.items()}
         decisions |= {name: _over_budget(over, world, name, state) for name, over in refused.items()}
         self._judged = {name: each for name, each in self._judged.items() if name in world.services}
-        return Outcome(decided, {name: said(service, decided, decisions.get(name)) for name, service in world.services.items()})
+        return Outcome(
+            decided,
+            {name: said(service, decided, decisions.get(name)) for name, service in world.services.items()},
+        )
 
     def _judge(self, decided: Decided, placement: Placement, state: str) -> SchedulerDecision:
         """What was judged on the same grounds stands. Money that trickles away is none: the same words would be said of other amounts."""
@@ -158,7 +168,12 @@ class Services:
 
 
 def _same_words(one: SchedulerDecision, other: SchedulerDecision) -> bool:
-    return (one.verdict, one.reason, one.alternatives, one.required) == (other.verdict, other.reason, other.alternatives, other.required)
+    return (one.verdict, one.reason, one.alternatives, one.required) == (
+        other.verdict,
+        other.reason,
+        other.alternatives,
+        other.required,
+    )
 
 
 def _count(outcome: Outcome) -> None:

@@ -30,7 +30,14 @@ ALL = "supply"  # the one key
 PAUSE = 2.0  # seconds between two looks
 SHARE = 20  # and at least so many times as long as the last one took: a large fleet must not be all there is to think about
 MONEY_MOVES = 3600.0  # seconds after which spending is looked at, though nothing has changed
-PLACES = (LatticePool, CloudInfrastructure, StaticInfrastructure, LatticeNodeClass, LatticeCluster, LatticeLedger)
+PLACES = (
+    LatticePool,
+    CloudInfrastructure,
+    StaticInfrastructure,
+    LatticeNodeClass,
+    LatticeCluster,
+    LatticeLedger,
+)
 
 
 @dataclass
@@ -41,7 +48,9 @@ class Supply:
     adapters: frozenset[str]
     book: Callable[[], PriceBook] = PriceBook.builtin
     pause: float = PAUSE
-    aside: Callable[[Callable[[], Fleet]], Awaitable[Fleet]] = aside  # where to think: thousands of machines take a while
+    aside: Callable[[Callable[[], Fleet]], Awaitable[Fleet]] = (
+        aside  # where to think: thousands of machines take a while
+    )
     name: str = "supply"
     _looked: float = field(default=float("-inf"))
     _took: float = 0.0
@@ -49,7 +58,14 @@ class Supply:
     def loop(self) -> Loop:
         watched = (*PLACES, Secret, LatticeWorkload)
         sources = tuple(Source(self.office.copy(kind), lambda _: (ALL,)) for kind in watched)
-        return Loop(self, self.office.clock, self.office.rng, lambda: (ALL,), sources, Pace(workers=1, resync=MONEY_MOVES))
+        return Loop(
+            self,
+            self.office.clock,
+            self.office.rng,
+            lambda: (ALL,),
+            sources,
+            Pace(workers=1, resync=MONEY_MOVES),
+        )
 
     async def reconcile(self, key: str) -> Again | None:
         now = self.office.clock.monotonic()
@@ -62,18 +78,27 @@ class Supply:
         secrets = self.office.copy(Secret)
         found = statuses(world, fleet, lambda namespace, name: secrets.get(f"{namespace}/{name}"), used)
         groups = [[write] for each, status in found if (write := self._write(each, status)) is not None]
-        self._took = self.office.clock.monotonic() - now  # thinking: a store that is slow for once is no reason to look seldom
+        self._took = (
+            self.office.clock.monotonic() - now
+        )  # thinking: a store that is slow for once is no reason to look seldom
         await self.office.commit_each(groups)
         return None
 
     def _world(self) -> World:
         objects = [each for kind in PLACES for each in self.office.copy(kind).all()]
-        return World({key(each): each for each in objects}, self.book(), now=self.office.clock.now(), adapters=self.adapters)
+        return World(
+            {key(each): each for each in objects},
+            self.book(),
+            now=self.office.clock.now(),
+            adapters=self.adapters,
+        )
 
     def _write(self, each: Kind, status: Status) -> Write | None:
         before: Status = each.status  # type: ignore[attr-defined]
         if status.conditions is not before.conditions:
-            status = msgspec.structs.replace(status, conditions=conditioned(before.conditions, status.conditions, self.office.now))
+            status = msgspec.structs.replace(
+                status, conditions=conditioned(before.conditions, status.conditions, self.office.now)
+            )
         entry = self.office.copy(type(each)).entry(path_of(each))
         status = steadied(before, status)
         return None if entry is None or status == before else with_status(entry, status)

@@ -21,7 +21,13 @@ from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.world import Key, World
 from lattice.store.protocol import Change
 
-RULES: tuple[type[Kind], ...] = (LatticePool, LatticeNodeClass, CloudInfrastructure, StaticInfrastructure, LatticePlacementPolicy)
+RULES: tuple[type[Kind], ...] = (
+    LatticePool,
+    LatticeNodeClass,
+    CloudInfrastructure,
+    StaticInfrastructure,
+    LatticePlacementPolicy,
+)
 MADE: tuple[type[Kind], ...] = (LatticeCluster, LatticeLedger, LatticeNode, LatticeWorkload)
 LOOKED_AT: tuple[type[Kind], ...] = (*RULES, LatticeService, *MADE)
 Tables = tuple[PriceBook, str, str]  # prices, round trips as CSV, and where those come from
@@ -55,7 +61,9 @@ class Survey:
 
     def world(self, now: datetime) -> World:
         if not self._is_filled:
-            self._dirty = {(kind, path_of(each)) for kind in LOOKED_AT for each in self._office.copy(kind).all()}
+            self._dirty = {
+                (kind, path_of(each)) for kind in LOOKED_AT for each in self._office.copy(kind).all()
+            }
             self._is_filled = True
         for kind, path in sorted(self._dirty, key=lambda each: (each[0].resource.id, each[1])):
             self._take(kind, path)

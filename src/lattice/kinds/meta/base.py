@@ -14,8 +14,18 @@ VERSION = "v1alpha1"
 Extra = dict[str, Any]  # JSON whose shape is somebody else's
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))  # what mypy cannot see: subclasses are frozen too
-class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
+@dataclass_transform(
+    frozen_default=True, field_specifiers=(msgspec.field,)
+)  # what mypy cannot see: subclasses are frozen too
+class Part(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename="camel",
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    gc=False,
+):
     """A piece of a manifest: camelCase outside, snake_case inside, never changed in place."""
 
 
@@ -43,7 +53,16 @@ class Resource(msgspec.Struct, frozen=True):
     has_status: bool = True
     scale: str = ""  # path of the integer that /scale moves, such as "spec.replicas.min"
     made: str = ""  # made by Lattice: what a user declares instead. "": a user's own
-    verbs: tuple[str, ...] = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+    verbs: tuple[str, ...] = (
+        "create",
+        "delete",
+        "deletecollection",
+        "get",
+        "list",
+        "patch",
+        "update",
+        "watch",
+    )
 
     @property
     def singular(self) -> str:
@@ -96,20 +115,30 @@ class Condition(Part):
     reason: Annotated[str, Meta(description="One word for programs: why it holds or not.")] = ""
     message: Annotated[str, Meta(description="A sentence for people.")] = ""
     last_transition_time: Annotated[str, Meta(description="When status last changed.")] | None = None
-    observed_generation: Annotated[int, Meta(description="The generation of the object that this was said of.")] | None = None
+    observed_generation: (
+        Annotated[int, Meta(description="The generation of the object that this was said of.")] | None
+    ) = None
 
 
-LIST_MAP_BY_TYPE = Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]})
+LIST_MAP_BY_TYPE = Meta(
+    extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+)
 LIST_SET = Meta(extra_json_schema={"x-kubernetes-list-type": "set"})
-LIST_MAP_BY_NAME = Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]})
+LIST_MAP_BY_NAME = Meta(
+    extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+)
 
 
 class Status(Part):
     """What every status says, next to what the kind adds."""
 
     phase: Annotated[str, Meta(description="One word for people; programs read the conditions.")] = ""
-    observed_generation: Annotated[int, Meta(description="The generation of the spec that this status speaks about.")] | None = None
-    conditions: Annotated[tuple[Condition, ...], LIST_MAP_BY_TYPE, Meta(description="Aspects of the state, one per type.")] = ()
+    observed_generation: (
+        Annotated[int, Meta(description="The generation of the spec that this status speaks about.")] | None
+    ) = None
+    conditions: Annotated[
+        tuple[Condition, ...], LIST_MAP_BY_TYPE, Meta(description="Aspects of the state, one per type.")
+    ] = ()
 
 
 class Kind(Part):

@@ -13,7 +13,9 @@ from lattice.kinds.meta import yaml_scalar as scalar
 MAX_BYTES = 1 << 20  # of an object; the store's ceiling for a commit
 MAX_NODES = 10_000  # values in an object
 MAX_DEPTH = 32  # nesting of an object
-MAX_BODY_DEPTH = MAX_DEPTH + 8  # a body may also carry managedFields, which nest a few deeper than what they describe
+MAX_BODY_DEPTH = (
+    MAX_DEPTH + 8
+)  # a body may also carry managedFields, which nest a few deeper than what they describe
 
 
 class Parsed(NamedTuple):
@@ -30,11 +32,15 @@ class _RepeatedKeyError(Exception):
 def parse_json(body: bytes) -> Parsed:
     """Strict JSON of bounded size and depth; integers of 64 bits, other numbers as decimals exactly as written."""
     if len(body) > MAX_BYTES:
-        raise TooLarge(f"the body has {len(body):,} bytes, at most {MAX_BYTES:,}", fix="split it into several objects")
+        raise TooLarge(
+            f"the body has {len(body):,} bytes, at most {MAX_BYTES:,}", fix="split it into several objects"
+        )
     try:
         text = body.decode()
     except UnicodeError as e:
-        raise Malformed("the body is not UTF-8 text", where=f"byte {getattr(e, 'start', 0)}", fix="send UTF-8") from e
+        raise Malformed(
+            "the body is not UTF-8 text", where=f"byte {getattr(e, 'start', 0)}", fix="send UTF-8"
+        ) from e
     try:
         parsed = Parsed(_FAST.decode(text), [])
     except _RepeatedKeyError:
@@ -67,7 +73,9 @@ _FAST = json.JSONDecoder(object_pairs_hook=_once, **_NUMBERS)
 _SLOW = json.JSONDecoder(object_pairs_hook=_Pairs, **_NUMBERS)
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s\[\]{},:"]+')
 
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<part>(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)")  # so much of a word is taken for one
+_NUMBER = re.compile(
+    r"-?(?:0|[1-9][0-9]*)(?P<part>(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)"
+)  # so much of a word is taken for one
 
 
 def _slowly(text: str) -> Parsed:
@@ -97,7 +105,11 @@ def _folded(raw: Any, path: str, duplicates: dict[str, None]) -> Any:
 def _not_json(e: Exception, text: str) -> LatticeError:
     if isinstance(e, json.JSONDecodeError):
         what = e.msg[:1].lower() + e.msg[1:]
-        return Malformed(f"the body is not JSON: {what}", where=_position(text, e.pos), fix="check commas, quotes and brackets here")
+        return Malformed(
+            f"the body is not JSON: {what}",
+            where=_position(text, e.pos),
+            fix="check commas, quotes and brackets here",
+        )
     if isinstance(e, RecursionError):
         return _too_deep()
     if not isinstance(e, Malformed):
@@ -133,7 +145,9 @@ def _within_limits(value: Any, text: str) -> None:
     while level:
         nodes += len(level)
         if nodes > MAX_NODES:
-            raise TooLarge(f"the body has more than {MAX_NODES:,} values", fix="split it into several objects")
+            raise TooLarge(
+                f"the body has more than {MAX_NODES:,} values", fix="split it into several objects"
+            )
         level, nested = _one_down(level)
         depth += nested
         if depth > MAX_BODY_DEPTH:
@@ -160,7 +174,9 @@ def _one_down(level: list[Any]) -> tuple[list[Any], bool]:
 
 def _too_deep() -> Malformed:
     return Malformed(
-        f"the body is nested deeper than {MAX_BODY_DEPTH} levels", where="body", fix="no kind needs that; look for a missing bracket"
+        f"the body is nested deeper than {MAX_BODY_DEPTH} levels",
+        where="body",
+        fix="no kind needs that; look for a missing bracket",
     )
 
 
@@ -168,7 +184,9 @@ def _whole_characters(value: Any) -> None:
     try:
         encode(value)
     except UnicodeError as e:
-        raise Malformed("the body has half of a surrogate pair in a string", where="body", fix="send text as plain UTF-8") from e
+        raise Malformed(
+            "the body has half of a surrogate pair in a string", where="body", fix="send text as plain UTF-8"
+        ) from e
 
 
 encode = msgspec.json.Encoder(decimal_format="number").encode

@@ -147,7 +147,9 @@ def _holds(test: Test, item: Any) -> bool:
 def _compare(left: Any, operator: str, right: Any) -> bool:
     if operator in ("==", "!="):
         return (_same(left, right)) == (operator == "==")
-    if not (_is_number(left) and _is_number(right)) and not (isinstance(left, str) and isinstance(right, str)):
+    if not (_is_number(left) and _is_number(right)) and not (
+        isinstance(left, str) and isinstance(right, str)
+    ):
         return False
     return _ORDER[operator](left, right)
 

@@ -51,7 +51,11 @@ def _check_labels(metadata: Object, out: Findings) -> None:
             out.wrong("metadata.annotations", key, problem)
         size += len(key) + len(value)
     if size > MAX_ANNOTATION_BYTES:
-        out.refuse("metadata.annotations", f"Too long: may not be more than {MAX_ANNOTATION_BYTES} bytes, got {size}", "FieldValueTooLong")
+        out.refuse(
+            "metadata.annotations",
+            f"Too long: may not be more than {MAX_ANNOTATION_BYTES} bytes, got {size}",
+            "FieldValueTooLong",
+        )
 
 
 def _check_finalizers(metadata: Object, out: Findings) -> None:

@@ -7,7 +7,16 @@ from lattice.kinds.meta.stored import Object
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
-KEPT = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "namespace", "name", "generateName")
+KEPT = (
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "namespace",
+    "name",
+    "generateName",
+)
 
 
 def born(obj: Object, *, uid: str, now: str) -> Object:
@@ -30,7 +39,10 @@ def revised(old: Object, new: Object, *, status: bool) -> Object:
         if "status" in old:
             body["status"] = old["status"]
     if status:
-        return {**body, "metadata": {**old["metadata"], "managedFields": new["metadata"].get("managedFields", [])}}
+        return {
+            **body,
+            "metadata": {**old["metadata"], "managedFields": new["metadata"].get("managedFields", [])},
+        }
     metadata = dict(new["metadata"])
     for name in KEPT:
         if name in old["metadata"]:
@@ -51,7 +63,11 @@ def refuse_other_identity(old: Object, new: Object) -> None:
             "names another object",
             where="metadata.uid",
             fix="read the object again: it was deleted and made anew",
-            causes=[Cause("metadata.uid", f'Invalid value: "{uid}": field is immutable, the object has uid {have}')],
+            causes=[
+                Cause(
+                    "metadata.uid", f'Invalid value: "{uid}": field is immutable, the object has uid {have}'
+                )
+            ],
         )
 
 
@@ -66,7 +82,10 @@ def _refuse_new_finalizers(old: dict[str, Any], new: dict[str, Any]) -> None:
             "FieldValueForbidden",
         )
         raise Invalid(
-            "adds finalizers to an object that is being deleted", where="metadata.finalizers", fix="leave them out", causes=[cause]
+            "adds finalizers to an object that is being deleted",
+            where="metadata.finalizers",
+            fix="leave them out",
+            causes=[cause],
         )
 
 
@@ -85,8 +104,15 @@ def _comparable(obj: Object) -> Object:
         for name, value in obj["metadata"].items()
         if name not in {"resourceVersion", "managedFields", "selfLink"} and value not in ({}, [], "", None)
     }
-    managers = [{name: value for name, value in entry.items() if name != "time"} for entry in obj["metadata"].get("managedFields", ())]
-    rest = {name: value for name, value in obj.items() if name != "metadata" and not (name == "status" and not value)}
+    managers = [
+        {name: value for name, value in entry.items() if name != "time"}
+        for entry in obj["metadata"].get("managedFields", ())
+    ]
+    rest = {
+        name: value
+        for name, value in obj.items()
+        if name != "metadata" and not (name == "status" and not value)
+    }
     return {**rest, "metadata": metadata, "managers": managers}
 
 
@@ -94,8 +120,15 @@ def doomed(obj: Object, *, now: str, finalizers: tuple[str, ...] = ()) -> Object
     """Marked for deletion: gone once its finalizers are."""
     metadata = dict(obj["metadata"])
     if "deletionTimestamp" not in metadata:
-        metadata |= {"deletionTimestamp": now, "deletionGracePeriodSeconds": 0, "generation": metadata.get("generation", 1) + 1}
-    wanted = [*metadata.get("finalizers", ()), *(each for each in finalizers if each not in metadata.get("finalizers", ()))]
+        metadata |= {
+            "deletionTimestamp": now,
+            "deletionGracePeriodSeconds": 0,
+            "generation": metadata.get("generation", 1) + 1,
+        }
+    wanted = [
+        *metadata.get("finalizers", ()),
+        *(each for each in finalizers if each not in metadata.get("finalizers", ())),
+    ]
     return {**obj, "metadata": metadata | ({"finalizers": wanted} if wanted else {})}
 
 

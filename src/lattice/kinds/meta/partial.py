@@ -46,7 +46,9 @@ def _problems(info: inspect.Type, value: Any, path: str) -> Iterator[Cause]:
 
 def _of_struct(info: inspect.StructType, value: dict[str, Any], path: str) -> Iterator[Cause]:
     check = getattr(info.cls, "problems", None)
-    if check is not None and len(signature(check).parameters) == 2:  # itself and its path: it needs to know nothing else
+    if (
+        check is not None and len(signature(check).parameters) == 2
+    ):  # itself and its path: it needs to know nothing else
         try:
             part = msgspec.convert(value, info.cls)
         except msgspec.ValidationError:

@@ -13,19 +13,25 @@ from lattice.errors import Cause, Invalid
 from lattice.kinds.meta.validator import join
 
 Quantity = int | str | float  # as written: 2, "500m", 0.5, "16Gi"; a float is read by the digits it prints
-Amount = Annotated[Decimal, Meta(extra_json_schema={"minimum": 0})]  # a plain number that is never negative: money, cores, GiB, shares
+Amount = Annotated[
+    Decimal, Meta(extra_json_schema={"minimum": 0})
+]  # a plain number that is never negative: money, cores, GiB, shares
 
 MILLI = 1000
 MICRO = 1_000_000
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 LARGEST = (1 << 63) - 1  # the store, numpy columns and other people's clients all hold int64
-MOST = Decimal(10) ** 9  # dollars, cores, GiB: more is a slip of the hand, and its bytes or micro-dollars would not fit into int64
+MOST = (
+    Decimal(10) ** 9
+)  # dollars, cores, GiB: more is a slip of the hand, and its bytes or micro-dollars would not fit into int64
 
 _BINARY = {"Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": TIB, "Pi": 1 << 50, "Ei": 1 << 60}
 _DECIMAL = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 _CORES = {"": MILLI, "m": 1, "k": MILLI * 1000}
 _BYTES = {"": 1, **_BINARY, **_DECIMAL}
-_DOCKER = {letter + tail: 1 << (10 * power) for power, letter in enumerate("kmgtp", 1) for tail in ("", "b", "ib")} | {"": 1, "b": 1}
+_DOCKER = {
+    letter + tail: 1 << (10 * power) for power, letter in enumerate("kmgtp", 1) for tail in ("", "b", "ib")
+} | {"": 1, "b": 1}
 _BITS = {"bps": 1, "kbps": 10**3, "Kbps": 10**3, "Mbps": 10**6, "Gbps": 10**9, "Tbps": 10**12}
 _MILLIS: dict[str, Decimal | int] = {
     "ns": Decimal("1e-6"),
@@ -37,11 +43,21 @@ _MILLIS: dict[str, Decimal | int] = {
     "d": 86_400_000,
 }
 
-_UNITS: dict[str, dict[str, int]] = {"cores": _CORES, "bytes": _BYTES, "docker": _DOCKER, "count": _BYTES, "bits": _BITS}
+_UNITS: dict[str, dict[str, int]] = {
+    "cores": _CORES,
+    "bytes": _BYTES,
+    "docker": _DOCKER,
+    "count": _BYTES,
+    "bits": _BITS,
+}
 
 _DIGITS = 28  # what decimal arithmetic keeps exactly by default
-_NUMBER = re.compile(r"([0-9]{1,19}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})([eE][+-]?[0-9]{1,2})?([A-Za-z]*)", re.ASCII)
-_BEYOND = re.compile(r"0*[1-9][0-9]{19,}(?:\.[0-9]*)?([A-Za-z]*)", re.ASCII)  # 10^19 and more, of whatever unit
+_NUMBER = re.compile(
+    r"([0-9]{1,19}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})([eE][+-]?[0-9]{1,2})?([A-Za-z]*)", re.ASCII
+)
+_BEYOND = re.compile(
+    r"0*[1-9][0-9]{19,}(?:\.[0-9]*)?([A-Za-z]*)", re.ASCII
+)  # 10^19 and more, of whatever unit
 _SPAN = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(ns|us|ms|s|m|h|d)", re.ASCII)
 
 
@@ -79,7 +95,12 @@ def parse_millis(value: str) -> int:
     spans = list(_SPAN.finditer(value)) if isinstance(value, str) else []
     if not spans or "".join(span.group() for span in spans) != value:
         raise Invalid(f"must be a duration such as 65ms, 90s, 1.5h or 1h30m, got {_quoted(value)}")
-    return _whole(sum((Decimal(number) * _MILLIS[unit] for number, unit in (span.groups() for span in spans)), Decimal()), value)
+    return _whole(
+        sum(
+            (Decimal(number) * _MILLIS[unit] for number, unit in (span.groups() for span in spans)), Decimal()
+        ),
+        value,
+    )
 
 
 def parse_seconds(value: str) -> int:
@@ -161,7 +182,9 @@ def quantity_problems(path: str, value: Quantity | None, parse: Callable[[Any], 
 def threshold_problems(path: str, value: Decimal | None) -> Iterator[Cause]:
     """A share is written as a fraction (0.8) or as a percentage (80)."""
     if value is not None and not 0 < value <= 100:
-        yield Cause(path, f"must be a fraction above 0 and up to 1, or a percentage up to 100, got {_quoted(value)}")
+        yield Cause(
+            path, f"must be a fraction above 0 and up to 1, or a percentage up to 100, got {_quoted(value)}"
+        )
 
 
 def number_problems(value: object, path: str) -> Iterator[Cause]:
@@ -219,7 +242,11 @@ def _bounded(value: Decimal) -> Decimal:
 def _is_sane(value: Decimal) -> bool:
     """Looks at the exponent first: comparing or printing 1e999999 in full would take the server with it."""
     return (
-        value.is_finite() and not value.is_signed() and value.adjusted() <= 9 and value <= MOST and len(value.as_tuple().digits) <= _DIGITS
+        value.is_finite()
+        and not value.is_signed()
+        and value.adjusted() <= 9
+        and value <= MOST
+        and len(value.as_tuple().digits) <= _DIGITS
     )
 
 

@@ -34,7 +34,11 @@ def struct_schema(info: inspect.Type) -> Schema:
     if info.cls.__doc__:
         schema["description"] = " ".join(cleandoc(info.cls.__doc__).split())
     schema["properties"] = {field.encode_name: _schema(field.type) for field in info.fields}
-    required = [field.encode_name for field in info.fields if field.default is NODEFAULT and field.default_factory is NODEFAULT]
+    required = [
+        field.encode_name
+        for field in info.fields
+        if field.default is NODEFAULT and field.default_factory is NODEFAULT
+    ]
     return schema | ({"required": required} if required else {})
 
 
@@ -45,7 +49,9 @@ def _schema(info: inspect.Type) -> Schema:
         case inspect.StructType():
             return struct_schema(info)
         case inspect.StrType():
-            return _bounds({"type": "string"}, minLength=info.min_length, maxLength=info.max_length, pattern=info.pattern)
+            return _bounds(
+                {"type": "string"}, minLength=info.min_length, maxLength=info.max_length, pattern=info.pattern
+            )
         case inspect.BoolType():
             return {"type": "boolean"}
         case inspect.IntType():

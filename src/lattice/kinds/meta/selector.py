@@ -24,11 +24,15 @@ class Requirement(Part):
     key: Annotated[str, Meta(description="Label key that the demand is about.")]
     operator: Annotated[
         Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"],
-        Meta(description="How the label's value relates to `values`. Gt and Lt compare whole numbers and are for nodes only."),
+        Meta(
+            description="How the label's value relates to `values`. Gt and Lt compare whole numbers and are for nodes only."
+        ),
     ]
     values: Annotated[
         tuple[str, ...],
-        Meta(description="Values to compare with: one or more for In and NotIn, exactly one for Gt and Lt, none for the others."),
+        Meta(
+            description="Values to compare with: one or more for In and NotIn, exactly one for Gt and Lt, none for the others."
+        ),
     ] = ()
 
     def matches(self, labels: Labels) -> bool:
@@ -53,7 +57,9 @@ class Requirement(Part):
             yield Cause(f"{path}.key", wrong)
         if self.operator in ("Gt", "Lt") and not numeric:
             yield Cause(
-                f"{path}.operator", f'must be In, NotIn, Exists or DoesNotExist here, got "{self.operator}"', "FieldValueNotSupported"
+                f"{path}.operator",
+                f'must be In, NotIn, Exists or DoesNotExist here, got "{self.operator}"',
+                "FieldValueNotSupported",
             )
         elif wrong := self._count_problem():
             yield Cause(f"{path}.values", wrong)
@@ -68,7 +74,11 @@ class Requirement(Part):
                 return "" if count else f"must name at least one value for {self.operator}"
             case "Gt" | "Lt":
                 fine = count == 1 and _integer(self.values[0]) is not None
-                return "" if fine else f"must be exactly one whole number for {self.operator}, got {list(self.values)}"
+                return (
+                    ""
+                    if fine
+                    else f"must be exactly one whole number for {self.operator}, got {list(self.values)}"
+                )
         return f"must be empty for {self.operator}, got {list(self.values)}" if count else ""
 
     def __str__(self) -> str:
@@ -88,12 +98,18 @@ class Requirement(Part):
 class LabelSelector(Part):
     """Demands on labels that must all hold; without any it matches everything."""
 
-    match_labels: Annotated[dict[str, str], Meta(description="Labels that must be there with exactly these values.")] = {}
-    match_expressions: Annotated[tuple[Requirement, ...], Meta(description="Demands that an exact value cannot express.")] = ()
+    match_labels: Annotated[
+        dict[str, str], Meta(description="Labels that must be there with exactly these values.")
+    ] = {}
+    match_expressions: Annotated[
+        tuple[Requirement, ...], Meta(description="Demands that an exact value cannot express.")
+    ] = ()
 
     @property
     def requirements(self) -> tuple[Requirement, ...]:
-        exact = (Requirement(key=key, operator="In", values=(value,)) for key, value in self.match_labels.items())
+        exact = (
+            Requirement(key=key, operator="In", values=(value,)) for key, value in self.match_labels.items()
+        )
         return (*exact, *self.match_expressions)
 
     def matches(self, labels: Labels) -> bool:
@@ -132,9 +148,7 @@ def key_problem(key: str) -> str:
     if slash and (wrong := subdomain_problem(prefix)):
         return f'prefix of label key "{_short(key)}" {wrong}'
     if len(name) > 63 or not _NAME.fullmatch(name):
-        return (
-            f'label key must be 1 to 63 letters, digits, "-", "_" or ".", starting and ending with a letter or digit, got "{_short(key)}"'
-        )
+        return f'label key must be 1 to 63 letters, digits, "-", "_" or ".", starting and ending with a letter or digit, got "{_short(key)}"'
     return ""
 
 
@@ -183,7 +197,9 @@ def _above(left: str, right: str) -> bool:
 
 
 def _tokens(text: str) -> list[str]:
-    return _TOKEN.findall(text)  # every character is a word, a sign or space around one, so nothing is skipped
+    return _TOKEN.findall(
+        text
+    )  # every character is a word, a sign or space around one, so nothing is skipped
 
 
 def _requirement(tokens: list[str], text: str) -> Requirement:
@@ -209,7 +225,9 @@ def _requirement(tokens: list[str], text: str) -> Requirement:
         case "<":
             found = Requirement(key=key, operator="Lt", values=(_word(tokens, text, "a whole number"),))
         case other:
-            raise _unreadable(text, f'expected =, !=, in, notin, < or > after "{_short(key)}", got "{_short(other)}"')
+            raise _unreadable(
+                text, f'expected =, !=, in, notin, < or > after "{_short(key)}", got "{_short(other)}"'
+            )
     return _checked(found, text)
 
 
@@ -245,7 +263,8 @@ def _checked(requirement: Requirement, text: str) -> Requirement:
 
 def _unreadable(text: str, why: str) -> Malformed:
     return Malformed(
-        f'cannot read the label selector "{_short(text, 120)}": {why}', fix="write it like env=prod,tier!=db,zone in (a,b),gpu,!spot"
+        f'cannot read the label selector "{_short(text, 120)}": {why}',
+        fix="write it like env=prod,tier!=db,zone in (a,b),gpu,!spot",
     )
 
 

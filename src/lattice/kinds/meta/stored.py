@@ -20,7 +20,9 @@ def head(resource: Resource) -> bytes:
 
 def pack(resource: Resource, obj: Object) -> bytes:
     """The stored form. metadata must hold at least a name."""
-    metadata = {name: value for name, value in obj["metadata"].items() if name not in {"resourceVersion", "selfLink"}}
+    metadata = {
+        name: value for name, value in obj["metadata"].items() if name not in {"resourceVersion", "selfLink"}
+    }
     rest = {name: value for name, value in obj.items() if name not in {"apiVersion", "kind", "metadata"}}
     return encode({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **rest})
 

@@ -97,7 +97,11 @@ def _string(schema: Schema) -> Walk:
         if not isinstance(value, str):
             return out.wrong(path, value, "must be a string")
         if allowed and value not in allowed:
-            out.refuse(path, f"Unsupported value: {shown(value)}: supported values: {choices}", "FieldValueNotSupported")
+            out.refuse(
+                path,
+                f"Unsupported value: {shown(value)}: supported values: {choices}",
+                "FieldValueNotSupported",
+            )
         for holds, rule in rules:
             if not holds(value):
                 out.wrong(path, value, rule)

@@ -9,9 +9,28 @@ import yaml
 
 from lattice.errors import LatticeError, Malformed, TooLarge
 from lattice.kinds.meta import yaml_scalar as scalar
-from lattice.kinds.meta.json_body import MAX_BYTES, MAX_DEPTH, MAX_NODES, Parsed, decode_stored, encode, parse_json
+from lattice.kinds.meta.json_body import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    MAX_NODES,
+    Parsed,
+    decode_stored,
+    encode,
+    parse_json,
+)
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "Document", "Mark", "Parsed", "decode_stored", "encode", "load", "parse_json"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_DEPTH",
+    "MAX_NODES",
+    "Document",
+    "Mark",
+    "Parsed",
+    "decode_stored",
+    "encode",
+    "load",
+    "parse_json",
+]
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
@@ -53,9 +72,15 @@ def _step(mark: Mark, path: str) -> tuple[Mark, str] | None:
     """One level down. Keys may hold dots themselves, so the longest key that fits wins."""
     if found := _BRACKETED.match(path):
         index, *names = found.groups()
-        key = int(index) if index is not None and int(index) in mark.inside else index or next((n for n in names if n is not None), "")
+        key = (
+            int(index)
+            if index is not None and int(index) in mark.inside
+            else index or next((n for n in names if n is not None), "")
+        )
         return (mark.inside[key], path[found.end() :].removeprefix(".")) if key in mark.inside else None
-    fitting = [k for k in mark.inside if path.startswith(str(k)) and path[len(str(k)) :][:1] in ("", ".", "[")]
+    fitting = [
+        k for k in mark.inside if path.startswith(str(k)) and path[len(str(k)) :][:1] in ("", ".", "[")
+    ]
     if not fitting:
         return None
     longest = max(fitting, key=lambda k: len(str(k)))
@@ -106,7 +131,11 @@ def _unreadable(e: yaml.YAMLError, source: str, text: str) -> Malformed:
     where = f"{source}:{min(mark.line, last) + 1}" if mark is not None else source
     problem = getattr(e, "problem", None) or getattr(e, "reason", None) or str(e)
     tab = "\\t" in problem or "tab" in problem or "cannot start any token" in problem
-    fix = "indent with spaces, and quote text that begins with a special character" if tab else "check indentation, colons and quotes here"
+    fix = (
+        "indent with spaces, and quote text that begins with a special character"
+        if tab
+        else "check indentation, colons and quotes here"
+    )
     return Malformed(f"is not YAML: {problem}", where=where, fix=fix)
 
 
@@ -115,7 +144,11 @@ def _documents(value: Any, mark: Mark, source: str, lists: bool) -> Iterator[Doc
         return
     where = f"{source}:{mark.line}"
     if not isinstance(value, dict):
-        raise Malformed(f"a manifest is a mapping, got {_kind_of(value)}", where=where, fix="begin with apiVersion, kind and metadata")
+        raise Malformed(
+            f"a manifest is a mapping, got {_kind_of(value)}",
+            where=where,
+            fix="begin with apiVersion, kind and metadata",
+        )
     items = value.get("items")
     if not (lists and isinstance(items, list) and str(value.get("kind", "")).endswith("List")):
         yield Document(value, source, mark.line, mark)
@@ -126,7 +159,13 @@ def _documents(value: Any, mark: Mark, source: str, lists: bool) -> Iterator[Doc
 
 
 def _kind_of(value: Any) -> str:
-    return "a list" if isinstance(value, list) else "a mapping" if isinstance(value, dict) else f"{str(value)[:40]!r}"
+    return (
+        "a list"
+        if isinstance(value, list)
+        else "a mapping"
+        if isinstance(value, dict)
+        else f"{str(value)[:40]!r}"
+    )
 
 
 @dataclass(slots=True)
@@ -157,7 +196,9 @@ class _Composer:
         match event:
             case yaml.AliasEvent():
                 self._refuse(
-                    event, f"the alias *{event.anchor} is not read", "write the value out: a few lines of aliases can grow without bound"
+                    event,
+                    f"the alias *{event.anchor} is not read",
+                    "write the value out: a few lines of aliases can grow without bound",
                 )
             case yaml.ScalarEvent():
                 self._scalar(event)
@@ -175,22 +216,36 @@ class _Composer:
 
     def _count(self, event: Any) -> None:
         if getattr(event, "anchor", None) is not None and not isinstance(event, yaml.AliasEvent):
-            self._refuse(event, f"the anchor &{event.anchor} is not read", "write the value out where it is needed")
+            self._refuse(
+                event, f"the anchor &{event.anchor} is not read", "write the value out where it is needed"
+            )
         if self.lists and len(self.open) == 2 and self.listing:
             self.nodes, self.began = 0, event.start_mark.index
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            self._refuse(event, f"has more than {MAX_NODES:,} values", "split it into several objects", TooLarge)
+            self._refuse(
+                event, f"has more than {MAX_NODES:,} values", "split it into several objects", TooLarge
+            )
         if event.end_mark.index - self.began > MAX_BYTES:
             self._refuse(event, "is larger than 1 MiB", "split it into several objects", TooLarge)
 
     def _begin(self, event: Any, value: dict[str, Any] | list[Any]) -> None:
         self._known_tag(event, "map" if isinstance(value, dict) else "seq")
         if self.open and isinstance(self.open[-1].value, dict) and self.open[-1].key is None:
-            self._refuse(event, f"a key must be text, got {_kind_of(value)}", "write a plain or quoted word before the colon")
+            self._refuse(
+                event,
+                f"a key must be text, got {_kind_of(value)}",
+                "write a plain or quoted word before the colon",
+            )
         if len(self.open) >= MAX_DEPTH:
-            self._refuse(event, f"is nested deeper than {MAX_DEPTH} levels", "no kind needs that; look for a missing closing bracket")
-        self.listing = (len(self.open) == 1 and self.open[0].key == "items") if len(self.open) < 2 else self.listing
+            self._refuse(
+                event,
+                f"is nested deeper than {MAX_DEPTH} levels",
+                "no kind needs that; look for a missing closing bracket",
+            )
+        self.listing = (
+            (len(self.open) == 1 and self.open[0].key == "items") if len(self.open) < 2 else self.listing
+        )
         self.open.append(_Open(value, self._place(value, event)))
 
     def _scalar(self, event: Any) -> None:
@@ -202,12 +257,16 @@ class _Composer:
     def _key(self, event: Any, into: _Open) -> None:
         key = self._value(event)
         if not isinstance(key, str):
-            self._refuse(event, f"a key must be text, got {event.value or 'nothing'}", f'quote it: "{event.value}"')
+            self._refuse(
+                event, f"a key must be text, got {event.value or 'nothing'}", f'quote it: "{event.value}"'
+            )
         if key == "<<" and event.implicit[0]:
             self._refuse(event, "merge keys (<<) are not read", "write the merged fields out")
         if key in into.value:
             first = into.mark.inside[key].line
-            self._refuse(event, f'the key "{key[:60]}" is given twice, first on line {first}', "keep one of them")
+            self._refuse(
+                event, f'the key "{key[:60]}" is given twice, first on line {first}', "keep one of them"
+            )
         into.key, into.key_line = key, event.start_mark.line + 1
 
     def _value(self, event: Any) -> scalar.Scalar:

@@ -18,7 +18,9 @@ NUMBER = re.compile(
       | (?P<endless>[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))""",
     re.VERBOSE,
 )
-NUMBER_LIKE = re.compile(f"(?:{NUMBER.pattern})$", re.VERBOSE)  # as PyYAML asks for it: match() from the start
+NUMBER_LIKE = re.compile(
+    f"(?:{NUMBER.pattern})$", re.VERBOSE
+)  # as PyYAML asks for it: match() from the start
 _FIRST = frozenset("+-.0123456789")
 _SHOWN = 24  # characters of a refused number that are repeated to the user
 _MOST_DIGITS = 64  # of a decimal: far beyond any quantity, and cheap to add up
@@ -52,18 +54,25 @@ def integer(text: str) -> int:
 
 def decimal(text: str) -> Decimal:
     if len(text) > _MOST_DIGITS:
-        raise Malformed(f"the number {_short(text)} has more than {_MOST_DIGITS} characters", fix="round it, or quote it if it is text")
+        raise Malformed(
+            f"the number {_short(text)} has more than {_MOST_DIGITS} characters",
+            fix="round it, or quote it if it is text",
+        )
     try:
         number = Decimal(text)
     except InvalidOperation:  # an exponent that not even Decimal has room for
         number = None
     if number is None or abs(number.adjusted()) > _MOST_EXPONENT:
-        raise Malformed(f"the number {_short(text)} is out of range", fix=f"keep the exponent within ±{_MOST_EXPONENT}")
+        raise Malformed(
+            f"the number {_short(text)} is out of range", fix=f"keep the exponent within ±{_MOST_EXPONENT}"
+        )
     return number
 
 
 def endless(text: str) -> Malformed:
-    return Malformed(f"{text} is not a number we can keep", fix="give a finite number, or leave the field out for no limit")
+    return Malformed(
+        f"{text} is not a number we can keep", fix="give a finite number, or leave the field out for no limit"
+    )
 
 
 def _without_guessing(text: str) -> str:
@@ -83,7 +92,10 @@ def _in_range(number: int, text: str) -> int:
 
 
 def _too_long(text: str) -> Malformed:
-    return Malformed(f"the integer {_short(text)} does not fit in 64 bits", fix="use a smaller number, or quote it if it is text")
+    return Malformed(
+        f"the integer {_short(text)} does not fit in 64 bits",
+        fix="use a smaller number, or quote it if it is text",
+    )
 
 
 def _short(text: str) -> str:

@@ -67,7 +67,11 @@ def obstacles(demand: Demand, fleet: Fleet) -> tuple[Obstacle, ...]:
 
 
 def _source(kind: LimitKind, demand: Demand) -> str:
-    return " and ".join(dict.fromkeys(each for each in demand.sized_by if each != DEFAULT)) if kind == "clusterSize" else ""
+    return (
+        " and ".join(dict.fromkeys(each for each in demand.sized_by if each != DEFAULT))
+        if kind == "clusterSize"
+        else ""
+    )
 
 
 def _limits(demand: Demand, fleet: Fleet) -> Iterator[LimitKind]:
@@ -209,7 +213,10 @@ def _with_overflow(first: Decision, fleet: Fleet) -> Decision:
     ask, reasons = cast("ReplicaAsk", first.ask), dict(first.reasons)
     for static in sources(ask, fleet):
         second = decide(replace(ask, overflow=static), fleet.table, first.profile)
-        inside = ~next((mask for reason, mask in second.reasons.items() if isinstance(reason, NotTheTarget)), np.zeros(0, np.bool_))
+        inside = ~next(
+            (mask for reason, mask in second.reasons.items() if isinstance(reason, NotTheTarget)),
+            np.zeros(0, np.bool_),
+        )
         reasons = {reason: mask & ~inside for reason, mask in reasons.items()}
         for reason, mask in second.reasons.items():
             if (mask & inside).any():
@@ -229,13 +236,25 @@ def cures(failure: Failure, demand: Demand, row: int) -> list[frozenset[Obstacle
 def curing(reason: Reason, demand: Demand, failure: Failure, row: int) -> list[frozenset[Obstacle]]:
     match reason:
         case Lacks(requirement=lacked):
-            return [frozenset(each for each in demand.requirements if (each.kind, each.value) == (lacked.kind, lacked.value))]
+            return [
+                frozenset(
+                    each
+                    for each in demand.requirements
+                    if (each.kind, each.value) == (lacked.kind, lacked.value)
+                )
+            ]
         case Elsewhere(region=region):
             return [frozenset(each for each in demand.regions if each.value == region)]
         case Known(regions=regions):
             return [frozenset(each for each in demand.of("minRegions") if each.amount > len(regions))]
         case TooFar(requirement=far) | Ahead(requirement=far):
-            return [frozenset(each for each in demand.of(far.kind) if (each.value, each.amount) == (far.value, far.amount))]
+            return [
+                frozenset(
+                    each
+                    for each in demand.of(far.kind)
+                    if (each.value, each.amount) == (far.value, far.amount)
+                )
+            ]
         case Because(plugin="Latency"):
             waiting = frozenset(each for each in demand.latency if reason.what == f"latency to {each.value}")
             return [frozenset({Limit("dependencies")}), waiting]
@@ -263,7 +282,11 @@ def _shrinking(demand: Demand, failure: Failure, row: int) -> list[frozenset[Obs
     resources = demand.of("resource")
     if short:
         return [frozenset(each for each in resources if each.value in short)]
-    barred = [Limit(kind) for kind in _service_limits(demand, fleet) if kind in ("nodeSelector", "gpuModel", "taints")]
+    barred = [
+        Limit(kind)
+        for kind in _service_limits(demand, fleet)
+        if kind in ("nodeSelector", "gpuModel", "taints")
+    ]
     hindering: list[Obstacle] = [*barred, *resources]
     return [*(frozenset({each}) for each in hindering), frozenset(hindering)]
 

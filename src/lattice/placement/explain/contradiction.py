@@ -51,10 +51,17 @@ def _by_number(demand: Demand) -> Iterator[Contradiction]:
     least, most = demand.rules.min_nodes, demand.rules.max_nodes
     if least > most:
         one, other = demand.sized_by
-        yield Contradiction(Side(f"clusters of at least {least} nodes", one), Side(f"of at most {most}", other), "no number is both")
+        yield Contradiction(
+            Side(f"clusters of at least {least} nodes", one),
+            Side(f"of at most {most}", other),
+            "no number is both",
+        )
     for each in demand.of("minRegions"):
         if demand.most is not None and each.amount > demand.most:
-            allowed = Side(f"at most {demand.most} replica{'s' if demand.most != 1 else ''}", f"service/{demand.name.rpartition('/')[2]}")
+            allowed = Side(
+                f"at most {demand.most} replica{'s' if demand.most != 1 else ''}",
+                f"service/{demand.name.rpartition('/')[2]}",
+            )
             yield Contradiction(_side(each), allowed, "one replica is in one region")
 
 

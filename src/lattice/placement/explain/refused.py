@@ -49,5 +49,9 @@ def _is_blind(ask: ReplicaAsk, fleet: Fleet, row: int) -> bool:
     """A budget applies, and of the classes that would do none has a price."""
     quotes = fleet.table.quotes
     serving = quotes.serving(ask.demand).serves[:, row]
-    blind = fleet.is_limited(row, ask.overflow) and bool(serving.any()) and not (serving & quotes.catalogue.is_priced[:, row]).any()
+    blind = (
+        fleet.is_limited(row, ask.overflow)
+        and bool(serving.any())
+        and not (serving & quotes.catalogue.is_priced[:, row]).any()
+    )
     return bool(quotes.unknown_in(row, ask.overflow)) or (blind and bool(unpriced_classes(ask, fleet, row)))

@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 
 from lattice.kinds.meta.base import Kind, Metadata
-from lattice.kinds.infrastructure import Location, StaticCapacity, StaticInfrastructure, StaticNetwork, StaticSpec
+from lattice.kinds.infrastructure import (
+    Location,
+    StaticCapacity,
+    StaticInfrastructure,
+    StaticNetwork,
+    StaticSpec,
+)
 from lattice.kinds.node_class import ClassOnProvider, ClassResources, LatticeNodeClass, NodeClassSpec
 from lattice.kinds.meta.quantity import MIB, MILLI, format_bytes, format_cores
 from lattice.placement.model.demand import ClusterRules, Demand
@@ -53,10 +59,17 @@ class Required:
             "dataResidency": ", ".join(self.residency),
             "labels": dict(self.labels),
             "latency": {name: {"maxMs": ms, "to": list(places)} for name, ms, places in self.near},
-            "machine": {**size, **({"gpuModel": self.gpu_model} if self.gpu_model else {}), **self.node_labels},
+            "machine": {
+                **size,
+                **({"gpuModel": self.gpu_model} if self.gpu_model else {}),
+                **self.node_labels,
+            },
             "machines": self.machines,
         }
-        return {"places": self.count, "requiredProperties": {name: value for name, value in listed.items() if value}}
+        return {
+            "places": self.count,
+            "requiredProperties": {name: value for name, value in listed.items() if value},
+        }
 
 
 NOTHING = Required(count=0, machines=0, machine={})
@@ -73,7 +86,9 @@ def pattern(regions: Sequence[str]) -> str:
     if len(regions) < 2:
         return "".join(regions)
     first = {each.partition("-")[0] for each in regions}
-    return f"{first.pop()}-*" if len(first) == 1 and all("-" in each for each in regions) else ", ".join(regions)
+    return (
+        f"{first.pop()}-*" if len(first) == 1 and all("-" in each for each in regions) else ", ".join(regions)
+    )
 
 
 def required_for(demand: Demand, failure: Failure | None, fleet: Fleet) -> Required:
@@ -106,13 +121,19 @@ def _machines(replicas: int, rules: ClusterRules) -> int:
     return whole * most + max(rules.min_nodes, replicas - whole * most)
 
 
-def _where(demand: Demand, failure: Failure | None, fleet: Fleet) -> tuple[tuple[str, ...], tuple[str, ...], int]:
+def _where(
+    demand: Demand, failure: Failure | None, fleet: Fleet
+) -> tuple[tuple[str, ...], tuple[str, ...], int]:
     """Required regions where nothing could take it; regions that are there already, if others are wanted; and how many places it takes."""
     if failure is None:
         return (), (), 1
-    able = [fleet.offers[row] for row in np.flatnonzero(open_rows(failure, Elsewhere, Known, Because)).tolist()]
+    able = [
+        fleet.offers[row] for row in np.flatnonzero(open_rows(failure, Elsewhere, Known, Because)).tolist()
+    ]
     held = [fleet.offers[row] for row in fleet.rows_of(demand.name)]
-    lacking = tuple(each.value for each in demand.regions if not any(offer.is_in(each.value) for offer in (*able, *held)))
+    lacking = tuple(
+        each.value for each in demand.regions if not any(offer.is_in(each.value) for offer in (*able, *held))
+    )
     there = {offer.region for offer in (*able, *held)}
     short = max(0, demand.min_regions - len(there) - len(lacking))
     if lacking or short:
@@ -141,7 +162,10 @@ def as_infrastructure(required: Required, name: str = "required") -> list[Kind]:
         return []
     elsewhere = (f"{name}-{number}" for number in range(len(required.regions) + 1, required.count + 1))
     regions = (*required.regions, *elsewhere)
-    return [machine_class(required, name, name), *(_place(required, name, region, number) for number, region in enumerate(regions, 1))]
+    return [
+        machine_class(required, name, name),
+        *(_place(required, name, region, number) for number, region in enumerate(regions, 1)),
+    ]
 
 
 def machine_class(required: Required, name: str, provider: str) -> LatticeNodeClass:
@@ -155,7 +179,11 @@ def machine_class(required: Required, name: str, provider: str) -> LatticeNodeCl
         gpu_model=required.gpu_model,
         extended=dict(size.items()),
     )
-    spec = NodeClassSpec(providers={provider: ClassOnProvider(memory=f"{memory}b")}, resources=resources, labels=dict(required.node_labels))
+    spec = NodeClassSpec(
+        providers={provider: ClassOnProvider(memory=f"{memory}b")},
+        resources=resources,
+        labels=dict(required.node_labels),
+    )
     return LatticeNodeClass(api_version=API, kind="LatticeNodeClass", metadata=Metadata(name=name), spec=spec)
 
 

@@ -12,7 +12,18 @@ from lattice.placement.explain.awaited import Services, behind
 from lattice.placement.explain.contradiction import Contradiction, contradictions
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.explain.blockers import IGNORABLE, Failure, Limit, Obstacle, cures, dropping, first_failure, is_feasible, obstacles, open_rows
+from lattice.placement.explain.blockers import (
+    IGNORABLE,
+    Failure,
+    Limit,
+    Obstacle,
+    cures,
+    dropping,
+    first_failure,
+    is_feasible,
+    obstacles,
+    open_rows,
+)
 from lattice.placement.greedy.place import Placement
 from lattice.placement.plugins.filters.budget import Unpriced, unpriced_classes
 from lattice.placement.plugins.filters.capacity import Full
@@ -24,7 +35,9 @@ MOST_PARTS = 6  # things to drop together before giving up
 STARTS = 6  # different beginnings of a combination that are followed up
 NAMED = 3  # offers named in a sentence
 
-Conflict = tuple[Obstacle, ...]  # dropped together they make the service fit, and none of them can be left out
+Conflict = tuple[
+    Obstacle, ...
+]  # dropped together they make the service fit, and none of them can be left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +63,12 @@ def judge(placement: Placement, fleet: Fleet, known: Services | None = None) -> 
     return Verdict(
         kind=kind,
         service=demand.name,
-        reason="; ".join([_reason(kind, demand, fleet, failure), *(behind(demand, fleet, known) if failure and known is not None else ())]),
+        reason="; ".join(
+            [
+                _reason(kind, demand, fleet, failure),
+                *(behind(demand, fleet, known) if failure and known is not None else ()),
+            ]
+        ),
         refusals=failure.refusals if failure else (),
         conflicts=tuple(conflicts(trial, failure)),
         waits=tuple(_waits(trial, failure, known)) if kind in ("NotNow", "NoPrice", "OverBudget") else (),
@@ -94,7 +112,9 @@ def _kind(trial: Trial, fleet: Fleet) -> VerdictKind:
 
 def absent_regions(demand: Demand, fleet: Fleet) -> list[str]:
     """Required regions that no offer is in."""
-    return [each.value for each in demand.regions if not any(offer.is_in(each.value) for offer in fleet.offers)]
+    return [
+        each.value for each in demand.regions if not any(offer.is_in(each.value) for offer in fleet.offers)
+    ]
 
 
 def _reason(kind: VerdictKind, demand: Demand, fleet: Fleet, failure: Failure | None) -> str:
@@ -202,16 +222,26 @@ def _waiting(limit: Limit, trial: Trial, failure: Failure | None, known: Service
                     is_known = known is None or service in known
                     yield f"{name}, which is not {'placed' if is_known else 'defined'}"
         case "capacity":
-            full = [fleet.offers[row].name for row in np.flatnonzero(open_rows(failure, Full))] if failure else []
+            full = (
+                [fleet.offers[row].name for row in np.flatnonzero(open_rows(failure, Full))]
+                if failure
+                else []
+            )
             yield f"room in {_some(full)}" if full else "room"
         case "overflow":
-            rules = {offer.name: offer.overflow.enabled for offer in fleet.offers if offer.overflow is not None}
+            rules = {
+                offer.name: offer.overflow.enabled for offer in fleet.offers if offer.overflow is not None
+            }
             gates = sorted(name for name, is_enabled in rules.items() if is_enabled)
             off = sorted(name for name, is_enabled in rules.items() if not is_enabled)
             yield from [f"{_some(gates)} to be full enough to overflow"] if gates else []
             yield from [f"overflow of {_some(off)} to be enabled"] if off else []
         case "reservation":
-            keepers = sorted(offer.name for offer in fleet.offers if offer.reserved_nodes and offer.name not in demand.admitted)
+            keepers = sorted(
+                offer.name
+                for offer in fleet.offers
+                if offer.reserved_nodes and offer.name not in demand.admitted
+            )
             yield f"capacity of {_some(keepers)} that is reserved for others"
         case "prices":
             yield from sorted(_prices(failure)) or ["prices of machines that run"]

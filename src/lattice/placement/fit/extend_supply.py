@@ -61,7 +61,10 @@ def _property(stand: Stand, lacked: Requirement) -> list[Option]:
         case CloudInfrastructure():
             if field == "data_residency" and stand.offer.residency:
                 return []
-            rewrite, where = (lambda kind: _region_word(kind, stand.region, field, lacked.value)), f"spec.regions.{stand.region}.{path}"
+            rewrite, where = (
+                (lambda kind: _region_word(kind, stand.region, field, lacked.value)),
+                f"spec.regions.{stand.region}.{path}",
+            )
         case _:
             if field == "data_residency" and stand.offer.residency:
                 return []
@@ -86,7 +89,9 @@ def _region_word(cloud: CloudInfrastructure, region: str, field: str, value: str
 
 
 def _static_word(static: StaticInfrastructure, field: str, value: str) -> Any:
-    return respecified(static, **{field: value if field == "data_residency" else (*getattr(static.spec, field), value)})
+    return respecified(
+        static, **{field: value if field == "data_residency" else (*getattr(static.spec, field), value)}
+    )
 
 
 def _label(stand: Stand, lacked: Requirement) -> list[Option]:
@@ -100,11 +105,29 @@ def _label(stand: Stand, lacked: Requirement) -> list[Option]:
         has = (stand.kind.spec.labels or stand.kind.metadata.labels or {}).get(name, ())
         values = [*([has] if isinstance(has, str) else has), value]
         word = values if len(values) > 1 else value
-        return [once(set_field(stand, f"spec.labels.{name}", sentence, lambda kind: _pool_labels(kind, {name: word}), adds_property=True))]
+        return [
+            once(
+                set_field(
+                    stand,
+                    f"spec.labels.{name}",
+                    sentence,
+                    lambda kind: _pool_labels(kind, {name: word}),
+                    adds_property=True,
+                )
+            )
+        ]
     if name in stand.offer.labels:
         return []
     return [
-        once(set_field(stand, f"metadata.labels.{name}", sentence, lambda kind: _metadata_label(kind, name, value), adds_property=True))
+        once(
+            set_field(
+                stand,
+                f"metadata.labels.{name}",
+                sentence,
+                lambda kind: _metadata_label(kind, name, value),
+                adds_property=True,
+            )
+        )
     ]
 
 
@@ -133,7 +156,9 @@ def _with_class(pool: LatticePool, name: str) -> Any:
 
 
 def _fitting_class(stand: Stand) -> str:
-    classes = {name: each for (kind, _, name), each in stand.world.objects.items() if kind == "LatticeNodeClass"}
+    classes = {
+        name: each for (kind, _, name), each in stand.world.objects.items() if kind == "LatticeNodeClass"
+    }
     widened = respecified(stand.kind, node_classes=tuple(classes))
     offer = compile_supply([*classes.values(), widened], stand.world.book).offers[0]
     needs, known = stand.demand.effective_needs, set(stand.kind.spec.node_classes)
@@ -152,22 +177,36 @@ def _new_class(stand: Stand) -> Option:
     """Exactly as big as one replica. What it costs only its provider knows."""
     name, provider = f"{stand.demand.name.rpartition('/')[2]}-machine", stand.offer.place.provider
     made = machine_class(required_for(stand.demand, None, stand.fleet), name, provider)
-    size = " and ".join(f"{show(resource, amount)} {resource}" for resource, amount in stand.demand.effective_needs.items())
-    sentence = f"define a class {name} of machines with {size} on {provider}, at a price that is not known here"
+    size = " and ".join(
+        f"{show(resource, amount)} {resource}" for resource, amount in stand.demand.effective_needs.items()
+    )
+    sentence = (
+        f"define a class {name} of machines with {size} on {provider}, at a price that is not known here"
+    )
     return once(Change("platform", key(made), "spec", None, plain(made.spec), sentence, lambda _: made))
 
 
 def _gate(stand: Stand, static: str) -> list[Option]:
     """Let the data center overflow to here: enable it, or lower the trigger to where it is now."""
     kind = stand.world.objects.get(("StaticInfrastructure", "", static))
-    if not isinstance(kind, StaticInfrastructure) or kind.spec.overflow is None or stand.offer.kind != "cloud":
+    if (
+        not isinstance(kind, StaticInfrastructure)
+        or kind.spec.overflow is None
+        or stand.offer.kind != "cloud"
+    ):
         return []
     overflow, used = kind.spec.overflow, utilisation(stand.fleet, stand.fleet.row(static))
     found = []
     if not overflow.enabled or overflow.target != stand.offer.owner:
         sentence = f"let {static} overflow to {stand.offer.owner}"
         opened = {"enabled": True, "target": stand.offer.owner}
-        found.append(once(written(kind, "platform", "spec.overflow", sentence, lambda each: _overflowing(each, **opened))))
+        found.append(
+            once(
+                written(
+                    kind, "platform", "spec.overflow", sentence, lambda each: _overflowing(each, **opened)
+                )
+            )
+        )
     if used < overflow.trigger_millionths:
         if not used:
             return []
@@ -177,7 +216,11 @@ def _gate(stand: Stand, static: str) -> list[Option]:
         found.append(
             once(
                 written(
-                    kind, "platform", "spec.overflow.trigger.capacityThreshold", sentence, lambda each: _overflowing(each, trigger=trigger)
+                    kind,
+                    "platform",
+                    "spec.overflow.trigger.capacityThreshold",
+                    sentence,
+                    lambda each: _overflowing(each, trigger=trigger),
                 )
             )
         )

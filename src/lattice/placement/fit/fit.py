@@ -27,7 +27,10 @@ ROUNDS = 4
 TRIED = 40  # candidates tried in one round
 TUNED = 100  # services that wait: with more it is only said who comes first
 FOLLOWED = 6  # candidates that are not enough but may be with more
-TRIED_ALONE, FOLLOWED_ALONE = 8, 2  # the same, where only the platform is looked at after something was found for the team
+TRIED_ALONE, FOLLOWED_ALONE = (
+    8,
+    2,
+)  # the same, where only the platform is looked at after something was found for the team
 
 Candidate = tuple[Option, ...]
 Ranked = TypeVar("Ranked")
@@ -42,7 +45,9 @@ class Suggestion:
     is_priced: bool = True  # False: for some machine nobody knows the price
     ahead: tuple[str, ...] = ()  # services that wait, too, come first, and get replicas then
     is_enough: bool = True  # False: they take what the service would need
-    service_rate: int | None = None  # micro-dollars per hour that the service then costs; None: nobody asked yet
+    service_rate: int | None = (
+        None  # micro-dollars per hour that the service then costs; None: nobody asked yet
+    )
     extent: int = 0  # how far its limits are raised or its wishes lowered, in steps: the smaller of two that cost the same comes first
 
     @property
@@ -65,8 +70,19 @@ class Suggestion:
     @property
     def rank(self) -> tuple[bool, int, bool, bool, int, int, str]:
         """What is enough, and fewer; what leaves the service's wishes whole and buys nothing; what is known to cost less; less."""
-        adds = all(each.adds_property for each in self.changes) and len({each.object for each in self.changes}) == 1
-        return (not self.is_enough, len(self.changes), not adds, not self.is_priced, self.rate, self.extent, self.sentence)
+        adds = (
+            all(each.adds_property for each in self.changes)
+            and len({each.object for each in self.changes}) == 1
+        )
+        return (
+            not self.is_enough,
+            len(self.changes),
+            not adds,
+            not self.is_priced,
+            self.rate,
+            self.extent,
+            self.sentence,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +94,30 @@ class Way:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        return tuple(option.make(strength) for option, strength in zip(self.options, self.strengths, strict=True))
+        return tuple(
+            option.make(strength) for option, strength in zip(self.options, self.strengths, strict=True)
+        )
 
     def having(self, position: int, strength: int) -> "Way":
-        return replace(self, strengths=(*self.strengths[:position], strength, *self.strengths[position + 1 :]))
+        return replace(
+            self, strengths=(*self.strengths[:position], strength, *self.strengths[position + 1 :])
+        )
 
     def weaker(self) -> Iterator["Way"]:
         """With one step less of one of them."""
-        return (self.having(position, strength - 1) for position, strength in enumerate(self.strengths) if strength > 1)
+        return (
+            self.having(position, strength - 1)
+            for position, strength in enumerate(self.strengths)
+            if strength > 1
+        )
 
     def parts(self) -> Iterator["Way"]:
         """With some of them left out."""
         for size in range(1, len(self.options)):
             for some in combinations(range(len(self.options)), size):
-                yield Way(tuple(self.options[each] for each in some), tuple(self.strengths[each] for each in some))
+                yield Way(
+                    tuple(self.options[each] for each in some), tuple(self.strengths[each] for each in some)
+                )
 
 
 def _strongest(options: Candidate) -> Way:
@@ -120,7 +146,9 @@ def fit(world: World, name: str, fleet: Fleet | None = None, limit: int = LIMIT)
     if not any(each.suggestion.is_platforms for each in found.values()):
         found |= _of_the_platform(alone, first)
     best = sorted(found.values(), key=lambda each: each.suggestion.rank)
-    told = sorted(_among_others(alone, _some(best, limit, lambda each: each.suggestion)), key=lambda each: each.rank)
+    told = sorted(
+        _among_others(alone, _some(best, limit, lambda each: each.suggestion)), key=lambda each: each.rank
+    )
     return tuple(_some(told, limit, lambda each: each))
 
 
@@ -128,7 +156,9 @@ def _some(ranked: Sequence[Ranked], limit: int, suggestion: Callable[[Ranked], S
     """The first of them, and among these the first that the platform can do by itself."""
     kept = list(ranked[:limit])
     if not any(suggestion(each).is_platforms for each in kept):
-        kept[limit - 1 :] = [each for each in ranked[limit:] if suggestion(each).is_platforms][:1] or kept[limit - 1 :]
+        kept[limit - 1 :] = [each for each in ranked[limit:] if suggestion(each).is_platforms][:1] or kept[
+            limit - 1 :
+        ]
     return kept
 
 
@@ -136,7 +166,9 @@ def _of_the_platform(rehearsal: Rehearsal, first: "Round") -> Found:
     """What the platform can do by itself though nothing alone is enough: one way, of the fewest changes. Only the nearest are followed."""
     begun = [each for each in first.short if _is_platforms(each)][:FOLLOWED_ALONE]
     wide = [needed for each in first.wide[:TRIED_ALONE] if len(needed := _needed(rehearsal, each)) > 1]
-    tried = _tried(rehearsal, [*wide, *(each for each in first.untried if _is_platforms(each))][:TRIED_ALONE], most=1)
+    tried = _tried(
+        rehearsal, [*wide, *(each for each in first.untried if _is_platforms(each))][:TRIED_ALONE], most=1
+    )
     for _ in range(1, ROUNDS):
         short: list[Candidate] = []
         for base in begun:
@@ -154,7 +186,9 @@ def _needed(rehearsal: Rehearsal, candidate: Candidate) -> Candidate:
     if not rehearsal.may_do(_strongest(candidate).changes):
         return ()
     return tuple(
-        each for each in candidate if not rehearsal.may_do(_strongest(tuple(other for other in candidate if other != each)).changes)
+        each
+        for each in candidate
+        if not rehearsal.may_do(_strongest(tuple(other for other in candidate if other != each)).changes)
     )
 
 
@@ -186,7 +220,9 @@ def _conflicting(rehearsal: Rehearsal) -> list[Candidate]:
     failure = first_failure(demand, fleet, details=False)
     found = []
     for parts in conflicts(Trial(demand, fleet), failure):
-        options = [relaxed(each, demand, service, policies, fleet) for each in parts if isinstance(each, Requirement)]
+        options = [
+            relaxed(each, demand, service, policies, fleet) for each in parts if isinstance(each, Requirement)
+        ]
         if options and all(options) and len(parts) <= MOST_PARTS:
             found.append(tuple(dict.fromkeys(each for each in options if each)))
     return found
@@ -198,9 +234,20 @@ def _waiting(rehearsal: Rehearsal) -> Iterator[Suggestion]:
     result = rehearsal.run(())
     if result is None or is_feasible(demand, fleet):
         return
-    awaited = [(name, target) for name, target in demand.latency_to if target in world.services and not fleet.seats.get(target)]
+    awaited = [
+        (name, target)
+        for name, target in demand.latency_to
+        if target in world.services and not fleet.seats.get(target)
+    ]
     first = (
-        Change("platform", key(world.services[target]), "status.placements", None, "placed", f"place {name} first")
+        Change(
+            "platform",
+            key(world.services[target]),
+            "status.placements",
+            None,
+            "placed",
+            f"place {name} first",
+        )
         for name, target in awaited
     )
     yield Suggestion(tuple(first), result.rate, result.is_priced, service_rate=result.service)
@@ -273,14 +320,20 @@ def _among_others(alone: Rehearsal, found: Sequence[Tuned]) -> list[Suggestion]:
 def _others(alone: Rehearsal) -> list[str]:
     """Services that lack replicas, too."""
     seats, demands = alone.fleet.seats, alone.world.demands
-    return [name for name, each in demands.items() if name != alone.name and len(seats.get(name, ())) < each.replicas]
+    return [
+        name
+        for name, each in demands.items()
+        if name != alone.name and len(seats.get(name, ())) < each.replicas
+    ]
 
 
 def _crowded(crowd: Rehearsal, found: Tuned) -> Suggestion | None:
     """None: whatever more there is of it, others come first."""
     result = crowd.run(found.way.changes)
     if result and not any(crowd.run(some.changes) for some in (*found.way.parts(), *found.way.weaker())):
-        return replace(found.suggestion, rate=result.rate, is_priced=result.is_priced, service_rate=result.service)
+        return replace(
+            found.suggestion, rate=result.rate, is_priced=result.is_priced, service_rate=result.service
+        )
     tuned = _tuned(crowd, found.candidate) if len(crowd.others) <= TUNED else None
     return tuned.suggestion if tuned else None
 
@@ -305,11 +358,17 @@ def _tuned(rehearsal: Rehearsal, candidate: Candidate) -> Tuned | None:
     way = _strongest(candidate)
     if not rehearsal.others and rehearsal.may_do(way.changes):
         least = _least_hopeful(rehearsal, way)
-        is_worth_it = len(candidate) > 1 or least.strengths != (1,)  # of one alone, what a glance tells nothing about is bisected
+        is_worth_it = len(candidate) > 1 or least.strengths != (
+            1,
+        )  # of one alone, what a glance tells nothing about is bisected
         if is_worth_it and rehearsal.run(least.changes) is not None:
             return _irreducible(rehearsal, least)
     gauged = [position for position, option in enumerate(candidate) if option.measure]
-    result = rehearsal.measure(way.changes, [candidate[each].measure for each in gauged]) if gauged else rehearsal.run(way.changes)
+    result = (
+        rehearsal.measure(way.changes, [candidate[each].measure for each in gauged])
+        if gauged
+        else rehearsal.run(way.changes)
+    )
     if result is None:
         return None
     for position, option in enumerate(candidate):
@@ -376,7 +435,9 @@ def _irreducible(rehearsal: Rehearsal, way: Way) -> Tuned | None:
 
 
 def _suggestion(way: Way, result: Result) -> Suggestion:
-    return Suggestion(way.changes, result.rate, result.is_priced, service_rate=result.service, extent=sum(way.strengths))
+    return Suggestion(
+        way.changes, result.rate, result.is_priced, service_rate=result.service, extent=sum(way.strengths)
+    )
 
 
 # --- what to try ---
@@ -386,7 +447,9 @@ def _next(rehearsal: Rehearsal, base: Candidate, wide: list[Candidate]) -> Itera
     """Every wish of a service that has no place, alone; and for offers that turned it away, what would open them."""
     found: list[Candidate] = []
     for scene, shown in rehearsal.failing(_strongest(base).changes):
-        found += [(option,) for option in relaxations(shown.demand, shown.service, shown.policies, scene.fleet)]
+        found += [
+            (option,) for option in relaxations(shown.demand, shown.service, shown.policies, scene.fleet)
+        ]
         if shown.failure is not None:
             for row in nearest_rows(shown.failure):
                 found += _openings(scene, shown, shown.failure, row)
@@ -426,11 +489,16 @@ def _stand(scene: Scene, ask: ReplicaAsk, row: int) -> Stand:
 
 def _team(scene: Scene, shown: Shown, failure: Failure, reason: Reason, row: int) -> list[Option]:
     for way in curing(reason, shown.demand, failure, row):
-        options = [relaxed(each, shown.demand, shown.service, shown.policies, scene.fleet) for each in _requirements(way)]
+        options = [
+            relaxed(each, shown.demand, shown.service, shown.policies, scene.fleet)
+            for each in _requirements(way)
+        ]
         if options and len(options) == len(way) and all(options):
             return [each for each in options if each]
     return []
 
 
 def _requirements(way: Iterable[Obstacle]) -> list[Requirement]:
-    return sorted((each for each in way if isinstance(each, Requirement)), key=lambda each: (str(each), each.source))
+    return sorted(
+        (each for each in way if isinstance(each, Requirement)), key=lambda each: (str(each), each.source)
+    )

@@ -40,15 +40,24 @@ def more_room(stand: Stand) -> Iterator[Option]:
     if isinstance(stand.kind, StaticInfrastructure):
         yield from _static_room(stand, left["nodes"] < count)
     elif isinstance(stand.kind, LatticePool):
-        yield from (_pool_limit(stand, name) for name in ("nodes", "cpu", "memory") if left[name] < _needed(stand, name, count))
+        yield from (
+            _pool_limit(stand, name)
+            for name in ("nodes", "cpu", "memory")
+            if left[name] < _needed(stand, name, count)
+        )
 
 
 def _needed(stand: Stand, name: str, count: int) -> int:
     if name == "nodes":
         return count
     quotes = stand.fleet.table.quotes
-    serving, sizes = quotes.serving(stand.demand).serves[:, stand.row], quotes.catalogue.size(name)[:, stand.row]
-    needed = [int(size) * count for size, serves in zip(sizes, serving, strict=True) if serves and size < NO_LIMIT]
+    serving, sizes = (
+        quotes.serving(stand.demand).serves[:, stand.row],
+        quotes.catalogue.size(name)[:, stand.row],
+    )
+    needed = [
+        int(size) * count for size, serves in zip(sizes, serving, strict=True) if serves and size < NO_LIMIT
+    ]
     return min(needed, default=0)
 
 
@@ -70,7 +79,10 @@ def _pool_limit(stand: Stand, resource: str) -> Option:
         sentence = f"raise {name} of {stand.offer.name} by {strength:,} to {after:,}"
         value = after if resource == "nodes" else Decimal(after)
         return set_field(
-            stand, f"spec.capacity.{name}", sentence, lambda kind: respecified(kind, capacity=within(kind.spec.capacity, **{field: value}))
+            stand,
+            f"spec.capacity.{name}",
+            sentence,
+            lambda kind: respecified(kind, capacity=within(kind.spec.capacity, **{field: value})),
         )
 
     def measure(_: Fleet) -> int:
@@ -101,14 +113,24 @@ def _clusters(stand: Stand, words: str, path: str, rewrite: Callable[[Any, int],
 
     def made(strength: int) -> Change:
         after = before + strength
-        return set_field(stand, path, f"raise {words} by {strength:,} to {after:,}", lambda kind: rewrite(kind, after))
+        return set_field(
+            stand, path, f"raise {words} by {strength:,} to {after:,}", lambda kind: rewrite(kind, after)
+        )
 
-    return Option((*_name(stand), path), made, MORE, lambda _: int(table.taken(table.index["clusters"])[row]) - before)
+    return Option(
+        (*_name(stand), path), made, MORE, lambda _: int(table.taken(table.index["clusters"])[row]) - before
+    )
 
 
 def _with_quota(cloud: CloudInfrastructure, region: str, after: int) -> Any:
     stated = cloud.spec.regions[region]
-    return respecified(cloud, regions={**cloud.spec.regions, region: within(stated, quotas=within(stated.quotas, max_clusters=after))})
+    return respecified(
+        cloud,
+        regions={
+            **cloud.spec.regions,
+            region: within(stated, quotas=within(stated.quotas, max_clusters=after)),
+        },
+    )
 
 
 def _with_default_clusters(cloud: CloudInfrastructure, after: int) -> Any:
@@ -129,12 +151,16 @@ def _overflow_clusters(stand: Stand) -> Iterator[Option]:
 
         def rewrite(kind: Any) -> Any:
             overflow = kind.spec.overflow
-            return respecified(kind, overflow=within(overflow, limits=within(overflow.limits, max_clusters=after)))
+            return respecified(
+                kind, overflow=within(overflow, limits=within(overflow.limits, max_clusters=after))
+            )
 
         sentence = f"raise maxClusters of the overflow of {name} by {strength:,} to {after:,}"
         return written(static, "platform", "spec.overflow.limits.maxClusters", sentence, rewrite)
 
-    yield Option(("overflow", name, "maxClusters"), made, MORE, lambda fleet: fleet.overflow_clusters[name] - before)
+    yield Option(
+        ("overflow", name, "maxClusters"), made, MORE, lambda fleet: fleet.overflow_clusters[name] - before
+    )
 
 
 def _static_room(stand: Stand, lacks_nodes: bool) -> Iterator[Option]:
@@ -153,8 +179,15 @@ def _more_machines(stand: Stand) -> Iterator[Option]:
         return
 
     def made(strength: int) -> Change:
-        sentence = f"add {strength:,} machine{'s' if strength > 1 else ''} like the {before:,} in {stand.offer.name}"
-        return set_field(stand, "spec.capacity", sentence, lambda kind: respecified(kind, capacity=_scaled(kind.spec.capacity, strength)))
+        sentence = (
+            f"add {strength:,} machine{'s' if strength > 1 else ''} like the {before:,} in {stand.offer.name}"
+        )
+        return set_field(
+            stand,
+            "spec.capacity",
+            sentence,
+            lambda kind: respecified(kind, capacity=_scaled(kind.spec.capacity, strength)),
+        )
 
     yield Option((*_name(stand), "machines"), made, max(64, 4 * stand.demand.replicas))
 
@@ -180,12 +213,17 @@ def _more_gpus(stand: Stand) -> Iterator[Option]:
     before = limits[model] // MILLI
 
     def rewritten(kind: Any, after: int) -> Any:
-        listed = tuple(within(each, count=after) if each.type == model else each for each in kind.spec.capacity.accelerators)
+        listed = tuple(
+            within(each, count=after) if each.type == model else each
+            for each in kind.spec.capacity.accelerators
+        )
         return respecified(kind, capacity=within(kind.spec.capacity, accelerators=listed))
 
     def made(strength: int) -> Change:
         sentence = f"add {strength:,} {model} to the {before:,} in {stand.offer.name}"
-        return set_field(stand, "spec.capacity.accelerators", sentence, lambda kind: rewritten(kind, before + strength))
+        return set_field(
+            stand, "spec.capacity.accelerators", sentence, lambda kind: rewritten(kind, before + strength)
+        )
 
     yield Option((*_name(stand), "accelerators", model), made, 4096)
 
@@ -195,12 +233,21 @@ def every_limit(stand: Stand) -> list[Option]:
     found: list[Option] = []
     if isinstance(stand.kind, LatticePool):
         found += [
-            _pool_limit(stand, name) for name, limit in _POOL_LIMITS.items() if getattr(stand.kind.spec.capacity, limit[0]) is not None
+            _pool_limit(stand, name)
+            for name, limit in _POOL_LIMITS.items()
+            if getattr(stand.kind.spec.capacity, limit[0]) is not None
         ]
     if stand.offer.limits.clusters < NO_LIMIT:
         found += _more_clusters(stand)
     fleet = stand.fleet
-    return [*found, *(_budget(stand, each) for each in fleet.ledgers(stand.row, stand.ask.overflow) if fleet.cap(each) < NO_LIMIT)]
+    return [
+        *found,
+        *(
+            _budget(stand, each)
+            for each in fleet.ledgers(stand.row, stand.ask.overflow)
+            if fleet.cap(each) < NO_LIMIT
+        ),
+    ]
 
 
 # --- money ---
@@ -210,11 +257,18 @@ def more_money(stand: Stand) -> Iterator[Option]:
     """Every budget that the next machine would pass."""
     fleet = stand.fleet
     quotes = fleet.table.quotes
-    serving, priced = quotes.serving(stand.demand).serves[:, stand.row], quotes.catalogue.is_priced[:, stand.row]
+    serving, priced = (
+        quotes.serving(stand.demand).serves[:, stand.row],
+        quotes.catalogue.is_priced[:, stand.row],
+    )
     if not (serving & priced).any():
         return
     grows = growing(fleet, stand.row, fleet.growing_groups(stand.demand, stand.ask.overflow, stand.row))
-    rate = min(int(each) for each, serves in zip(quotes.catalogue.rate[:, stand.row], serving & priced, strict=True) if serves)
+    rate = min(
+        int(each)
+        for each, serves in zip(quotes.catalogue.rate[:, stand.row], serving & priced, strict=True)
+        if serves
+    )
     need = rate * (1 if grows else stand.offer.first_nodes(stand.demand.rules.min_nodes))
     for ledger in fleet.ledgers(stand.row, stand.ask.overflow):
         if fleet.cap(ledger) - fleet.committed[ledger] < need:
@@ -229,10 +283,15 @@ def _budget(stand: Stand, ledger: str) -> Option:
     def made(strength: int) -> Change:
         after = before + strength
         sentence = f"raise the budget of {words} by {told(strength)} a month to {told(after)}"
-        path = {"LatticePool": "spec.budget.maxMonthlyCost", "StaticInfrastructure": "spec.overflow.limits.maxMonthlySpend"}.get(
+        path = {
+            "LatticePool": "spec.budget.maxMonthlyCost",
+            "StaticInfrastructure": "spec.overflow.limits.maxMonthlySpend",
+        }.get(
             kind.resource.kind, f"spec.regions.{region}.budget.monthly" if region else "spec.budget.monthly"
         )
-        return written(kind, "platform", path, sentence, lambda each: _with_budget(each, region, dollars(after)))
+        return written(
+            kind, "platform", path, sentence, lambda each: _with_budget(each, region, dollars(after))
+        )
 
     def measure(fleet: Fleet) -> int:
         return _limit_for(stand.world, fleet, ledger) - before
@@ -246,7 +305,9 @@ def _limit_for(world: World, fleet: Fleet, ledger: str) -> int:
     if world.now is None:
         return thirty_days(rate)
     known = world.objects.get(("LatticeLedger", "", ledger))
-    stated = LedgerSpec(budget=budget.account, limit_micros=budget.limit, hard=budget.hard, alert_millionths=budget.alert)
+    stated = LedgerSpec(
+        budget=budget.account, limit_micros=budget.limit, hard=budget.hard, alert_millionths=budget.alert
+    )
     counted = opened(stated, known if isinstance(known, LatticeLedger) else None, world.now)
     return limit_needed(counted, rate - counted.status.committed_micros, world.now)
 
@@ -264,7 +325,11 @@ def price(stand: Stand) -> Iterator[Option]:
         micros = highest + 1 - strength
         sentence = f"say what class {names[0]} costs on {provider}, if that is {per_hour(micros)} at most"
         return written(
-            kind, "platform", f"spec.costPerHour.{provider}", sentence, lambda each: _with_price(each, provider, dollars(micros))
+            kind,
+            "platform",
+            f"spec.costPerHour.{provider}",
+            sentence,
+            lambda each: _with_price(each, provider, dollars(micros)),
         )
 
     yield Option(("price", names[0], provider), made, highest)
@@ -282,7 +347,11 @@ def _payer(stand: Stand, ledger: str) -> tuple[Any, str, str]:
         return stand.kind, "", offer.owner
     if offer.kind == "cloud" and ledger == cloud_account(offer.owner, offer.place.region).ledger:
         return stand.kind, offer.place.region, offer.name
-    return objects["StaticInfrastructure", "", stand.ask.overflow], "", f"the overflow of {stand.ask.overflow}"
+    return (
+        objects["StaticInfrastructure", "", stand.ask.overflow],
+        "",
+        f"the overflow of {stand.ask.overflow}",
+    )
 
 
 def _with_budget(kind: Any, region: str, limit: Decimal) -> Any:
@@ -291,8 +360,13 @@ def _with_budget(kind: Any, region: str, limit: Decimal) -> Any:
             return respecified(kind, budget=within(kind.spec.budget or PoolBudget(), max_monthly_cost=limit))
         case StaticInfrastructure():
             limits = kind.spec.overflow.limits if kind.spec.overflow else None
-            return respecified(kind, overflow=within(kind.spec.overflow, limits=within(limits, max_monthly_spend=limit)))
+            return respecified(
+                kind, overflow=within(kind.spec.overflow, limits=within(limits, max_monthly_spend=limit))
+            )
     if not region:
         return respecified(kind, budget=within(kind.spec.budget, monthly=limit))
     stated = kind.spec.regions[region]
-    return respecified(kind, regions={**kind.spec.regions, region: within(stated, budget=within(stated.budget, monthly=limit))})
+    return respecified(
+        kind,
+        regions={**kind.spec.regions, region: within(stated, budget=within(stated.budget, monthly=limit))},
+    )

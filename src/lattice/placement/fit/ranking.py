@@ -35,7 +35,9 @@ def _lacking(failure: Failure) -> list[tuple[int, ...]]:
 
 def _short(failure: Failure) -> dict[str, Integers]:
     ask = failure.ask
-    return fleet_of(failure.decision.table).table.quotes.short_of(ask, ask.demand.replicas - failure.replica + 1)
+    return fleet_of(failure.decision.table).table.quotes.short_of(
+        ask, ask.demand.replicas - failure.replica + 1
+    )
 
 
 def _beyond(reason: object, fleet: Fleet) -> Iterator[Integers]:

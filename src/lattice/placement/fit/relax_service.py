@@ -22,18 +22,29 @@ WRITTEN = {"cpu": "cores", "memory": "memoryGi", "storage": "storageGi", "gpu": 
 FIELDS = {"cpu": "cores", "memory": "memory_gi", "storage": "storage_gi", "gpu": "gpu"}
 
 
-def relaxations(demand: Demand, service: LatticeService, policies: Sequence[LatticePlacementPolicy], fleet: Fleet) -> list[Option]:
+def relaxations(
+    demand: Demand, service: LatticeService, policies: Sequence[LatticePlacementPolicy], fleet: Fleet
+) -> list[Option]:
     """Every single way, each as strong as it may get. `policies`: those that hold for it."""
     found: list[Option] = []
     for each in demand.requirements:
         option = relaxed(each, demand, service, policies, fleet)
         if option is not None:
             found.append(option)
-    return [*found, *_fewer_replicas(demand, service), *_machines(demand, service, fleet), *_cluster_sizes(demand, policies)]
+    return [
+        *found,
+        *_fewer_replicas(demand, service),
+        *_machines(demand, service, fleet),
+        *_cluster_sizes(demand, policies),
+    ]
 
 
 def relaxed(
-    required: Requirement, demand: Demand, service: LatticeService, policies: Sequence[LatticePlacementPolicy], fleet: Fleet
+    required: Requirement,
+    demand: Demand,
+    service: LatticeService,
+    policies: Sequence[LatticePlacementPolicy],
+    fleet: Fleet,
 ) -> Option | None:
     kind, _, name = required.source.partition("/")
     if kind == "policy":
@@ -45,7 +56,9 @@ def relaxed(
 # --- requirements of a service ---
 
 
-def _of_service(required: Requirement, demand: Demand, service: LatticeService, fleet: Fleet) -> Option | None:
+def _of_service(
+    required: Requirement, demand: Demand, service: LatticeService, fleet: Fleet
+) -> Option | None:
     match required.kind:
         case "resource":
             return less_of(service, required.value, required.amount)
@@ -142,7 +155,9 @@ def _requests(container: Container) -> Mapping[str, Quantity]:
 
 def _with_amount(service: LatticeService, resource: str, left: int) -> LatticeService:
     holder = _stating(service, resource)
-    found: LatticeService = _in_container(service, holder, resource, left) if holder else _as_a_whole(service, resource, left)
+    found: LatticeService = (
+        _in_container(service, holder, resource, left) if holder else _as_a_whole(service, resource, left)
+    )
     return found
 
 
@@ -150,7 +165,9 @@ def _as_a_whole(service: LatticeService, resource: str, left: int) -> Any:
     placement = service.spec.placement
     if resource in FIELDS:
         amount = Decimal(left) / (MILLI if resource in ("cpu", "gpu") else MIB * 1024)
-        resources = within(placement.resources, **{FIELDS[resource]: amount.normalize() if left else Decimal(0)})
+        resources = within(
+            placement.resources, **{FIELDS[resource]: amount.normalize() if left else Decimal(0)}
+        )
     else:
         extended = {name: value for name, value in placement.resources.extended.items() if name != resource}
         resources = within(placement.resources, extended={**extended, resource: left} if left else extended)
@@ -168,7 +185,9 @@ def _in_container(service: LatticeService, holder: str, resource: str, left: int
         requests = {each: value for each, value in _requests(containers[name]).items() if each != resource}
         if kept:
             requests[resource] = f"{kept}m" if resource in ("cpu", "gpu") else kept
-        containers[name] = within(containers[name], resources=within(containers[name].resources, requests=requests))
+        containers[name] = within(
+            containers[name], resources=within(containers[name].resources, requests=requests)
+        )
     return respecified(service, containers=containers)
 
 
@@ -179,12 +198,22 @@ def _farther(required: Requirement, demand: Demand, service: LatticeService, fle
     farthest = max(known, default=0)
     path = "spec.placement.latency"
     if farthest <= required.amount:
-        return once(written(service, "team", path, f"do not limit the latency to {name}", lambda kind: _with_latency(kind, name, None)))
+        return once(
+            written(
+                service,
+                "team",
+                path,
+                f"do not limit the latency to {name}",
+                lambda kind: _with_latency(kind, name, None),
+            )
+        )
 
     def made(strength: int) -> Change:
         ms = required.amount + strength
         sentence = f"allow {ms} ms to {name} instead of {required.amount} ms"
-        return written(service, "team", f"{path}.{name}.maxMs", sentence, lambda kind: _with_latency(kind, name, ms))
+        return written(
+            service, "team", f"{path}.{name}.maxMs", sentence, lambda kind: _with_latency(kind, name, ms)
+        )
 
     return Option((*key(service), path, name), made, farthest - required.amount)
 
@@ -202,14 +231,18 @@ def _service_skew(required: Requirement, demand: Demand, service: LatticeService
     def made(strength: int) -> Change:
         skew = required.amount + strength
         sentence = f"allow skew {skew} over {required.value} instead of {required.amount}"
-        return written(service, "team", "spec.spread", sentence, lambda kind: _with_skew(kind, required, skew))
+        return written(
+            service, "team", "spec.spread", sentence, lambda kind: _with_skew(kind, required, skew)
+        )
 
     return Option((*key(service), "spread", required.value), made, max(1, demand.replicas))
 
 
 def _with_skew(service: LatticeService, required: Requirement, skew: int) -> Any:
     kept = tuple(
-        within(each, max_skew=skew) if (each.topology_key, each.max_skew) == (required.value, required.amount) else each
+        within(each, max_skew=skew)
+        if (each.topology_key, each.max_skew) == (required.value, required.amount)
+        else each
         for each in service.spec.spread
     )
     return respecified(service, spread=kept)
@@ -224,17 +257,32 @@ def _of_policy(required: Requirement, demand: Demand, policy: LatticePlacementPo
         case "compliance" | "capability":
             listed = "compliance" if required.kind == "compliance" else "capabilities"
             sentence = f"do not require {required.kind} {value} in policy {name}"
-            return once(_policy_change(policy, listed, sentence, lambda kind: _but(getattr(kind.spec.requirements, listed), value)))
+            return once(
+                _policy_change(
+                    policy,
+                    listed,
+                    sentence,
+                    lambda kind: _but(getattr(kind.spec.requirements, listed), value),
+                )
+            )
         case "minRegions":
-            return Option((*key(policy), "minRegions"), lambda by: _fewer_regions(policy, required.amount - by), required.amount - 1)
+            return Option(
+                (*key(policy), "minRegions"),
+                lambda by: _fewer_regions(policy, required.amount - by),
+                required.amount - 1,
+            )
         case "spread":
             return Option(
-                (*key(policy), "spread"), lambda by: _policy_skew(policy, required, required.amount + by), max(1, demand.replicas)
+                (*key(policy), "spread"),
+                lambda by: _policy_skew(policy, required, required.amount + by),
+                max(1, demand.replicas),
             )
     return None
 
 
-def _policy_change(policy: LatticePlacementPolicy, field: str, sentence: str, value: Callable[[Any], Any]) -> Change:
+def _policy_change(
+    policy: LatticePlacementPolicy, field: str, sentence: str, value: Callable[[Any], Any]
+) -> Change:
     camel = {"min_regions": "minRegions", "spread_constraint": "spreadConstraint"}.get(field, field)
 
     def rewrite(kind: Any) -> Any:
@@ -252,7 +300,10 @@ def _fewer_regions(policy: LatticePlacementPolicy, regions: int) -> Change:
 def _policy_skew(policy: LatticePlacementPolicy, required: Requirement, skew: int) -> Change:
     sentence = f"allow skew {skew} over {required.value} instead of {required.amount} in policy {policy.metadata.name}"
     return _policy_change(
-        policy, "spread_constraint", sentence, lambda kind: within(kind.spec.requirements.spread_constraint, max_skew=skew)
+        policy,
+        "spread_constraint",
+        sentence,
+        lambda kind: within(kind.spec.requirements.spread_constraint, max_skew=skew),
     )
 
 
@@ -265,7 +316,9 @@ def _fewer_replicas(demand: Demand, service: LatticeService) -> Iterator[Option]
     most, wanted = spec.replicas.max, max(spec.least, floor)
     if spec.least > floor:
         yield Option(
-            (*key(service), "replicas"), lambda by: _with_replicas(service, "min", spec.least, spec.least - by), spec.least - floor
+            (*key(service), "replicas"),
+            lambda by: _with_replicas(service, "min", spec.least, spec.least - by),
+            spec.least - floor,
         )
     if most is not None and wanted > most:
         yield once(_with_replicas(service, "max", most, wanted))
@@ -286,11 +339,26 @@ def _with_replicas(service: LatticeService, end: str, before: int, after: int) -
 def _machines(demand: Demand, service: LatticeService, fleet: Fleet) -> Iterator[Option]:
     placement = service.spec.placement
     if demand.node_selector:
-        yield once(_of_placement(service, "nodeSelector", "do not require labels of its machines", node_selector={}))
+        yield once(
+            _of_placement(service, "nodeSelector", "do not require labels of its machines", node_selector={})
+        )
     if demand.gpu_model and demand.needs.get("gpu"):
         resources = within(placement.resources, gpu_model="")
-        yield once(_of_placement(service, "resources.gpuModel", f"do not require GPUs of model {demand.gpu_model}", resources=resources))
-    barring = {taint.key for offer in fleet.offers for kind in offer.types for taint in kind.taints if taint.effect != "PreferNoSchedule"}
+        yield once(
+            _of_placement(
+                service,
+                "resources.gpuModel",
+                f"do not require GPUs of model {demand.gpu_model}",
+                resources=resources,
+            )
+        )
+    barring = {
+        taint.key
+        for offer in fleet.offers
+        for kind in offer.types
+        for taint in kind.taints
+        if taint.effect != "PreferNoSchedule"
+    }
     for name in sorted(barring)[:TAINTS]:
         more = (*placement.tolerations, Toleration(key=name, operator="Exists"))
         yield once(_of_placement(service, "tolerations", f"tolerate the taint {name}", tolerations=more))
@@ -318,11 +386,15 @@ def _cluster_sizes(demand: Demand, policies: Sequence[LatticePlacementPolicy]) -
 
 def _size_option(policy: LatticePlacementPolicy, field: str, before: int, strongest: int) -> Option:
     sign = -1 if field == "min_nodes" else 1
-    return Option((*key(policy), field), lambda by: _sized(policy, field, before, before + sign * by), strongest)
+    return Option(
+        (*key(policy), field), lambda by: _sized(policy, field, before, before + sign * by), strongest
+    )
 
 
 def _sized(policy: LatticePlacementPolicy, field: str, before: int, after: int) -> Change:
-    end, words = ("minNodes", "begin clusters with") if field == "min_nodes" else ("maxNodes", "allow clusters of")
+    end, words = (
+        ("minNodes", "begin clusters with") if field == "min_nodes" else ("maxNodes", "allow clusters of")
+    )
 
     def rewrite(kind: Any) -> Any:
         return respecified(kind, cluster_policy=within(kind.spec.cluster_policy, **{field: after}))

@@ -36,7 +36,9 @@ class Result:
     is_priced: bool = True
     strengths: tuple[int, ...] = ()
     service: int = 0  # micro-dollars per hour that it costs itself
-    ahead: tuple[str, ...] = ()  # of the others, those that come first and have more replicas then, in the order in which they come
+    ahead: tuple[
+        str, ...
+    ] = ()  # of the others, those that come first and have more replicas then, in the order in which they come
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,18 @@ class Rehearsal:
     `content`: services that want no more than they have.
     """
 
-    def __init__(self, world: World, fleet: Fleet, name: str, others: Collection[str] = (), content: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        world: World,
+        fleet: Fleet,
+        name: str,
+        others: Collection[str] = (),
+        content: Collection[str] = (),
+    ) -> None:
         self.world, self.fleet, self.name, self.others, self.content = world, fleet, name, others, content
-        self._beside = [each for each in world.objects.values() if isinstance(each, LatticeNodeClass | LatticeLedger)]
+        self._beside = [
+            each for each in world.objects.values() if isinstance(each, LatticeNodeClass | LatticeLedger)
+        ]
         self._known: dict[frozenset[Change], Result | None] = {}
 
     def run(self, changes: Iterable[Change]) -> Result | None:
@@ -114,7 +125,10 @@ class Rehearsal:
         with self._imagined(list(changes)) as scene, self.fleet.what_if():
             if not scene.is_placed():
                 for name in scene.lacking:
-                    if len(self.fleet.seats.get(name, ())) < scene.demands[name].replicas or scene.demands[name].problem:
+                    if (
+                        len(self.fleet.seats.get(name, ())) < scene.demands[name].replicas
+                        or scene.demands[name].problem
+                    ):
                         with at_failure(scene.demands[name], self.fleet) as failure:
                             yield scene, scene.shown(name, failure)
 
@@ -140,12 +154,16 @@ class Rehearsal:
     def _supply(self, kinds: Sequence[Kind]) -> tuple[list[Offer], list[Budget]]:
         """Only what comes from changed objects; what is closed for overlapping with others stays so."""
         classes = [each for each in kinds if isinstance(each, LatticeNodeClass)]
-        suppliers = {key(each): each for each in (*self._users(classes), *kinds) if isinstance(each, Supplier)}
+        suppliers = {
+            key(each): each for each in (*self._users(classes), *kinds) if isinstance(each, Supplier)
+        }
         if not suppliers:
             return [], []
         beside = {key(each): each for each in (*self._beside, *classes)}
         made = replace(self.world, objects={**beside, **suppliers}).supply
-        return [_as_closed(each, self.fleet.offers[self.fleet.row(each.name)]) for each in made.offers], list(made.budgets.values())
+        return [_as_closed(each, self.fleet.offers[self.fleet.row(each.name)]) for each in made.offers], list(
+            made.budgets.values()
+        )
 
     def _users(self, classes: Sequence[LatticeNodeClass]) -> list[Kind]:
         """Pools take the classes that they name; clouds and data centers take whatever class is made for their provider."""
@@ -153,13 +171,25 @@ class Rehearsal:
             return []
         providers = {provider for each in classes for provider in each.spec.providers}
         names = {each.metadata.name for each in classes}
-        pools = [each for each in self.world.objects.values() if isinstance(each, LatticePool) and names & set(each.spec.node_classes)]
-        takers = [each for each in self.world.objects.values() if isinstance(each, CloudInfrastructure | StaticInfrastructure)]
+        pools = [
+            each
+            for each in self.world.objects.values()
+            if isinstance(each, LatticePool) and names & set(each.spec.node_classes)
+        ]
+        takers = [
+            each
+            for each in self.world.objects.values()
+            if isinstance(each, CloudInfrastructure | StaticInfrastructure)
+        ]
         return [*pools, *(each for each in takers if each.spec.provider in providers)]
 
 
 def _as_closed(offer: Offer, before: Offer) -> Offer:
-    return offer if offer.closed or not before.closed else replace(offer, closed=before.closed, reopen=before.reopen)
+    return (
+        offer
+        if offer.closed or not before.closed
+        else replace(offer, closed=before.closed, reopen=before.reopen)
+    )
 
 
 def _machines(offer: Offer) -> object:
@@ -172,22 +202,31 @@ class Scene:
     def __init__(self, rehearsal: Rehearsal, kinds: Sequence[Kind]) -> None:
         self.fleet, self.world = rehearsal.fleet, rehearsal.world
         self.objects = {**rehearsal.world.objects, **{key(each): each for each in kinds}}
-        changed_policies = {each.metadata.name: each for each in kinds if isinstance(each, LatticePlacementPolicy)}
-        self.policies = tuple(changed_policies.get(each.metadata.name, each) for each in rehearsal.world.policies)
+        changed_policies = {
+            each.metadata.name: each for each in kinds if isinstance(each, LatticePlacementPolicy)
+        }
+        self.policies = tuple(
+            changed_policies.get(each.metadata.name, each) for each in rehearsal.world.policies
+        )
         self._services = {key_of(each): each for each in kinds if isinstance(each, LatticeService)}
         self._name, self._is_same = rehearsal.name, not changed_policies
         self.demands: dict[str, Demand] = {}
         self.lacking = list(self._closure())
         self._with_others = bool(rehearsal.others)
         if self._with_others:
-            beside = [*rehearsal.others, *(each for each in self._ruled(changed_policies) if each not in rehearsal.content)]
+            beside = [
+                *rehearsal.others,
+                *(each for each in self._ruled(changed_policies) if each not in rehearsal.content),
+            ]
             self.demands |= {name: self._demand(name) for name in beside}
 
     def _ruled(self, policies: Mapping[str, LatticePlacementPolicy]) -> list[str]:
         """Services that a policy holds for which is different now."""
         changed = list(policies.values())
         return [
-            name for name, each in self.world.services.items() if any(rule.spec.applies_to(each.metadata.labels or {}) for rule in changed)
+            name
+            for name, each in self.world.services.items()
+            if any(rule.spec.applies_to(each.metadata.labels or {}) for rule in changed)
         ]
 
     def _closure(self) -> Iterator[str]:
@@ -229,7 +268,9 @@ class Scene:
         before = -1
         while before != self.fleet.replicas:
             before = self.fleet.replicas
-            placed = [each for group in groups(dict(self.demands)) for each in place_together(group, self.fleet)]
+            placed = [
+                each for group in groups(dict(self.demands)) for each in place_together(group, self.fleet)
+            ]
             trim(self.fleet, list(self._clusters()))
             if all(each.is_complete for each in placed if each.demand.name == self._name):
                 return True
@@ -237,7 +278,9 @@ class Scene:
 
     def _clusters(self) -> set[str]:
         cluster = self.fleet.machines.cluster
-        return {cluster[seat.machine].name for name in self.demands for seat in self.fleet.seats.get(name, ())}
+        return {
+            cluster[seat.machine].name for name in self.demands for seat in self.fleet.seats.get(name, ())
+        }
 
     def shown(self, name: str, failure: Failure | None) -> Shown:
         service = self.service(name)

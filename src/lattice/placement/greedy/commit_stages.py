@@ -39,7 +39,9 @@ class Decided:
     stages: list[Stage] = field(default_factory=list)
     reliefs: dict[str, list[Relief]] = field(default_factory=dict)
     unsettled: set[str] = field(default_factory=set)  # clusters whose machines all stay for now
-    in_advance: frozenset[Cell] = frozenset()  # where a machine is paid for before the one that it replaces is gone
+    in_advance: frozenset[Cell] = (
+        frozenset()
+    )  # where a machine is paid for before the one that it replaces is gone
     stranded: Stranded = field(default_factory=dict)  # replicas that run on where nothing is offered any more
 
     @property
@@ -50,7 +52,10 @@ class Decided:
     def note(self, services: Sequence[str]) -> None:
         """As it is now. Who was noted before is written only once, with the last of it."""
         fresh = frozenset(services)
-        kept = [Stage(tuple(each for each in stage.services if each not in fresh), stage.clusters) for stage in self.stages]
+        kept = [
+            Stage(tuple(each for each in stage.services if each not in fresh), stage.clusters)
+            for stage in self.stages
+        ]
         machines, clusters = self.fleet.machines, {}
         for name in services:
             for seat in self.fleet.seats.get(name, ()):
@@ -61,7 +66,12 @@ class Decided:
 
 
 def decide_stages(
-    world: World, seen: Seen, *, keep: int = 1, but: Collection[str] = (), too_dear: frozenset[Cell] = frozenset()
+    world: World,
+    seen: Seen,
+    *,
+    keep: int = 1,
+    but: Collection[str] = (),
+    too_dear: frozenset[Cell] = frozenset(),
 ) -> Decided:
     """Fewer where fewer are wanted, more where more are; the rest stays where it is. `but`: services that get no more; `too_dear`: where
     a machine that is wanted was refused, so that whoever waits for it looks elsewhere."""
@@ -77,13 +87,19 @@ def decide_stages(
                 fleet.unseat(seat)
     decided.in_advance = in_advance(fleet, seen) - too_dear
     for name in sorted(seen.stuck.keys() & world.demands.keys()):
-        stuck = Counter({cell: count for cell, count in seen.stuck[name].items() if cell not in decided.in_advance})
+        stuck = Counter(
+            {cell: count for cell, count in seen.stuck[name].items() if cell not in decided.in_advance}
+        )
         if name not in but and (found := relieve(world.demands[name], fleet, stuck, seen)):
             decided.reliefs[name] = found
             decided.note([name])
             decided.unsettled.update(each.cell[0] for each in found)
     decided.stranded = stranded(world, fleet, seen.stuck)
-    _arrange(decided, {name: fewer(each, decided.stranded) for name, each in world.demands.items() if name not in but}, keep)
+    _arrange(
+        decided,
+        {name: fewer(each, decided.stranded) for name, each in world.demands.items() if name not in but},
+        keep,
+    )
     _leave_out(decided)
     return decided
 
@@ -105,7 +121,9 @@ def _arrange(decided: Decided, demands: Mapping[str, Demand], keep: int) -> None
         _withdraw(wanted, decided)
         found = _place(wanted, decided, keep)
         trim(fleet, [name for name in fleet.clusters if name not in decided.unsettled])
-        wanted = {name: wanted[name] for name, each in found.items() if each.missing and not each.demand.problem}
+        wanted = {
+            name: wanted[name] for name, each in found.items() if each.missing and not each.demand.problem
+        }
         if not wanted:
             break
 
@@ -126,7 +144,11 @@ def _withdraw(wanted: Mapping[str, Demand], decided: Decided) -> None:
 
 def _place(wanted: Mapping[str, Demand], decided: Decided, keep: int) -> dict[str, Placement]:
     fleet = decided.fleet
-    lacking = {name: each for name, each in wanted.items() if len(fleet.seats.get(name, ())) < each.replicas or each.problem}
+    lacking = {
+        name: each
+        for name, each in wanted.items()
+        if len(fleet.seats.get(name, ())) < each.replicas or each.problem
+    }
     found: dict[str, Placement] = {}
     for group in groups(lacking):
         for placement in place_together(group, fleet, keep=keep):

@@ -9,7 +9,9 @@ from lattice.placement.model.offer import MachineType
 from lattice.placement.model.quotes import takes
 from lattice.placement.greedy.machine_choice import nearest_first, neighbours_in, new_machines, take_seat
 
-Entry = tuple[int, int, int, str, int]  # replicas of the service there, free milli-cores and bytes, name and row of a machine
+Entry = tuple[
+    int, int, int, str, int
+]  # replicas of the service there, free milli-cores and bytes, name and row of a machine
 
 
 class Filling:
@@ -21,14 +23,23 @@ class Filling:
     def __init__(self, ask: ReplicaAsk, fleet: Fleet, row: int) -> None:
         self.ask, self.fleet, self.row = ask, fleet, row
         self._near = neighbours_in(ask.demand, fleet)
-        own, groups = fleet.growing_groups(ask.demand, ask.overflow, row), fleet.groups_of(ask.demand, ask.overflow)
+        own, groups = (
+            fleet.growing_groups(ask.demand, ask.overflow, row),
+            fleet.groups_of(ask.demand, ask.overflow),
+        )
         clusters = [each for each in fleet.in_offer[row].values() if each.group in own]
-        self._machines: dict[str, list[Entry]] = {}  # heaps by cluster, best first; a cluster that is not here was not looked at yet
+        self._machines: dict[
+            str, list[Entry]
+        ] = {}  # heaps by cluster, best first; a cluster that is not here was not looked at yet
         self._growing = [each for each in clusters if len(each.machines) < each.max_nodes]
         self._filling = sorted((each for each in clusters if each.is_filling), key=self._rank)
-        self._others = [each for each in fleet.in_offer[row].values() if each.group in groups]  # all that may have room
+        self._others = [
+            each for each in fleet.in_offer[row].values() if each.group in groups
+        ]  # all that may have room
         self._is_sorted = False
-        self._checked: tuple[str, Entry] | None = None  # the cluster and machine that were found to have room since the last replica came
+        self._checked: tuple[str, Entry] | None = (
+            None  # the cluster and machine that were found to have room since the last replica came
+        )
 
     def _rank(self, cluster: Cluster) -> tuple[bool, int, int, str]:
         return nearest_first(cluster, self._near)
@@ -95,7 +106,9 @@ class Filling:
             return self._checked[1]
         found = self._machines.get(cluster.name)
         if found is None:
-            found = self._machines[cluster.name] = [self._entry(each) for each in cluster.machines if self._takes(each)]
+            found = self._machines[cluster.name] = [
+                self._entry(each) for each in cluster.machines if self._takes(each)
+            ]
             heapify(found)
         while found and not self._takes(found[0][-1]):
             heappop(found)
@@ -110,7 +123,13 @@ class Filling:
     def _entry(self, machine: int) -> Entry:
         machines = self.fleet.machines
         held = machines.holds[machine][self.ask.demand.name]
-        return (held, int(machines.free(0)[machine]), int(machines.free(1)[machine]), machines.names[machine], machine)
+        return (
+            held,
+            int(machines.free(0)[machine]),
+            int(machines.free(1)[machine]),
+            machines.names[machine],
+            machine,
+        )
 
     def _taken(self, cluster: Cluster, best: Entry) -> Seat:
         seat, self._checked = take_seat(self.ask.demand, self.fleet, best[-1]), None
@@ -122,6 +141,8 @@ class Filling:
         seat, self._checked = take_seat(self.ask.demand, self.fleet, machine), None
         known = self._machines.get(cluster.name)
         if known is not None:
-            self._machines[cluster.name] = [each if each[-1] != machine else self._entry(machine) for each in known]
+            self._machines[cluster.name] = [
+                each if each[-1] != machine else self._entry(machine) for each in known
+            ]
             heapify(self._machines[cluster.name])
         return seat

@@ -26,14 +26,24 @@ class Series:
         self.demand, self.fleet, self.with_scores = demand, fleet, with_scores
         self.profile = profile_of(demand.preferences)
         self._asked = ReplicaAsk(demand)
-        self._at: tuple[int, str] | None = None  # the offer that was chosen last, and the data center that it is the overflow of
+        self._at: tuple[int, str] | None = (
+            None  # the offer that was chosen last, and the data center that it is the overflow of
+        )
         self._fillings: dict[tuple[int, str], Filling] = {}
-        self._known: dict[bool, Decision] = {}  # with room on its machines and without: decisions for it that would come out the same now
-        self._next: MachineType | None = None  # the class of machine that would be bought there; None: that is not known
-        self._sold_out: set[tuple[int, str]] = set()  # where nothing more can be bought: what is left only becomes less
+        self._known: dict[
+            bool, Decision
+        ] = {}  # with room on its machines and without: decisions for it that would come out the same now
+        self._next: MachineType | None = (
+            None  # the class of machine that would be bought there; None: that is not known
+        )
+        self._sold_out: set[tuple[int, str]] = (
+            set()
+        )  # where nothing more can be bought: what is left only becomes less
         self._weighs_room = any(sort == "availableCapacity" for sort, _, _ in demand.preferences)
         self._takes_turns = not with_scores and only_price_counts(demand, fleet)
-        self._turns: Turns | None = None  # as long as only offers that were chosen are different from what they were
+        self._turns: Turns | None = (
+            None  # as long as only offers that were chosen are different from what they were
+        )
 
     def decide(self, ask: ReplicaAsk) -> Decision:
         if self._at and not ask.region and not ask.avoid:
@@ -75,7 +85,12 @@ class Series:
     def _is_steady(self, decision: Decision) -> bool:
         """Does it not matter how many replicas are there already, but for the room that they leave?"""
         row = decision.chosen
-        if self.demand.spread or self.demand.even or self._is_rationed(row) or row not in self.fleet.counts(self.demand.name):
+        if (
+            self.demand.spread
+            or self.demand.even
+            or self._is_rationed(row)
+            or row not in self.fleet.counts(self.demand.name)
+        ):
             return False
         if not self.fleet.offers[row].is_static:
             return True
@@ -118,7 +133,9 @@ class Series:
 
     def _changes_more(self, row: int) -> bool:
         """Does one more machine there change other things than what the next one costs?"""
-        return bool(self._weighs_room or self._asked.overflow) or self._is_rationed(row) or self._is_shared(row)
+        return (
+            bool(self._weighs_room or self._asked.overflow) or self._is_rationed(row) or self._is_shared(row)
+        )
 
     def _offered(self, row: int) -> MachineType | None:
         at = (row, self._asked.overflow)
@@ -135,7 +152,10 @@ class Series:
         table = fleet.table
         if "capacity" not in ignoring:
             needed = {"nodes": 1, "cpu": kind.size.get("cpu", 0), "memory": kind.size.get("memory", 0)}
-            if any(amount < NO_LIMIT and table.free(table.index[name])[row] < amount for name, amount in needed.items()):
+            if any(
+                amount < NO_LIMIT and table.free(table.index[name])[row] < amount
+                for name, amount in needed.items()
+            ):
                 return False
         return "budget" in ignoring or fleet.left[row] >= kind.rate or (kind.is_priced and not kind.rate)
 

@@ -60,12 +60,18 @@ def plain_seats(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> list[S
     return [Seat(demand.name, each, needs) for each in machines]
 
 
-def _machine_with_room(ask: ReplicaAsk, fleet: Fleet, row: int, *, filling: bool, kind: str = "") -> int | None:
+def _machine_with_room(
+    ask: ReplicaAsk, fleet: Fleet, row: int, *, filling: bool, kind: str = ""
+) -> int | None:
     """In the cluster with most neighbours that has one, of those the fullest: the machine with the fewest replicas of the service,
     of those the one with least room."""
     roomy, near = _roomy(ask, fleet, row), neighbours_in(ask.demand, fleet)
     own = fleet.growing_groups(ask.demand, ask.overflow, row)
-    clusters = [each for each in map(fleet.clusters.__getitem__, roomy) if not filling or (each.is_filling and each.group in own)]
+    clusters = [
+        each
+        for each in map(fleet.clusters.__getitem__, roomy)
+        if not filling or (each.is_filling and each.group in own)
+    ]
     for cluster in sorted(clusters, key=lambda each: nearest_first(each, near)):
         machines = [each for each in roomy[cluster.name] if kind in ("", fleet.machines.kind[each].name)]
         found = pick_machine(ask.demand, fleet, machines)
@@ -100,7 +106,11 @@ def _roomy(ask: ReplicaAsk, fleet: Fleet, row: int) -> dict[str, list[int]]:
 
 
 def pick_machine(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> int | None:
-    return min((each for each in machines if takes(fleet, demand, each)), key=lambda each: rank(demand, fleet, each), default=None)
+    return min(
+        (each for each in machines if takes(fleet, demand, each)),
+        key=lambda each: rank(demand, fleet, each),
+        default=None,
+    )
 
 
 def rank(demand: Demand, fleet: Fleet, machine: int) -> tuple[int, int, int, str]:
@@ -111,17 +121,25 @@ def ranks(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> list[tuple[i
     """The least goes first: few replicas of the service, then little room."""
     table, service = fleet.machines, demand.name
     cpu, memory = table.free(0)[machines].tolist(), table.free(1)[machines].tolist()
-    return [(table.holds[each][service], cpu[at], memory[at], table.names[each]) for at, each in enumerate(machines)]
+    return [
+        (table.holds[each][service], cpu[at], memory[at], table.names[each])
+        for at, each in enumerate(machines)
+    ]
 
 
 def _new_machine(ask: ReplicaAsk, fleet: Fleet, row: int, kind: MachineType) -> int:
-    grown = [fleet.clusters[each] for each in growing(fleet, row, fleet.growing_groups(ask.demand, ask.overflow, row))]
+    grown = [
+        fleet.clusters[each]
+        for each in growing(fleet, row, fleet.growing_groups(ask.demand, ask.overflow, row))
+    ]
     near = neighbours_in(ask.demand, fleet)
     first = min(grown, key=lambda each: nearest_first(each, near), default=None)
     return new_machines(ask, fleet, row, kind, first)[1][0]
 
 
-def new_machines(ask: ReplicaAsk, fleet: Fleet, row: int, kind: MachineType, grown: Cluster | None) -> tuple[Cluster, list[int]]:
+def new_machines(
+    ask: ReplicaAsk, fleet: Fleet, row: int, kind: MachineType, grown: Cluster | None
+) -> tuple[Cluster, list[int]]:
     """One more for a cluster that may grow, else as many as a new cluster begins with."""
     if grown is not None:
         return grown, [fleet.add_machine(grown, kind)]
@@ -133,7 +151,9 @@ def new_machines(ask: ReplicaAsk, fleet: Fleet, row: int, kind: MachineType, gro
 def new_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:
     rules, offer = ask.demand.rules, fleet.offers[row]
     number = fleet.next_number.get(row, 1)
-    while cluster_name(offer.name, rules.prefix, number) in fleet.clusters:  # of another offer: pool a-b, and prefix b in pool a
+    while (
+        cluster_name(offer.name, rules.prefix, number) in fleet.clusters
+    ):  # of another offer: pool a-b, and prefix b in pool a
         number += 1
     most = min(rules.max_nodes, offer.limits.nodes_per_cluster)
     cluster = Cluster(
@@ -170,7 +190,9 @@ def trim(fleet: Fleet, clusters: Sequence[str]) -> None:
             fleet.drop_cluster(name)
             continue
         spare = len(cluster.machines) - cluster.min_nodes
-        dearest_first = sorted(empty, key=lambda each: (-fleet.machines.kind[each].rate, fleet.machines.names[each]))
+        dearest_first = sorted(
+            empty, key=lambda each: (-fleet.machines.kind[each].rate, fleet.machines.names[each])
+        )
         for machine in dearest_first[: max(0, spare)]:
             fleet.drop_machine(machine)
 

@@ -37,7 +37,12 @@ class Adrift:
         return Adrift(replicas, clusters, bills, rates, _shares(replicas, rates))
 
     def where(self, service: str) -> Counter[tuple[str, str, str]]:
-        return Counter({(each.pool, each.cluster, each.node): each.replicas or 0 for each in self.replicas.get(service, ())})
+        return Counter(
+            {
+                (each.pool, each.cluster, each.node): each.replicas or 0
+                for each in self.replicas.get(service, ())
+            }
+        )
 
     def cost(self, service: str) -> int:
         return sum(self.shares.get(service, {}).values())
@@ -64,14 +69,18 @@ class Adrift:
         """With those in its status, too."""
         if name not in self.replicas:
             return service
-        status = msgspec.structs.replace(service.status, placements=(*self.replicas[name], *service.status.placements))
+        status = msgspec.structs.replace(
+            service.status, placements=(*self.replicas[name], *service.status.placements)
+        )
         return msgspec.structs.replace(service, status=status)
 
 
 def adrift(world: World, fleet: Fleet) -> Adrift:
     """As it is now: also clusters that nobody is in any more."""
     clusters = tuple(
-        each for each in world.objects.values() if isinstance(each, LatticeCluster) and each.spec.pool not in fleet.table.row_of
+        each
+        for each in world.objects.values()
+        if isinstance(each, LatticeCluster) and each.spec.pool not in fleet.table.row_of
     )
     if not clusters:
         return Adrift()
@@ -96,8 +105,13 @@ def stranded(world: World, fleet: Fleet, stuck: Stuck) -> dict[str, tuple[Placed
     for name, service in world.services.items():
         left, kept = world.demands[name].replicas - len(fleet.seats.get(name, ())), []
         for each in service.status.placements:
-            is_there = each.cluster not in fleet.clusters and (LatticeCluster.resource.kind, "", each.cluster) in world.objects
-            here = (each.replicas or 0) - stuck.get(name, Counter())[each.cluster, each.node] if is_there else 0
+            is_there = (
+                each.cluster not in fleet.clusters
+                and (LatticeCluster.resource.kind, "", each.cluster) in world.objects
+            )
+            here = (
+                (each.replicas or 0) - stuck.get(name, Counter())[each.cluster, each.node] if is_there else 0
+            )
             if (count := min(here, left)) > 0:
                 kept.append(msgspec.structs.replace(each, replicas=count))
                 left -= count
@@ -110,7 +124,9 @@ def fewer(demand: Demand, stranded: Stranded) -> Demand:
     """Without those that run elsewhere."""
     if demand.name not in stranded:
         return demand
-    return replace(demand, replicas=demand.replicas - sum(each.replicas or 0 for each in stranded[demand.name]))
+    return replace(
+        demand, replicas=demand.replicas - sum(each.replicas or 0 for each in stranded[demand.name])
+    )
 
 
 def _shares(replicas: Stranded, rates: Mapping[str, int]) -> dict[str, dict[str, int]]:
@@ -129,9 +145,16 @@ def _shares(replicas: Stranded, rates: Mapping[str, int]) -> dict[str, dict[str,
 def _bills(world: World, clusters: tuple[LatticeCluster, ...]) -> dict[str, int]:
     """At what the ledgers pay, else at what the classes cost there; what is owned costs nothing."""
     former = Former.of(world.objects.values(), world.supply.classes)
-    return {each.metadata.name: 0 if each.spec.pool == each.spec.infrastructure else _bill(former, each) for each in clusters}
+    return {
+        each.metadata.name: 0 if each.spec.pool == each.spec.infrastructure else _bill(former, each)
+        for each in clusters
+    }
 
 
 def _bill(former: Former, cluster: LatticeCluster) -> int:
     name, spec = cluster.metadata.name, cluster.spec
-    return sum(former.rate((name, kind), spec.provider, spec.region) for kind, count in spec.nodes.items() for _ in range(count))
+    return sum(
+        former.rate((name, kind), spec.provider, spec.region)
+        for kind, count in spec.nodes.items()
+        for _ in range(count)
+    )

@@ -66,7 +66,11 @@ def place(demand: Demand, fleet: Fleet, *, keep: int = 0) -> Placement:
 def _orders(demand: Demand, fleet: Fleet) -> list[Demand]:
     """Those that are worth trying before as many are placed as can be."""
     has_other = demand.neighbours or demand.even or demand.preferences not in ((), CHEAPEST_FIRST)
-    return [demand, replace(demand, preferences=CHEAPEST_FIRST, even=())] if has_other and _money_matters(fleet) else []
+    return (
+        [demand, replace(demand, preferences=CHEAPEST_FIRST, even=())]
+        if has_other and _money_matters(fleet)
+        else []
+    )
 
 
 def _money_matters(fleet: Fleet) -> bool:
@@ -109,7 +113,9 @@ def place_each(demand: Demand, fleet: Fleet, keep: int, *, roomy: bool = False) 
     for ask in missing_replicas(demand, fleet, roomy=roomy):
         decision = series.decide(ask)
         if not decision.fits or len(placement.decisions) < keep:
-            placement.decisions.append(decision.copied())  # who asks why goes through them once more: see why.py
+            placement.decisions.append(
+                decision.copied()
+            )  # who asks why goes through them once more: see why.py
         if not decision.fits:
             placement.missing = demand.replicas - len(fleet.seats.get(demand.name, ()))
             placement.last_ask = ask
@@ -122,9 +128,15 @@ def missing_replicas(demand: Demand, fleet: Fleet, *, roomy: bool = False) -> It
     """One ask after the other, each given where the ones before it went: required regions first, then new regions, then anywhere."""
     while missing := max(0, demand.replicas - len(fleet.seats.get(demand.name, ()))):
         room_for = _rounded(missing) if roomy else 0
-        here = [fleet.offers[row] for row in fleet.rows_of(demand.name)] if demand.regions or demand.min_regions else []
+        here = (
+            [fleet.offers[row] for row in fleet.rows_of(demand.name)]
+            if demand.regions or demand.min_regions
+            else []
+        )
         regions = {offer.region for offer in here}
-        lacking = next((each.value for each in demand.regions if not any(offer.is_in(each.value) for offer in here)), "")
+        lacking = next(
+            (each.value for each in demand.regions if not any(offer.is_in(each.value) for offer in here)), ""
+        )
         if lacking:
             yield ReplicaAsk(demand, region=lacking, room_for=room_for)
         elif len(regions) < demand.min_regions:
@@ -139,7 +151,9 @@ def _rounded(missing: int) -> int:
     return -(-missing // coarse) * coarse
 
 
-def broken_rules(demand: Demand, fleet: Fleet, counts: Mapping[int, int], may: Flags | None = None) -> list[str]:
+def broken_rules(
+    demand: Demand, fleet: Fleet, counts: Mapping[int, int], may: Flags | None = None
+) -> list[str]:
     """Rules over all replicas that so many in these offers would not keep. `may`: offers that count for the skew though they are empty."""
     here = [fleet.offers[row] for row, count in counts.items() if count]
     broken = [str(each) for each in demand.regions if not any(offer.is_in(each.value) for offer in here)]
@@ -147,7 +161,10 @@ def broken_rules(demand: Demand, fleet: Fleet, counts: Mapping[int, int], may: F
     if len(regions) < demand.min_regions:
         broken.append(f"replicas in {demand.min_regions} regions, not {len(regions)}")
     for each in demand.spread:
-        domains = {domain_of(fleet.offers[row], each.value): 0 for row in (() if may is None else np.flatnonzero(may).tolist())}
+        domains = {
+            domain_of(fleet.offers[row], each.value): 0
+            for row in (() if may is None else np.flatnonzero(may).tolist())
+        }
         for row, count in counts.items():
             if count:
                 domain = domain_of(fleet.offers[row], each.value)

@@ -38,7 +38,11 @@ def arrange(demands: Iterable[Demand], fleet: Fleet, *, keep: int = 0) -> dict[s
     for demand in in_order(wanted.values()):
         for seat in reversed(surplus(demand, fleet)):
             fleet.unseat(seat)
-    lacking = {name: each for name, each in wanted.items() if len(fleet.seats.get(name, ())) < each.replicas or each.problem}
+    lacking = {
+        name: each
+        for name, each in wanted.items()
+        if len(fleet.seats.get(name, ())) < each.replicas or each.problem
+    }
     found: dict[str, Placement] = {}
     for group in groups(lacking):
         for placement in place_together(group, fleet, keep=keep):
@@ -52,10 +56,14 @@ def arrange_all(demands: Iterable[Demand], fleet: Fleet, *, keep: int = 0) -> di
     found: dict[str, Placement] = {}
     before = -1
     while before != fleet.replicas:
-        before = fleet.replicas if found else -1  # the first time some go and others come; after that they only come
+        before = (
+            fleet.replicas if found else -1
+        )  # the first time some go and others come; after that they only come
         found |= arrange(wanted.values(), fleet, keep=keep)
         trim(fleet, list(fleet.clusters))
-        wanted = {name: wanted[name] for name, each in found.items() if each.missing and not each.demand.problem}
+        wanted = {
+            name: wanted[name] for name, each in found.items() if each.missing and not each.demand.problem
+        }
         if not wanted:
             break
     return found
@@ -69,9 +77,15 @@ def outgrown(demand: Demand, fleet: Fleet) -> list[Seat]:
     for seat in fleet.seats.get(demand.name, ()):
         at = seat.machine
         if not held[at]:
-            left.update({(at, name): int(machines.free(machines.add_resource(name))[at]) for name, _ in seat.needs})
+            left.update(
+                {(at, name): int(machines.free(machines.add_resource(name))[at]) for name, _ in seat.needs}
+            )
             held[at] = machines.holds[at][demand.name]
-        is_short = any(left[at, name] < 0 for name, _ in seat.needs) or 0 < demand.per_node < held[at] or _lacks_gpu(seat, demand, fleet)
+        is_short = (
+            any(left[at, name] < 0 for name, _ in seat.needs)
+            or 0 < demand.per_node < held[at]
+            or _lacks_gpu(seat, demand, fleet)
+        )
         if is_short or not is_allowed(demand, machines.kind[at]):
             found.append(seat)
             held[at] -= 1
@@ -93,7 +107,8 @@ def in_order(demands: Iterable[Demand]) -> list[Demand]:
 def groups(lacking: dict[str, Demand]) -> Iterator[list[Demand]]:
     """Services that wait for one another's place because of a latency limit, dependencies first; most are alone."""
     near = {
-        name: [target for each, target in demand.latency_to if target in lacking and target != name] for name, demand in lacking.items()
+        name: [target for each, target in demand.latency_to if target in lacking and target != name]
+        for name, demand in lacking.items()
     }
     root = {name: name for name in lacking}
 
@@ -205,7 +220,9 @@ def _broken(demand: Demand, fleet: Fleet) -> list[str]:
 
 def _reasons(demand: Demand, fleet: Fleet, seats: Sequence[Seat]) -> Iterator[str]:
     ask = ReplicaAsk(demand)
-    rows = sorted({fleet.machines.cluster[seat.machine].row for seat in seats}, key=lambda row: fleet.offers[row].name)
+    rows = sorted(
+        {fleet.machines.cluster[seat.machine].row for seat in seats}, key=lambda row: fleet.offers[row].name
+    )
     for each in STEADY:
         if not each.applies(ask):
             continue

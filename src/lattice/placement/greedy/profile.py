@@ -41,7 +41,14 @@ def profile_of(preferences: Preferences) -> Profile:
         (Tier(), TIER), (OverflowRegion(), OVERFLOW_REGION), (Proximity(), PROXIMITY), (Even(), EVEN),
     ]  # fmt: skip
     for sort, ascending, weight in wishes:
-        scores.append((Cost(ascending) if sort == "cost" else AvailableCapacity(not ascending), PREFERENCES * weight / whole))
+        scores.append(
+            (
+                Cost(ascending) if sort == "cost" else AvailableCapacity(not ascending),
+                PREFERENCES * weight / whole,
+            )
+        )
     if not any(sort == "availableCapacity" for sort, _, _ in wishes):
         scores.append((Suited(), SUITED))
-    return Profile("fleet", cast("tuple[Filter, ...]", FILTERS), cast("tuple[tuple[Score, float], ...]", tuple(scores)))
+    return Profile(
+        "fleet", cast("tuple[Filter, ...]", FILTERS), cast("tuple[tuple[Score, float], ...]", tuple(scores))
+    )

@@ -24,9 +24,18 @@ def surplus(demand: Demand, fleet: Fleet) -> list[Seat]:
         by_row.setdefault(fleet.machines.cluster[seat.machine].row, []).append(seat)
     everywhere = eligible(ReplicaAsk(demand), fleet)
     while left.total() > demand.replicas:
-        rows = sorted((row for row in by_row if by_row[row]), key=lambda row: _dearness(fleet, by_row[row][-1]), reverse=True)
+        rows = sorted(
+            (row for row in by_row if by_row[row]),
+            key=lambda row: _dearness(fleet, by_row[row][-1]),
+            reverse=True,
+        )
         rows.sort(key=lambda row: stranded(demand, fleet, left, row))
-        spare = (row for may in (everywhere, None) for row in rows if not broken_rules(demand, fleet, left - Counter([row]), may))
+        spare = (
+            row
+            for may in (everywhere, None)
+            for row in rows
+            if not broken_rules(demand, fleet, left - Counter([row]), may)
+        )
         row = next(spare, rows[0])
         left[row] -= 1
         going.append(by_row[row].pop())
@@ -77,7 +86,9 @@ def _is_shared(fleet: Fleet, machine: int) -> bool:
     return len(machines.holds[machine]) > 1 and not is_crowded
 
 
-def leaving(held: Mapping[str, int], is_shared: Callable[[str], bool], count: int, least: int) -> Counter[str]:
+def leaving(
+    held: Mapping[str, int], is_shared: Callable[[str], bool], count: int, least: int
+) -> Counter[str]:
     """How many leave each machine: as many machines as can be are left to nobody, the rest leaves those with the most of them.
 
     `held`: replicas of one service on machines of one class in a cluster. `is_shared`: is anything else there? `least`: on so many

@@ -16,7 +16,9 @@ DIGITS = 22  # of a score, in bits: what differs by less than that may come out 
 def only_price_counts(demand: Demand, fleet: Fleet) -> bool:
     """Among what is rented: do neither other services, nor where its own replicas are, nor what is free make a difference?"""
     looks_around = demand.neighbours or demand.latency or demand.spread or demand.even or fleet.spilling
-    return not looks_around and demand.preferences in ((), CHEAPEST_FIRST) and "capacity" not in demand.ignoring
+    return (
+        not looks_around and demand.preferences in ((), CHEAPEST_FIRST) and "capacity" not in demand.ignoring
+    )
 
 
 class Turns:
@@ -51,7 +53,9 @@ class Turns:
     def to(self, row: int, ask: ReplicaAsk) -> Decision:
         """Its scores and reasons are those of before."""
         before = self.decision
-        return Decision(ask, before.table, before.profile, row, before.runner_up, before.totals, before.reasons)
+        return Decision(
+            ask, before.table, before.profile, row, before.runner_up, before.totals, before.reasons
+        )
 
     def offered(self, row: int) -> MachineType | None:
         """The class that a new machine would be of."""

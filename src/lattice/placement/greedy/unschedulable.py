@@ -31,7 +31,9 @@ def relieve(demand: Demand, fleet: Fleet, stuck: Counter[Cell], seen: Seen) -> l
         cluster = fleet.clusters.get(cell[0])
         if cluster is None or (_is_lacking(fleet, seen, cell) and cell not in seen.held_up):
             continue
-        seats = [each for each in fleet.seats.get(demand.name, ()) if _cell(fleet, each) == cell][::-1][:count]
+        seats = [each for each in fleet.seats.get(demand.name, ()) if _cell(fleet, each) == cell][::-1][
+            :count
+        ]
         machines, left = _grown(demand, fleet, cluster, seats)
         if machines:
             found.append(Relief(cell, len(seats) - len(left), machines))
@@ -44,7 +46,9 @@ def in_advance(fleet: Fleet, seen: Seen) -> frozenset[Cell]:
     """Where replicas wait in vain for a machine that nobody pays for, such as the successor of one that leaves after them, and there is
     money for it at once."""
     waiting = {cell for cells in seen.stuck.values() for cell in cells}
-    return frozenset(cell for cell in seen.held_up & waiting if _is_lacking(fleet, seen, cell) and _is_payable(fleet, cell))
+    return frozenset(
+        cell for cell in seen.held_up & waiting if _is_lacking(fleet, seen, cell) and _is_payable(fleet, cell)
+    )
 
 
 def _is_lacking(fleet: Fleet, seen: Seen, cell: Cell) -> bool:
@@ -61,8 +65,14 @@ def _is_payable(fleet: Fleet, cell: Cell) -> bool:
 def is_within_limits(fleet: Fleet, cluster: Cluster) -> bool:
     """May machines that are wanted already be paid for? Not where there are more than there may be by now."""
     offer, table = fleet.offers[cluster.row], fleet.table
-    is_within = all(int(table.free(table.index[each])[cluster.row]) >= 0 for each in ("nodes", "cpu", "memory"))
-    return is_within and not offer.closed and len(cluster.machines) <= min(cluster.max_nodes, offer.limits.nodes_per_cluster)
+    is_within = all(
+        int(table.free(table.index[each])[cluster.row]) >= 0 for each in ("nodes", "cpu", "memory")
+    )
+    return (
+        is_within
+        and not offer.closed
+        and len(cluster.machines) <= min(cluster.max_nodes, offer.limits.nodes_per_cluster)
+    )
 
 
 def _cell(fleet: Fleet, seat: Seat) -> Cell:
@@ -93,7 +103,11 @@ def _may_grow(fleet: Fleet, cluster: Cluster, name: str) -> MachineType | None:
     if not cluster.is_kept and fleet.unreserved(cluster.row) < 1:
         return None
     kind = next((each for each in offer.types if each.name == name), None)
-    if kind is None or offer.closed or len(cluster.machines) >= min(cluster.max_nodes, offer.limits.nodes_per_cluster):
+    if (
+        kind is None
+        or offer.closed
+        or len(cluster.machines) >= min(cluster.max_nodes, offer.limits.nodes_per_cluster)
+    ):
         return None
     needs = {"nodes": 1, "cpu": kind.size.get("cpu", 0), "memory": kind.size.get("memory", 0)}
     if any(int(table.free(table.index[each])[cluster.row]) < amount for each, amount in needs.items()):

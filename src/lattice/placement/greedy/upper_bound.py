@@ -15,7 +15,13 @@ from lattice.placement.plugins.filters.pool_selector import Labels
 from lattice.placement.plugins.filters.residency import Residency
 from lattice.placement.model.quotes import NONE
 
-LASTING = (Available(), Labels(), Compliance(), Capabilities(), Residency())  # nothing that is placed makes these say yes
+LASTING = (
+    Available(),
+    Labels(),
+    Compliance(),
+    Capabilities(),
+    Residency(),
+)  # nothing that is placed makes these say yes
 PLENTY = 1 << 40
 
 
@@ -28,7 +34,9 @@ def may_fit(demand: Demand, fleet: Fleet) -> bool:
 def most_more(demand: Demand, fleet: Fleet) -> int:
     """Replicas beyond those that run."""
     rows = _open(demand, fleet)
-    return _on_machines(demand, fleet, rows) + int(_on_new_ones(demand, fleet)[rows].sum()) if rows.any() else 0
+    return (
+        _on_machines(demand, fleet, rows) + int(_on_new_ones(demand, fleet)[rows].sum()) if rows.any() else 0
+    )
 
 
 def most_cheaply(demand: Demand, fleet: Fleet) -> int:
@@ -91,11 +99,18 @@ def _on_new_ones(demand: Demand, fleet: Fleet) -> Integers:
     per = np.where(serving.serves, _per_machine(demand, fleet), 0)
     idle = _idle(fleet)
     if "capacity" in demand.ignoring:
-        return np.minimum(_paid(per, catalogue.rate, np.maximum(fleet.left + _refunded(fleet, idle), 0)), PLENTY)
-    nodes = np.maximum(table.free(table.index["nodes"]), 0) + np.bincount(fleet.machines.column("offer")[idle], minlength=table.count)
+        return np.minimum(
+            _paid(per, catalogue.rate, np.maximum(fleet.left + _refunded(fleet, idle), 0)), PLENTY
+        )
+    nodes = np.maximum(table.free(table.index["nodes"]), 0) + np.bincount(
+        fleet.machines.column("offer")[idle], minlength=table.count
+    )
     room = np.minimum(nodes, PLENTY) * per.max(axis=0)
     for resource in ("cpu", "memory"):
-        amount, is_counted = demand.effective_needs.get(resource, 0), (catalogue.size(resource) < NO_LIMIT)[serving.serves].all()
+        amount, is_counted = (
+            demand.effective_needs.get(resource, 0),
+            (catalogue.size(resource) < NO_LIMIT)[serving.serves].all(),
+        )
         if amount and is_counted:
             left = np.maximum(table.free(table.index[resource]), 0) + _left_behind(fleet, idle, resource)
             np.minimum(room, left // amount, out=room)
@@ -108,7 +123,9 @@ def _on_new_ones(demand: Demand, fleet: Fleet) -> Integers:
 
 def _per_machine(demand: Demand, fleet: Fleet) -> Integers:
     catalogue = fleet.table.quotes.catalogue
-    per: Integers = np.full(catalogue.is_there.shape, min(demand.per_node or demand.replicas, demand.replicas), np.int64)
+    per: Integers = np.full(
+        catalogue.is_there.shape, min(demand.per_node or demand.replicas, demand.replicas), np.int64
+    )
     for resource, amount in demand.effective_needs.items():
         np.minimum(per, catalogue.size(resource) // max(1, amount), out=per)
     return per
@@ -131,10 +148,14 @@ def _refunded(fleet: Fleet, idle: Rowids) -> Integers:
     refunds: Counter[str] = Counter()
     for machine in idle.tolist():
         cluster = fleet.machines.cluster[machine]
-        refunds.update(dict.fromkeys(fleet.ledgers(cluster.row, cluster.overflow), fleet.machines.kind[machine].rate))
+        refunds.update(
+            dict.fromkeys(fleet.ledgers(cluster.row, cluster.overflow), fleet.machines.kind[machine].rate)
+        )
     if not refunds:
         return np.zeros(fleet.table.count, np.int64)
-    return np.array([max((refunds[each] for each in offer.budgets), default=0) for offer in fleet.offers], np.int64)
+    return np.array(
+        [max((refunds[each] for each in offer.budgets), default=0) for offer in fleet.offers], np.int64
+    )
 
 
 def _paid(per: Integers, rate: Integers, left: Integers) -> Integers:

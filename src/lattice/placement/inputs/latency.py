@@ -61,14 +61,21 @@ class Latencies:
     declared: _Table
     measured: _Table
     source: str
-    unresolved: tuple[tuple[str, str], ...] = ()  # (offer, key) of declarations about a place that nobody offers
+    unresolved: tuple[
+        tuple[str, str], ...
+    ] = ()  # (offer, key) of declarations about a place that nobody offers
 
     @staticmethod
     def of(places: Iterable[Place], declared: _Table, csv: str = "", source: str = "") -> "Latencies":
         """`declared` is by offer name. Its keys are offers, locations or {provider}-{region}; the file may also name plain regions."""
         names = {key for place in places for key in place.keys[:3] if key}
-        capped = {offer: {key: min(ms, UNKNOWN - 1) for key, ms in to.items() if key} for offer, to in declared.items()}
-        unresolved = tuple(sorted((offer, key) for offer, to in capped.items() for key in to if key not in names))
+        capped = {
+            offer: {key: min(ms, UNKNOWN - 1) for key, ms in to.items() if key}
+            for offer, to in declared.items()
+        }
+        unresolved = tuple(
+            sorted((offer, key) for offer, to in capped.items() for key in to if key not in names)
+        )
         file = source or "latency file"
         return Latencies(capped, _read(csv, file) if csv else {}, file, unresolved)
 
@@ -103,7 +110,9 @@ class Latencies:
                 back = there.T if rows is columns else _stated_block(table, (columns, by), (rows, to)).T
                 np.copyto(ms, back, where=back != UNKNOWN)
                 np.copyto(ms, there, where=there != UNKNOWN)
-        np.copyto(ms, SAME_ZONE, where=_equal([place.name for place in rows], [place.name for place in columns]))
+        np.copyto(
+            ms, SAME_ZONE, where=_equal([place.name for place in rows], [place.name for place in columns])
+        )
         return ms
 
 
@@ -111,7 +120,9 @@ class Latencies:
 _LEVELS = sorted(((by, to) for by in range(4) for to in range(4)), key=lambda pair: (sum(pair), pair))
 
 _Side = tuple[Sequence[Place], int]  # places, and how many of their names count
-_Index = dict[str, list[tuple[int, NDArray[np.intp]]]]  # key -> how particular it is, and which places it means
+_Index = dict[
+    str, list[tuple[int, NDArray[np.intp]]]
+]  # key -> how particular it is, and which places it means
 
 
 def _stated(table: _Table, by: Sequence[str], to: Sequence[str]) -> int | None:
@@ -148,7 +159,10 @@ def _indexed(side: _Side, wanted: Set[str]) -> _Index:
         for level, key in enumerate(place.keys[:names]):
             if key in wanted:
                 found.setdefault(key, {}).setdefault(level, []).append(position)
-    return {key: [(level, np.array(at, dtype=np.intp)) for level, at in by_level.items()] for key, by_level in found.items()}
+    return {
+        key: [(level, np.array(at, dtype=np.intp)) for level, at in by_level.items()]
+        for key, by_level in found.items()
+    }
 
 
 def _near(a: Place, b: Place) -> Rtt | None:
@@ -182,7 +196,8 @@ def _kilometres(a: Site, b: Site) -> int:
     """Along the great circle, by the haversine formula; the earth is a ball here, which is off by less than half a percent."""
     north, south = math.radians(a.latitude), math.radians(b.latitude)
     half = (
-        math.sin((north - south) / 2) ** 2 + math.cos(north) * math.cos(south) * math.sin(math.radians(a.longitude - b.longitude) / 2) ** 2
+        math.sin((north - south) / 2) ** 2
+        + math.cos(north) * math.cos(south) * math.sin(math.radians(a.longitude - b.longitude) / 2) ** 2
     )
     return round(2 * _EARTH_KM * math.asin(math.sqrt(min(half, 1.0))))
 
@@ -191,7 +206,9 @@ def _guessed(rows: Sequence[Place], columns: Sequence[Place]) -> NDArray[np.int6
     """What zones, regions and the map suggest, for all pairs at once."""
     ms = _estimated(rows, columns)
     mine, others = [_regions(place) for place in rows], [_regions(place) for place in columns]
-    region = _equal([of for of, _ in mine], [of for of, _ in others]) | _equal([of for _, of in mine], [of for _, of in others])
+    region = _equal([of for of, _ in mine], [of for of, _ in others]) | _equal(
+        [of for _, of in mine], [of for _, of in others]
+    )
     zone = region & _equal([place.zone for place in rows], [place.zone for place in columns])
     location = _equal([place.location for place in rows], [place.location for place in columns])
     np.copyto(ms, SAME_REGION, where=region)
@@ -201,9 +218,14 @@ def _guessed(rows: Sequence[Place], columns: Sequence[Place]) -> NDArray[np.int6
 
 def _estimated(rows: Sequence[Place], columns: Sequence[Place]) -> NDArray[np.int64]:
     """Many offers share few sites, so distances are taken between sites."""
-    here, there = [site_of(place.provider, place.region) for place in rows], [site_of(place.provider, place.region) for place in columns]
+    here, there = (
+        [site_of(place.provider, place.region) for place in rows],
+        [site_of(place.provider, place.region) for place in columns],
+    )
     ours, theirs = list(dict.fromkeys(here)), list(dict.fromkeys(there))
-    between = np.array([[_estimate(_kilometres(a, b)) if a and b else UNKNOWN for b in theirs] for a in ours], dtype=np.int64)
+    between = np.array(
+        [[_estimate(_kilometres(a, b)) if a and b else UNKNOWN for b in theirs] for a in ours], dtype=np.int64
+    )
     if not between.size:
         return np.full((len(rows), len(columns)), UNKNOWN, dtype=np.int64)
     found: NDArray[np.int64] = between[_positions(here, ours)[:, None], _positions(there, theirs)]
@@ -227,20 +249,34 @@ def _equal(rows: Sequence[str], columns: Sequence[str]) -> NDArray[np.bool_]:
 def demand_places(text: str, source: str, offered: Iterable[Place]) -> None:
     """Refuses a file that tells nothing, and names that mean no place: neither one that is offered nor a cloud's region."""
     if not text.strip():
-        raise Invalid("is empty", where=source, fix="begin it with from,to,ms, and give a round trip on each line after that")
+        raise Invalid(
+            "is empty",
+            where=source,
+            fix="begin it with from,to,ms, and give a round trip on each line after that",
+        )
     known = {key for place in offered for key in place.keys if key}
     lines = list(read_rows(text, source, _COLUMNS))
     if not lines:
-        raise Invalid("has no round trips, only their heads", where=source, fix="give one on each line, such as us-east,eu-west,85")
+        raise Invalid(
+            "has no round trips, only their heads",
+            where=source,
+            fix="give one on each line, such as us-east,eu-west,85",
+        )
     for row in lines:
         for word in (row.word("from"), row.word("to")):
             if word not in known and not is_on_the_map(word):
-                raise Invalid(f'"{word}" is no place that is offered', where=row.where, fix=_alike(word, known))
+                raise Invalid(
+                    f'"{word}" is no place that is offered', where=row.where, fix=_alike(word, known)
+                )
 
 
 def _alike(word: str, known: Set[str]) -> str:
     near = difflib.get_close_matches(word, sorted(known), n=1)
-    return f"did you mean {near[0]}?" if near else "name a pool, a data center or its location, a region, or provider-region"
+    return (
+        f"did you mean {near[0]}?"
+        if near
+        else "name a pool, a data center or its location, a region, or provider-region"
+    )
 
 
 def _read(text: str, source: str) -> _Table:
@@ -249,5 +285,9 @@ def _read(text: str, source: str) -> _Table:
         by, to = row.word("from"), row.word("to")
         ms = int(row.number("ms", _MOST_MS).to_integral_value(rounding=ROUND_CEILING))
         if found.setdefault(by, {}).setdefault(to, ms) != ms:
-            raise Invalid(f"gives {ms} ms from {by} to {to}, a line above {found[by][to]}", where=row.where, fix="remove one of the two")
+            raise Invalid(
+                f"gives {ms} ms from {by} to {to}, a line above {found[by][to]}",
+                where=row.where,
+                fix="remove one of the two",
+            )
     return found

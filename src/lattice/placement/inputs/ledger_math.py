@@ -137,7 +137,8 @@ def charge(ledger: LatticeLedger, cluster: str, lot: Lot, now: datetime) -> Latt
     """The ledger when it pays for these machines from `now` on. Whether it may is another question: `may_commit`."""
     if lot.count < 1 or lot.micros < 0 or not cluster:
         raise Invalid(
-            f'cannot pay for {lot.count} machines at {lot.micros} micro-dollars in cluster "{cluster}"', where=ledger.metadata.name
+            f'cannot pay for {lot.count} machines at {lot.micros} micro-dollars in cluster "{cluster}"',
+            where=ledger.metadata.name,
         )
     return _moved(accrue(ledger, now), cluster, lot, lot.count)
 
@@ -164,7 +165,9 @@ def _moved(ledger: LatticeLedger, cluster: str, lot: Lot, by: int) -> LatticeLed
         machines[cluster] = tuple(sorted(after, key=lambda each: (each.node_class, each.micros)))
     committed = ledger.status.committed_micros + by * lot.micros
     last = max(ledger.status.last_cluster, number_in(cluster))
-    return _with(ledger, machines=dict(sorted(machines.items())), committed_micros=committed, last_cluster=last)
+    return _with(
+        ledger, machines=dict(sorted(machines.items())), committed_micros=committed, last_cluster=last
+    )
 
 
 def _same_price(one: Lot, other: Lot) -> bool:

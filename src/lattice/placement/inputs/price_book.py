@@ -56,7 +56,8 @@ class PriceBook:
         """Every price times this factor, declared ones too: 1_200_000 is 20 percent more."""
         if not 0 <= millionths <= MOST_SCALE:
             raise Invalid(
-                f"prices can be multiplied by 0 to 1000, got {_plain(Fraction(millionths, MICRO))}", fix="give a change such as +20%"
+                f"prices can be multiplied by 0 to 1000, got {_plain(Fraction(millionths, MICRO))}",
+                fix="give a change such as +20%",
             )
         return replace(self, scale=self.scale * Fraction(millionths, MICRO))
 
@@ -69,7 +70,9 @@ class PriceBook:
         if self.scale == 1:
             return price
         exact = price.micros * self.scale
-        return replace(price, micros=int(exact + Fraction(1, 2)), source=f"{price.source} × {_plain(self.scale)}")
+        return replace(
+            price, micros=int(exact + Fraction(1, 2)), source=f"{price.source} × {_plain(self.scale)}"
+        )
 
 
 def price_of(node_class: LatticeNodeClass, provider: str, region: str, book: PriceBook) -> Price | None:
@@ -92,7 +95,11 @@ class Row(NamedTuple):
         text = self.cells[column]
         value = Decimal(text) if _NUMBER.fullmatch(text) else None
         if value is None or value > most:
-            raise Invalid(f'{column} must be a number from 0 to {most:,f}, got "{text[:40]}"', where=self.where, fix="write a plain number")
+            raise Invalid(
+                f'{column} must be a number from 0 to {most:,f}, got "{text[:40]}"',
+                where=self.where,
+                fix="write a plain number",
+            )
         return value
 
     def word(self, column: str) -> str:
@@ -111,13 +118,19 @@ def read_rows(text: str, source: str, forms: Sequence[Sequence[str]]) -> Iterato
             where = f"{source} line {reader.line_num}"
             if len(cells) > len(header):
                 raise Invalid(
-                    f"has {len(cells)} cells, but the header has {len(header)}", where=where, fix="quote cells that contain commas"
+                    f"has {len(cells)} cells, but the header has {len(header)}",
+                    where=where,
+                    fix="quote cells that contain commas",
                 )
             if any(cell.strip() for cell in cells):
                 padded = [cell.strip() for cell in cells] + [""] * (len(header) - len(cells))
                 yield Row(dict(zip(header, padded, strict=True)), where)
     except csv.Error as error:
-        raise Invalid(f"is not CSV: {error}", where=f"{source} line {reader.line_num}", fix="close the quotes of every cell") from error
+        raise Invalid(
+            f"is not CSV: {error}",
+            where=f"{source} line {reader.line_num}",
+            fix="close the quotes of every cell",
+        ) from error
 
 
 def _check_header(header: Sequence[str], source: str, forms: Sequence[Sequence[str]]) -> None:
@@ -127,7 +140,11 @@ def _check_header(header: Sequence[str], source: str, forms: Sequence[Sequence[s
         raise Invalid(f'has column "{twice[0]}" more than once', where=where, fix="remove one of them")
     missing = min(([name for name in form if name not in header] for form in forms), key=len)
     if missing:
-        raise Invalid(f"has no column {' and no column '.join(missing)}", where=where, fix=f"start the file with a header such as {known}")
+        raise Invalid(
+            f"has no column {' and no column '.join(missing)}",
+            where=where,
+            fix=f"start the file with a header such as {known}",
+        )
 
 
 def _read(text: str, source: str, provider: str) -> dict[_Key, int]:
@@ -138,11 +155,15 @@ def _read(text: str, source: str, provider: str) -> dict[_Key, int]:
             key, amount = _our_price(row, fallback)
             if key in found and found[key][0] != amount:
                 raise Invalid(
-                    f"gives another price than {found[key][1]} for the same machine", where=row.where, fix="remove one of the two"
+                    f"gives another price than {found[key][1]} for the same machine",
+                    where=row.where,
+                    fix="remove one of the two",
                 )
         elif _is_skypilot_machine(row, fallback):
             key, amount = _skypilot_price(row, fallback)
-            amount = min(amount, found[key][0]) if key in found else amount  # zones of one region may differ: the cheapest counts
+            amount = (
+                min(amount, found[key][0]) if key in found else amount
+            )  # zones of one region may differ: the cheapest counts
         else:
             continue
         found[key] = (amount, row.where)
@@ -155,7 +176,9 @@ def _our_price(row: Row, fallback: str) -> tuple[_Key, int]:
 
 
 def _skypilot_price(row: Row, fallback: str) -> tuple[_Key, int]:
-    return _key(_required(fallback, row), row.cells["instancetype"], row.word("region")), micros(_price(row, "price"))
+    return _key(_required(fallback, row), row.cells["instancetype"], row.word("region")), micros(
+        _price(row, "price")
+    )
 
 
 def _is_skypilot_machine(row: Row, provider: str) -> bool:
@@ -172,7 +195,11 @@ def _price(row: Row, column: str) -> Decimal:
 
 def _required(provider: str, row: Row) -> str:
     if not provider:
-        raise Invalid("does not say which provider the price is of", where=row.where, fix="add a column provider, or name the file aws.csv")
+        raise Invalid(
+            "does not say which provider the price is of",
+            where=row.where,
+            fix="add a column provider, or name the file aws.csv",
+        )
     return provider
 
 

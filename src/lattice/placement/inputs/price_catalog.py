@@ -21,7 +21,11 @@ def listed_prices() -> Iterator[tuple[str, str, str, int]]:
             if name == "type":
                 regions = cells
                 continue
-            yield from ((provider, name, region, micros(Decimal(cell))) for region, cell in zip(regions, cells, strict=True) if cell != "-")
+            yield from (
+                (provider, name, region, micros(Decimal(cell)))
+                for region, cell in zip(regions, cells, strict=True)
+                if cell != "-"
+            )
 
 
 def listed_size(provider: str, instance_type: str) -> tuple[int, int] | None:

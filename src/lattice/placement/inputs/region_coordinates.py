@@ -18,7 +18,9 @@ def site_of(provider: str, region: str) -> Site | None:
     own, name = provider.lower(), region.lower()
     if own in _TEXTS:
         return known.get((own, name))
-    return next((known[cloud, name] for cloud in _TEXTS if (cloud, name) in known), None)  # the clouds' names do not collide
+    return next(
+        (known[cloud, name] for cloud in _TEXTS if (cloud, name) in known), None
+    )  # the clouds' names do not collide
 
 
 def is_on_the_map(name: str) -> bool:

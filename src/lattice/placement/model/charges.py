@@ -32,7 +32,8 @@ def charges(fleet: Fleet, cluster: Cluster, wanted: Mapping[str, int], paid: Pai
             if short > 0 and kind in prices:
                 lacking.setdefault(short, []).append(fleet.budgets[ledger].account)
         found += [
-            Charge(tuple(who), cluster.name, Lot(node_class=kind, count=short, micros=prices[kind])) for short, who in lacking.items()
+            Charge(tuple(who), cluster.name, Lot(node_class=kind, count=short, micros=prices[kind]))
+            for short, who in lacking.items()
         ]
     return found
 
@@ -46,6 +47,10 @@ def releases(ledgers: Iterable[LatticeLedger], cell: Cell, keep: int) -> list[Ch
         left = sum(each.count for each in lots) - keep
         for lot in sorted(lots, key=lambda each: -each.micros):
             if (count := min(lot.count, left)) > 0:
-                found.append(Charge((ledger.spec.budget,), cluster, Lot(node_class=kind, count=count, micros=lot.micros)))
+                found.append(
+                    Charge(
+                        (ledger.spec.budget,), cluster, Lot(node_class=kind, count=count, micros=lot.micros)
+                    )
+                )
                 left -= count
     return found

@@ -47,7 +47,9 @@ def bill(machines: Iterable[Machine]) -> Bill:
             workloads[tenant.name] += parts[tenant.name]
             if tenant.service:
                 services[tenant.service] += parts[tenant.name]
-    return Bill(sum(pools.values()), *(dict(sorted(each.items())) for each in (workloads, services, pools, overhead)))
+    return Bill(
+        sum(pools.values()), *(dict(sorted(each.items())) for each in (workloads, services, pools, overhead))
+    )
 
 
 def split(price: int, shares: Mapping[str, int]) -> dict[str, int]:
@@ -70,7 +72,10 @@ def dominant_shares(machine: Machine) -> dict[str, int]:
     A request for what the machine has none of, as after it shrank, counts as all of it.
     """
     whole = lcm(*(amount for amount in machine.allocatable.values() if amount > 0))
-    return {tenant.name: max((_share(machine, whole, *each) for each in tenant.requests.items()), default=0) for tenant in machine.tenants}
+    return {
+        tenant.name: max((_share(machine, whole, *each) for each in tenant.requests.items()), default=0)
+        for tenant in machine.tenants
+    }
 
 
 def _share(machine: Machine, whole: int, resource: str, amount: int) -> int:

@@ -48,7 +48,9 @@ def machines_on(fleet: Fleet, rows: set[int]) -> list[Machine]:
             for number in range(count)
         )
         sizes = {resource: amount for resource, amount in kind.size.items() if 0 < amount < NO_LIMIT}
-        found.append(Machine(fleet.machines.names[row], fleet.offers[cluster.row].name, kind.rate, sizes, tenants))
+        found.append(
+            Machine(fleet.machines.names[row], fleet.offers[cluster.row].name, kind.rate, sizes, tenants)
+        )
     return found
 
 

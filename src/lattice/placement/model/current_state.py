@@ -34,15 +34,26 @@ class Layout:
 
     machines: Mapping[str, tuple[tuple[str, str], ...]]  # by cluster: names of machines and their classes
     replicas: Mapping[str, tuple[str, ...]]  # by service: the machine of each
-    numbers: Mapping[str, int] = field(default_factory=dict)  # by offer, those that are gone included: of its next cluster
+    numbers: Mapping[str, int] = field(
+        default_factory=dict
+    )  # by offer, those that are gone included: of its next cluster
 
     @staticmethod
     def of(fleet: Fleet, before: "Layout") -> "Layout":
         names, kind = fleet.machines.names, fleet.machines.kind
         return Layout(
-            {each.name: tuple(sorted((names[row], kind[row].name) for row in each.machines)) for each in fleet.clusters.values()},
-            {service: tuple(sorted(names[seat.machine] for seat in seats)) for service, seats in fleet.seats.items()},
-            {**before.numbers, **{fleet.offers[row].name: number for row, number in fleet.next_number.items()}},
+            {
+                each.name: tuple(sorted((names[row], kind[row].name) for row in each.machines))
+                for each in fleet.clusters.values()
+            },
+            {
+                service: tuple(sorted(names[seat.machine] for seat in seats))
+                for service, seats in fleet.seats.items()
+            },
+            {
+                **before.numbers,
+                **{fleet.offers[row].name: number for row, number in fleet.next_number.items()},
+            },
         )
 
 
@@ -70,7 +81,9 @@ class Present:
             if isinstance(each, LatticeNode) and each.spec.cluster and stays(each):
                 nodes.setdefault(each.spec.cluster, []).append(each)
             elif isinstance(each, LatticeWorkload) and each.status.binding and not is_going(each):
-                owner = f"{each.metadata.namespace or 'default'}/{each.spec.service}" if each.spec.service else ""
+                owner = (
+                    f"{each.metadata.namespace or 'default'}/{each.spec.service}" if each.spec.service else ""
+                )
                 bound.setdefault(owner, []).append(each)
         return Present(nodes, bound, layout, Former.of(kept, classes))
 
@@ -78,12 +91,20 @@ class Present:
     def visited(self) -> set[str]:
         """Clusters with workloads that belong to no service."""
         guests = {each.status.binding.node for each in self.bound.get("", ()) if each.status.binding}
-        return {cluster for cluster, nodes in self.nodes.items() if guests and any(each.metadata.name in guests for each in nodes)}
+        return {
+            cluster
+            for cluster, nodes in self.nodes.items()
+            if guests and any(each.metadata.name in guests for each in nodes)
+        }
 
     def machines_of(self, service: str) -> list[str]:
         """Where its replicas are, as far as somebody knows."""
         drawn = self.layout.replicas.get(service)
-        return list(drawn) if drawn is not None else sorted(e.status.binding.node for e in self.bound.get(service, ()) if e.status.binding)
+        return (
+            list(drawn)
+            if drawn is not None
+            else sorted(e.status.binding.node for e in self.bound.get(service, ()) if e.status.binding)
+        )
 
 
 def count_clusters(fleet: Fleet, objects: Iterable[Kind], layout: Layout) -> None:
@@ -91,7 +112,10 @@ def count_clusters(fleet: Fleet, objects: Iterable[Kind], layout: Layout) -> Non
 
     The ledger of a pool, region or data center outlives it. One that was written before ledgers counted knows less than the pool's status.
     """
-    counted = {offer.budgets[-1] if offer.budgets else static_account(offer.name).ledger: offer.name for offer in fleet.offers}
+    counted = {
+        offer.budgets[-1] if offer.budgets else static_account(offer.name).ledger: offer.name
+        for offer in fleet.offers
+    }
     for offer, number in layout.numbers.items():
         fleet.count_from(offer, number)
     for each in objects:
@@ -116,7 +140,9 @@ def add_cluster(fleet: Fleet, made: LatticeCluster, present: Present, is_kept: b
         return
     row = fleet.row(spec.pool)
     overflow = spec.labels.get(OVERFLOW_LABEL, "")
-    is_kept = fleet.offers[row].reserved_nodes > 0 and (RESERVE_LABEL in spec.labels if is_kept is None else is_kept)
+    is_kept = fleet.offers[row].reserved_nodes > 0 and (
+        RESERVE_LABEL in spec.labels if is_kept is None else is_kept
+    )
     cluster = Cluster(
         name=made.metadata.name,
         row=row,
@@ -142,7 +168,13 @@ def _add_coming(fleet: Fleet, cluster: Cluster, name: str, count: int, present: 
     """Machines that are not there yet, under the names that they were drawn with, if they were."""
     drawn = [machine for machine, kind in present.layout.machines.get(cluster.name, ()) if kind == name]
     free = [machine for machine in drawn if machine not in fleet.machines.row_of][:count]
-    rows, is_offered = _add(fleet, cluster, (name, {}), [*free, *fleet.new_names(cluster, name, count - len(free))], present.former)
+    rows, is_offered = _add(
+        fleet,
+        cluster,
+        (name, {}),
+        [*free, *fleet.new_names(cluster, name, count - len(free))],
+        present.former,
+    )
     if not is_offered:
         _close(fleet, rows)
 
@@ -152,10 +184,14 @@ def _add_nodes(fleet: Fleet, cluster: Cluster, nodes: Iterable[LatticeNode], for
         kept = list(alike)
         rows, is_offered = _add(fleet, cluster, said, [each.metadata.name for each in kept], former)
         is_known = is_offered or bool(said[1])
-        _close(fleet, (row for row, node in zip(rows, kept, strict=True) if not is_known or not _is_open(node)))
+        _close(
+            fleet, (row for row, node in zip(rows, kept, strict=True) if not is_known or not _is_open(node))
+        )
 
 
-def _add(fleet: Fleet, cluster: Cluster, said: Said, machines: Sequence[str], former: Former) -> tuple[list[int], bool]:
+def _add(
+    fleet: Fleet, cluster: Cluster, said: Said, machines: Sequence[str], former: Former
+) -> tuple[list[int], bool]:
     """Machines of one class. And whether the offer still has that: what others cost may differ from machine to machine, and nothing new
     is put on them before a node says what it really is."""
     (name, size), offer = said, fleet.offers[cluster.row]
@@ -163,7 +199,11 @@ def _add(fleet: Fleet, cluster: Cluster, said: Said, machines: Sequence[str], fo
     if found is not None:
         return fleet.add_machines(cluster, _sized(found, size), machines), True
     kinds = [_sized(former.kind(offer, cluster.name, name), size) for _ in machines]
-    return [row for kind, machine in zip(kinds, machines, strict=True) for row in fleet.add_machines(cluster, kind, [machine])], False
+    return [
+        row
+        for kind, machine in zip(kinds, machines, strict=True)
+        for row in fleet.add_machines(cluster, kind, [machine])
+    ], False
 
 
 def _sized(kind: MachineType, size: Mapping[str, int]) -> MachineType:
@@ -171,7 +211,9 @@ def _sized(kind: MachineType, size: Mapping[str, int]) -> MachineType:
 
 
 def _is_open(node: LatticeNode) -> bool:
-    return not node.spec.unschedulable and all(each.type != "Ready" or each.status == "True" for each in node.status.conditions)
+    return not node.spec.unschedulable and all(
+        each.type != "Ready" or each.status == "True" for each in node.status.conditions
+    )
 
 
 def _close(fleet: Fleet, rows: Iterable[int]) -> None:
@@ -186,7 +228,9 @@ class Seating:
 
     fleet: Fleet
     present: Present
-    _usable: dict[tuple[str, str], list[int]] = field(default_factory=dict)  # machines by cluster and class, "" for all
+    _usable: dict[tuple[str, str], list[int]] = field(
+        default_factory=dict
+    )  # machines by cluster and class, "" for all
     _bound: list[Seat] = field(default_factory=list)
     _waiting: list[tuple[Demand, Sequence[int], int]] = field(default_factory=list)
 
@@ -228,7 +272,9 @@ class Seating:
         known = self._usable.get((cluster.name, kind))
         if known is None:
             kinds = self.fleet.machines.kind
-            known = self._usable[cluster.name, kind] = [each for each in cluster.machines if kind in ("", kinds[each].name)]
+            known = self._usable[cluster.name, kind] = [
+                each for each in cluster.machines if kind in ("", kinds[each].name)
+            ]
         return known
 
 
@@ -246,7 +292,9 @@ def _guess(fleet: Fleet, demand: Demand, machines: Sequence[int], count: int) ->
 
 def _crowd(fleet: Fleet, demand: Demand, machines: Sequence[int], count: int) -> None:
     free, names = fleet.machines.free, fleet.machines.names
-    widest = _Series(machines, lambda some: [(-int(free(0)[each]), -int(free(1)[each]), names[each]) for each in some])
+    widest = _Series(
+        machines, lambda some: [(-int(free(0)[each]), -int(free(1)[each]), names[each]) for each in some]
+    )
     for _ in range(count):
         machine = widest.first(lambda _: True)
         if machine is None:
@@ -258,7 +306,9 @@ def _crowd(fleet: Fleet, demand: Demand, machines: Sequence[int], count: int) ->
 class _Series:
     """Machines in the order in which equal replicas take them: each taken changes the rank of that one only, and never for the better."""
 
-    def __init__(self, machines: Sequence[int], ranks: Callable[[Sequence[int]], Sequence[tuple[int | str, ...]]]) -> None:
+    def __init__(
+        self, machines: Sequence[int], ranks: Callable[[Sequence[int]], Sequence[tuple[int | str, ...]]]
+    ) -> None:
         self._ranks = ranks
         self._heap = list(zip(ranks(machines), machines, strict=True))
         heapq.heapify(self._heap)
@@ -276,8 +326,12 @@ class _Series:
 
 def add_bare(fleet: Fleet, present: Present) -> None:
     """Workloads of no service take room too."""
-    for each in sorted(present.bound.get("", ()), key=lambda each: (each.metadata.namespace or "", each.metadata.name)):
+    for each in sorted(
+        present.bound.get("", ()), key=lambda each: (each.metadata.namespace or "", each.metadata.name)
+    ):
         node = each.status.binding.node if each.status.binding else ""
         if node in fleet.machines.row_of:
             name = f"{BARE}{each.metadata.namespace or 'default'}/{each.metadata.name}"
-            fleet.seat(Seat(name, fleet.machines.row_of[node], tuple(sorted(each.spec.request_amounts.items()))))
+            fleet.seat(
+                Seat(name, fleet.machines.row_of[node], tuple(sorted(each.spec.request_amounts.items())))
+            )

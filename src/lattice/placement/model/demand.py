@@ -11,7 +11,9 @@ from lattice.kinds.policy import DEFAULT_MAX_NODES, DEFAULT_MIN_NODES, DEFAULT_P
 from lattice.kinds.meta.selector import Requirement as LabelDemand
 from lattice.kinds.service import LatticeService
 
-RequirementKind = Literal["label", "compliance", "capability", "residency", "region", "minRegions", "spread", "latency", "resource"]
+RequirementKind = Literal[
+    "label", "compliance", "capability", "residency", "region", "minRegions", "spread", "latency", "resource"
+]
 Ignored = Literal["prices", "budget", "capacity", "dependencies", "overflow", "reservation"]
 Sort = Literal["cost", "availableCapacity"]
 Preferences = tuple[tuple[Sort, bool, int], ...]  # what to sort by, whether small comes first, weight
@@ -75,9 +77,14 @@ class Demand:
     amounts: tuple[tuple[str, int], ...]  # of one replica, by resource
     gpu_model: str = ""
     rules: ClusterRules = ClusterRules()
-    sized_by: tuple[str, str] = ("", "")  # who wants as many machines in a cluster as the rules say, and who allows no more
+    sized_by: tuple[str, str] = (
+        "",
+        "",
+    )  # who wants as many machines in a cluster as the rules say, and who allows no more
     preferences: Preferences = ()
-    even: tuple[tuple[str, int], ...] = ()  # what it would like to be spread over, and the skew up to which that is even enough
+    even: tuple[
+        tuple[str, int], ...
+    ] = ()  # what it would like to be spread over, and the skew up to which that is even enough
     neighbours: tuple[str, ...] = ()  # services that it talks to, or that talk to it
     latency_to: tuple[tuple[str, str], ...] = ()  # name of a dependency -> service
     admitted: frozenset[str] = frozenset()  # offers whose reserve it may use
@@ -148,7 +155,13 @@ class Demand:
     @property
     def machine_needs(self) -> Hashable:
         """What one machine must have for one replica."""
-        return (tuple(sorted(self.needs.items())), self.gpu_model, self.tolerations, self.node_selector, self.per_node)
+        return (
+            tuple(sorted(self.needs.items())),
+            self.gpu_model,
+            self.tolerations,
+            self.node_selector,
+            self.per_node,
+        )
 
     @cached_property
     def machine_shape(self) -> Hashable:
@@ -161,7 +174,14 @@ class Demand:
     @cached_property
     def shape(self) -> Hashable:
         """Demands of one shape are asked of the same plugins, so it also says which of those that look at the whole fleet have a say."""
-        return (self.fixed_shape, self.machine_shape, bool(self.latency), bool(self.spread), bool(self.neighbours), bool(self.even))
+        return (
+            self.fixed_shape,
+            self.machine_shape,
+            bool(self.latency),
+            bool(self.spread),
+            bool(self.neighbours),
+            bool(self.even),
+        )
 
     def may_use(self, offer: str) -> bool:
         """What is reserved there?"""
@@ -169,7 +189,9 @@ class Demand:
 
     def without(self, dropped: Iterable[Requirement]) -> "Demand":
         gone = set(dropped)
-        return replace(self, requirements=tuple(each for each in self.requirements if each not in gone)).counted()
+        return replace(
+            self, requirements=tuple(each for each in self.requirements if each not in gone)
+        ).counted()
 
     def under(self, rules: ClusterRules) -> "Demand":
         return replace(self, rules=rules).counted()
@@ -233,12 +255,16 @@ def key_of(service: LatticeService) -> str:
 
 
 def resolve(
-    service: LatticeService, policies: Iterable[LatticePlacementPolicy], neighbours: Sequence[str] = (), admitted: Iterable[str] = ()
+    service: LatticeService,
+    policies: Iterable[LatticePlacementPolicy],
+    neighbours: Sequence[str] = (),
+    admitted: Iterable[str] = (),
 ) -> Demand:
     """Hard rules of all matching policies hold, all their preferences count. `neighbours`: services that call this one."""
     spec = service.spec
     matching = sorted(
-        (each for each in policies if each.spec.applies_to(service.metadata.labels or {})), key=lambda each: each.metadata.name
+        (each for each in policies if each.spec.applies_to(service.metadata.labels or {})),
+        key=lambda each: each.metadata.name,
     )
     own = own_source(service.metadata.name)
     requests = spec.requests
@@ -275,12 +301,18 @@ def resolve(
 
 def _per_node(service: LatticeService, policies: Sequence[LatticePlacementPolicy]) -> int:
     """Most replicas on one machine, by rules that spread them over nodes; 0: none does."""
-    own = (each.max_skew for each in service.spec.spread if each.topology_key in NODE_KEYS and each.when_unsatisfiable == "DoNotSchedule")
+    own = (
+        each.max_skew
+        for each in service.spec.spread
+        if each.topology_key in NODE_KEYS and each.when_unsatisfiable == "DoNotSchedule"
+    )
     rules = (each.spec.requirements.spread_constraint for each in policies)
     return min((*own, *(each.max_skew for each in rules if each and each.topology_key == "node")), default=0)
 
 
-def _own_requirements(service: LatticeService, source: str, requests: Mapping[str, int]) -> Iterable[Requirement]:
+def _own_requirements(
+    service: LatticeService, source: str, requests: Mapping[str, int]
+) -> Iterable[Requirement]:
     placement = service.spec.placement
     for label in placement.pools.requirements if placement.pools else ():
         yield Requirement("label", str(label), source, label=label)
@@ -302,7 +334,11 @@ def _own_requirements(service: LatticeService, source: str, requests: Mapping[st
 
 def _over_places(service: LatticeService, when: Literal["DoNotSchedule", "ScheduleAnyway"]) -> list[Spread]:
     """Its own rules, or wishes, for how it is spread over offers; those about nodes are the scheduler's."""
-    return [each for each in service.spec.spread if each.topology_key in PLACE_KEYS and each.when_unsatisfiable == when]
+    return [
+        each
+        for each in service.spec.spread
+        if each.topology_key in PLACE_KEYS and each.when_unsatisfiable == when
+    ]
 
 
 def _policy_requirements(policy: LatticePlacementPolicy) -> Iterable[Requirement]:
@@ -322,16 +358,27 @@ def _rules(policies: Sequence[LatticePlacementPolicy]) -> ClusterRules:
     """The largest minNodes, the smallest maxNodes and threshold."""
     stated = [each.spec.cluster_policy for each in policies if each.spec.cluster_policy]
     return ClusterRules(
-        min_nodes=max((each.min_nodes for each in stated if each.min_nodes is not None), default=DEFAULT_MIN_NODES),
-        max_nodes=min((each.max_nodes for each in stated if each.max_nodes is not None), default=DEFAULT_MAX_NODES),
-        packing=min((each.packing_millionths for each in stated if each.bin_packing_threshold is not None), default=DEFAULT_PACKING),
+        min_nodes=max(
+            (each.min_nodes for each in stated if each.min_nodes is not None), default=DEFAULT_MIN_NODES
+        ),
+        max_nodes=min(
+            (each.max_nodes for each in stated if each.max_nodes is not None), default=DEFAULT_MAX_NODES
+        ),
+        packing=min(
+            (each.packing_millionths for each in stated if each.bin_packing_threshold is not None),
+            default=DEFAULT_PACKING,
+        ),
         prefix=next((each.name_prefix for each in stated if each.name_prefix), ""),
     )
 
 
 def _sized_by(policies: Sequence[LatticePlacementPolicy]) -> tuple[str, str]:
     """The policies whose minNodes and maxNodes count; the defaults are nobody's."""
-    stated = [(f"policy/{each.metadata.name}", each.spec.cluster_policy) for each in policies if each.spec.cluster_policy]
+    stated = [
+        (f"policy/{each.metadata.name}", each.spec.cluster_policy)
+        for each in policies
+        if each.spec.cluster_policy
+    ]
     least = [(-each.min_nodes, name) for name, each in stated if each.min_nodes is not None]
     most = [(each.max_nodes, name) for name, each in stated if each.max_nodes is not None]
     return min(least, default=(0, DEFAULT))[1], min(most, default=(0, DEFAULT))[1]
@@ -351,7 +398,9 @@ def latency_targets(service: LatticeService) -> dict[str, str]:
     """What a latency is measured to: the dependency of that name, else the service of that name."""
     own = service.metadata.namespace or "default"
     named: Mapping[str, str] = {
-        name: f"{each.namespace or own}/{each.id or name}" for name, each in service.spec.resources.items() if name != "*"
+        name: f"{each.namespace or own}/{each.id or name}"
+        for name, each in service.spec.resources.items()
+        if name != "*"
     }
     return {name: named.get(name, f"{own}/{name}") for name in service.spec.placement.latency}
 

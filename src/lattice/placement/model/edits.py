@@ -24,7 +24,9 @@ class Change:
     before: Any = field(hash=False)
     after: Any = field(hash=False)
     sentence: str
-    rewrite: Callable[[Any], Kind] | None = field(default=None, compare=False, repr=False)  # None: nothing is written
+    rewrite: Callable[[Any], Kind] | None = field(
+        default=None, compare=False, repr=False
+    )  # None: nothing is written
     adds_property: bool = False  # a certificate, label or the like: nothing is asked less, nothing is bought
 
     @property
@@ -40,7 +42,9 @@ class Option:
     name: tuple[str, ...]  # equal options have equal names
     make: Callable[[int], Change] = field(compare=False, repr=False)
     strongest: int = 1
-    measure: Callable[[Fleet], int] | None = field(default=None, compare=False, repr=False)  # how strongly it was needed
+    measure: Callable[[Fleet], int] | None = field(
+        default=None, compare=False, repr=False
+    )  # how strongly it was needed
 
 
 def once(change: Change) -> Option:

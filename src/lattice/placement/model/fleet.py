@@ -46,7 +46,11 @@ class Cluster:
     @property
     def fullness(self) -> int:
         """Millionths taken of cpu or memory, whichever is more."""
-        shares = [self.used[name] * MICROS // self.size[name] for name in ("cpu", "memory") if 0 < self.size[name] < NO_LIMIT]
+        shares = [
+            self.used[name] * MICROS // self.size[name]
+            for name in ("cpu", "memory")
+            if 0 < self.size[name] < NO_LIMIT
+        ]
         return max(shares, default=0)
 
     @property
@@ -91,7 +95,9 @@ class Offers(Table):
 
     fleet: "Fleet"
     quotes: "Quotes"
-    masks: dict[object, tuple[Callable[[Offer], bool], Flags]]  # where something about the offers themselves holds
+    masks: dict[
+        object, tuple[Callable[[Offer], bool], Flags]
+    ]  # where something about the offers themselves holds
     scores: dict[object, Floats]
 
 
@@ -115,17 +121,26 @@ class Fleet:
         self._clusters: dict[str, Counter[str]] = {}
         self.next_number: dict[int, int] = {}  # by row: clusters are counted up, never down
         self.overflow_clusters: Counter[str] = Counter()
-        self.dependants: Mapping[str, Sequence[tuple[str, int]]] = {}  # of a service: who has to be near it, within how many milliseconds
+        self.dependants: Mapping[
+            str, Sequence[tuple[str, int]]
+        ] = {}  # of a service: who has to be near it, within how many milliseconds
         self.groups: dict[str, int] = {}  # of clusters, as machines know them
-        self.type_names = {name: number for number, name in enumerate(sorted({each.name for offer in kept for each in offer.types}))}
+        self.type_names = {
+            name: number
+            for number, name in enumerate(sorted({each.name for offer in kept for each in offer.types}))
+        }
         self.open_nodes: list[int] = []  # by row: machines of clusters that are not kept for anybody
         self._journal = Journal()
         self._sharing: dict[str, list[int]] = {}
         self.table.add_column("lost", np.bool_)
         for offer in kept:
             self._offer(offer)
-        self.nodes_per_cluster: Integers = np.array([offer.limits.nodes_per_cluster for offer in kept], np.int64)
-        self.left: Integers = np.array([self.headroom(row) for row in range(len(kept))], np.int64)  # to commit, by row
+        self.nodes_per_cluster: Integers = np.array(
+            [offer.limits.nodes_per_cluster for offer in kept], np.int64
+        )
+        self.left: Integers = np.array(
+            [self.headroom(row) for row in range(len(kept))], np.int64
+        )  # to commit, by row
         self.is_budgeted: Flags = np.array([self.is_limited(row) for row in range(len(kept))], np.bool_)
         self._survey()
 
@@ -196,7 +211,9 @@ class Fleet:
 
     def headroom(self, row: int, overflow: str = "") -> int:
         """Micro-dollars per hour that may still be committed here, over all budgets that it is paid from."""
-        return min((self.cap(each) - self.committed[each] for each in self.ledgers(row, overflow)), default=NO_LIMIT)
+        return min(
+            (self.cap(each) - self.committed[each] for each in self.ledgers(row, overflow)), default=NO_LIMIT
+        )
 
     def ledgers(self, row: int, overflow: str = "") -> tuple[str, ...]:
         own = self.offers[row].budgets
@@ -204,7 +221,11 @@ class Fleet:
 
     def is_limited(self, row: int, overflow: str = "") -> bool:
         """Is there a budget, hard or soft, that needs to know prices?"""
-        return any(self.budgets[each].limit is not None for each in self.ledgers(row, overflow) if each in self.budgets)
+        return any(
+            self.budgets[each].limit is not None
+            for each in self.ledgers(row, overflow)
+            if each in self.budgets
+        )
 
     def is_shared(self, ledger: str) -> bool:
         """Are machines of several offers paid from it?"""
@@ -231,7 +252,11 @@ class Fleet:
     def _targets(self, static: Offer) -> list[int]:
         """All regions that a data center overflows to: they share its limits."""
         spilling = static.overflow
-        return [row for row, offer in enumerate(self.offers) if offer.owner == spilling.target] if spilling else []
+        return (
+            [row for row, offer in enumerate(self.offers) if offer.owner == spilling.target]
+            if spilling
+            else []
+        )
 
     # --- clusters and machines ---
 
@@ -247,7 +272,11 @@ class Fleet:
 
     def growing_groups(self, demand: Demand, overflow: str, row: int) -> tuple[str, ...]:
         """Of clusters that are filled and grow for it there: all of its rules, if it is asked what would be without reserves."""
-        return self.groups_of(demand, overflow) if "reservation" in demand.ignoring else (self.group_of(demand, overflow, row),)
+        return (
+            self.groups_of(demand, overflow)
+            if "reservation" in demand.ignoring
+            else (self.group_of(demand, overflow, row),)
+        )
 
     def taking(self, demand: Demand, overflow: str) -> Flags | None:
         """Machines of clusters that take it; None: there are none."""
@@ -260,7 +289,11 @@ class Fleet:
     def unreserved(self, row: int) -> int:
         """Machines that clusters of others than those whom a reserve is for may still have; below 0: they have too many."""
         offer = self.offers[row]
-        return offer.limits.nodes - offer.reserved_nodes - self.open_nodes[row] if offer.reserved_nodes else NO_LIMIT
+        return (
+            offer.limits.nodes - offer.reserved_nodes - self.open_nodes[row]
+            if offer.reserved_nodes
+            else NO_LIMIT
+        )
 
     def add_cluster(self, cluster: Cluster, number: int) -> None:
         self.clusters[cluster.name] = cluster
@@ -303,7 +336,9 @@ class Fleet:
 
     def add_machines(self, cluster: Cluster, kind: MachineType, names: Sequence[str]) -> list[int]:
         machines = self.machines
-        rows = machines.add_alike(names, {resource: min(amount, NO_LIMIT) for resource, amount in kind.size.items()})
+        rows = machines.add_alike(
+            names, {resource: min(amount, NO_LIMIT) for resource, amount in kind.size.items()}
+        )
         number = self.type_names.setdefault(kind.name, len(self.type_names))
         for row in rows:
             machines.cluster[row], machines.kind[row], machines.holds[row] = cluster, kind, Counter()
@@ -465,5 +500,10 @@ def _count_down(counts: Counter[K], key: K) -> None:
 
 def _totals(offer: Offer) -> dict[str, int]:
     limits = offer.limits
-    totals = {"nodes": limits.nodes, "cpu": limits.milli, "memory": limits.memory, "clusters": limits.clusters}
+    totals = {
+        "nodes": limits.nodes,
+        "cpu": limits.milli,
+        "memory": limits.memory,
+        "clusters": limits.clusters,
+    }
     return totals | {f"gpu:{model}": count for model, count in limits.gpus.items()}

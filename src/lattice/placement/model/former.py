@@ -15,18 +15,24 @@ class Former:
     """For one look at what is there: a lot is used up machine by machine."""
 
     classes: Classes
-    lots: dict[tuple[str, str], list[int]]  # micro-dollars per hour of each machine by cluster and class, the dearest last
+    lots: dict[
+        tuple[str, str], list[int]
+    ]  # micro-dollars per hour of each machine by cluster and class, the dearest last
 
     @staticmethod
     def of(objects: Iterable[Kind], classes: Classes) -> "Former":
         """Nested budgets all pay for one machine: the first ledger that has the cluster is enough."""
         paid: dict[str, dict[tuple[str, str], list[int]]] = {}
-        for ledger in sorted((each for each in objects if isinstance(each, LatticeLedger)), key=lambda each: each.metadata.name):
+        for ledger in sorted(
+            (each for each in objects if isinstance(each, LatticeLedger)), key=lambda each: each.metadata.name
+        ):
             for cluster, lots in ledger.status.machines.items():
                 if cluster not in paid:
                     paid[cluster] = {}
                     for lot in sorted(lots, key=lambda each: each.micros):
-                        paid[cluster].setdefault((cluster, lot.node_class), []).extend([lot.micros] * lot.count)
+                        paid[cluster].setdefault((cluster, lot.node_class), []).extend(
+                            [lot.micros] * lot.count
+                        )
         return Former(classes, {name: rates for found in paid.values() for name, rates in found.items()})
 
     def kind(self, offer: Offer, cluster: str, name: str) -> MachineType:

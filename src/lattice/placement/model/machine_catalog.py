@@ -8,7 +8,9 @@ from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import MICROS, Fleet
 from lattice.placement.model.offer import NO_LIMIT, OWNED, MachineType
 
-UNPRICED = 1 << 60  # what has no known price is not free: it is taken only where nothing with a price would do
+UNPRICED = (
+    1 << 60
+)  # what has no known price is not free: it is taken only where nothing with a price would do
 NEARLY = 1e-9  # below a whole number of machines: counts as that number
 
 
@@ -18,8 +20,12 @@ class Catalogue:
     def __init__(self, fleet: Fleet) -> None:
         self.names = list(fleet.type_names)
         shape = (len(self.names), fleet.table.count)
-        self.types: list[dict[str, MachineType]] = [{each.name: each for each in offer.types} for offer in fleet.offers]
-        self.models = [frozenset(offer.limits.gpus) for offer in fleet.offers]  # of places that count their GPUs as a whole
+        self.types: list[dict[str, MachineType]] = [
+            {each.name: each for each in offer.types} for offer in fleet.offers
+        ]
+        self.models = [
+            frozenset(offer.limits.gpus) for offer in fleet.offers
+        ]  # of places that count their GPUs as a whole
         self.is_there: Flags = np.zeros(shape, np.bool_)
         self.rate: Integers = np.zeros(shape, np.int64)
         self.is_priced: Flags = np.zeros(shape, np.bool_)
@@ -28,7 +34,11 @@ class Catalogue:
         for row, types in enumerate(self.types):
             for name, each in types.items():
                 line = fleet.type_names[name]
-                self.is_there[line, row], self.rate[line, row], self.is_priced[line, row] = True, each.rate, each.is_priced
+                self.is_there[line, row], self.rate[line, row], self.is_priced[line, row] = (
+                    True,
+                    each.rate,
+                    each.is_priced,
+                )
                 for resource, amount in each.size.items():
                     self._sized(resource)[line, row] = min(amount, NO_LIMIT)
 
@@ -68,7 +78,12 @@ def barring(demand: Demand, kind: MachineType) -> list[Taint]:
 
 def has_wanted_gpu(demand: Demand, kind: MachineType) -> bool:
     """A model that nobody names is not the one that is wanted; what is owned is counted by model for the place as a whole."""
-    return not demand.gpu_model or not demand.needs.get("gpu") or kind.name == OWNED or kind.gpu_model == demand.gpu_model
+    return (
+        not demand.gpu_model
+        or not demand.needs.get("gpu")
+        or kind.name == OWNED
+        or kind.gpu_model == demand.gpu_model
+    )
 
 
 def has_model(demand: Demand, models: frozenset[str]) -> bool:
@@ -102,5 +117,9 @@ def _with_air(catalogue: Catalogue, demand: Demand) -> Integers:
     for resource in ("cpu", "memory"):
         amount, size = demand.effective_needs.get(resource, 0), catalogue.size(resource)
         share = np.where(size > 0, amount / np.maximum(1, size), 0.0)
-        np.maximum(least, np.floor(np.minimum(others, others * share / packing + NEARLY)).astype(np.int64) + 1, out=least)
+        np.maximum(
+            least,
+            np.floor(np.minimum(others, others * share / packing + NEARLY)).astype(np.int64) + 1,
+            out=least,
+        )
     return least

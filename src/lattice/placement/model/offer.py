@@ -41,7 +41,9 @@ class Limits:
     memory: int = NO_LIMIT
     clusters: int = NO_LIMIT
     nodes_per_cluster: int = NO_LIMIT
-    gpus: Mapping[str, int] = field(default_factory=dict)  # milli-GPUs by model, of a place that says how many it has
+    gpus: Mapping[str, int] = field(
+        default_factory=dict
+    )  # milli-GPUs by model, of a place that says how many it has
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,9 @@ class Budget:
     limit: int | None  # micro-dollars per month
     hard: bool = True
     alert: int = DEFAULT_ALERT  # millionths
-    cap: int = NO_LIMIT  # micro-dollars per hour that may be committed in all; NO_LIMIT where nothing is refused
+    cap: int = (
+        NO_LIMIT  # micro-dollars per hour that may be committed in all; NO_LIMIT where nothing is refused
+    )
     spent: int = 0  # micro-dollars this calendar month
     left: timedelta | None = None  # of that month, after what is counted as spent; None: from now on
 

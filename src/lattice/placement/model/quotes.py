@@ -41,7 +41,9 @@ class Quotes:
         self.fleet = fleet
         self.catalogue = Catalogue(fleet)
         self.unknown = _unknown(fleet)
-        self.is_blind = bool(self.unknown) or bool((self.catalogue.is_there & ~self.catalogue.is_priced).any())  # some price is not known
+        self.is_blind = bool(self.unknown) or bool(
+            (self.catalogue.is_there & ~self.catalogue.is_priced).any()
+        )  # some price is not known
         self._kept: dict[object, Quote] = {}
         self._serving: dict[object, Serving] = {}
         self._grown: dict[
@@ -104,7 +106,9 @@ class Quotes:
         """How many machines at once; which classes within the limits, and of those which within the budgets too."""
         demand = ask.demand
         grows = growth > 0
-        count = np.where(grows, 1, np.maximum(1, np.minimum(self.fleet.nodes_per_cluster[rows], demand.rules.min_nodes)))
+        count = np.where(
+            grows, 1, np.maximum(1, np.minimum(self.fleet.nodes_per_cluster[rows], demand.rules.min_nodes))
+        )
         fits = self.serving(demand).serves[:, rows].copy()
         if "capacity" not in demand.ignoring:
             fits &= self._within_limits(ask, rows, count, grows)
@@ -128,13 +132,22 @@ class Quotes:
         rows = np.arange(fleet.table.count)
         if not len(catalogue.names):
             return {"price": np.full(len(rows), NO_LIMIT, np.int64)}
-        machines = np.maximum(self._openable(ask, rows, self._growth(ask, rows))[0], -(-replicas // serving.per))
-        prices = np.where(serving.serves, np.where(catalogue.is_priced, catalogue.rate * machines, UNPRICED), NO_LIMIT)
+        machines = np.maximum(
+            self._openable(ask, rows, self._growth(ask, rows))[0], -(-replicas // serving.per)
+        )
+        prices = np.where(
+            serving.serves, np.where(catalogue.is_priced, catalogue.rate * machines, UNPRICED), NO_LIMIT
+        )
         at = (prices.argmin(axis=0), rows)
-        short = {"money": prices[at] - self._money_left(ask, rows), "nodes": machines[at] - self._nodes_left(ask.demand, rows)}
+        short = {
+            "money": prices[at] - self._money_left(ask, rows),
+            "nodes": machines[at] - self._nodes_left(ask.demand, rows),
+        }
         for name in ("cpu", "memory"):
             size = catalogue.size(name)[at]
-            short[name] = np.where(size < NO_LIMIT, size, 0) * machines[at] - fleet.table.free(fleet.table.index[name])
+            short[name] = np.where(size < NO_LIMIT, size, 0) * machines[at] - fleet.table.free(
+                fleet.table.index[name]
+            )
         found = {name: np.maximum(0, each) for name, each in short.items()} | {"price": prices[at]}
         return {name: np.where(serving.serves[at], each, NO_LIMIT) for name, each in found.items()}
 
@@ -155,7 +168,11 @@ class Quotes:
 
     def _growth_in(self, row: int, groups: Collection[str]) -> int:
         clusters = self.fleet.in_offer[row].values()
-        return sum(min(PLENTY, max(0, each.max_nodes - len(each.machines))) for each in clusters if each.group in groups)
+        return sum(
+            min(PLENTY, max(0, each.max_nodes - len(each.machines)))
+            for each in clusters
+            if each.group in groups
+        )
 
     def _within_limits(self, ask: ReplicaAsk, rows: Rowids, count: Integers, grows: Flags) -> Flags:
         table, catalogue, demand = self.fleet.table, self.catalogue, ask.demand
@@ -176,10 +193,18 @@ class Quotes:
         table, catalogue, demand = self.fleet.table, self.catalogue, ask.demand
         machines: Integers = np.full((len(catalogue.names), len(rows)), ask.room_for, np.int64)
         if "capacity" not in demand.ignoring:
-            np.minimum(machines, np.minimum(self._nodes_left(demand, rows), self._slots(ask, rows, growth)), out=machines)
+            np.minimum(
+                machines,
+                np.minimum(self._nodes_left(demand, rows), self._slots(ask, rows, growth)),
+                out=machines,
+            )
             for resource in ("cpu", "memory"):
                 size, left = catalogue.size(resource)[:, rows], table.free(table.index[resource])[rows]
-                np.minimum(machines, np.where((size > 0) & (size < NO_LIMIT), left // np.maximum(1, size), PLENTY), out=machines)
+                np.minimum(
+                    machines,
+                    np.where((size > 0) & (size < NO_LIMIT), left // np.maximum(1, size), PLENTY),
+                    out=machines,
+                )
         if "budget" not in demand.ignoring:
             rate, left = catalogue.rate[:, rows], self._money_left(ask, rows)
             np.minimum(machines, np.where(rate > 0, left // np.maximum(1, rate), PLENTY), out=machines)
@@ -189,8 +214,12 @@ class Quotes:
     def _slots(self, ask: ReplicaAsk, rows: Rowids, growth: Integers) -> Integers:
         """Machines that clusters of its group may still have, and new clusters."""
         fleet, rules = self.fleet, ask.demand.rules
-        more = np.minimum(fleet.table.free(fleet.table.index["clusters"])[rows], self._overflow_left(ask.overflow))
-        slots: Integers = growth + np.clip(more, 0, PLENTY) * np.clip(fleet.nodes_per_cluster[rows], 1, rules.max_nodes)
+        more = np.minimum(
+            fleet.table.free(fleet.table.index["clusters"])[rows], self._overflow_left(ask.overflow)
+        )
+        slots: Integers = growth + np.clip(more, 0, PLENTY) * np.clip(
+            fleet.nodes_per_cluster[rows], 1, rules.max_nodes
+        )
         return slots
 
     def _nodes_left(self, demand: Demand, rows: Rowids) -> Integers:
@@ -201,7 +230,9 @@ class Quotes:
     def _open_nodes(self, demand: Demand, rows: Rowids) -> Integers:
         """Machines that it may still open where some are kept for others."""
         fleet = self.fleet
-        left = [fleet.unreserved(row) if _is_held_back(fleet, demand, row) else NO_LIMIT for row in rows.tolist()]
+        left = [
+            fleet.unreserved(row) if _is_held_back(fleet, demand, row) else NO_LIMIT for row in rows.tolist()
+        ]
         return np.array(left, np.int64)
 
     def _overflow_left(self, static: str) -> int:
@@ -232,7 +263,9 @@ class Quotes:
             if self.unknown:
                 affordable &= [not self.unknown_in(row, ask.overflow) for row in rows.tolist()]
             affordable &= is_priced | ~needs_price
-        affordable |= is_priced & (rate == 0)  # what costs nothing passes no budget, not even one that is passed already
+        affordable |= is_priced & (
+            rate == 0
+        )  # what costs nothing passes no budget, not even one that is passed already
         return affordable
 
     def _money_left(self, ask: ReplicaAsk, rows: Rowids) -> Integers:
@@ -243,7 +276,14 @@ class Quotes:
     def unknown_in(self, row: int, overflow: str = "") -> str:
         """A hard budget, of those that it is paid from, that pays for machines of unknown price: how much is left of it nobody can say."""
         fleet = self.fleet
-        return next((each for each in fleet.ledgers(row, overflow) if self.unknown[each] and fleet.cap(each) < NO_LIMIT), "")
+        return next(
+            (
+                each
+                for each in fleet.ledgers(row, overflow)
+                if self.unknown[each] and fleet.cap(each) < NO_LIMIT
+            ),
+            "",
+        )
 
     def _is_choosy(self, demand: Demand) -> bool:
         """Is there more to a machine than its room?"""
@@ -307,7 +347,11 @@ def _of_the_roomiest(total: Integers, holds: Integers) -> Integers:
 
 def growing(fleet: Fleet, row: int, groups: Collection[str]) -> list[str]:
     """Clusters of these groups that may have more machines, fullest first."""
-    found = [each for each in fleet.in_offer[row].values() if each.group in groups and len(each.machines) < each.max_nodes]
+    found = [
+        each
+        for each in fleet.in_offer[row].values()
+        if each.group in groups and len(each.machines) < each.max_nodes
+    ]
     return [each.name for each in sorted(found, key=lambda each: (-each.fullness, each.name))]
 
 
@@ -322,9 +366,13 @@ def takes(fleet: Fleet, demand: Demand, machine: int) -> bool:
     if demand.per_node and machines.holds[machine][demand.name] >= demand.per_node:
         return False
     row = machines.cluster[machine].row
-    if not is_allowed(demand, machines.kind[machine]) or (_is_held_back(fleet, demand, row) and fleet.unreserved(row) < 0):
+    if not is_allowed(demand, machines.kind[machine]) or (
+        _is_held_back(fleet, demand, row) and fleet.unreserved(row) < 0
+    ):
         return False
-    return not (demand.needs.get("gpu") and fleet.offers[row].limits.gpus) or gpu_limit(fleet, demand, row) != ""
+    return (
+        not (demand.needs.get("gpu") and fleet.offers[row].limits.gpus) or gpu_limit(fleet, demand, row) != ""
+    )
 
 
 def _is_held_back(fleet: Fleet, demand: Demand, row: int) -> bool:
@@ -338,7 +386,9 @@ def gpu_limit(fleet: Fleet, demand: Demand, row: int) -> str:
     need = demand.effective_needs["gpu"]
     models = [demand.gpu_model] if demand.gpu_model else sorted(fleet.offers[row].limits.gpus)
     left = {
-        model: int(fleet.table.free(fleet.table.index[f"gpu:{model}"])[row]) for model in models if model in fleet.offers[row].limits.gpus
+        model: int(fleet.table.free(fleet.table.index[f"gpu:{model}"])[row])
+        for model in models
+        if model in fleet.offers[row].limits.gpus
     }
     best = max(left, key=lambda model: left[model], default="")
     return f"gpu:{best}" if best and (left[best] >= need or "capacity" in demand.ignoring) else ""

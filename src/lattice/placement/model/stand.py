@@ -40,9 +40,13 @@ class Stand:
 
 
 def supplier(offer: Offer, objects: Mapping[Key, Kind]) -> Any:
-    kind = {"pool": "LatticePool", "cloud": "CloudInfrastructure", "static": "StaticInfrastructure"}[offer.kind]
+    kind = {"pool": "LatticePool", "cloud": "CloudInfrastructure", "static": "StaticInfrastructure"}[
+        offer.kind
+    ]
     return objects[kind, "", offer.owner]
 
 
-def set_field(stand: Stand, path: str, sentence: str, rewrite: Callable[[Any], Any], *, adds_property: bool = False) -> Change:
+def set_field(
+    stand: Stand, path: str, sentence: str, rewrite: Callable[[Any], Any], *, adds_property: bool = False
+) -> Change:
     return replace(written(stand.kind, "platform", path, sentence, rewrite), adds_property=adds_property)

@@ -52,18 +52,26 @@ class Classes(dict[str, LatticeNodeClass]):
 
     def plain(self) -> tuple[MachineType, ...]:
         """Of no provider: what any place that says how many machines it has, but not which, is taken to have; no accelerators."""
-        found = (each for _, each in sorted(self.items()) if not each.spec.size.gpu and not each.spec.size.extended)
+        found = (
+            each for _, each in sorted(self.items()) if not each.spec.size.gpu and not each.spec.size.extended
+        )
         return tuple(_machine_type(each, each.spec.size, None) for each in found)
 
     def _type(self, name: str, provider: str, region: str) -> MachineType | None:
         key = (name, provider, region)
         if key not in self._made:
             size = self[name].spec.size_on(provider)
-            self._made[key] = None if size is None else _machine_type(self[name], size, price_of(self[name], provider, region, self._book))
+            self._made[key] = (
+                None
+                if size is None
+                else _machine_type(self[name], size, price_of(self[name], provider, region, self._book))
+            )
         return self._made[key]
 
 
-def compile_supply(objects: Iterable[Kind], book: PriceBook, adapters: frozenset[str] | None = None) -> Supply:
+def compile_supply(
+    objects: Iterable[Kind], book: PriceBook, adapters: frozenset[str] | None = None
+) -> Supply:
     """Every object takes part as far as it can. `adapters`: providers that machines can be had from; None means all of them."""
     kept = list(objects)
     classes = Classes((each for each in kept if isinstance(each, LatticeNodeClass)), book)
@@ -77,12 +85,24 @@ def compile_supply(objects: Iterable[Kind], book: PriceBook, adapters: frozenset
     ]
     offers, namesakes = _distinct(offers)
     doubles = dict(_overlaps(pools, clouds))
-    offers = [replace(each, closed=doubles[each.name].message, reopen=APART) if each.name in doubles else each for each in offers]
-    made_here = f"name a provider of this server's --providers: {', '.join(sorted(adapters or ())) or 'none yet'}"
     offers = [
-        each if each.closed or _is_made(each, adapters) else replace(each, closed=_no_adapter(each), reopen=made_here) for each in offers
+        replace(each, closed=doubles[each.name].message, reopen=APART) if each.name in doubles else each
+        for each in offers
     ]
-    budgets = [*map(_pool_budget, pools), *(b for each in clouds for b in _cloud_budgets(each)), *map(_overflow_budget, statics)]
+    made_here = (
+        f"name a provider of this server's --providers: {', '.join(sorted(adapters or ())) or 'none yet'}"
+    )
+    offers = [
+        each
+        if each.closed or _is_made(each, adapters)
+        else replace(each, closed=_no_adapter(each), reopen=made_here)
+        for each in offers
+    ]
+    budgets = [
+        *map(_pool_budget, pools),
+        *(b for each in clouds for b in _cloud_budgets(each)),
+        *map(_overflow_budget, statics),
+    ]
     findings = [
         *namesakes,
         *doubles.values(),
@@ -165,7 +185,10 @@ def _cloud_offers(cloud: CloudInfrastructure, classes: Classes) -> Iterator[Offe
             capabilities=_lower(spec.capabilities_of(region)),
             residency=_lower([stated.data_residency] if stated.data_residency else []),
             types=classes.types(classes, spec.provider, region),
-            limits=Limits(clusters=_limit(spec.max_clusters_of(region)), nodes_per_cluster=_limit(spec.max_nodes_of(region))),
+            limits=Limits(
+                clusters=_limit(spec.max_clusters_of(region)),
+                nodes_per_cluster=_limit(spec.max_nodes_of(region)),
+            ),
             budgets=(cloud_account(name).ledger, cloud_account(name, region).ledger),
         )
 
@@ -194,7 +217,9 @@ def _static_offer(static: StaticInfrastructure, classes: Classes) -> Offer:
             gpus={each.type: each.count * 1000 for each in capacity.accelerators},
         ),
         reservation=spec.reservation,
-        reserved_nodes=_nodes_for(reserved.milli, reserved.memory_bytes, reserved.nodes or 0, types) if reserved else 0,
+        reserved_nodes=_nodes_for(reserved.milli, reserved.memory_bytes, reserved.nodes or 0, types)
+        if reserved
+        else 0,
         overflow=spec.overflow,
     )
 
@@ -206,7 +231,9 @@ def _static_types(static: StaticInfrastructure, classes: Classes) -> tuple[Machi
     """
     capacity, spec = static.spec.capacity, static.spec
     if capacity.milli is None and capacity.memory_bytes is None:
-        made = classes.types(classes, spec.provider, spec.location.region) if spec.provider else classes.plain()
+        made = (
+            classes.types(classes, spec.provider, spec.location.region) if spec.provider else classes.plain()
+        )
         models = {each.type for each in capacity.accelerators}
         told = models.pop() if len(models) == 1 else ""  # the place may say what its classes do not
         return tuple(replace(owned(each), gpu_model=each.gpu_model or told) for each in made)
@@ -241,10 +268,22 @@ def _nodes_for(milli: int, memory: int, nodes: int, types: tuple[MachineType, ..
 
 
 def _machine_type(node_class: LatticeNodeClass, size: Size, price: Price | None) -> MachineType:
-    amounts = {"cpu": size.milli, "memory": size.memory, "storage": size.storage, "gpu": size.gpu, **size.extended}
+    amounts = {
+        "cpu": size.milli,
+        "memory": size.memory,
+        "storage": size.storage,
+        "gpu": size.gpu,
+        **size.extended,
+    }
     spec = node_class.spec
     return MachineType(
-        node_class.metadata.name, amounts, price.micros if price else 0, price, spec.resources.gpu_model, dict(spec.labels), spec.taints
+        node_class.metadata.name,
+        amounts,
+        price.micros if price else 0,
+        price,
+        spec.resources.gpu_model,
+        dict(spec.labels),
+        spec.taints,
     )
 
 
@@ -305,7 +344,9 @@ def _overlaps(pools: list[LatticePool], clouds: list[CloudInfrastructure]) -> It
             theirs = (cloud.spec.provider, f"{ref.namespace}/{ref.name}" if ref else "")
             if own != theirs or region not in cloud.spec.regions:
                 continue
-            first, later = sorted((pool, cloud), key=lambda each: (each.metadata.creation_timestamp or "", each.metadata.name))
+            first, later = sorted(
+                (pool, cloud), key=lambda each: (each.metadata.creation_timestamp or "", each.metadata.name)
+            )
             offer = pool.metadata.name if later is pool else f"{cloud.metadata.name}/{region}"
             message = f"{_subject(first)} already offers {own[0]} {region} with the same credentials"
             yield offer, Finding(_subject(later), "Overlaps", "SameSupply", message, is_true=True)
@@ -315,7 +356,9 @@ def _subject(kind: Kind) -> str:
     return f"{kind.resource.singular}/{kind.metadata.name}"
 
 
-def _unresolved_classes(pools: list[LatticePool], classes: Mapping[str, LatticeNodeClass]) -> Iterator[Finding]:
+def _unresolved_classes(
+    pools: list[LatticePool], classes: Mapping[str, LatticeNodeClass]
+) -> Iterator[Finding]:
     for pool in pools:
         absent = [name for name in pool.spec.node_classes if name not in classes]
         if absent:
@@ -323,10 +366,16 @@ def _unresolved_classes(pools: list[LatticePool], classes: Mapping[str, LatticeN
             yield Finding(_subject(pool), "ReferencesResolved", "NodeClassNotFound", message)
 
 
-def _overflow_findings(statics: list[StaticInfrastructure], clouds: list[CloudInfrastructure]) -> Iterator[Finding]:
+def _overflow_findings(
+    statics: list[StaticInfrastructure], clouds: list[CloudInfrastructure]
+) -> Iterator[Finding]:
     """Also of one that is not enabled: whoever enables it should not be surprised."""
     known = {each.metadata.name for each in clouds}
-    targets = {each.metadata.name: each.spec.overflow.target for each in statics if each.spec.overflow and each.spec.overflow.target}
+    targets = {
+        each.metadata.name: each.spec.overflow.target
+        for each in statics
+        if each.spec.overflow and each.spec.overflow.target
+    }
     for static in statics:
         name = static.metadata.name
         target = targets.get(name)
@@ -341,11 +390,16 @@ def _overflow_findings(statics: list[StaticInfrastructure], clouds: list[CloudIn
             )
         else:
             yield Finding(
-                _subject(static), "ReferencesResolved", "OverflowTargetNotFound", f"no CloudInfrastructure {target} to overflow to"
+                _subject(static),
+                "ReferencesResolved",
+                "OverflowTargetNotFound",
+                f"no CloudInfrastructure {target} to overflow to",
             )
 
 
-def _unknown_regions(statics: list[StaticInfrastructure], clouds: list[CloudInfrastructure]) -> Iterator[Finding]:
+def _unknown_regions(
+    statics: list[StaticInfrastructure], clouds: list[CloudInfrastructure]
+) -> Iterator[Finding]:
     """Regions to overflow to that the target does not have: nothing would prefer them, and nobody would know why."""
     known = {each.metadata.name: each.spec.regions for each in clouds}
     for static in statics:
@@ -387,7 +441,9 @@ def _is_made(offer: Offer, adapters: frozenset[str] | None) -> bool:
 def _not_made(offers: list[Offer], adapters: frozenset[str] | None) -> Iterator[Finding]:
     for each in offers:
         if not _is_made(each, adapters):
-            yield Finding(f"{_SINGULAR[each.kind]}/{each.owner}", "Ready", "ProviderUnavailable", _no_adapter(each))
+            yield Finding(
+                f"{_SINGULAR[each.kind]}/{each.owner}", "Ready", "ProviderUnavailable", _no_adapter(each)
+            )
 
 
 def _no_adapter(offer: Offer) -> str:

@@ -19,9 +19,26 @@ from lattice.kinds.service import LatticeService
 from lattice.placement.model.demand import Demand, callers, key_of, resolve
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.inputs.latency import Latencies
-from lattice.placement.inputs.ledger_math import UNLIMITED, accrue, headroom, instant, opened, standing, thirty_days, time_left
+from lattice.placement.inputs.ledger_math import (
+    UNLIMITED,
+    accrue,
+    headroom,
+    instant,
+    opened,
+    standing,
+    thirty_days,
+    time_left,
+)
 from lattice.placement.model.offer import NO_LIMIT, Budget, Offer
-from lattice.placement.model.current_state import BLANK, Layout, Present, Seating, add_bare, add_cluster, count_clusters
+from lattice.placement.model.current_state import (
+    BLANK,
+    Layout,
+    Present,
+    Seating,
+    add_bare,
+    add_cluster,
+    count_clusters,
+)
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.quotes import Quotes
 from lattice.lifecycle.replica_template import Cell
@@ -41,20 +58,26 @@ class World:
     latency_source: str = ""
     now: datetime | None = None  # None: what was spent already is left out of account
     layout: Layout = BLANK  # of what was placed on paper
-    adapters: frozenset[str] | None = None  # providers that machines can be had from here; None: all of them, as planning on files assumes
+    adapters: frozenset[str] | None = (
+        None  # providers that machines can be had from here; None: all of them, as planning on files assumes
+    )
 
     @staticmethod
     def of(objects: Iterable[Kind], book: PriceBook | None = None) -> "World":
         return World({key(each): each for each in objects}, book or PriceBook.builtin())
 
-    def having(self, changes: Iterable[Kind], gone: Iterable[Key] = (), *, with_status: bool = False) -> "World":
+    def having(
+        self, changes: Iterable[Kind], gone: Iterable[Key] = (), *, with_status: bool = False
+    ) -> "World":
         """As it would be with these objects applied, and those deleted. A user's status is ignored, Lattice's own is not."""
         absent, changed = set(gone), list(changes)
         kept = {each: kind for each, kind in self.objects.items() if each not in absent}
         for change in changed:
             kept[key(change)] = change if with_status else _keeping_status(change, kept.get(key(change)))
         gone_kinds = [self.objects[each] for each in absent if each in self.objects]
-        return self._passing_on(replace(self, objects=kept), [*gone_kinds, *(each for each in changed if self._is_news(each))])
+        return self._passing_on(
+            replace(self, objects=kept), [*gone_kinds, *(each for each in changed if self._is_news(each))]
+        )
 
     def laid_out(self, layout: Layout) -> "World":
         return self._passing_on(replace(self, layout=layout), ())
@@ -64,12 +87,16 @@ class World:
         before = self.objects.get(key(change))
         if before is None or before.metadata.labels != change.metadata.labels:
             return True
-        return getattr(before, "spec", None) is not getattr(change, "spec", None) or isinstance(change, LatticeLedger)
+        return getattr(before, "spec", None) is not getattr(change, "spec", None) or isinstance(
+            change, LatticeLedger
+        )
 
     def _passing_on(self, after: "World", news: Iterable[Kind]) -> "World":
         """What was derived from objects that are as they were need not be derived again."""
         if not any(isinstance(each, SUPPLY) for each in news):
-            after.__dict__.update({name: self.__dict__[name] for name in ("supply", "latencies") if name in self.__dict__})
+            after.__dict__.update(
+                {name: self.__dict__[name] for name in ("supply", "latencies") if name in self.__dict__}
+            )
         after.__dict__["_resolved"] = self._resolved
         return after
 
@@ -80,7 +107,11 @@ class World:
 
     @cached_property
     def services(self) -> dict[str, LatticeService]:
-        found = [each for each in self.objects.values() if isinstance(each, LatticeService) and not each.metadata.deletion_timestamp]
+        found = [
+            each
+            for each in self.objects.values()
+            if isinstance(each, LatticeService) and not each.metadata.deletion_timestamp
+        ]
         return {key_of(each): each for each in sorted(found, key=key_of)}
 
     @cached_property
@@ -90,25 +121,36 @@ class World:
     @cached_property
     def supply(self) -> Supply:
         supply = compile_supply(self.objects.values(), self.book, self.adapters)
-        ledgers = {each.metadata.name: each for each in self.objects.values() if isinstance(each, LatticeLedger)}
+        ledgers = {
+            each.metadata.name: each for each in self.objects.values() if isinstance(each, LatticeLedger)
+        }
         now = self.now
         if now is None:
             return supply
         prices = self._prices(supply)
-        known = {name: _with_spending(budget, ledgers.get(name), now, prices) for name, budget in supply.budgets.items()}
+        known = {
+            name: _with_spending(budget, ledgers.get(name), now, prices)
+            for name, budget in supply.budgets.items()
+        }
         return replace(supply, budgets=known)
 
     def _prices(self, supply: Supply) -> dict[Cell, int]:
         """Of machines by cluster and class, as they are today."""
         rates = {offer.name: {kind.name: kind.rate for kind in offer.types} for offer in supply.offers}
         clusters = (each for each in self.objects.values() if isinstance(each, LatticeCluster))
-        return {(each.metadata.name, kind): rate for each in clusters for kind, rate in rates.get(each.spec.pool, {}).items()}
+        return {
+            (each.metadata.name, kind): rate
+            for each in clusters
+            for kind, rate in rates.get(each.spec.pool, {}).items()
+        }
 
     @cached_property
     def latencies(self) -> Latencies:
         statics = (each for each in self.objects.values() if isinstance(each, StaticInfrastructure))
         declared = {each.metadata.name: each.spec.network.latency_ms for each in statics}
-        return Latencies.of([offer.place for offer in self.supply.offers], declared, self.latency_csv, self.latency_source)
+        return Latencies.of(
+            [offer.place for offer in self.supply.offers], declared, self.latency_csv, self.latency_source
+        )
 
     @cached_property
     def _callers(self) -> dict[str, list[str]]:
@@ -134,12 +176,26 @@ class World:
 
     def demand_of(self, service: LatticeService) -> Demand:
         labels = service.metadata.labels or {}
-        admitted = tuple(offer.name for offer in self._reservations if offer.reservation and offer.reservation.admits(labels))
+        admitted = tuple(
+            offer.name
+            for offer in self._reservations
+            if offer.reservation and offer.reservation.admits(labels)
+        )
         calling = tuple(self._callers.get(key_of(service), ()))
-        made_from = (key_of(service), id(service.spec), tuple(sorted(labels.items())), tuple(map(id, self.policies)), calling, admitted)
+        made_from = (
+            key_of(service),
+            id(service.spec),
+            tuple(sorted(labels.items())),
+            tuple(map(id, self.policies)),
+            calling,
+            admitted,
+        )
         known = self._resolved.get(made_from)
         if known is None:
-            known = self._resolved[made_from] = ((service.spec, self.policies), resolve(service, self.policies, calling, admitted))
+            known = self._resolved[made_from] = (
+                (service.spec, self.policies),
+                resolve(service, self.policies, calling, admitted),
+            )
         return known[1]
 
     def fleet(self) -> Fleet:
@@ -171,7 +227,9 @@ class World:
         found = dict.fromkeys(present.visited, False)
         for name, service in self.services.items():
             for each in service.status.placements:
-                found[each.cluster] = found.get(each.cluster, True) and each.pool in self.demands[name].admitted
+                found[each.cluster] = (
+                    found.get(each.cluster, True) and each.pool in self.demands[name].admitted
+                )
         return found
 
     def _largest_first(self, service: str) -> tuple[int, int, str]:
@@ -201,13 +259,19 @@ def _keeping_status(change: Kind, before: Kind | None) -> Kind:
     stated = getattr(change, "status", None)
     if stated is None:
         return change
-    return msgspec.structs.replace(change, status=type(stated)() if before is None else getattr(before, "status", stated))
+    return msgspec.structs.replace(
+        change, status=type(stated)() if before is None else getattr(before, "status", stated)
+    )
 
 
-def _with_spending(budget: Budget, ledger: LatticeLedger | None, now: datetime, prices: Mapping[Cell, int]) -> Budget:
+def _with_spending(
+    budget: Budget, ledger: LatticeLedger | None, now: datetime, prices: Mapping[Cell, int]
+) -> Budget:
     """What is spent of a month leaves less for the rest of it. Machines that are there are counted at today's prices, and paid for at
     those of their day: what may still be taken is the same."""
-    stated = LedgerSpec(budget=budget.account, limit_micros=budget.limit, hard=budget.hard, alert_millionths=budget.alert)
+    stated = LedgerSpec(
+        budget=budget.account, limit_micros=budget.limit, hard=budget.hard, alert_millionths=budget.alert
+    )
     counted = opened(stated, ledger, now)
     room = headroom(counted, now)
     lots = ((cluster, lot) for cluster, some in counted.status.machines.items() for lot in some)

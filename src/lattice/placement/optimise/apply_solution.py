@@ -46,7 +46,9 @@ def carried_out(settled: Settled, target: Targets, deadline: Deadline) -> Settle
 def _carry(fleet: Fleet, demands: Mapping[str, Demand], target: Targets) -> set[str]:
     """First everybody who moves leaves, then each goes where the numbers say, or stays if that does not work. Answers who is worse off."""
     before = {name: _wrongs(demands[name], fleet) for name in fleet.seats if name in demands}
-    moving = {name: leaving for name, wanted in sorted(target.items()) if (leaving := _leaving(fleet, name, wanted))}
+    moving = {
+        name: leaving for name, wanted in sorted(target.items()) if (leaving := _leaving(fleet, name, wanted))
+    }
     for seats in moving.values():
         for seat in seats:
             fleet.unseat(seat)
@@ -69,12 +71,19 @@ def _leaving(fleet: Fleet, service: str, wanted: Counter[Spot]) -> list[Seat]:
     left, machines = Counter(wanted), fleet.machines
 
     def rank(seat: Seat) -> tuple[int, int, str]:
-        return machines.kind[seat.machine].rate, -sum(machines.holds[seat.machine].values()), machines.names[seat.machine]
+        return (
+            machines.kind[seat.machine].rate,
+            -sum(machines.holds[seat.machine].values()),
+            machines.names[seat.machine],
+        )
 
     leaving = []
     for seat in sorted(fleet.seats[service], key=rank):
         offer = fleet.offers[machines.cluster[seat.machine].row].name
-        spot = next((each for each in ((offer, machines.kind[seat.machine].name), (offer, "")) if left[each] > 0), None)
+        spot = next(
+            (each for each in ((offer, machines.kind[seat.machine].name), (offer, "")) if left[each] > 0),
+            None,
+        )
         if spot:
             left[spot] -= 1
         else:
@@ -114,7 +123,9 @@ def _take(ask: ReplicaAsk, fleet: Fleet, row: int, kind: str) -> bool:
 
 def _allowed(demand: Demand, fleet: Fleet, row: int) -> ReplicaAsk | None:
     """How a replica may go there: by itself, or as overflow of a data center; None if it may not. Who has to be near may come later."""
-    apart = replace(demand, requirements=tuple(each for each in demand.requirements if each.kind != "latency"))
+    apart = replace(
+        demand, requirements=tuple(each for each in demand.requirements if each.kind != "latency")
+    )
     ask, offer = ReplicaAsk(demand, region=fleet.offers[row].name), fleet.offers[row]
     if not eligible(ReplicaAsk(apart), fleet)[row]:
         return None
@@ -131,18 +142,33 @@ def _wrongs(demand: Demand, fleet: Fleet) -> Counter[str]:
     """Replicas that are lacking or where they may not be, and how far rules over all of them are from holding."""
     counts = fleet.counts(demand.name)
     here = [fleet.offers[row] for row in counts]
-    wrongs = Counter({"lacking": demand.replicas - counts.total(), "misplaced": len(misplaced(demand, fleet))})
+    wrongs = Counter(
+        {"lacking": demand.replicas - counts.total(), "misplaced": len(misplaced(demand, fleet))}
+    )
     if not counts:
         return wrongs
-    wrongs.update({f"region {each.value}": 1 for each in demand.regions if not any(offer.is_in(each.value) for offer in here)})
+    wrongs.update(
+        {
+            f"region {each.value}": 1
+            for each in demand.regions
+            if not any(offer.is_in(each.value) for offer in here)
+        }
+    )
     wrongs["regions"] = max(0, demand.min_regions - len({offer.region for offer in here}))
-    wrongs.update({f"spread {each.value}": max(0, skew(demand, fleet, each.value) - each.amount) for each in demand.spread})
+    wrongs.update(
+        {
+            f"spread {each.value}": max(0, skew(demand, fleet, each.value) - each.amount)
+            for each in demand.spread
+        }
+    )
     return wrongs
 
 
 def moved(before: Settled, after: Settled) -> int:
     """Replicas that leave their machine."""
-    return sum(sum((_machines(before.fleet, name) - _machines(after.fleet, name)).values()) for name in before.where)
+    return sum(
+        sum((_machines(before.fleet, name) - _machines(after.fleet, name)).values()) for name in before.where
+    )
 
 
 def _machines(fleet: Fleet, service: str) -> Counter[str]:

@@ -39,7 +39,11 @@ def fill(bins: Bins, needs: Vector, replicas: int) -> tuple[Bins, int]:
             continue
         full, rest = divmod(min(replicas, each * count), each)
         replicas -= full * each + rest
-        split = [(less(free, needs, each), full), (less(free, needs, rest), 1 if rest else 0), (free, count - full - (1 if rest else 0))]
+        split = [
+            (less(free, needs, each), full),
+            (less(free, needs, rest), 1 if rest else 0),
+            (free, count - full - (1 if rest else 0)),
+        ]
         after += [(left, machines) for left, machines in split if machines]
     return tuple(after), replicas
 
@@ -92,7 +96,11 @@ class Index:
 
     def resource_limit(self, source: Source, resource: int) -> int:
         limit = source.most[resource] if source.most else None
-        return UNLIMITED if limit is None else max(limit, sum(model.size[resource] * model.existing for model in source.models))
+        return (
+            UNLIMITED
+            if limit is None
+            else max(limit, sum(model.size[resource] * model.existing for model in source.models))
+        )
 
 
 def index(program: Program) -> Index:
@@ -131,7 +139,9 @@ def with_least(world: Index, machines: Mapping[Key, int]) -> dict[Key, int]:
     found = dict(machines)
     for name, source in world.sources.items():
         for least in source.least:
-            keys = sorted(((name, model) for model in least.models), key=lambda key: (world.models[key].price, key))
+            keys = sorted(
+                ((name, model) for model in least.models), key=lambda key: (world.models[key].price, key)
+            )
             missing = least.machines - (there := sum(found.get(key, 0) for key in keys))
             for key in keys if there and missing > 0 else ():
                 most = world.models[key].most
@@ -155,7 +165,9 @@ def cost_of(world: Index, machines: Mapping[Key, int]) -> int:
 def moving_of(world: Index, counts: Counts) -> tuple[int, int]:
     """Moves, and what they weigh an hour."""
     moves = {name: moves_of(world.loads[name], world.keys[name], placed) for name, placed in counts.items()}
-    return sum(moves.values()), sum(world.program.move_price(world.loads[name]) * count for name, count in moves.items())
+    return sum(moves.values()), sum(
+        world.program.move_price(world.loads[name]) * count for name, count in moves.items()
+    )
 
 
 def broken(world: Index, counts: Counts, machines: Mapping[Key, int]) -> list[str]:
@@ -177,16 +189,26 @@ def broken_supply(world: Index, machines: Mapping[Key, int]) -> Iterable[str]:
         here = [(model, machines.get((name, model.name), 0)) for model in source.models]
         if sum(count for _, count in here) > world.machine_limit(source):
             yield f"source {name}: too many machines"
-        yield from (f"source {name}: too many {model.name}" for model, count in here if model.most is not None and count > model.most)
+        yield from (
+            f"source {name}: too many {model.name}"
+            for model, count in here
+            if model.most is not None and count > model.most
+        )
         for least in source.least:
             if 0 < sum(machines.get((name, model), 0) for model in least.models) < least.machines:
                 yield f"source {name}: fewer than {least.machines} machines"
         for resource, word in enumerate(world.program.resources):
-            if sum(model.size[resource] * count for model, count in here) > world.resource_limit(source, resource):
+            if sum(model.size[resource] * count for model, count in here) > world.resource_limit(
+                source, resource
+            ):
                 yield f"source {name}: too much {word}"
         for ledger in source.ledgers:
             spent[ledger] += sum(model.price * count for model, count in here)
-    yield from (f"ledger {ledger}: {amount} spent" for ledger, amount in sorted(spent.items()) if amount > world.ledger_limit(ledger))
+    yield from (
+        f"ledger {ledger}: {amount} spent"
+        for ledger, amount in sorted(spent.items())
+        if amount > world.ledger_limit(ledger)
+    )
 
 
 def broken_rules(world: Index, load: Load, placed: Mapping[Key, int]) -> Iterable[str]:
@@ -195,10 +217,16 @@ def broken_rules(world: Index, load: Load, placed: Mapping[Key, int]) -> Iterabl
     for (source, _), count in placed.items():
         sources[source] += count
         regions[world.sources[source].region] += count
-    yield from (f"too many in {sorted(cap.sources)}" for cap in load.caps if sum(sources[each] for each in cap.sources) > cap.replicas)
+    yield from (
+        f"too many in {sorted(cap.sources)}"
+        for cap in load.caps
+        if sum(sources[each] for each in cap.sources) > cap.replicas
+    )
     if len(+regions) < load.min_regions:
         yield "too few regions"
-    yield from (f"none in {sorted(group)}" for group in load.groups if not any(sources[source] for source in group))
+    yield from (
+        f"none in {sorted(group)}" for group in load.groups if not any(sources[source] for source in group)
+    )
 
 
 def too_far(world: Index, counts: Counts) -> Iterable[tuple[str, str]]:

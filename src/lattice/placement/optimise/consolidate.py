@@ -45,7 +45,10 @@ class _Compaction:
     def run(self) -> None:
         machines, failed = self.fleet.machines, 0
         every = [each for cluster in self.clusters for each in cluster.machines]
-        for machine in sorted(every, key=lambda each: (machines.holds[each].total(), -machines.kind[each].rate, machines.names[each])):
+        for machine in sorted(
+            every,
+            key=lambda each: (machines.holds[each].total(), -machines.kind[each].rate, machines.names[each]),
+        ):
             moves = machines.holds[machine].total()
             if failed < TRIES and self.allowance.covers(moves, machines.kind[machine].rate):
                 is_emptied = machines.holds[machine].keys() <= self.demands.keys() and self._empty(machine)
@@ -56,11 +59,15 @@ class _Compaction:
         """All of its replicas to other machines, largest first; nothing if they do not all find room, or if it has to stay."""
         fleet, home = self.fleet, self.fleet.machines.cluster[machine]
         before = len(home.machines)
-        leaving = [self.demands[name] for name, count in fleet.machines.holds[machine].items() for _ in range(count)]
+        leaving = [
+            self.demands[name] for name, count in fleet.machines.holds[machine].items() for _ in range(count)
+        ]
         with fleet.attempt() as attempt:
             for demand in leaving:
                 fleet.unseat(self._seat(demand, machine))
-            for demand in sorted(leaving, key=lambda each: (-each.needs.get("cpu", 0), -each.needs.get("memory", 0), each.name)):
+            for demand in sorted(
+                leaving, key=lambda each: (-each.needs.get("cpu", 0), -each.needs.get("memory", 0), each.name)
+            ):
                 chosen = pick_machine(demand, fleet, self._others(machine))
                 if chosen is None:
                     return False

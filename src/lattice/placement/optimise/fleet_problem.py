@@ -79,12 +79,16 @@ class _View:
         fleet, demands = settled.fleet, settled.world.demands
         self.fleet = fleet
         self.placed = [demand for name, demand in sorted(demands.items()) if name in fleet.seats]
-        self.resources = tuple(sorted({name for demand in self.placed for name in demand.effective_needs} | {"cpu", "memory"}))
+        self.resources = tuple(
+            sorted({name for demand in self.placed for name in demand.effective_needs} | {"cpu", "memory"})
+        )
         self.bare: dict[int, Counter[str]] = {}  # machine -> what those take of it who are no service
         self.taken: dict[int, Counter[str]] = {}  # machine -> what services take of it
         for name, seats in fleet.seats.items():
             for seat in seats:
-                (self.taken if name in demands else self.bare).setdefault(seat.machine, Counter()).update(dict(seat.needs))
+                (self.taken if name in demands else self.bare).setdefault(seat.machine, Counter()).update(
+                    dict(seat.needs)
+                )
         self.rules: dict[str, ClusterRules] = {demand.rules.hash: demand.rules for demand in self.placed}
         self.is_one = len({*self.rules, *map(rules_hash, fleet.clusters.values())}) == 1
         self.model: dict[int, str] = {}  # of each machine
@@ -114,7 +118,16 @@ class _View:
                 self.there[row][self.model[machine]] += 1
                 continue
             price = 0 if machine in self.bare else kind.rate
-            like = (rules, kind.name, kind.gpu_model, tuple(sorted(kind.labels.items())), kind.taints, size, price, closed)
+            like = (
+                rules,
+                kind.name,
+                kind.gpu_model,
+                tuple(sorted(kind.labels.items())),
+                kind.taints,
+                size,
+                price,
+                closed,
+            )
             name = self.label(f"{kind.name}#{len(known)}", rules)
             odd = known.setdefault(like, _Odd(name, rules, kind, size, price, closed))
             odd.count += 1
@@ -133,20 +146,28 @@ class _View:
     def useful(self) -> list[list[MachineType]]:
         """By offer: classes to make machines of."""
         return [
-            useful_types(offer, self.resources, {class_of(name) for name in self.there[row]}) for row, offer in enumerate(self.fleet.offers)
+            useful_types(offer, self.resources, {class_of(name) for name in self.there[row]})
+            for row, offer in enumerate(self.fleet.offers)
         ]
 
     def serving(self, demand: Demand, may: Flags) -> dict[str, tuple[str, ...]]:
         """By offer: models that replicas may run on."""
         key = (demand.machine_needs, demand.rules.hash, may.tobytes())
         if key not in self._serving:
-            self._serving[key] = {self.fleet.offers[row].name: tuple(self._models(demand, row)) for row in np.flatnonzero(may).tolist()}
+            self._serving[key] = {
+                self.fleet.offers[row].name: tuple(self._models(demand, row))
+                for row in np.flatnonzero(may).tolist()
+            }
         return self._serving[key]
 
     def _models(self, demand: Demand, row: int) -> Iterable[str]:
         quotes, rules = self.fleet.table.quotes, demand.rules.hash
         serves = quotes.serving(demand).serves[:, row]
-        yield from (self.label(kind.name, rules) for kind in self.useful[row] if serves[self.fleet.type_names[kind.name]])
+        yield from (
+            self.label(kind.name, rules)
+            for kind in self.useful[row]
+            if serves[self.fleet.type_names[kind.name]]
+        )
         for odd in self.odd[row].values():
             if odd.rules == rules and not odd.closed and is_allowed(demand, odd.kind):
                 yield odd.name
@@ -166,9 +187,17 @@ def useful_types(offer: Offer, resources: tuple[str, ...], there: Iterable[str] 
     if offer.limits.milli < NO_LIMIT or offer.limits.memory < NO_LIMIT:
         return priced
     kept: list[MachineType] = []
-    for kind in sorted(priced, key=lambda each: (each.rate, -sum(each.size.get(name, 0) for name in resources), each.name)):
-        alike = (other for other in kept if (other.labels, other.taints, other.gpu_model) == (kind.labels, kind.taints, kind.gpu_model))
-        if kind.name in present or not any(all(other.size.get(name, 0) >= kind.size.get(name, 0) for name in resources) for other in alike):
+    for kind in sorted(
+        priced, key=lambda each: (each.rate, -sum(each.size.get(name, 0) for name in resources), each.name)
+    ):
+        alike = (
+            other
+            for other in kept
+            if (other.labels, other.taints, other.gpu_model) == (kind.labels, kind.taints, kind.gpu_model)
+        )
+        if kind.name in present or not any(
+            all(other.size.get(name, 0) >= kind.size.get(name, 0) for name in resources) for other in alike
+        ):
             kept.append(kind)
     return sorted(kept, key=lambda each: each.name)
 
@@ -189,11 +218,20 @@ def _source(view: _View, row: int) -> Source:
         for at, name in enumerate(view.resources)
     ]
     most = tuple(
-        limits[name] + more if limits.get(name, NO_LIMIT) < NO_LIMIT else None for name, more in zip(view.resources, beyond, strict=True)
+        limits[name] + more if limits.get(name, NO_LIMIT) < NO_LIMIT else None
+        for name, more in zip(view.resources, beyond, strict=True)
     )
-    nodes = offer.limits.nodes  # the reserved ones too: a bound must not lie above what somebody who may use them can reach
+    nodes = (
+        offer.limits.nodes
+    )  # the reserved ones too: a bound must not lie above what somebody who may use them can reach
     return Source(
-        offer.name, offer.region, tuple(models), nodes if nodes < UNLIMITED else None, most, offer.budgets, tuple(_least(view, row, models))
+        offer.name,
+        offer.region,
+        tuple(models),
+        nodes if nodes < UNLIMITED else None,
+        most,
+        offer.budgets,
+        tuple(_least(view, row, models)),
     )
 
 
@@ -259,7 +297,10 @@ def _anywhere(demand: Demand) -> Demand:
 
 def skew(demand: Demand, fleet: Fleet, key: str) -> int:
     """Replicas in the fullest domain beyond those in the emptiest that it may be in."""
-    counts = {domain_of(fleet.offers[row], key): 0 for row in np.flatnonzero(eligible(ReplicaAsk(demand), fleet)).tolist()}
+    counts = {
+        domain_of(fleet.offers[row], key): 0
+        for row in np.flatnonzero(eligible(ReplicaAsk(demand), fleet)).tolist()
+    }
     for row, count in fleet.counts(demand.name).items():
         domain = domain_of(fleet.offers[row], key)
         counts[domain] = counts.get(domain, 0) + count
@@ -302,5 +343,7 @@ def _near(view: _View, demand: Demand, rows: Mapping[str, Flags]) -> Iterable[Ne
             if here[row] and not close[now, row].any():
                 continue
             beside = close[others, row]
-            within[names[row]] = known.setdefault(beside.tobytes(), frozenset(names[other] for other in others[beside].tolist()))
+            within[names[row]] = known.setdefault(
+                beside.tobytes(), frozenset(names[other] for other in others[beside].tolist())
+            )
         yield Near(target, within)

@@ -4,7 +4,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lattice.placement.optimise.bin_packing import Bins, Counts, Index, Key, broken_rules, fits, put, room, too_far
+from lattice.placement.optimise.bin_packing import (
+    Bins,
+    Counts,
+    Index,
+    Key,
+    broken_rules,
+    fits,
+    put,
+    room,
+    too_far,
+)
 from lattice.placement.optimise.problem import UNLIMITED, Load
 
 Wish = Mapping[str, Mapping[Key, int]]  # load -> where its replicas should go, if there is room
@@ -17,7 +27,10 @@ def guess(world: Index, wish: Wish) -> tuple[Counts, Mapping[Key, int]]:
     for load in _largest_first(world, world.loads.values()):
         for key, count in _trimmed(world, load, wish.get(load.name, {})):
             state.place(load, counts[load.name], key, count)
-    for load in sorted(_largest_first(world, world.loads.values()), key=lambda load: (bool(load.near), len(_sources(world, load)))):
+    for load in sorted(
+        _largest_first(world, world.loads.values()),
+        key=lambda load: (bool(load.near), len(_sources(world, load))),
+    ):
         before = state.used.copy(), dict(counts[load.name])
         _complete(state, load, counts[load.name], _near_enough(world, load, counts))
         if any(broken_rules(world, load, counts[load.name])):
@@ -47,7 +60,9 @@ def wish_to_stay(world: Index) -> dict[str, dict[Key, int]]:
     wish: dict[str, dict[Key, int]] = {}
     for name, load in world.loads.items():
         for key, count in sorted(load.current.items()):
-            here = [key] if key in world.keys[name] else [each for each in world.keys[name] if each[0] == key[0]]
+            here = (
+                [key] if key in world.keys[name] else [each for each in world.keys[name] if each[0] == key[0]]
+            )
             if here and count > 0:
                 chosen = min(here, key=lambda each: (_unit_price(world, load, each), each))
                 wanted = wish.setdefault(name, {})
@@ -61,7 +76,10 @@ def _unit_price(world: Index, load: Load, key: Key) -> float:
 
 
 def _largest_first(world: Index, loads: Iterable[Load]) -> list[Load]:
-    largest = [max((model.size[r] for model in world.models.values()), default=1) or 1 for r in range(len(world.program.resources))]
+    largest = [
+        max((model.size[r] for model in world.models.values()), default=1) or 1
+        for r in range(len(world.program.resources))
+    ]
 
     def part(load: Load) -> float:
         return max((need / whole for need, whole in zip(load.needs, largest, strict=True)), default=0)
@@ -74,7 +92,9 @@ def _trimmed(world: Index, load: Load, wish: Mapping[Key, int]) -> list[tuple[Ke
     wanted = {key: count for key, count in sorted(wish.items()) if count > 0 and key in world.keys[load.name]}
     regions = {world.sources[source].region for source, _ in wanted}
     sources = {source for source, _ in wanted}
-    elsewhere = max(load.min_regions - len(regions), sum(1 for group in load.groups if not group & sources), 0)
+    elsewhere = max(
+        load.min_regions - len(regions), sum(1 for group in load.groups if not group & sources), 0
+    )
     surplus = sum(wanted.values()) - max(0, load.replicas - elsewhere)
     while surplus > 0:
         most = max(wanted, key=lambda key: (wanted[key], key))
@@ -89,7 +109,9 @@ class _Used:
 
     bins: dict[Key, Bins] = field(default_factory=dict)
     machines: Counter[Key] = field(default_factory=Counter)
-    sources: dict[str, tuple[int, ...]] = field(default_factory=dict)  # machines, then each resource over their sizes
+    sources: dict[str, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # machines, then each resource over their sizes
     spent: Counter[str] = field(default_factory=Counter)
 
     def copy(self) -> "_Used":
@@ -102,7 +124,10 @@ class _State:
         self.used = _Used()
         self.least = _least_needs(world)
         self.limits = {
-            name: (world.machine_limit(source), *(world.resource_limit(source, r) for r in range(len(world.program.resources))))
+            name: (
+                world.machine_limit(source),
+                *(world.resource_limit(source, r) for r in range(len(world.program.resources))),
+            )
             for name, source in world.sources.items()
         }
 
@@ -123,7 +148,11 @@ class _State:
         left = load.replicas - sum(placed.values())
         for cap in load.caps:
             if key[0] in cap.sources:
-                left = min(left, cap.replicas - sum(count for (source, _), count in placed.items() if source in cap.sources))
+                left = min(
+                    left,
+                    cap.replicas
+                    - sum(count for (source, _), count in placed.items() if source in cap.sources),
+                )
         return max(0, left)
 
     def place(self, load: Load, placed: dict[Key, int], key: Key, count: int) -> int:
@@ -144,10 +173,14 @@ class _State:
         model = self.world.models[key]
         opened = sum(machines for _, machines in bins) - before
         least = self.least[key]
-        self.used.bins[key] = tuple(group for group in bins if all(have >= need for have, need in zip(group[0], least, strict=True)))
+        self.used.bins[key] = tuple(
+            group for group in bins if all(have >= need for have, need in zip(group[0], least, strict=True))
+        )
         self.used.machines[key] += opened
         used = self.used.sources.get(key[0]) or (0,) * (1 + len(model.size))
-        self.used.sources[key[0]] = tuple(taken + opened * each for taken, each in zip(used, (1, *model.size), strict=True))
+        self.used.sources[key[0]] = tuple(
+            taken + opened * each for taken, each in zip(used, (1, *model.size), strict=True)
+        )
         for ledger in self.world.sources[key[0]].ledgers:
             self.used.spent[ledger] += opened * model.price
 
@@ -157,7 +190,9 @@ class _State:
         counts[load.name] = {}
         for key in touched:
             bins: Bins = ()
-            for other in _largest_first(self.world, [self.world.loads[name] for name, placed in counts.items() if placed.get(key)]):
+            for other in _largest_first(
+                self.world, [self.world.loads[name] for name, placed in counts.items() if placed.get(key)]
+            ):
                 bins = put(bins, self.world.models[key].size, other.needs, counts[other.name][key])
             self._hold(key, bins, self.used.machines[key])
 
@@ -178,7 +213,9 @@ def _complete(state: _State, load: Load, placed: dict[Key, int], keys: Sequence[
         if not any(source in group for source, _ in placed):
             _cheapest(state, load, placed, [key for key in keys if key[0] in group])
     while len(regions := {world.sources[source].region for source, _ in placed}) < load.min_regions:
-        if not _cheapest(state, load, placed, [key for key in keys if world.sources[key[0]].region not in regions]):
+        if not _cheapest(
+            state, load, placed, [key for key in keys if world.sources[key[0]].region not in regions]
+        ):
             break
     while sum(placed.values()) < load.replicas:
         if not _cheapest(state, load, placed, keys, load.replicas):
@@ -189,7 +226,9 @@ def _cheapest(state: _State, load: Load, placed: dict[Key, int], keys: Sequence[
     """One step: what fits on open machines, or else one more machine of the first of these keys, the cheapest, that may open one."""
     opened = [key for key in keys if state.used.bins.get(key)]
     for key in opened:
-        if (free := room(state.used.bins[key], load.needs)) and (count := state.place(load, placed, key, min(most, free))):
+        if (free := room(state.used.bins[key], load.needs)) and (
+            count := state.place(load, placed, key, min(most, free))
+        ):
             return count
     for key in keys:
         if count := state.place(load, placed, key, min(most, fits(load.needs, state.world.models[key].size))):

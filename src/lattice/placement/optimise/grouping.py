@@ -10,7 +10,9 @@ from lattice.placement.optimise.problem import Load, Program
 @dataclass(frozen=True)
 class Merged:
     program: Program
-    members: Mapping[str, tuple[Load, ...]]  # by the name of the load that stands for them, which is the first of theirs
+    members: Mapping[
+        str, tuple[Load, ...]
+    ]  # by the name of the load that stands for them, which is the first of theirs
 
 
 def merge(world: Index) -> Merged:
@@ -21,13 +23,17 @@ def merge(world: Index) -> Merged:
         shape = (name,) if name in needed else _shape(world, load, world.keys[name])
         alike.setdefault(shape, []).append(load)
     members = {loads[0].name: tuple(loads) for loads in alike.values()}
-    return Merged(replace(world.program, loads=tuple(_sum(loads) for _, loads in sorted(members.items()))), members)
+    return Merged(
+        replace(world.program, loads=tuple(_sum(loads) for _, loads in sorted(members.items()))), members
+    )
 
 
 def _shape(world: Index, load: Load, keys: tuple[Key, ...]) -> tuple[object, ...]:
     staying = sum(count for key, count in load.current.items() if key in keys)
     tied = load.groups or load.min_regions > 1 or load.caps or load.near
-    if tied or staying > load.replicas:  # who shrinks may drop its own replicas for nothing, not its neighbour's
+    if (
+        tied or staying > load.replicas
+    ):  # who shrinks may drop its own replicas for nothing, not its neighbour's
         return (load.name,)
     return (load.needs, keys, world.program.move_price(load) if staying else 0, staying > 0)
 

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 DOUBT = 1e-6  # of a bound: what floating point may have added to it
 
 
-OPTIONS: dict[str, bool | int | float | str] = {"output_flag": False, "threads": 1, "parallel": "off", "random_seed": 0}
+OPTIONS: dict[str, bool | int | float | str] = {
+    "output_flag": False,
+    "threads": 1,
+    "parallel": "off",
+    "random_seed": 0,
+}
 
 
 class NoSolver(Exception):
@@ -36,11 +41,15 @@ def relaxed(matrix: Matrix, seconds: float) -> Solved:
     return _run(matrix, {"time_limit": seconds}, None, whole=False)
 
 
-def whole(matrix: Matrix, seconds: float, gap: float = 0.0, start: Mapping[Column, int] | None = None) -> Solved:
+def whole(
+    matrix: Matrix, seconds: float, gap: float = 0.0, start: Mapping[Column, int] | None = None
+) -> Solved:
     return _run(matrix, {"time_limit": seconds, "mip_rel_gap": gap}, start, whole=True)
 
 
-def _run(matrix: Matrix, limits: dict[str, float], start: Mapping[Column, int] | None, *, whole: bool) -> Solved:
+def _run(
+    matrix: Matrix, limits: dict[str, float], start: Mapping[Column, int] | None, *, whole: bool
+) -> Solved:
     columns = list(matrix.most)
     if not columns:
         possible = all(lower <= 0 <= upper for lower, _, upper in matrix.rows)
@@ -74,7 +83,11 @@ def _read(solver: "highspy.Highs", matrix: Matrix, columns: list[Column], whole:
     values = dict(zip(columns, solver.getSolution().col_value, strict=True)) if found else {}
     proven = info.mip_dual_bound if whole else info.objective_function_value if finished else -math.inf
     step = math.gcd(*matrix.cost.values()) or 1
-    return Solved(values, _safe(proven, step) + matrix.offset if math.isfinite(proven) else min(0, matrix.offset), finished)
+    return Solved(
+        values,
+        _safe(proven, step) + matrix.offset if math.isfinite(proven) else min(0, matrix.offset),
+        finished,
+    )
 
 
 def _safe(bound: float, step: int) -> int:
@@ -89,15 +102,24 @@ def _model(matrix: Matrix, columns: list[Column], whole: bool) -> "highspy.Highs
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = len(columns), len(matrix.rows)
     lp.col_cost_ = np.array([matrix.cost[column] for column in columns], float)
-    lp.col_lower_, lp.col_upper_ = np.zeros(len(columns)), np.array([matrix.most[column] for column in columns], float)
+    lp.col_lower_, lp.col_upper_ = (
+        np.zeros(len(columns)),
+        np.array([matrix.most[column] for column in columns], float),
+    )
     scales = [_scale(terms) for _, terms, _ in matrix.rows]
-    lp.row_lower_ = np.array([lower / scale for (lower, _, _), scale in zip(matrix.rows, scales, strict=True)], float)
-    lp.row_upper_ = np.array([upper / scale for (_, _, upper), scale in zip(matrix.rows, scales, strict=True)], float)
+    lp.row_lower_ = np.array(
+        [lower / scale for (lower, _, _), scale in zip(matrix.rows, scales, strict=True)], float
+    )
+    lp.row_upper_ = np.array(
+        [upper / scale for (_, _, upper), scale in zip(matrix.rows, scales, strict=True)], float
+    )
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
     lp.a_matrix_.start_ = np.cumsum([0, *(len(terms) for _, terms, _ in matrix.rows)])
     lp.a_matrix_.index_ = np.array([number[column] for _, terms, _ in matrix.rows for column in terms], int)
     terms_and_scales = zip(matrix.rows, scales, strict=True)
-    lp.a_matrix_.value_ = np.array([value / scale for (_, terms, _), scale in terms_and_scales for value in terms.values()], float)
+    lp.a_matrix_.value_ = np.array(
+        [value / scale for (_, terms, _), scale in terms_and_scales for value in terms.values()], float
+    )
     if whole:
         moves = highspy.HighsVarType.kContinuous  # whole by themselves once the replicas are
         lp.integrality_ = [moves if column[0] == "m" else highspy.HighsVarType.kInteger for column in columns]

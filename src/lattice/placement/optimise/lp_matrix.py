@@ -85,12 +85,18 @@ class _Shape:
         for name, load in world.loads.items():
             for key in world.keys[name] if load.replicas else ():
                 everyone.setdefault(key, []).append(load)
-        together = [[(name, model) for model in least.models] for name, source in world.sources.items() for least in source.least]
+        together = [
+            [(name, model) for model in least.models]
+            for name, source in world.sources.items()
+            for least in source.least
+        ]
         self.counted = {key for keys in together if any(key in everyone for key in keys) for key in keys}
         self.alone = {
             key
             for key, loads in everyone.items()
-            if key not in self.counted and world.models[key].most is None and _no_two_fit(world.models[key].size, loads)
+            if key not in self.counted
+            and world.models[key].most is None
+            and _no_two_fit(world.models[key].size, loads)
         }
         self.keys = {name: self._useful(world, world.loads[name], keys) for name, keys in world.keys.items()}
         self.users: dict[Key, list[Load]] = {}
@@ -101,9 +107,13 @@ class _Shape:
     def _useful(self, world: Index, load: Load, keys: tuple[Key, ...]) -> tuple[Key, ...]:
         """Of models that hold one replica each, those that another of the same source beats are left aside, but not where it is now."""
         kept: list[Key] = []
-        for key in sorted(keys, key=lambda key: (key[0], world.models[key].price, sum(world.models[key].size), key[1])):
+        for key in sorted(
+            keys, key=lambda key: (key[0], world.models[key].price, sum(world.models[key].size), key[1])
+        ):
             alone = key in self.alone and not load.current.get(key)
-            beaten = alone and any(other in self.alone and other[0] == key[0] and _beats(world, other, key) for other in kept)
+            beaten = alone and any(
+                other in self.alone and other[0] == key[0] and _beats(world, other, key) for other in kept
+            )
             kept += () if beaten else (key,)
         return tuple(sorted(kept))
 
@@ -131,7 +141,9 @@ def _load(matrix: Matrix, world: Index, load: Load, columns: tuple[tuple[Key, ..
     if not load.replicas:
         return
     for group in load.groups:
-        matrix.at_least({x(load, key): 1 for key in keys if key[0] in group} | ({slack.wholly: 1} if slack else {}), 1)
+        matrix.at_least(
+            {x(load, key): 1 for key in keys if key[0] in group} | ({slack.wholly: 1} if slack else {}), 1
+        )
     regions: dict[str, dict[Column, int]] = {}
     for key in keys:
         regions.setdefault(world.sources[key[0]].region, {})[x(load, key)] = 1
@@ -146,7 +158,10 @@ def _regions(matrix: Matrix, load: Load, regions: dict[str, dict[Column, int]], 
     """Two regions: nowhere all of them. More: a mark for each region that has one."""
     wanted = load.min_regions
     for terms in regions.values():
-        matrix.at_most(terms | ({slack.outside: 1, slack.wholly: 1 - wanted} if slack else {}), load.replicas - wanted + 1)
+        matrix.at_most(
+            terms | ({slack.outside: 1, slack.wholly: 1 - wanted} if slack else {}),
+            load.replicas - wanted + 1,
+        )
     if wanted > 2 or wanted > len(regions):
         for region, terms in regions.items():
             matrix.column(("y", load.name, region), 1)
@@ -157,7 +172,9 @@ def _regions(matrix: Matrix, load: Load, regions: dict[str, dict[Column, int]], 
 
 def _moves(matrix: Matrix, world: Index, load: Load, keys: tuple[Key, ...]) -> None:
     price = world.program.move_price(load)
-    staying = {key: count for key, count in sorted(load.current.items()) if count and key in world.keys[load.name]}
+    staying = {
+        key: count for key, count in sorted(load.current.items()) if count and key in world.keys[load.name]
+    }
     if not price and world.program.most_moves is None:
         return
     for key, count in staying.items():
@@ -189,7 +206,11 @@ def _machines(matrix: Matrix, world: Index, key: Key, users: tuple[list[Load], b
             matrix.cost[x(load, key)] += model.price
         return
     number: Column = ("n", *key)
-    matrix.column(number, min(_most_machines(world, key, loads), world.machine_limit(world.sources[key[0]])), model.price)
+    matrix.column(
+        number,
+        min(_most_machines(world, key, loads), world.machine_limit(world.sources[key[0]])),
+        model.price,
+    )
     for resource, whole in enumerate(model.size):
         asking = {x(load, key): load.needs[resource] for load in loads if load.needs[resource]}
         if not asking:
@@ -225,15 +246,29 @@ def _supply(matrix: Matrix, world: Index, shape: _Shape) -> None:
         users = {load.name: load for key in counted for load in shape.users.get((name, key), ())}
         needed = sum(load.replicas for load in users.values()) + sum(least.machines for least in source.least)
         if world.machine_limit(source) < needed:
-            matrix.at_most({column: 1 for columns in counted.values() for column in columns}, world.machine_limit(source))
+            matrix.at_most(
+                {column: 1 for columns in counted.values() for column in columns}, world.machine_limit(source)
+            )
         for resource in range(len(world.program.resources)):
             if (limit := world.resource_limit(source, resource)) < UNLIMITED:
-                matrix.at_most({column: model.size[resource] for model in source.models for column in counted[model.name]}, limit)
+                matrix.at_most(
+                    {
+                        column: model.size[resource]
+                        for model in source.models
+                        for column in counted[model.name]
+                    },
+                    limit,
+                )
         for least in source.least:
             _least(matrix, shape, (name, least))
         for ledger in source.ledgers:
             paid.setdefault(ledger, {}).update(
-                {column: model.price for model in source.models for column in counted[model.name] if model.price}
+                {
+                    column: model.price
+                    for model in source.models
+                    for column in counted[model.name]
+                    if model.price
+                }
             )
     for ledger, terms in sorted(paid.items()):
         if world.ledger_limit(ledger) < UNLIMITED:

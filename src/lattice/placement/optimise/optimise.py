@@ -80,7 +80,11 @@ def optimise(settled: Settled, effort: Effort = Effort(), clock: Clock = stopped
         if more.total >= found.total:
             break
         found = replace(more, least=first.least)
-    return _with_status(found, LATE if deadline.is_over and not _is_enough(found.total, first.least, effort) else first.status, effort)
+    return _with_status(
+        found,
+        LATE if deadline.is_over and not _is_enough(found.total, first.least, effort) else first.status,
+        effort,
+    )
 
 
 def _is_enough(total: int, least: int, effort: Effort) -> bool:
@@ -109,10 +113,21 @@ def _improved(settled: Settled, start: Settled, effort: Effort, deadline: Deadli
         if is_allowed and price + found * effort.move_price < cost + moves * effort.move_price:
             best, moves, cost = after, found, price
     weight = moves * effort.move_price
-    return FleetPlan(compare(settled, best), moves, weight, before, cost, bound + question.staying, outcome.status, outcome.note)
+    return FleetPlan(
+        compare(settled, best),
+        moves,
+        weight,
+        before,
+        cost,
+        bound + question.staying,
+        outcome.status,
+        outcome.note,
+    )
 
 
-def _candidates(settled: Settled, start: Settled, outcome: Outcome, work: tuple[Effort, Deadline]) -> Iterator[Settled]:
+def _candidates(
+    settled: Settled, start: Settled, outcome: Outcome, work: tuple[Effort, Deadline]
+) -> Iterator[Settled]:
     """As the numbers say, and without changes of class, which may come dearer than the numbers think; each with fewer machines, too."""
     effort, deadline = work
     for by_class in (True, False):
@@ -121,4 +136,6 @@ def _candidates(settled: Settled, start: Settled, outcome: Outcome, work: tuple[
         after = carried_out(start, targets(outcome.shares, by_class=by_class), deadline)
         yield after
         if not deadline.is_over:
-            yield compacted(after, Allowance(effort.move_price, effort.most_moves - moved(settled, after)), deadline)
+            yield compacted(
+                after, Allowance(effort.move_price, effort.most_moves - moved(settled, after)), deadline
+            )

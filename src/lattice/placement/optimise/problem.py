@@ -81,7 +81,9 @@ class Load:
     min_regions: int = 1
     caps: tuple[Cap, ...] = ()
     near: tuple[Near, ...] = ()
-    current: Mapping[tuple[str, str], int] = field(default_factory=dict)  # source and model -> replicas there now
+    current: Mapping[tuple[str, str], int] = field(
+        default_factory=dict
+    )  # source and model -> replicas there now
     move_cost: int = 0  # micro-dollars, once, for each replica that leaves machines which could keep it
 
 
@@ -92,7 +94,9 @@ class Program:
     resources: tuple[str, ...]
     sources: tuple[Source, ...]
     loads: tuple[Load, ...]
-    ledgers: Mapping[str, int] = field(default_factory=dict)  # most micro-dollars an hour; a ledger that is over it may not grow
+    ledgers: Mapping[str, int] = field(
+        default_factory=dict
+    )  # most micro-dollars an hour; a ledger that is over it may not grow
     payback_hours: int = 720
     most_moves: int | None = None
 
@@ -100,8 +104,13 @@ class Program:
         _refuse_twice("source", [source.name for source in self.sources])
         _refuse_twice("load", [load.name for load in self.loads])
         if self.payback_hours < 1:
-            raise Invalid(f"a move must pay back within at least 1 hour, got {self.payback_hours}", fix="give 1 or more hours")
-        sized = [(load.name, load.needs) for load in self.loads] + [(source.name, m.size) for source in self.sources for m in source.models]
+            raise Invalid(
+                f"a move must pay back within at least 1 hour, got {self.payback_hours}",
+                fix="give 1 or more hours",
+            )
+        sized = [(load.name, load.needs) for load in self.loads] + [
+            (source.name, m.size) for source in self.sources for m in source.models
+        ]
         for name, vector in sized:
             if len(vector) != len(self.resources):
                 what = f"{len(vector)} amounts for {len(self.resources)} resources"
@@ -161,4 +170,6 @@ class Outcome:
 def _refuse_twice(kind: str, names: list[str]) -> None:
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
-        raise Invalid(f"{count} of them are named {name}", where=kind, fix=f"give every {kind} a name of its own")
+        raise Invalid(
+            f"{count} of them are named {name}", where=kind, fix=f"give every {kind} a name of its own"
+        )

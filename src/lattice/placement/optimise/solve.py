@@ -11,7 +11,21 @@ from fractions import Fraction
 from lattice.placement.optimise.deadline import Deadline, stopped
 from lattice.placement.optimise.greedy_start import Wish, guess, wish_to_stay
 from lattice.placement.optimise.highs import NoSolver, Solved, relaxed, whole
-from lattice.placement.optimise.bin_packing import Counts, Index, Key, broken, broken_rules, broken_supply, cost_of, index, moves_of, moving_of, packed, too_far, with_least
+from lattice.placement.optimise.bin_packing import (
+    Counts,
+    Index,
+    Key,
+    broken,
+    broken_rules,
+    broken_supply,
+    cost_of,
+    index,
+    moves_of,
+    moving_of,
+    packed,
+    too_far,
+    with_least,
+)
 from lattice.placement.optimise.lp_matrix import Column, Matrix, build
 from lattice.placement.optimise.problem import Fill, Outcome, Program, Share, Status
 from lattice.placement.optimise.grouping import merge, split
@@ -27,7 +41,9 @@ class _Answer:
     total: int
 
 
-def solve(program: Program, start: Wish | None = None, *, time_limit: float | Deadline = 10.0, gap: float = 1e-4) -> Outcome:
+def solve(
+    program: Program, start: Wish | None = None, *, time_limit: float | Deadline = 10.0, gap: float = 1e-4
+) -> Outcome:
     """`start`: where replicas might go, by load and (source, model); a hint. `gap`: what is good enough, as a share of the total."""
     deadline = time_limit if isinstance(time_limit, Deadline) else Deadline.within(time_limit, stopped)
     everything = index(program)
@@ -65,7 +81,9 @@ def relax(program: Program, seconds: float = 10.0) -> int | None:
 
 def _first_answers(world: Index, start: Wish | None, deadline: Deadline) -> Iterator[_Answer]:
     """At worst, nothing is placed; staying is looked at in any case."""
-    yield _Answer({name: {} for name in world.loads}, {}, sum(load.replicas for load in world.loads.values()), 0)
+    yield _Answer(
+        {name: {} for name in world.loads}, {}, sum(load.replicas for load in world.loads.values()), 0
+    )
     yield from _answer(world, wish_to_stay(world))
     for wish in (start or {}, {}):
         if not deadline.is_over:
@@ -78,12 +96,18 @@ def _answer(world: Index, wish: Wish) -> Iterator[_Answer]:
     machines = {key: min(count, opened[key]) for key, count in packed(world, counts).items()}
     paid = with_least(world, machines)
     if not broken(world, counts, paid):
-        missing = sum(load.replicas for load in world.loads.values()) - sum(sum(placed.values()) for placed in counts.values())
+        missing = sum(load.replicas for load in world.loads.values()) - sum(
+            sum(placed.values()) for placed in counts.values()
+        )
         yield _Answer(counts, machines, missing, cost_of(world, paid) + moving_of(world, counts)[1])
 
 
 def _rank(answer: _Answer) -> tuple[object, ...]:
-    return (answer.missing, answer.total, sorted((name, sorted(placed.items())) for name, placed in answer.counts.items()))
+    return (
+        answer.missing,
+        answer.total,
+        sorted((name, sorted(placed.items())) for name, placed in answer.counts.items()),
+    )
 
 
 def _leave_out_fewest(world: Index, best: _Answer, seconds: float) -> _Answer:
@@ -126,10 +150,16 @@ def _wish(solved: Solved) -> dict[str, dict[Key, int]]:
 def _columns(world: Index, matrix: Matrix, answer: _Answer) -> dict[Column, int] | None:
     """The answer in the solver's terms; None if it uses a model that the matrix leaves aside."""
     machines = with_least(world, answer.machines)
-    values: dict[Column, int] = {("n", *key): count for key, count in machines.items() if ("n", *key) in matrix.most}
+    values: dict[Column, int] = {
+        ("n", *key): count for key, count in machines.items() if ("n", *key) in matrix.most
+    }
     for source, least in ((each, least) for each in world.sources.values() for least in each.least):
         keys = [(source.name, model) for model in least.models]
-        values |= {("b", *key): int(any(machines.get(each) for each in keys)) for key in keys if ("b", *key) in matrix.most}
+        values |= {
+            ("b", *key): int(any(machines.get(each) for each in keys))
+            for key in keys
+            if ("b", *key) in matrix.most
+        }
     for name, placed in answer.counts.items():
         for key, count in placed.items():
             values[("x", name, *key)] = count
@@ -148,11 +178,18 @@ def _undo_moves(world: Index, answer: _Answer) -> _Answer:
         placed, back = answer.counts[name], stay.get(name, {})
         moves = moves_of(load, world.keys[name], placed)
         counts = answer.counts | {name: back}
-        if not moves or sum(back.values()) != load.replicas or any(broken_rules(world, load, back)) or any(too_far(world, counts)):
+        if (
+            not moves
+            or sum(back.values()) != load.replicas
+            or any(broken_rules(world, load, back))
+            or any(too_far(world, counts))
+        ):
             continue
         less = world.program.move_price(load) * (moves - moves_of(load, world.keys[name], back))
         touched = {*placed, *back}
-        machines = {key: count for key, count in answer.machines.items() if key not in touched} | packed(world, counts, touched)
+        machines = {key: count for key, count in answer.machines.items() if key not in touched} | packed(
+            world, counts, touched
+        )
         paid = with_least(world, machines)
         total = cost_of(world, paid) + moving - less
         if total <= answer.total and not any(broken_supply(world, paid)):
@@ -166,13 +203,21 @@ def _simple_bound(world: Index) -> int:
     for name, load in world.loads.items():
         for resource, need in enumerate(load.needs if load.replicas else ()):
             models = [world.models[key] for key in world.keys[name]]
-            parts = [Fraction(model.price * need, model.size[resource]) if need else Fraction(0) for model in models]
+            parts = [
+                Fraction(model.price * need, model.size[resource]) if need else Fraction(0)
+                for model in models
+            ]
             sums[resource] += load.replicas * min(parts, default=Fraction(0))
     return max((-(-total.numerator // total.denominator) for total in sums), default=0)
 
 
 def _outcome(world: Index, answer: _Answer) -> Outcome:
-    shares = (Share(name, *key, count) for name, placed in answer.counts.items() for key, count in placed.items() if count)
+    shares = (
+        Share(name, *key, count)
+        for name, placed in answer.counts.items()
+        for key, count in placed.items()
+        if count
+    )
     left = {name: load.replicas - sum(answer.counts[name].values()) for name, load in world.loads.items()}
     machines = with_least(world, answer.machines)
     moves, moving = moving_of(world, answer.counts)

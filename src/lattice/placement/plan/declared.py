@@ -21,10 +21,14 @@ class Declared:
     mark: str
     object: Key
     fields: tuple[Field, ...] = ()
-    is_restarted: bool = False  # its replicas run something else than before: they are replaced one after the other
+    is_restarted: bool = (
+        False  # its replicas run something else than before: they are replaced one after the other
+    )
 
 
-def declared(before: World, changes: Iterable[Kind], gone: Iterable[Key], placed: Container[str] = ()) -> Iterator[Declared]:
+def declared(
+    before: World, changes: Iterable[Kind], gone: Iterable[Key], placed: Container[str] = ()
+) -> Iterator[Declared]:
     """By kind and name. What is applied as it is already is not among them. `placed`: services that have replicas before."""
     found = [Declared("-", each) for each in gone if each in before.objects]
     for each in changes:

@@ -51,7 +51,9 @@ class Settled:
 
     @cached_property
     def where(self) -> dict[str, Counter[Where]]:
-        here = (name for name in self.world.services if name in self.fleet.seats or name in self.adrift.replicas)
+        here = (
+            name for name in self.world.services if name in self.fleet.seats or name in self.adrift.replicas
+        )
         return {name: placed_counts(self.fleet, name) + self.adrift.where(name) for name in here}
 
     def placed(self, service: str) -> int:
@@ -61,18 +63,27 @@ class Settled:
     @cached_property
     def clusters(self) -> dict[str, Counter[str]]:
         left = {each.metadata.name: Counter(each.spec.nodes) for each in self.adrift.clusters}
-        return {**left, **{name: class_counts(self.fleet, each) for name, each in self.fleet.clusters.items()}}
+        return {
+            **left,
+            **{name: class_counts(self.fleet, each) for name, each in self.fleet.clusters.items()},
+        }
 
     @cached_property
     def offer_of(self) -> dict[str, str]:
         left = {each.metadata.name: each.spec.pool for each in self.adrift.clusters}
-        return {**left, **{name: self.fleet.offers[each.row].name for name, each in self.fleet.clusters.items()}}
+        return {
+            **left,
+            **{name: self.fleet.offers[each.row].name for name, each in self.fleet.clusters.items()},
+        }
 
     @cached_property
     def costs(self) -> Mapping[str, int]:
         """Micro-dollars per hour by service: its part of the machines that it is on."""
         found = cost_of(self.fleet).services
-        return {**found, **{name: found.get(name, 0) + self.adrift.cost(name) for name in self.adrift.replicas}}
+        return {
+            **found,
+            **{name: found.get(name, 0) + self.adrift.cost(name) for name in self.adrift.replicas},
+        }
 
     @cached_property
     def rates(self) -> dict[str, int]:
@@ -80,9 +91,16 @@ class Settled:
 
     def applied(self) -> World:
         """The world with what Lattice would have written by now."""
-        gone = [each for each in self.world.objects if each[0] == LatticeCluster.resource.kind and each[2] not in self.clusters]
+        gone = [
+            each
+            for each in self.world.objects
+            if each[0] == LatticeCluster.resource.kind and each[2] not in self.clusters
+        ]
         state = state_of(self.fleet)
-        answers = {name: Answer(each, PLACED if each.is_complete else "Pending", state=state) for name, each in self.placements.items()}
+        answers = {
+            name: Answer(each, PLACED if each.is_complete else "Pending", state=state)
+            for name, each in self.placements.items()
+        }
         objects = [
             self.adrift.beside(each, key_of(each)) if isinstance(each, LatticeService) else each
             for each in settled_objects(self.world, self.fleet, answers)
@@ -140,7 +158,9 @@ class BudgetChange:
     hard: bool
     old_limit: int | None = None  # None: there was none
     left: int | None = None  # per hour, for more machines, after; None: it refuses none
-    machine: int | None = None  # per hour, of the cheapest machine that it pays for, as far as prices are known
+    machine: int | None = (
+        None  # per hour, of the cheapest machine that it pays for, as far as prices are known
+    )
 
     @property
     def is_used_up(self) -> bool:
@@ -173,7 +193,9 @@ class Moving:
 class Plan:
     services: tuple[ServiceChange, ...]
     clusters: tuple[ClusterChange, ...]
-    rates: Mapping[str, tuple[int, int]]  # micro-dollars per hour by offer, before and after, where they differ
+    rates: Mapping[
+        str, tuple[int, int]
+    ]  # micro-dollars per hour by offer, before and after, where they differ
     total: tuple[int, int]
     budgets: tuple[BudgetChange, ...]
     would_move: tuple[Moving, ...]
@@ -181,18 +203,24 @@ class Plan:
     risks: tuple[str, ...]
     untouched: tuple[str, ...] = ()  # of those: who was so before, is not in the manifests and loses nothing
     id: str = ""
-    declared: tuple[Declared, ...] = ()  # what is written otherwise than before, with or without an effect on anything above
+    declared: tuple[
+        Declared, ...
+    ] = ()  # what is written otherwise than before, with or without an effect on anything above
     before: Settled | None = field(default=None, compare=False, repr=False)
     after: Settled | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_empty(self) -> bool:
-        return not (self.services or self.clusters or self.would_move or self.risks or self.rates or self.declared)
+        return not (
+            self.services or self.clusters or self.would_move or self.risks or self.rates or self.declared
+        )
 
     @property
     def is_feasible(self) -> bool:
         """What the change is about has a place, nobody loses one, and whatever would move has somewhere to go."""
-        return len(self.unplaced) == len(self.untouched) and all(each.to is not None for each in self.would_move)
+        return len(self.unplaced) == len(self.untouched) and all(
+            each.to is not None for each in self.would_move
+        )
 
 
 def plan(before: World, changes: Iterable[Kind], gone: Iterable[Key] = (), *, keep: int = 1) -> Plan:
@@ -201,7 +229,9 @@ def plan(before: World, changes: Iterable[Kind], gone: Iterable[Key] = (), *, ke
     return compare(*settle_both(before, changed, removed, keep=keep), changed, removed)
 
 
-def settle_both(before: World, changes: Iterable[Kind], gone: Iterable[Key], *, keep: int = 0) -> tuple[Settled, Settled]:
+def settle_both(
+    before: World, changes: Iterable[Kind], gone: Iterable[Key], *, keep: int = 0
+) -> tuple[Settled, Settled]:
     """Without the change and with it. Before is taken as settled: what Lattice had already to do is not the change's."""
     settled = settle(before)
     start = settled.applied()
@@ -212,7 +242,11 @@ def settle_both(before: World, changes: Iterable[Kind], gone: Iterable[Key], *, 
 def _updated(before: World, after: World) -> list[str]:
     """Services whose replicas ask for other machines than they did."""
     known = before.demands
-    return [name for name, demand in after.demands.items() if name in known and known[name].machine_needs != demand.machine_needs]
+    return [
+        name
+        for name, demand in after.demands.items()
+        if name in known and known[name].machine_needs != demand.machine_needs
+    ]
 
 
 def compare(before: Settled, after: Settled, changes: Sequence[Kind] = (), gone: Sequence[Key] = ()) -> Plan:
@@ -251,7 +285,15 @@ def plan_id(made: Plan, changes: Iterable[Kind], gone: Iterable[Key]) -> str:
     for each in sorted(changes, key=key):
         labels = sorted((each.metadata.labels or {}).items())
         seen.update(msgspec.json.encode((key(each), labels, getattr(each, "spec", None))))
-    result = (sorted(gone), made.services, made.clusters, sorted(made.rates.items()), made.total, made.would_move, made.unplaced)
+    result = (
+        sorted(gone),
+        made.services,
+        made.clusters,
+        sorted(made.rates.items()),
+        made.total,
+        made.would_move,
+        made.unplaced,
+    )
     seen.update(repr(_plain(result)).encode())
     return f"p-{seen.hexdigest()[:16]}"
 
@@ -289,13 +331,24 @@ def _budget_changes(before: Settled, after: Settled) -> Iterable[BudgetChange]:
         if budget.limit is None:
             continue
         was, will = (
-            each.world.projected(name, each.fleet.committed[name]) if name in each.world.supply.budgets else 0 for each in (before, after)
+            each.world.projected(name, each.fleet.committed[name]) if name in each.world.supply.budgets else 0
+            for each in (before, after)
         )
         old = before.world.supply.budgets.get(name)
         if was != will or old is None or old.limit != budget.limit:
             old_limit = old.limit if old else None
             of_machines = _left(after.fleet, name), _cheapest(after.fleet, name)
-            yield BudgetChange(name, str(budget.account), budget.limit, was, will, budget.alert, budget.hard, old_limit, *of_machines)
+            yield BudgetChange(
+                name,
+                str(budget.account),
+                budget.limit,
+                was,
+                will,
+                budget.alert,
+                budget.hard,
+                old_limit,
+                *of_machines,
+            )
 
 
 def _left(fleet: Fleet, ledger: str) -> int | None:
@@ -304,7 +357,16 @@ def _left(fleet: Fleet, ledger: str) -> int | None:
 
 
 def _cheapest(fleet: Fleet, ledger: str) -> int | None:
-    return min((kind.rate for each in fleet.offers if ledger in each.budgets for kind in each.types if kind.is_priced), default=None)
+    return min(
+        (
+            kind.rate
+            for each in fleet.offers
+            if ledger in each.budgets
+            for kind in each.types
+            if kind.is_priced
+        ),
+        default=None,
+    )
 
 
 def _moving(before: Settled, after: Settled) -> Iterable[Moving]:
@@ -335,11 +397,17 @@ def _risks(before: Settled, after: Settled) -> Iterable[str]:
         alert = change.limit * change.alert // 1_000_000
         percent = f"{change.percent(change.after)} % of its limit"
         if change.after > change.limit and not change.was_passed:
-            yield f"budget of {change.subject} is passed: {percent}" + ("" if change.hard else "; it is soft and only warns")
+            yield f"budget of {change.subject} is passed: {percent}" + (
+                "" if change.hard else "; it is soft and only warns"
+            )
         elif change.limit >= change.after >= alert and not change.was_alerting:
             yield f"budget of {change.subject} reaches its alert: {percent}"
     known = _pressed(before)
-    yield from (f"{offer} is {used * 100 // whole} % full" for offer, (used, whole) in _pressed(after).items() if offer not in known)
+    yield from (
+        f"{offer} is {used * 100 // whole} % full"
+        for offer, (used, whole) in _pressed(after).items()
+        if offer not in known
+    )
     in_pieces = set(_in_pieces(before))
     yield from (each for each in _in_pieces(after) if each not in in_pieces)
     yield from _over_limits(before, after)
@@ -354,7 +422,11 @@ def _in_pieces(settled: Settled) -> Iterable[str]:
             for gate in (each for each in decision.reasons if isinstance(each, Gated) and not each.is_past):
                 row = fleet.row(gate.static)
                 overflow = fleet.offers[row].overflow
-                if overflow and overflow.enabled and any(mask[row] for each, mask in decision.reasons.items() if isinstance(each, Full)):
+                if (
+                    overflow
+                    and overflow.enabled
+                    and any(mask[row] for each, mask in decision.reasons.items() if isinstance(each, Full))
+                ):
                     used = utilisation(fleet, row, with_reserve=gate.with_reserve)
                     yield (
                         f"{gate.static} has no room for {name} and does not overflow: {used / 10_000:g} % is in use, in pieces that are "
@@ -372,7 +444,11 @@ def _over_limits(before: Settled, after: Settled) -> Iterable[str]:
 
 def _beyond(settled: Settled) -> Iterable[tuple[str, str, int, int]]:
     for row, offer in enumerate(settled.fleet.offers):
-        yield from ((offer.name, name, taken, limit) for name, (taken, limit) in uses(settled.fleet, row).items() if taken > limit)
+        yield from (
+            (offer.name, name, taken, limit)
+            for name, (taken, limit) in uses(settled.fleet, row).items()
+            if taken > limit
+        )
 
 
 def _pressed(settled: Settled) -> dict[str, Use]:
@@ -384,7 +460,11 @@ def _lone_regions(before: Settled, after: Settled) -> Iterable[str]:
     """Services that were in several regions and are in one now."""
     for name in after.where:
         counts = [
-            len({each.fleet.offers[row].region for row in each.fleet.rows_of(name)} | each.adrift.regions(name)) for each in (before, after)
+            len(
+                {each.fleet.offers[row].region for row in each.fleet.rows_of(name)}
+                | each.adrift.regions(name)
+            )
+            for each in (before, after)
         ]
         if counts[0] > 1 and counts[1] == 1:
             yield f"{name} is left in one region"

@@ -53,7 +53,9 @@ class Ties:
 
     demands: Mapping[str, Demand]
     dependants: Mapping[str, list[str]]  # of a service: those that have to be near it
-    strays: frozenset[tuple[str, str]]  # service and offer: should not have been there before; what happens is no reason to move it
+    strays: frozenset[
+        tuple[str, str]
+    ]  # service and offer: should not have been there before; what happens is no reason to move it
 
     @staticmethod
     def of(before: Settled, world: World) -> "Ties":
@@ -62,8 +64,14 @@ class Ties:
             for _, target in demand.latency_to:
                 dependants.setdefault(target, []).append(demand.name)
         fleet, demands = before.fleet, before.world.demands
-        strays = {(name, _offer(fleet, seat)) for name in before.where for seat in misplaced(demands[name], fleet)}
-        return Ties({name: before.adrift.fewer(each) for name, each in world.demands.items()}, dependants, frozenset(strays))
+        strays = {
+            (name, _offer(fleet, seat)) for name in before.where for seat in misplaced(demands[name], fleet)
+        }
+        return Ties(
+            {name: before.adrift.fewer(each) for name, each in world.demands.items()},
+            dependants,
+            frozenset(strays),
+        )
 
     def leave(self, fleet: Fleet, looking: Iterable[str]) -> set[str]:
         """Of these services, replicas where they may not be any more go, and then those that had to be near them. Answers whose did."""
@@ -78,7 +86,9 @@ class Ties:
         return left
 
     def _unseat(self, demand: Demand, fleet: Fleet) -> bool:
-        leaving = [seat for seat in misplaced(demand, fleet) if (demand.name, _offer(fleet, seat)) not in self.strays]
+        leaving = [
+            seat for seat in misplaced(demand, fleet) if (demand.name, _offer(fleet, seat)) not in self.strays
+        ]
         for seat in leaving:
             fleet.unseat(seat)
         return bool(leaving)
@@ -118,7 +128,10 @@ def behind(world: World, name: str) -> tuple[Key, str]:
         return key(supplier(offer, world.objects)), offer.place.region if offer.kind == "cloud" else ""
     cloud = (CloudInfrastructure.resource.kind, "", name)
     if cloud not in world.objects:
-        raise NotFound(f"no pool, region or infrastructure {name}", fix=f"there are {', '.join(offer_names(world)) or 'none'}")
+        raise NotFound(
+            f"no pool, region or infrastructure {name}",
+            fix=f"there are {', '.join(offer_names(world)) or 'none'}",
+        )
     return cloud, ""
 
 
@@ -134,12 +147,16 @@ def offer_names(world: World) -> list[str]:
 def without_certificate(world: World, offer: str, certificate: str) -> Kind:
     """The object behind an offer, without one of its certificates, in upper or lower case."""
     if offer not in offer_names(world):
-        raise NotFound(f"no pool or region {offer}", fix=f"there are {', '.join(offer_names(world)) or 'none'}")
+        raise NotFound(
+            f"no pool or region {offer}", fix=f"there are {', '.join(offer_names(world)) or 'none'}"
+        )
     at, region = behind(world, offer)
     found = cast("Supplier", world.objects[at])
     held = next(each.compliance for each in world.supply.offers if each.name == offer)
     if certificate.lower() not in held:
-        raise Invalid(f"{offer} does not have {certificate}", fix=f"it has {', '.join(sorted(held)) or 'none'}")
+        raise Invalid(
+            f"{offer} does not have {certificate}", fix=f"it has {', '.join(sorted(held)) or 'none'}"
+        )
     return _without(found, region, certificate.lower())
 
 
@@ -180,7 +197,9 @@ def _loss(settled: Settled, ties: Ties, offer: str) -> Loss:
         hit |= ties.leave(fleet, {name for each in hit for name in (each, *ties.dependants.get(each, ()))})
         affected = {*hit, *waiting} & ties.demands.keys()
         placements = arrange_all((ties.demands[name] for name in affected), fleet)
-        without = tuple(name for name in sorted(affected) if name in placements and not placements[name].is_complete)
+        without = tuple(
+            name for name in sorted(affected) if name in placements and not placements[name].is_complete
+        )
         moved = {name: dict(placed_counts(fleet, name)) for name in sorted(affected) if name not in without}
         cost = sum(run_rate(fleet).values()) + sum(settled.adrift.rates.values())
         return Loss(offer, moved, tuple(name for name in without if name not in waiting), cost)
@@ -193,7 +212,9 @@ def _close(fleet: Fleet, row: int) -> set[str]:
         for machine in list(fleet.clusters[name].machines):
             services = list(fleet.machines.holds[machine])
             hit.update(services)
-            for seat in [each for service in services for each in fleet.seats[service] if each.machine == machine]:
+            for seat in [
+                each for service in services for each in fleet.seats[service] if each.machine == machine
+            ]:
                 fleet.unseat(seat)
             fleet.drop_machine(machine)
         fleet.drop_cluster(name)

@@ -13,7 +13,13 @@ from lattice.placement.queries.lack import lack
 from lattice.placement.optimise.optimise import MOVE_COST, PAYBACK_HOURS, Effort, optimise
 from lattice.placement.plan.plan import Plan, Settled, compare, plan, settle, settle_both
 from lattice.placement.queries.plan_document import Document, cost_document, plan_document, rate
-from lattice.placement.queries.service_documents import drill_document, event_document, fit_document, optimum_document, why_document
+from lattice.placement.queries.service_documents import (
+    drill_document,
+    event_document,
+    fit_document,
+    optimum_document,
+    why_document,
+)
 from lattice.placement.explain.verdict import judge
 from lattice.placement.plan.whatif import Event, after, happening, losses
 from lattice.placement.queries.why import why
@@ -32,14 +38,22 @@ class Subject:
     clock: Clock
 
 
-def answer(question: Question, world: World, changes: Sequence[Kind] = (), gone: Sequence[Key] = (), clock: Clock = stopped) -> Document:
+def answer(
+    question: Question,
+    world: World,
+    changes: Sequence[Kind] = (),
+    gone: Sequence[Key] = (),
+    clock: Clock = stopped,
+) -> Document:
     """`changes` and `gone`: manifests to be applied and objects to be deleted. A plan is about them; other questions are asked
     of the world that such a plan leads to. `clock`: for questions that look for the best within a time."""
     if question["ask"] == "plan":
         return _planned(_plan(world, changes, gone), world)
     asked = ASKS.get(question["ask"])
     if asked is None:
-        raise Malformed(f"there is no question {question['ask']!r}", fix=f"ask one of plan, {', '.join(ASKS)}")
+        raise Malformed(
+            f"there is no question {question['ask']!r}", fix=f"ask one of plan, {', '.join(ASKS)}"
+        )
     if "service" in question:
         _known(question["service"], world.having(changes, gone) if changes or gone else world)
     settled = settle_both(world, changes, gone)[1] if changes or gone else settle(world)
@@ -79,7 +93,11 @@ def _fit(question: Question, about: Subject) -> Document:
         verdict = judge(missing.placement, settled.fleet, settled.world.services)
         adrift = settled.adrift.cost(service)
         found = [
-            replace(each, rate=each.rate - missing.freed, service_rate=None if each.service_rate is None else each.service_rate + adrift)
+            replace(
+                each,
+                rate=each.rate - missing.freed,
+                service_rate=None if each.service_rate is None else each.service_rate + adrift,
+            )
             for each in fit(settled.world, service, settled.fleet)
         ]
     return {**fit_document(service, found, verdict), **has}
@@ -89,13 +107,23 @@ def _whatif(question: Question, about: Subject) -> Document:
     if question.get("loseEach"):
         return drill_document(losses(about.settled), about.settled)
     event = _event(question)
-    return {**_planned(happening(about.settled, event), about.world), "ask": "whatif", "event": event_document(event)}
+    return {
+        **_planned(happening(about.settled, event), about.world),
+        "ask": "whatif",
+        "event": event_document(event),
+    }
 
 
 def _event(question: Question) -> Event:
     """What is said twice happens once."""
-    drop = {(pool, certificate.lower()): (pool, certificate) for pool, certificate in question.get("drop", ())}
-    return Event(tuple(dict.fromkeys(question.get("lose", ()))), tuple(drop.values()), question.get("priceMillionths", 1_000_000))
+    drop = {
+        (pool, certificate.lower()): (pool, certificate) for pool, certificate in question.get("drop", ())
+    }
+    return Event(
+        tuple(dict.fromkeys(question.get("lose", ()))),
+        tuple(drop.values()),
+        question.get("priceMillionths", 1_000_000),
+    )
 
 
 def _cost(question: Question, about: Subject) -> Document:
@@ -121,7 +149,9 @@ def _known(name: str, world: World) -> None:
 def demand_namespace(name: str, known: Collection[str]) -> None:
     """Refuses one that nobody declared: whatever is asked about it, the answer would be nothing, and look like one."""
     if name not in known:
-        raise NotFound(f"there is no namespace {name}", fix=_nearest(name, dict.fromkeys(known), "namespaces"))
+        raise NotFound(
+            f"there is no namespace {name}", fix=_nearest(name, dict.fromkeys(known), "namespaces")
+        )
 
 
 def _nearest(name: str, known: Mapping[str, object], nouns: str) -> str:

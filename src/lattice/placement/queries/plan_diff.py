@@ -15,13 +15,18 @@ def differences(then: Document, now: Document) -> list[str]:
     try:
         found = [line for section in SECTIONS for line in _section(section, then, now)]
     except (KeyError, TypeError, AttributeError) as e:
-        raise Malformed("what it is compared with is not a plan", fix="give one as `lattice plan -o json` prints it, or its id") from e
+        raise Malformed(
+            "what it is compared with is not a plan",
+            fix="give one as `lattice plan -o json` prints it, or its id",
+        ) from e
     return found or ["the manifests are others than those that were planned"]
 
 
 def _section(section: str, then: Document, now: Document) -> Iterator[str]:
     word, said = SECTIONS[section]
-    before, after = ({each["name"]: said(each) for each in document.get(section) or ()} for document in (then, now))
+    before, after = (
+        {each["name"]: said(each) for each in document.get(section) or ()} for document in (then, now)
+    )
     for name in sorted({*before, *after}):
         if how := _how(before.get(name), after.get(name)):
             yield f"{word} {name}: {how}"
@@ -46,7 +51,10 @@ def _service(each: Document) -> Said:
 
 
 def _places(found: list[Document]) -> str:
-    return ", ".join(f"{each['replicas']:,} in {each['cluster']} ({each['class']})" for each in found) or "nowhere"
+    return (
+        ", ".join(f"{each['replicas']:,} in {each['cluster']} ({each['class']})" for each in found)
+        or "nowhere"
+    )
 
 
 def _cluster(each: Document) -> Said:
@@ -66,7 +74,10 @@ def _moving(each: Document) -> Said:
 
 
 def _unplaced(each: Document) -> Said:
-    return {"": f"{each['verdict']} ({each['reason']})", "the number of replicas without a place": f"{each['missing']:,}"}
+    return {
+        "": f"{each['verdict']} ({each['reason']})",
+        "the number of replicas without a place": f"{each['missing']:,}",
+    }
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[Document], Said]]] = {

@@ -16,7 +16,15 @@ from lattice.placement.model.fleet import Fleet
 from lattice.placement.inputs.ledger_math import thirty_days
 from lattice.placement.explain.blockers import Obstacle
 from lattice.placement.model.offer import MachineType
-from lattice.placement.plan.plan import BudgetChange, ClusterChange, Moving, Plan, ServiceChange, Settled, Where
+from lattice.placement.plan.plan import (
+    BudgetChange,
+    ClusterChange,
+    Moving,
+    Plan,
+    ServiceChange,
+    Settled,
+    Where,
+)
 from lattice.placement.explain.verdict import Verdict, judge
 from lattice.placement.model.world import World
 
@@ -49,7 +57,10 @@ def changing(before: int, after: int) -> Document:
 def places(counts: Mapping[Where, int]) -> list[Document]:
     """Most replicas first, then by name."""
     most_first = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
-    return [{"pool": pool, "cluster": cluster, "class": kind, "replicas": count} for (pool, cluster, kind), count in most_first]
+    return [
+        {"pool": pool, "cluster": cluster, "class": kind, "replicas": count}
+        for (pool, cluster, kind), count in most_first
+    ]
 
 
 def shortfall(each: Shortfall, plugin: str = "") -> Document:
@@ -75,7 +86,10 @@ def plan_document(made: Plan, before: Settled, after: Settled, now: World) -> Do
         "month": after.world.now.strftime("%Y-%m") if after.world.now else None,
         "budgets": [_budget(each, before) for each in made.budgets],
         "wouldMove": [_moving(each) for each in made.would_move if each.name not in made.unplaced],
-        "unplaced": [{**each, "isUntouched": each["name"] in made.untouched} for each in unplaced(made.unplaced, before, after)],
+        "unplaced": [
+            {**each, "isUntouched": each["name"] in made.untouched}
+            for each in unplaced(made.unplaced, before, after)
+        ],
         "risks": list(made.risks),
         "findings": findings(after),
         "prices": prices(after.fleet),
@@ -89,7 +103,11 @@ def pending(before: Settled, now: World) -> Document | None:
     What is paid now is what the machines cost that are there, whatever is asked.
     """
     real = Settled.now(now)
-    late = [name for name in sorted({*real.where, *before.where}) if real.where.get(name) != before.where.get(name)]
+    late = [
+        name
+        for name in sorted({*real.where, *before.where})
+        if real.where.get(name) != before.where.get(name)
+    ]
     if not late and real.rates == before.rates:
         return None
     return {"services": late, "cost": changing(sum(real.rates.values()), sum(before.rates.values()))}
@@ -140,7 +158,11 @@ def _cluster(each: ClusterChange, before: Settled, after: Settled) -> Document:
 def _bill_of(cluster: str, settled: Settled) -> int:
     fleet = settled.fleet
     found = fleet.clusters.get(cluster)
-    return sum(fleet.machines.kind[machine].rate for machine in found.machines) if found else settled.adrift.bills.get(cluster, 0)
+    return (
+        sum(fleet.machines.kind[machine].rate for machine in found.machines)
+        if found
+        else settled.adrift.bills.get(cluster, 0)
+    )
 
 
 def _budget(each: BudgetChange, before: Settled) -> Document:
@@ -165,7 +187,11 @@ def _budget(each: BudgetChange, before: Settled) -> Document:
 
 
 def _moving(each: Moving) -> Document:
-    return {"name": each.name, "reasons": list(each.reasons), "to": None if each.to is None else places(each.to)}
+    return {
+        "name": each.name,
+        "reasons": list(each.reasons),
+        "to": None if each.to is None else places(each.to),
+    }
 
 
 def unplaced(names: Sequence[str], before: Settled, after: Settled) -> list[Document]:
@@ -176,24 +202,36 @@ def unplaced(names: Sequence[str], before: Settled, after: Settled) -> list[Docu
         placement = after.placements[name]
         asked = (_asked(placement.demand), len(after.fleet.seats.get(name, ())))
         first, told = known.get(asked, ("", {})) if number >= JUDGED else ("", {})
-        told = _in_the_name_of(placement.demand, first, told) if first else verdict(judge(placement, after.fleet, after.world.services))
+        told = (
+            _in_the_name_of(placement.demand, first, told)
+            if first
+            else verdict(judge(placement, after.fleet, after.world.services))
+        )
         if not told["contradictions"]:
             known.setdefault(asked, (own_source(placement.demand.name), told))
         is_new, wanted = name not in before.unplaced, after.world.demands[name].replicas
-        found.append({"name": name, "isNew": is_new, "replicas": wanted, "missing": placement.missing, **told})
+        found.append(
+            {"name": name, "isNew": is_new, "replicas": wanted, "missing": placement.missing, **told}
+        )
     return found
 
 
 def _asked(demand: Demand) -> object:
     """Equal for services that differ in their name only."""
     own = own_source(demand.name)
-    requirements = tuple((each.kind, each.value, each.amount, each.source != own and each.source) for each in demand.requirements)
+    requirements = tuple(
+        (each.kind, each.value, each.amount, each.source != own and each.source)
+        for each in demand.requirements
+    )
     return (requirements, demand.machine_shape, demand.latency_to, demand.problem)
 
 
 def _in_the_name_of(demand: Demand, first: str, told: Document) -> Document:
     own = own_source(demand.name)
-    conflicts = [[{**part, "source": own if part["source"] == first else part["source"]} for part in parts] for parts in told["conflicts"]]
+    conflicts = [
+        [{**part, "source": own if part["source"] == first else part["source"]} for part in parts]
+        for parts in told["conflicts"]
+    ]
     return {**told, "conflicts": conflicts}
 
 
@@ -220,22 +258,37 @@ def obstacle(each: Obstacle) -> Document:
 
 def findings(settled: Settled) -> list[Document]:
     """What is wrong with the supply as it is declared."""
-    return [{"subject": each.subject, "type": each.type, "reason": each.reason, "message": each.message} for each in settled.world.findings]
+    return [
+        {"subject": each.subject, "type": each.type, "reason": each.reason, "message": each.message}
+        for each in settled.world.findings
+    ]
 
 
 def prices(fleet: Fleet) -> Document:
     """Where the prices of the machines come from, and as of when; and of which nobody knows one."""
-    used = Counter((fleet.offers[fleet.machines.cluster[row].row].name, kind) for row, kind in _machines(fleet))
-    classes = [_priced(pool, kind, count) for (pool, kind), count in sorted(used.items(), key=lambda each: (each[0][0], each[0][1].name))]
+    used = Counter(
+        (fleet.offers[fleet.machines.cluster[row].row].name, kind) for row, kind in _machines(fleet)
+    )
+    classes = [
+        _priced(pool, kind, count)
+        for (pool, kind), count in sorted(used.items(), key=lambda each: (each[0][0], each[0][1].name))
+    ]
     sources: Counter[tuple[str, str]] = Counter()
     for each in classes:
         source = (
-            "costPerHour of node classes" + each["source"][len(each["class"]) + len(DECLARED) :] if each["isDeclared"] else each["source"]
+            "costPerHour of node classes" + each["source"][len(each["class"]) + len(DECLARED) :]
+            if each["isDeclared"]
+            else each["source"]
         )
         sources[source, each["asOf"]] += each["machines"]
-    unknown = {f"{offer.name}/{kind.name}" for offer in fleet.offers for kind in offer.types if not kind.is_priced}
+    unknown = {
+        f"{offer.name}/{kind.name}" for offer in fleet.offers for kind in offer.types if not kind.is_priced
+    }
     return {
-        "sources": [{"source": source, "asOf": as_of, "machines": count} for (source, as_of), count in sorted(sources.items())],
+        "sources": [
+            {"source": source, "asOf": as_of, "machines": count}
+            for (source, as_of), count in sorted(sources.items())
+        ],
         "classes": classes,
         "unknown": sorted(unknown),
     }
@@ -277,7 +330,12 @@ def latencies(settled: Settled, names: Iterable[str]) -> list[Document]:
     """Of the limits that these services state, what each place they are in comes to, and who says so."""
     demands = [settled.world.demands[name] for name in names if name in settled.world.demands]
     return [
-        {"service": demand.name, "dependency": required.value, "maxMs": required.amount, **_nearest(settled, row, target)}
+        {
+            "service": demand.name,
+            "dependency": required.value,
+            "maxMs": required.amount,
+            **_nearest(settled, row, target),
+        }
         for demand in demands
         for required in demand.latency
         for target in [dict(demand.latency_to)[required.value]]
@@ -289,9 +347,17 @@ def _nearest(settled: Settled, row: int, target: str) -> Document:
     fleet = settled.fleet
     here = fleet.offers[row].place
     there = [fleet.offers[each].place for each in sorted(fleet.counts(target))]
-    known = [(rtt.ms, place.name, rtt.source) for place in there if (rtt := fleet.latencies.between(here, place))]
+    known = [
+        (rtt.ms, place.name, rtt.source) for place in there if (rtt := fleet.latencies.between(here, place))
+    ]
     ms, to, source = min(known, default=(None, None, "unknown"))
-    return {"from": here.name, "to": to, "ms": ms, "source": source, "isEstimate": source.startswith(ESTIMATED)}
+    return {
+        "from": here.name,
+        "to": to,
+        "ms": ms,
+        "source": source,
+        "isEstimate": source.startswith(ESTIMATED),
+    }
 
 
 def cost_document(settled: Settled, by: str, namespace: str = "") -> Document:
@@ -301,7 +367,11 @@ def cost_document(settled: Settled, by: str, namespace: str = "") -> Document:
     """
     found = _costs(settled, by) if not namespace else _costs_in(settled, by, namespace)
     total, overhead = sum(each[1] for each in found), sum(each[2] for each in found)
-    short = [each for each in in_order(settled.world.demands[name] for name in settled.unplaced) if _is_in(each.name, namespace)]
+    short = [
+        each
+        for each in in_order(settled.world.demands[name] for name in settled.unplaced)
+        if _is_in(each.name, namespace)
+    ]
     seats = {each.name: settled.placed(each.name) for each in short}
     return {
         "ask": "cost",
@@ -311,7 +381,11 @@ def cost_document(settled: Settled, by: str, namespace: str = "") -> Document:
         "overhead": rate(overhead),
         "total": rate(total),
         "unplaced": [each.name for each in short if not seats[each.name]],
-        "partlyPlaced": [{"name": each.name, "placed": seats[each.name], "replicas": each.replicas} for each in short if seats[each.name]],
+        "partlyPlaced": [
+            {"name": each.name, "placed": seats[each.name], "replicas": each.replicas}
+            for each in short
+            if seats[each.name]
+        ],
         "prices": prices(settled.fleet),
     }
 
@@ -351,7 +425,10 @@ def _costs(settled: Settled, by: str) -> list[tuple[str, int, int]]:
     for service, micros in settled.costs.items():
         names[_row_name(settled, by, service, "")] += micros
     empty = [(f"(empty nodes in {pool})", micros, micros) for pool, micros in sorted(overhead.items())]
-    return [*sorted(((name, micros, 0) for name, micros in names.items()), key=lambda each: (-each[1], each[0])), *empty]
+    return [
+        *sorted(((name, micros, 0) for name, micros in names.items()), key=lambda each: (-each[1], each[0])),
+        *empty,
+    ]
 
 
 def _label(settled: Settled, service: str, key: str) -> str:

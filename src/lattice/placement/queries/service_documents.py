@@ -11,7 +11,17 @@ from lattice.placement.fit.fit import Suggestion
 from lattice.placement.optimise.optimise import Effort, FleetPlan
 from lattice.placement.plan.plan import Settled
 from lattice.placement.greedy.profile import FILTERS
-from lattice.placement.queries.plan_document import Document, changing, latencies, money, places, prices, rate, shortfall, verdict
+from lattice.placement.queries.plan_document import (
+    Document,
+    changing,
+    latencies,
+    money,
+    places,
+    prices,
+    rate,
+    shortfall,
+    verdict,
+)
 from lattice.placement.status.service_status import PLACED, placed_because
 from lattice.placement.explain.verdict import Verdict
 from lattice.placement.plan.whatif import Event, Loss
@@ -33,7 +43,10 @@ def why_document(found: Why, settled: Settled, pool: str = "") -> Document:
         "would": places(found.would),
         "isStale": bool(found.now) and found.verdict is None and _pools(found.now) != _pools(found.would),
         "cost": rate(settled.costs.get(name, 0)),
-        "requirements": [{"kind": each.kind, "text": str(each), "source": each.source} for each in found.demand.requirements],
+        "requirements": [
+            {"kind": each.kind, "text": str(each), "source": each.source}
+            for each in found.demand.requirements
+        ],
         "filters": [each.name for each in FILTERS],
         "decisions": [_step(each, pool) for each in found.steps],
         "pools": [_pool(each, settled) for each in found.refusals if pool in ("", each.pool)],
@@ -65,14 +78,25 @@ def _step(each: Step, pool: str) -> Document:
 
 
 def _ranked(each: Ranked) -> Document:
-    parts = [{"plugin": part.plugin, "score": round(part.score, 2), "weight": round(part.weight, 4)} for part in each.parts]
+    parts = [
+        {"plugin": part.plugin, "score": round(part.score, 2), "weight": round(part.weight, 4)}
+        for part in each.parts
+    ]
     return {"name": each.name, "score": round(each.score, 3), "parts": parts}
 
 
 def _pool(each: Refusal, settled: Settled) -> Document:
     offer = settled.fleet.offers[settled.fleet.row(each.pool)]
-    reasons = [{**shortfall(short, plugin), "replicas": which or None} for plugin, short, which in each.reasons]
-    return {"name": each.pool, "kind": offer.kind, "region": offer.region, "fits": each.fits, "reasons": reasons}
+    reasons = [
+        {**shortfall(short, plugin), "replicas": which or None} for plugin, short, which in each.reasons
+    ]
+    return {
+        "name": each.pool,
+        "kind": offer.kind,
+        "region": offer.region,
+        "fits": each.fits,
+        "reasons": reasons,
+    }
 
 
 def fit_document(service: str, found: Sequence[Suggestion], why_not: Verdict | None) -> Document:

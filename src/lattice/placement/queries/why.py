@@ -23,7 +23,10 @@ from lattice.placement.explain.verdict import Verdict, judge
 from lattice.placement.model.world import placed_counts
 
 LOOKS = 50_000  # refusals that are looked at one by one; of more, those of the first and the last of replicas decided alike
-PASSING = ("Region", "Spread")  # filters that speak of one replica: a pool that they refuse may take the next one
+PASSING = (
+    "Region",
+    "Spread",
+)  # filters that speak of one replica: a pool that they refuse may take the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,12 @@ class Step:
 
     def is_like(self, other: "Step") -> bool:
         """To the same pool, for the same reasons."""
-        return (self.asked, self.chosen, self.overflow, self.summary) == (other.asked, other.chosen, other.overflow, other.summary)
+        return (self.asked, self.chosen, self.overflow, self.summary) == (
+            other.asked,
+            other.chosen,
+            other.overflow,
+            other.summary,
+        )
 
     @property
     def numbers(self) -> range:
@@ -73,7 +81,8 @@ class Refusal:
         """Each with the filter that says so, and the replicas that it is about: `1-4, 6`, or "" for all."""
         shown = self.lasting or ({} if self.fits else self.passing)
         return [
-            (plugin, each.short, "" if each.replicas == self.decided else ranges(each.replicas)) for (plugin, _, _), each in shown.items()
+            (plugin, each.short, "" if each.replicas == self.decided else ranges(each.replicas))
+            for (plugin, _, _), each in shown.items()
         ]
 
 
@@ -81,7 +90,9 @@ def ranges(numbers: Sequence[int]) -> str:
     """`1-4, 6`; of ascending numbers."""
     ends = [here for here, after in pairwise([*numbers, 0]) if after != here + 1]
     begins = [here for before, here in pairwise([-1, *numbers]) if here != before + 1]
-    return ", ".join(f"{begin}" if begin == end else f"{begin}-{end}" for begin, end in zip(begins, ends, strict=True))
+    return ", ".join(
+        f"{begin}" if begin == end else f"{begin}-{end}" for begin, end in zip(begins, ends, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +121,13 @@ def why(settled: Settled, service: str, now: dict[Where, int]) -> Why:
             stays = verdict is None and not placement.is_complete  # on machines that it would not get again
             return Why(demand, now, there if stays else would, *_replayed(placement, fleet), verdict)
     placement, would = _placed_again(settled.adrift.fewer(demand), fleet)
-    return Why(demand, now, dict(Counter(would) + settled.adrift.where(service)), *_replayed(placement, fleet), verdict)
+    return Why(
+        demand,
+        now,
+        dict(Counter(would) + settled.adrift.where(service)),
+        *_replayed(placement, fleet),
+        verdict,
+    )
 
 
 def _placed_again(demand: Demand, fleet: Fleet) -> tuple[Placement, dict[Where, int]]:
@@ -125,7 +142,11 @@ def _replayed(placement: Placement, fleet: Fleet) -> tuple[tuple[Step, ...], tup
     with fleet.what_if():
         for step in _steps(placement.decisions):
             best = tuple(ranked(placement.decisions[step.first - 1], fleet.table.count))
-            looked_at = step.numbers if len(placement.decisions) * fleet.table.count <= LOOKS else (step.first, step.numbers[-1])
+            looked_at = (
+                step.numbers
+                if len(placement.decisions) * fleet.table.count <= LOOKS
+                else (step.first, step.numbers[-1])
+            )
             summary = step.summary
             for number in step.numbers:
                 decision = placement.decisions[number - 1]

@@ -25,7 +25,9 @@ class Trouble:
     node_class: str = ""
 
 
-def said(cluster: LatticeCluster, nodes: Sequence[NodeSeen], troubles: Sequence[Trouble], endpoint: str = "") -> ClusterStatus:
+def said(
+    cluster: LatticeCluster, nodes: Sequence[NodeSeen], troubles: Sequence[Trouble], endpoint: str = ""
+) -> ClusterStatus:
     """Its status; the conditions are those found now, without the time of their change."""
     pools = worker_pools(cluster, nodes, troubles)
     phase = phase_of(cluster, nodes, troubles)
@@ -37,7 +39,15 @@ def said(cluster: LatticeCluster, nodes: Sequence[NodeSeen], troubles: Sequence[
         message = f"{len(nodes)} nodes are still there"
     elif not is_ready:
         message = words or f"{message}, {sum(each.has_joined for each in nodes)} have joined"
-    reason = "NodesReady" if is_ready else phase if phase == "Deleting" else troubles[0].reason if troubles else "NodesMissing"
+    reason = (
+        "NodesReady"
+        if is_ready
+        else phase
+        if phase == "Deleting"
+        else troubles[0].reason
+        if troubles
+        else "NodesMissing"
+    )
     return replace(
         cluster.status,
         phase=phase,
@@ -75,7 +85,9 @@ def phase_of(cluster: LatticeCluster, nodes: Sequence[NodeSeen], troubles: Seque
     return "Degraded" if has_been and joined >= wanted else "Provisioning"
 
 
-def worker_pools(cluster: LatticeCluster, nodes: Sequence[NodeSeen], troubles: Sequence[Trouble]) -> dict[str, WorkerPool]:
+def worker_pools(
+    cluster: LatticeCluster, nodes: Sequence[NodeSeen], troubles: Sequence[Trouble]
+) -> dict[str, WorkerPool]:
     """By class of machine."""
     wanted, current = cluster.spec.nodes, Counter(each.node_class for each in nodes)
     ready = Counter(each.node_class for each in nodes if each.is_ready)
@@ -84,7 +96,10 @@ def worker_pools(cluster: LatticeCluster, nodes: Sequence[NodeSeen], troubles: S
         words = dict.fromkeys(each.words for each in troubles if each.node_class in ("", kind))
         is_short = ready[kind] < wanted.get(kind, 0)
         found[kind] = WorkerPool(
-            desired=wanted.get(kind, 0), current=current[kind], ready=ready[kind], message="; ".join(words) if is_short else ""
+            desired=wanted.get(kind, 0),
+            current=current[kind],
+            ready=ready[kind],
+            message="; ".join(words) if is_short else "",
         )
     return found
 

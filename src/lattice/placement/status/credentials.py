@@ -11,9 +11,16 @@ from lattice.placement.model.supply import DEFAULT_SECRETS
 
 # Any of these sets of keys will do; a provider that is not named here says nothing about its keys, so that one is enough.
 KEYS: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "aws": (("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), ("aws_access_key_id", "aws_secret_access_key"), ("roleArn",)),
+    "aws": (
+        ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+        ("aws_access_key_id", "aws_secret_access_key"),
+        ("roleArn",),
+    ),
     "gcp": (("service-account.json",), ("key.json",), ("GOOGLE_APPLICATION_CREDENTIALS",)),
-    "azure": (("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID"), ("clientId", "clientSecret", "tenantId")),
+    "azure": (
+        ("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID"),
+        ("clientId", "clientSecret", "tenantId"),
+    ),
     "proxmox": (("token", "secret", "url"), ("PROXMOX_TOKEN", "PROXMOX_SECRET", "PROXMOX_URL")),
     "vsphere": (("username", "password"),),
     "openstack": (("clouds.yaml",), ("username", "password")),
@@ -37,17 +44,26 @@ def login_of(supplier: LatticePool | CloudInfrastructure | StaticInfrastructure)
 
 def credentials_valid(login: Login | None, secret: Secret | None) -> Condition:
     if login is None:
-        return Condition(type="CredentialsValid", status="True", reason="NotNeeded", message="it names no credentials")
+        return Condition(
+            type="CredentialsValid", status="True", reason="NotNeeded", message="it names no credentials"
+        )
     where = f"secret {login.namespace}/{login.secret}"
     if secret is None:
-        return Condition(type="CredentialsValid", status="False", reason="SecretNotFound", message=f"there is no {where}")
+        return Condition(
+            type="CredentialsValid", status="False", reason="SecretNotFound", message=f"there is no {where}"
+        )
     have = {key for key, value in {**secret.data, **secret.string_data}.items() if value}
     sets = KEYS.get(login.provider)
     if sets is None and have:
-        return Condition(type="CredentialsValid", status="True", reason="SecretFound", message=f"{where} is there")
+        return Condition(
+            type="CredentialsValid", status="True", reason="SecretFound", message=f"{where} is there"
+        )
     if sets and any(have >= set(keys) for keys in sets):
         return Condition(
-            type="CredentialsValid", status="True", reason="KeysFound", message=f"{where} has the keys that {login.provider} needs"
+            type="CredentialsValid",
+            status="True",
+            reason="KeysFound",
+            message=f"{where} has the keys that {login.provider} needs",
         )
     first = sets[0] if sets else ("one at least",)
     missing = [key for key in first if key not in have]

@@ -31,7 +31,13 @@ def with_health(service: LatticeService, replicas: Sequence[LatticeWorkload]) ->
         replicas=len(replicas),
         health=Health(available=available, ready=ready),
         phase=phase,
-        total_cost=total_cost(sum(micros(each.cost.hourly) for each in service.status.placements if each.cost and each.cost.hourly)),
+        total_cost=total_cost(
+            sum(
+                micros(each.cost.hourly)
+                for each in service.status.placements
+                if each.cost and each.cost.hourly
+            )
+        ),
         observed_generation=service.metadata.generation,
         conditions=(_ready(service, wanted, ready, failed),),
     )

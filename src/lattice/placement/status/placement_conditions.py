@@ -34,7 +34,9 @@ def judged(placement: Placement, fleet: Fleet, known: Services, state: str) -> S
     if placement.is_complete:
         return decision_of(Answer(placement, state=state), fleet)
     verdict = judge(placement, fleet, known)
-    return decision_of(Answer(placement, verdict.kind, verdict.reason, plain(verdict.required.properties()), state), fleet)
+    return decision_of(
+        Answer(placement, verdict.kind, verdict.reason, plain(verdict.required.properties()), state), fleet
+    )
 
 
 def said(service: LatticeService, decided: Decided, decision: SchedulerDecision | None) -> Said:
@@ -49,16 +51,27 @@ def said(service: LatticeService, decided: Decided, decision: SchedulerDecision 
         scheduler_decision=before.scheduler_decision if decision is None else decision,
     )
     reasons = [*(f"{each.pool}: is not offered any more" for each in stranded), *_reasons(demand, fleet)]
-    found = [_placed(demand, placed, status.scheduler_decision), resolved(service, demand, known), *_stale(service, reasons, bool(placed))]
+    found = [
+        _placed(demand, placed, status.scheduler_decision),
+        resolved(service, demand, known),
+        *_stale(service, reasons, bool(placed)),
+    ]
     generation = service.metadata.generation
-    return Said(status, tuple(msgspec.structs.replace(each, observed_generation=generation) for each in found))
+    return Said(
+        status, tuple(msgspec.structs.replace(each, observed_generation=generation) for each in found)
+    )
 
 
 def _placed(demand: Demand, placed: Iterable[PlacedIn], decision: SchedulerDecision | None) -> Condition:
     count = sum(each.replicas or 0 for each in placed)
     reason = decision.reason if decision else ""
     if count >= demand.replicas and not demand.problem:
-        return Condition(type=PLACED_CONDITION, status="True", reason=PLACED, message=f"{count} of {demand.replicas} replicas are placed")
+        return Condition(
+            type=PLACED_CONDITION,
+            status="True",
+            reason=PLACED,
+            message=f"{count} of {demand.replicas} replicas are placed",
+        )
     words = f"{count} of {demand.replicas} replicas are placed: {reason}" if count else reason
     verdict = decision.verdict if decision and decision.verdict != PLACED else "NotNow"
     return Condition(type=PLACED_CONDITION, status="False", reason=verdict, message=words)
@@ -76,7 +89,12 @@ def resolved(service: LatticeService, demand: Demand, known: Collection[str]) ->
     absent = sorted({each for each in (*named, *near) if each not in known and each != key_of(service)})
     if not absent:
         return Condition(type=RESOLVED_CONDITION, status="True", reason="Resolved")
-    return Condition(type=RESOLVED_CONDITION, status="False", reason="ServiceNotFound", message=f"no LatticeService {', '.join(absent)}")
+    return Condition(
+        type=RESOLVED_CONDITION,
+        status="False",
+        reason="ServiceNotFound",
+        message=f"no LatticeService {', '.join(absent)}",
+    )
 
 
 def _reasons(demand: Demand, fleet: Fleet) -> tuple[str, ...]:

@@ -12,8 +12,17 @@ Use = tuple[int, int]  # in use, of how much
 def uses(fleet: Fleet, row: int) -> dict[str, Use]:
     """Machines, cores, memory and clusters, as far as they are limited."""
     limits, table = fleet.offers[row].limits, fleet.table
-    stated = {"nodes": limits.nodes, "cpu": limits.milli, "memory": limits.memory, "clusters": limits.clusters}
-    return {name: (int(table.taken(table.index[name])[row]), limit) for name, limit in stated.items() if limit < NO_LIMIT}
+    stated = {
+        "nodes": limits.nodes,
+        "cpu": limits.milli,
+        "memory": limits.memory,
+        "clusters": limits.clusters,
+    }
+    return {
+        name: (int(table.taken(table.index[name])[row]), limit)
+        for name, limit in stated.items()
+        if limit < NO_LIMIT
+    }
 
 
 def scarcest_in(fleet: Fleet, row: int) -> Use | None:

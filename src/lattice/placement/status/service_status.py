@@ -10,11 +10,35 @@ import msgspec
 from lattice.engine.decide import Decision
 from lattice.engine.explain import refusals
 from lattice.kinds.meta.base import Kind, Metadata
-from lattice.kinds.cluster import RESERVE_LABEL, ClusterSpec, ClusterStatus, ClusterUtilization, LatticeCluster
-from lattice.kinds.infrastructure import ByteUse, CloudClusters, CloudInfrastructure, CloudSpend, CloudStatus, CountUse, StaticClusters, StaticInfrastructure, StaticStatus, StaticUtilization
+from lattice.kinds.cluster import (
+    RESERVE_LABEL,
+    ClusterSpec,
+    ClusterStatus,
+    ClusterUtilization,
+    LatticeCluster,
+)
+from lattice.kinds.infrastructure import (
+    ByteUse,
+    CloudClusters,
+    CloudInfrastructure,
+    CloudSpend,
+    CloudStatus,
+    CountUse,
+    StaticClusters,
+    StaticInfrastructure,
+    StaticStatus,
+    StaticUtilization,
+)
 from lattice.kinds.pool import LatticePool, PoolCluster, PoolSpending, PoolStatus, PoolUsage, PoolUtilization
 from lattice.kinds.meta.quantity import GIB, MILLI, approximate_bytes, format_bytes, format_micros
-from lattice.kinds.service import Alternative, HourlyCost, LatticeService, PlacedIn, SchedulerDecision, TotalCost
+from lattice.kinds.service import (
+    Alternative,
+    HourlyCost,
+    LatticeService,
+    PlacedIn,
+    SchedulerDecision,
+    TotalCost,
+)
 from lattice.placement.model.costs_part import placed_costs
 from lattice.placement.model.demand import Demand, key_of
 from lattice.placement.model.fleet import Cluster, Fleet
@@ -58,10 +82,18 @@ def with_placement(service: LatticeService, fleet: Fleet, answer: Answer | None)
     name = key_of(service)
     counts, costs = placed_counts(fleet, name), placed_costs(fleet, name)
     placements = tuple(
-        PlacedIn(pool=pool, cluster=cluster, replicas=count, node=kind, cost=HourlyCost(hourly=dollars(costs[pool, cluster, kind])))
+        PlacedIn(
+            pool=pool,
+            cluster=cluster,
+            replicas=count,
+            node=kind,
+            cost=HourlyCost(hourly=dollars(costs[pool, cluster, kind])),
+        )
         for (pool, cluster, kind), count in sorted(counts.items(), key=lambda each: (-each[1], each[0]))
     )
-    status = msgspec.structs.replace(service.status, placements=placements, total_cost=total_cost(sum(costs.values())))
+    status = msgspec.structs.replace(
+        service.status, placements=placements, total_cost=total_cost(sum(costs.values()))
+    )
     if answer is not None:
         status = msgspec.structs.replace(status, scheduler_decision=decision_of(answer, fleet))
     return msgspec.structs.replace(service, status=status)
@@ -72,7 +104,9 @@ def decision_of(answer: Answer, fleet: Fleet) -> SchedulerDecision:
     placement = answer.placement
     last = placement.decisions[-1] if placement.decisions else None
     if last is not None and not last.fits and any(isinstance(reason, Gated) for reason in last.reasons):
-        with at_failure(placement.demand, fleet) as failure:  # what overflow targets said counts, not that they were not asked first
+        with at_failure(
+            placement.demand, fleet
+        ) as failure:  # what overflow targets said counts, not that they were not asked first
             return _decision(answer, fleet, failure.decision if failure else last)
     return _decision(answer, fleet, last)
 
@@ -91,7 +125,11 @@ def _decision(answer: Answer, fleet: Fleet, last: Decision | None) -> SchedulerD
 
 def placed_because(demand: Demand, offers: Mapping[str, int]) -> str:
     names = sorted(offers, key=lambda name: (-offers[name], name))
-    where = f"Placed in {' and '.join(names)}" if len(names) < 3 else f"Placed in {', '.join(names[:-1])} and {names[-1]}"
+    where = (
+        f"Placed in {' and '.join(names)}"
+        if len(names) < 3
+        else f"Placed in {', '.join(names[:-1])} and {names[-1]}"
+    )
     if demand.regions:
         return f"{where} per requiredRegions constraint"
     if demand.min_regions > 1:
@@ -128,9 +166,21 @@ def state_of(fleet: Fleet) -> str:
     seen = hashlib.sha256()
     for name in sorted(fleet.clusters):
         cluster = fleet.clusters[name]
-        seen.update(repr((name, sorted(class_counts(fleet, cluster).items()), sorted(cluster.used.items()))).encode())
+        seen.update(
+            repr((name, sorted(class_counts(fleet, cluster).items()), sorted(cluster.used.items()))).encode()
+        )
     for offer in sorted(fleet.offers, key=lambda each: each.name):
-        seen.update(repr((offer.name, offer.types, offer.limits, sorted(offer.compliance), sorted(offer.labels.items()))).encode())
+        seen.update(
+            repr(
+                (
+                    offer.name,
+                    offer.types,
+                    offer.limits,
+                    sorted(offer.compliance),
+                    sorted(offer.labels.items()),
+                )
+            ).encode()
+        )
     return seen.hexdigest()
 
 
@@ -157,7 +207,10 @@ def cluster_object(cluster: Cluster, fleet: Fleet, before: LatticeCluster | None
 
 def cluster_labels(cluster: Cluster, fleet: Fleet, before: LatticeCluster | None = None) -> dict[str, str]:
     """What it is for: that it overflows, from its first day on; that it is kept, as long as it is."""
-    found = {OVERFLOW_LABEL: cluster.overflow, RESERVE_LABEL: fleet.offers[cluster.row].name if cluster.is_kept else ""}
+    found = {
+        OVERFLOW_LABEL: cluster.overflow,
+        RESERVE_LABEL: fleet.offers[cluster.row].name if cluster.is_kept else "",
+    }
     known = before.spec.labels if before else {}
     return {key: value for key, value in {**known, **found}.items() if value}
 
@@ -182,7 +235,9 @@ def _share(used: int, whole: int) -> Decimal | None:
 def pool_status(pool: LatticePool, fleet: Fleet, world: World) -> PoolStatus:
     """Allocated is what machines have, not what replicas ask for."""
     row = fleet.row(pool.metadata.name)
-    taken = {name: int(fleet.table.taken(fleet.table.index[name])[row]) for name in ("nodes", "cpu", "memory")}
+    taken = {
+        name: int(fleet.table.taken(fleet.table.index[name])[row]) for name in ("nodes", "cpu", "memory")
+    }
     limits = fleet.offers[row].limits
     return msgspec.structs.replace(
         pool.status,
@@ -268,7 +323,9 @@ def static_status(static: StaticInfrastructure, fleet: Fleet) -> StaticStatus:
 
 
 def _count_use(used: int, total: int, unit: int) -> CountUse:
-    return CountUse(total=Decimal(total) / unit, used=Decimal(used) / unit, available=Decimal(total - used) / unit)
+    return CountUse(
+        total=Decimal(total) / unit, used=Decimal(used) / unit, available=Decimal(total - used) / unit
+    )
 
 
 def _byte_use(used: int, total: int) -> ByteUse:
@@ -285,8 +342,12 @@ def settled_objects(world: World, fleet: Fleet, answers: Mapping[str, Answer]) -
     found: list[Kind] = []
     for name in sorted(fleet.clusters):
         before = world.objects.get((LatticeCluster.resource.kind, "", name))
-        made = cluster_object(fleet.clusters[name], fleet, before if isinstance(before, LatticeCluster) else None)
-        found.append(msgspec.structs.replace(made, status=cluster_status(fleet.clusters[name], fleet, made.status)))
+        made = cluster_object(
+            fleet.clusters[name], fleet, before if isinstance(before, LatticeCluster) else None
+        )
+        found.append(
+            msgspec.structs.replace(made, status=cluster_status(fleet.clusters[name], fleet, made.status))
+        )
     for name, service in world.services.items():
         found.append(with_placement(service, fleet, answers.get(name)))
     offered = {(offer.kind, offer.owner) for offer in fleet.offers}

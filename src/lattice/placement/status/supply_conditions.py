@@ -16,7 +16,9 @@ from lattice.placement.model.world import World
 CENT = 10_000  # micro-dollars
 
 
-def conditions(supplier: LatticePool | CloudInfrastructure | StaticInfrastructure, fleet: Fleet, world: World) -> tuple[Condition, ...]:
+def conditions(
+    supplier: LatticePool | CloudInfrastructure | StaticInfrastructure, fleet: Fleet, world: World
+) -> tuple[Condition, ...]:
     """One of each type that can be told from what is known here; when they changed is not."""
     name = supplier.metadata.name
     offers = [offer for offer in fleet.offers if offer.owner == name and offer.kind == _KINDS[type(supplier)]]
@@ -58,7 +60,9 @@ def degraded(offers: Sequence[Offer]) -> Condition:
     """Some of its regions are of no use, others are."""
     unusable = sorted(offer.place.region for offer in offers if not _is_usable(offer))
     if unusable and len(unusable) < len(offers):
-        return _condition("Degraded", True, "RegionsUnusable", f"nothing can be placed in {', '.join(unusable)}")
+        return _condition(
+            "Degraded", True, "RegionsUnusable", f"nothing can be placed in {', '.join(unusable)}"
+        )
     return _condition("Degraded", False, "AllRegionsAlike")
 
 
@@ -84,7 +88,9 @@ def _exceeded(ledger: str, fleet: Fleet, world: World) -> Iterator[Condition]:
 
 def budget_exceeded(projected: int, limit: int, *, is_hard: bool) -> Condition:
     """From 100 percent on, whether that stops anything or not. Micro-dollars."""
-    cents = (projected + CENT // 2) // CENT * CENT  # finer words would be other words every second, and each of them would be written
+    cents = (
+        (projected + CENT // 2) // CENT * CENT
+    )  # finer words would be other words every second, and each of them would be written
     money = f"{dollars(cents)} projected of {dollars(limit)}"
     if projected < limit:
         return _condition("BudgetExceeded", False, "WithinBudget", money)

@@ -48,7 +48,11 @@ def uses(workloads: Iterable[LatticeWorkload]) -> dict[str, Use]:
     shapes, alike = dict[tuple[str, str, str], WorkloadSpec](), Counter[tuple[str, str, str]]()
     for each in workloads:
         spec, owner = each.spec, f"{each.metadata.namespace}/{each.spec.service}" if each.spec.service else ""
-        shape = (spec.cluster, owner, spec.revision if owner else f"{each.metadata.namespace}/{each.metadata.name}")
+        shape = (
+            spec.cluster,
+            owner,
+            spec.revision if owner else f"{each.metadata.namespace}/{each.metadata.name}",
+        )
         count[spec.cluster] += 1
         alike[shape] += 1
         shapes[shape] = spec
@@ -60,15 +64,22 @@ def uses(workloads: Iterable[LatticeWorkload]) -> dict[str, Use]:
     return {name: Use(len(services.get(name, ())), number, requested[name]) for name, number in count.items()}
 
 
-def statuses(world: World, fleet: Fleet, secrets: Secrets, used: Mapping[str, Use]) -> Iterator[tuple[Kind, Status]]:
+def statuses(
+    world: World, fleet: Fleet, secrets: Secrets, used: Mapping[str, Use]
+) -> Iterator[tuple[Kind, Status]]:
     """Each object with the status that it should have; when conditions changed is the writer's to say."""
     offered = {(offer.kind, offer.owner) for offer in fleet.offers}
-    kinds = Counter(fleet.machines.kind[row].name for cluster in fleet.clusters.values() for row in cluster.machines)
+    kinds = Counter(
+        fleet.machines.kind[row].name for cluster in fleet.clusters.values() for row in cluster.machines
+    )
     for each in world.objects.values():
         name = each.metadata.name
         match each:
             case LatticePool() if ("pool", name) in offered:
-                yield each, _said(each, _with_services(pool_status(each, fleet, world), used), fleet, world, secrets)
+                yield (
+                    each,
+                    _said(each, _with_services(pool_status(each, fleet, world), used), fleet, world, secrets),
+                )
             case CloudInfrastructure():
                 yield each, _said(each, cloud_status(each, fleet, world), fleet, world, secrets)
             case StaticInfrastructure() if ("static", name) in offered:
@@ -78,13 +89,23 @@ def statuses(world: World, fleet: Fleet, secrets: Secrets, used: Mapping[str, Us
             case LatticeCluster() if name in fleet.clusters:
                 cluster = fleet.clusters[name]
                 found, use = cluster_status(cluster, fleet, each.status), used.get(name, Use())
-                shares = {key: _share(use.requested.get(key, 0), cluster.size[key]) for key in ("cpu", "memory")}
+                shares = {
+                    key: _share(use.requested.get(key, 0), cluster.size[key]) for key in ("cpu", "memory")
+                }
                 utilization = ClusterUtilization(cores=shares["cpu"], memory=shares["memory"])
-                yield each, msgspec.structs.replace(found, services=use.services, workloads=use.workloads, utilization=utilization)
+                yield (
+                    each,
+                    msgspec.structs.replace(
+                        found, services=use.services, workloads=use.workloads, utilization=utilization
+                    ),
+                )
 
 
 def _with_services(status: PoolStatus, used: Mapping[str, Use]) -> PoolStatus:
-    clusters = (msgspec.structs.replace(each, services=used.get(each.name, Use()).services) for each in status.clusters)
+    clusters = (
+        msgspec.structs.replace(each, services=used.get(each.name, Use()).services)
+        for each in status.clusters
+    )
     return msgspec.structs.replace(status, clusters=tuple(clusters))
 
 
@@ -92,7 +113,9 @@ def _said(supplier: Supplier, status: Status, fleet: Fleet, world: World, secret
     login = login_of(supplier)
     secret = secrets(login.namespace, login.secret) if login else None
     found = (*conditions(supplier, fleet, world), credentials_valid(login, secret))
-    return msgspec.structs.replace(status, conditions=found, phase=phase(found), observed_generation=supplier.metadata.generation)
+    return msgspec.structs.replace(
+        status, conditions=found, phase=phase(found), observed_generation=supplier.metadata.generation
+    )
 
 
 def phase(found: Iterable[Condition]) -> str:
@@ -119,9 +142,16 @@ def steadied(before: Status, after: Status) -> Status:
             old.projected_month_cost, new.projected_month_cost, new.projected_month_cost
         ):
             return msgspec.structs.replace(after, budget=old)
-    if isinstance(before, CloudStatus) and isinstance(after, CloudStatus) and before.current_spend and after.current_spend:
+    if (
+        isinstance(before, CloudStatus)
+        and isinstance(after, CloudStatus)
+        and before.current_spend
+        and after.current_spend
+    ):
         past, now = before.current_spend, after.current_spend
-        if _is_near(past.monthly, now.monthly, now.projected) and _is_near(past.projected, now.projected, now.projected):
+        if _is_near(past.monthly, now.monthly, now.projected) and _is_near(
+            past.projected, now.projected, now.projected
+        ):
             return msgspec.structs.replace(after, current_spend=past)
     return after
 

@@ -154,7 +154,9 @@ class Binder:
             bound = await self._undo([reservation])
         finally:
             request = _request(reservation)
-            event = self._tell(self._bound(request, self.mode) if bound else self._failed(request, self.mode, problem))
+            event = self._tell(
+                self._bound(request, self.mode) if bound else self._failed(request, self.mode, problem)
+            )
         return event
 
     async def bind_together(self, reservations: Sequence[Reservation], least: int) -> list[BindEvent]:
@@ -196,7 +198,10 @@ class Binder:
             each.event = self._bound(each.request, BindingMode.TWO_PHASE)
 
     def _tell_all(self, members: Sequence[_Member]) -> list[BindEvent]:
-        return [self._tell(each.event or self._failed(each.request, BindingMode.TWO_PHASE, each.problem)) for each in members]
+        return [
+            self._tell(each.event or self._failed(each.request, BindingMode.TWO_PHASE, each.problem))
+            for each in members
+        ]
 
     async def _prepare_member(self, member: _Member) -> None:
         try:
@@ -230,7 +235,9 @@ class Binder:
         ready = len(left)
         if ready < least:
             for each in left:
-                each.problem = _Failed(f"only {ready} of its group could be bound, at least {least} are needed", again=True)
+                each.problem = _Failed(
+                    f"only {ready} of its group could be bound, at least {least} are needed", again=True
+                )
             return []
         return left
 
@@ -343,14 +350,22 @@ class Binder:
 
     def _bound(self, request: BindRequest, mode: BindingMode) -> BindEvent:
         """It is written, too late for its reservation or not. If the table has lost its room it hears of this binding as of any other."""
-        updates = resource_updates(request, self.reservations.table) if self.reservations.keep(request.reservation) else ()
-        return BindEvent(request.workload, request.node, request.reservation, mode, "bound", self.now(), updates=updates)
+        updates = (
+            resource_updates(request, self.reservations.table)
+            if self.reservations.keep(request.reservation)
+            else ()
+        )
+        return BindEvent(
+            request.workload, request.node, request.reservation, mode, "bound", self.now(), updates=updates
+        )
 
     def _failed(self, request: BindRequest, mode: BindingMode, problem: Exception | None) -> BindEvent:
         again = problem.again if isinstance(problem, _Failed) else True
         known = isinstance(problem, _Failed | LatticeError)
         why = str(problem) if known else f"{type(problem).__name__}: {problem}"
-        return BindEvent(request.workload, request.node, request.reservation, mode, "failed", self.now(), why, again)
+        return BindEvent(
+            request.workload, request.node, request.reservation, mode, "failed", self.now(), why, again
+        )
 
 
 def resource_updates(request: BindRequest, table: NodeTable) -> tuple[ResourceUpdate, ...]:

@@ -24,14 +24,18 @@ def leans(ask: WorkloadAsk, members: Sequence[WorkloadAsk], table: NodeTable) ->
     if not ask.demands.near:
         return None
     others = {each.demands.labels: each for each in members if each.name != ask.name}.values()
-    near = tuple(term for term in ask.demands.near if not any(term.selector.matches(other.labels) for other in others))
+    near = tuple(
+        term for term in ask.demands.near if not any(term.selector.matches(other.labels) for other in others)
+    )
     if len(near) == len(ask.demands.near):
         return None
     freer = table.asked(ask.name, replace(ask.demands, near=near), ask.priority)
     return replace(freer, group=ask.group, min_member=ask.min_member)
 
 
-def seat_in_circle(members: Sequence[WorkloadAsk], least: int, table: NodeTable, finding: Finding) -> Together | None:
+def seat_in_circle(
+    members: Sequence[WorkloadAsk], least: int, table: NodeTable, finding: Finding
+) -> Together | None:
     """One of them goes first and counts on the others, who follow as they can; in the end all must be near whom they need. None: no way."""
     for first in {each.shape: each for each in reversed(members)}.values():  # equals would fare no better
         freer = leans(first, members, table)

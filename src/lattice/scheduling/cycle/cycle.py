@@ -20,7 +20,9 @@ from lattice.scheduling.cycle.refusal import refusal
 from lattice.scheduling.cycle.reservations import Refused, Reservation, Reservations
 from lattice.scheduling.cycle.tie_break import Dice, Selector, TieBreaker, shown, weight_of
 
-GROUP_WAITS = "its group waits for more"  # the kind of reason that is none of the nodes': there are too few members yet
+GROUP_WAITS = (
+    "its group waits for more"  # the kind of reason that is none of the nodes': there are too few members yet
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,9 @@ class CompositeScheduler:
                 self._place_equal(run, now, cycle)
             elif run[0].group not in gangs:
                 gangs.add(run[0].group)
-                self._place_gang([ask for each in runs for ask in each if ask.group == run[0].group], now, cycle)
+                self._place_gang(
+                    [ask for each in runs for ask in each if ask.group == run[0].group], now, cycle
+                )
         return cycle
 
     def departed(self, workload: str, node: str = "") -> None:
@@ -116,7 +120,11 @@ class CompositeScheduler:
         """
         if self.binder is None:
             return []
-        ready = [each for each in cycle.placed if each.reservation.id not in cycle.tried and not self.still_waits_for(each)]
+        ready = [
+            each
+            for each in cycle.placed
+            if each.reservation.id not in cycle.tried and not self.still_waits_for(each)
+        ]
         cycle.tried.update(each.reservation.id for each in ready if not each.ask.group)
         events = [await self.binder.bind(each.reservation) for each in ready if not each.ask.group]
         for group in dict.fromkeys(each.ask.group for each in ready if each.ask.group):
@@ -141,7 +149,9 @@ class CompositeScheduler:
         placements, fresh = self.table.placements, []
         for ask in run:
             if ask.name in placements:
-                cycle.unplaced.append(Unplaced(ask, f"it is on node {self.table.names[placements[ask.name].row]} already"))
+                cycle.unplaced.append(
+                    Unplaced(ask, f"it is on node {self.table.names[placements[ask.name].row]} already")
+                )
             else:
                 fresh.append(ask)
         return fresh
@@ -149,7 +159,11 @@ class CompositeScheduler:
     def _place_grouped(self, run: Sequence[WorkloadAsk], now: float, cycle: Cycle) -> Sequence[WorkloadAsk]:
         """Equals decided together, with the same rows as one by one; who is left over fits nowhere as things are."""
         profile = self.profile_of(run[0])
-        if len(run) < 2 or self.selector.tie_breaker is not TieBreaker.FIXED or not groupable(run[0], profile, self.table):
+        if (
+            len(run) < 2
+            or self.selector.tie_breaker is not TieBreaker.FIXED
+            or not groupable(run[0], profile, self.table)
+        ):
             return run
         picks = decide_many(run[0], self.table, profile, len(run))
         self.tell(run, picks)
@@ -163,7 +177,9 @@ class CompositeScheduler:
         least = self.still_needed(members[0]) if members else 0
         if len(members) < least:
             why = f"its group waits for {least - len(members)} more: minMember is {members[0].min_member}"
-            cycle.unplaced += [Unplaced(ask, why, frozenset({Change.WORKLOAD_ADDED}), (GROUP_WAITS,)) for ask in members]
+            cycle.unplaced += [
+                Unplaced(ask, why, frozenset({Change.WORKLOAD_ADDED}), (GROUP_WAITS,)) for ask in members
+            ]
             return
         together = self._seat_as_things_are(members, least)
         if not together.seats and self.preemptor:
@@ -212,7 +228,11 @@ class CompositeScheduler:
         there = self.table.members[first.group]
         running = f", {there} in place already" if there else ""
         circle = any(leans(each.ask, members, self.table) for each in together.refused[:1])
-        near = "; it must be near others of its own group, and no node has room for enough of them" if circle else ""
+        near = (
+            "; it must be near others of its own group, and no node has room for enough of them"
+            if circle
+            else ""
+        )
         return f"{together.fitting} of {len(members)} would fit, minMember is {first.min_member}{running}{near}; the next: "
 
     def still_needed(self, ask: WorkloadAsk, of_which: int = 0) -> int:
@@ -254,18 +274,29 @@ def _no_seat(ask: WorkloadAsk, decision: Decision, held_back: str) -> NoSeat:
     told, wakes = refusal(decision), wakes_on(decision)
     if not held_back:
         return NoSeat(ask, told.why, wakes, told.kinds)
-    return NoSeat(ask, f"{told.why}; {held_back}", wakes | {Change.LIMITS_EASED}, (*told.kinds, "held back by a limit on disruption"))
+    return NoSeat(
+        ask,
+        f"{told.why}; {held_back}",
+        wakes | {Change.LIMITS_EASED},
+        (*told.kinds, "held back by a limit on disruption"),
+    )
 
 
 def compose(
-    spec: ProfileSpec, table: NodeTable, dice: Dice | None = None, holder: str = "scheduler", plain: ProfileSpec | None = None
+    spec: ProfileSpec,
+    table: NodeTable,
+    dice: Dice | None = None,
+    holder: str = "scheduler",
+    plain: ProfileSpec | None = None,
 ) -> CompositeScheduler:
     """The scheduler that a profile describes, without binder and preemptor; `dice` are seeded by whoever throws them.
 
     Of `plain` only the scores count: who is let in, how ties are broken and what is bound how is for all alike.
     """
     book = Reservations(table, holder, spec.reservation_timeout)
-    selector = Selector(TieBreaker(spec.tie_breaker), dice) if dice else Selector(TieBreaker(spec.tie_breaker))
+    selector = (
+        Selector(TieBreaker(spec.tie_breaker), dice) if dice else Selector(TieBreaker(spec.tie_breaker))
+    )
     other = compile_profile(replace(plain, disabled=spec.disabled)) if plain else None
     return CompositeScheduler(compile_profile(spec), book, selector, plain=other)
 

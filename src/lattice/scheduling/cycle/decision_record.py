@@ -37,7 +37,11 @@ def chosen(found: Decision | Picks, profile: ProfileSpec, revision: int) -> Iter
 
 def _best(found: Sequence[Ranked]) -> Grounds:
     best = {each.name: round(each.score, 2) for each in found}
-    return {"best": best, "parts": {part.plugin: round(part.score, 1) for part in found[0].parts}} if found else {}
+    return (
+        {"best": best, "parts": {part.plugin: round(part.score, 1) for part in found[0].parts}}
+        if found
+        else {}
+    )
 
 
 def refused(decision: Decision, profile: ProfileSpec, revision: int) -> Grounds:
@@ -55,7 +59,9 @@ def _told(short: Iterable[Shortfall]) -> Iterable[Mapping[str, str]]:
 
 
 def _ruled_out(found: Sequence[tuple[Reason, int]]) -> Grounds:
-    return {"reasons": {reason.summary()[:LONGEST]: count for reason, count in found[:REASONS]}} if found else {}
+    return (
+        {"reasons": {reason.summary()[:LONGEST]: count for reason, count in found[:REASONS]}} if found else {}
+    )
 
 
 def _nearest(decision: Decision) -> int | None:
@@ -63,7 +69,10 @@ def _nearest(decision: Decision) -> int | None:
     alive = np.flatnonzero(decision.table.column("alive"))
     if not len(alive):
         return None
-    against = sum((mask.astype(np.int32) for mask in decision.reasons.values()), np.zeros(decision.table.count, np.int32))
+    against = sum(
+        (mask.astype(np.int32) for mask in decision.reasons.values()),
+        np.zeros(decision.table.count, np.int32),
+    )
     order = np.lexsort((decision.table.column("rank")[alive], against[alive]))
     return int(alive[order[0]])
 

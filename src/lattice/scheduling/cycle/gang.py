@@ -35,10 +35,14 @@ class Together:
 
     seats: tuple[Seat, ...]
     fitting: int
-    refused: tuple[NoSeat, ...]  # the members without a seat that have a reason of their own, first come first
+    refused: tuple[
+        NoSeat, ...
+    ]  # the members without a seat that have a reason of their own, first come first
 
 
-def seat_together(members: Sequence[WorkloadAsk], least: int, table: NodeTable, find: Callable[[WorkloadAsk], Seat | NoSeat]) -> Together:
+def seat_together(
+    members: Sequence[WorkloadAsk], least: int, table: NodeTable, find: Callable[[WorkloadAsk], Seat | NoSeat]
+) -> Together:
     """Try them one after the other, each as if those before were there; the table is as before when this returns."""
     seats: list[Seat] = []
     refused: list[NoSeat] = []

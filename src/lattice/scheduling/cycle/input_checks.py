@@ -56,7 +56,9 @@ def workload_problems(workload: LatticeWorkload) -> Iterator[Cause]:
     """Its containers may each ask for something sane and all together not."""
     for name, amount in workload.spec.request_amounts.items():
         if amount > MOST:
-            yield Cause("spec", f"asks for {amount} of {name} all together, more than any node has; at most 2^53")
+            yield Cause(
+                "spec", f"asks for {amount} of {name} all together, more than any node has; at most 2^53"
+            )
 
 
 def node_oddities(node: LatticeNode) -> Iterator[Odd]:
@@ -151,7 +153,9 @@ def overfull(table: NodeTable, qos: Mapping[str, Qos]) -> Iterator[Odd]:
         yield Odd("node", table.names[row], f"workloads bound to it take more than it has: {over}{told}")
 
 
-def _consequences(table: NodeTable, row: int, lacking: Iterable[str], qos: Mapping[str, Qos]) -> Iterator[str]:
+def _consequences(
+    table: NodeTable, row: int, lacking: Iterable[str], qos: Mapping[str, Qos]
+) -> Iterator[str]:
     """Slots and ports are only counted: nobody suffers from a lack of them."""
     real = [resource for resource in lacking if resource not in (PORTS, SLOTS)]
     if slow := [resource for resource in real if is_compressible(resource)]:
@@ -169,7 +173,9 @@ def _consequences(table: NodeTable, row: int, lacking: Iterable[str], qos: Mappi
 
 def _taken_of(table: NodeTable, resource: str, row: int) -> str:
     number = table.index[resource]
-    taken, total = (show_amount(resource, int(amounts[row])) for amounts in (table.taken(number), table.total(number)))
+    taken, total = (
+        show_amount(resource, int(amounts[row])) for amounts in (table.taken(number), table.total(number))
+    )
     return f"{taken} of {total} {resource}"
 
 
@@ -184,7 +190,11 @@ def leaving(table: NodeTable) -> Iterator[Odd]:
 
 def waiting_in_circles(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterator[Odd]:
     """Workloads that must each be near another that waits in turn, so that none can be the first."""
-    kinds = {(ask.demands.namespace, ask.demands.labels, ask.demands.near): ask for ask in asks if ask.demands.near and not ask.group}
+    kinds = {
+        (ask.demands.namespace, ask.demands.labels, ask.demands.near): ask
+        for ask in asks
+        if ask.demands.near and not ask.group
+    }
     waiting = list(kinds.values())[:KINDS]
     awaited = {ask.name: _awaited(ask, waiting, table) for ask in waiting}
     told: set[str] = set()
@@ -193,13 +203,21 @@ def waiting_in_circles(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterato
         if circle and told.isdisjoint(circle):
             told.update(circle)
             chain = ", which waits for ".join((*circle[1:], "it"))
-            yield Odd("workload", ask.name, f"waits for {chain}: none can be the first; with the same spec.group they are placed together")
+            yield Odd(
+                "workload",
+                ask.name,
+                f"waits for {chain}: none can be the first; with the same spec.group they are placed together",
+            )
 
 
 def _awaited(ask: WorkloadAsk, waiting: Iterable[WorkloadAsk], table: NodeTable) -> list[str]:
     """Those among the waiting that it must be near to, for terms that nobody who is placed meets."""
     namespace = ask.demands.namespace
-    unmet = [term.selector for term in ask.demands.near if not table.tally(namespace, term.selector).per_node(table).any()]
+    unmet = [
+        term.selector
+        for term in ask.demands.near
+        if not table.tally(namespace, term.selector).per_node(table).any()
+    ]
     others = [each for each in waiting if each.name != ask.name and each.demands.namespace == namespace]
     return [each.name for each in others if any(selector.matches(each.labels) for selector in unmet)]
 

@@ -102,7 +102,9 @@ SCORES: Mapping[str, NodeScore] = {each.name: each for each in _SCORES}
 VITAL = ("Fit", "Gpu", "HostPorts")  # without these a node would be given more than it has
 HEAVIEST = 1_000_000  # so that a weighted sum of all scores still tells small differences apart as float32
 LIGHTEST = 0.000001  # less would be lost beside any other score, or be 0 as a float32
-LONGEST_TIMEOUT = 86_400  # seconds; room that is held for over a day without being used is forgotten, not reserved
+LONGEST_TIMEOUT = (
+    86_400  # seconds; room that is held for over a day without being used is forgotten, not reserved
+)
 LONGEST_SHOWN = 100  # characters of a refused value
 SEEDS = range(-(1 << 63), 1 << 63)
 Number = int | float | Decimal  # decimals are what a manifest's numbers with a point are read as
@@ -144,7 +146,9 @@ class _Reading:
         named = self.take("disabled", (list, tuple), ())
         for each in named:
             if not isinstance(each, str):
-                self.causes.append(Cause("disabled", f"must be {_KIND_NAMES['disabled']}, got {_shown(each)} in it"))
+                self.causes.append(
+                    Cause("disabled", f"must be {_KIND_NAMES['disabled']}, got {_shown(each)} in it")
+                )
         return tuple(each for each in named if isinstance(each, str))
 
     def seconds(self) -> Number:
@@ -161,7 +165,9 @@ class _Reading:
         """A profile without any would choose by the tie-breaker alone, which nobody means who writes one."""
         scores: Mapping[str, Any] = self.take("scores", Mapping, {})
         if isinstance(self.given.get("scores", {}), Mapping) and not any(scores.values()):
-            self.causes.append(Cause("scores", "must give at least one score a weight above 0", "FieldValueRequired"))
+            self.causes.append(
+                Cause("scores", "must give at least one score a weight above 0", "FieldValueRequired")
+            )
         return scores
 
 
@@ -179,12 +185,23 @@ _KIND_NAMES = {
 def parse_profile(given: Mapping[str, Any]) -> ProfileSpec:
     """From YAML or JSON: name, scores, and if wanted disabled, tieBreaker, binding, reservationTimeout, seed."""
     if not isinstance(given, Mapping):
-        raise _refused("profile", [Cause("", f"a profile is a mapping with name and scores, got {_shown(given)}", "FieldValueRequired")])
+        raise _refused(
+            "profile",
+            [
+                Cause(
+                    "",
+                    f"a profile is a mapping with name and scores, got {_shown(given)}",
+                    "FieldValueRequired",
+                )
+            ],
+        )
     reading = _Reading(given)
     name = reading.take("name", str, "profile")
     for key in given:
         if key not in _KIND_NAMES:
-            reading.causes.append(Cause(str(key), f"is not a field of a profile{nearest(str(key), _KIND_NAMES)}"))
+            reading.causes.append(
+                Cause(str(key), f"is not a field of a profile{nearest(str(key), _KIND_NAMES)}")
+            )
     spec = _Unchecked(
         name,
         reading.scores(),
@@ -198,7 +215,9 @@ def parse_profile(given: Mapping[str, Any]) -> ProfileSpec:
     if reading.causes:
         raise _refused(name, reading.causes)
     weights = {plugin: float(weight) for plugin, weight in spec.scores.items()}
-    return ProfileSpec(**{**spec.__dict__, "scores": weights, "reservation_timeout": float(spec.reservation_timeout)})
+    return ProfileSpec(
+        **{**spec.__dict__, "scores": weights, "reservation_timeout": float(spec.reservation_timeout)}
+    )
 
 
 class _Unchecked(ProfileSpec):
@@ -215,12 +234,23 @@ def _spec_problems(spec: ProfileSpec) -> Iterator[Cause]:
         yield from _weight_problems(str(plugin), weight)
     for plugin in spec.disabled:
         if plugin not in FILTERS:
-            yield Cause("disabled", f'no filter "{plugin}"{nearest(plugin, FILTERS)}', "FieldValueNotSupported")
+            yield Cause(
+                "disabled", f'no filter "{plugin}"{nearest(plugin, FILTERS)}', "FieldValueNotSupported"
+            )
         elif plugin in VITAL:
-            yield Cause("disabled", f"{plugin} cannot be disabled: nodes would be given more than they have", "FieldValueForbidden")
-    for key, value, known in (("tieBreaker", spec.tie_breaker, TieBreaker), ("binding", spec.binding, Binding)):
+            yield Cause(
+                "disabled",
+                f"{plugin} cannot be disabled: nodes would be given more than they have",
+                "FieldValueForbidden",
+            )
+    for key, value, known in (
+        ("tieBreaker", spec.tie_breaker, TieBreaker),
+        ("binding", spec.binding, Binding),
+    ):
         if value not in get_args(known):
-            yield Cause(key, f'must be one of {", ".join(get_args(known))}, got "{value}"', "FieldValueNotSupported")
+            yield Cause(
+                key, f'must be one of {", ".join(get_args(known))}, got "{value}"', "FieldValueNotSupported"
+            )
     timeout = spec.reservation_timeout
     if not _is_number(timeout) or timeout <= 0:
         yield Cause("reservationTimeout", f"must be above 0 seconds, got {_shown(timeout)}")
@@ -246,7 +276,9 @@ def _is_number(value: object) -> bool:
     """Finite, and so can be compared; whole numbers may be beyond any float."""
     if isinstance(value, Decimal):
         return value.is_finite()
-    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and math.isfinite(value))
+    return (isinstance(value, int) and not isinstance(value, bool)) or (
+        isinstance(value, float) and math.isfinite(value)
+    )
 
 
 def _shown(value: object) -> str:
@@ -263,12 +295,19 @@ def _shown(value: object) -> str:
 
 
 def _refused(name: str, causes: list[Cause]) -> Invalid:
-    return Invalid("; ".join(map(str, causes)), where=f"profile/{name.strip() or 'profile'}", fix=_choices(causes), causes=causes)
+    return Invalid(
+        "; ".join(map(str, causes)),
+        where=f"profile/{name.strip() or 'profile'}",
+        fix=_choices(causes),
+        causes=causes,
+    )
 
 
 def _choices(causes: list[Cause]) -> str:
     """Every list that somebody picked something from that is not in it, once."""
-    missed = [cause.field for cause in causes if cause.reason in ("FieldValueNotSupported", "FieldValueRequired")]
+    missed = [
+        cause.field for cause in causes if cause.reason in ("FieldValueNotSupported", "FieldValueRequired")
+    ]
     unknown = [cause.field for cause in causes if "is not a field" in cause.message]
     lists = (
         ("scores", SCORES, any(not field or field.startswith("scores") for field in missed)),
@@ -278,7 +317,13 @@ def _choices(causes: list[Cause]) -> str:
     return "; ".join(f"known {name}: {', '.join(known)}" for name, known, is_asked in lists if is_asked)
 
 
-_WISHES = {"SoftSpread": 1.0, "PreferredNodes": 1.0, "PreferredWorkloads": 1.0, "AntiPreferred": 1.0, "TaintPreference": 1.0}
+_WISHES = {
+    "SoftSpread": 1.0,
+    "PreferredNodes": 1.0,
+    "PreferredWorkloads": 1.0,
+    "AntiPreferred": 1.0,
+    "TaintPreference": 1.0,
+}
 
 
 def _preset(name: str, **weights: float) -> ProfileSpec:
@@ -309,7 +354,11 @@ def preset(name: str) -> ProfileSpec:
 def compile_profile(spec: ProfileSpec) -> Profile:
     """For the engine. Profiles are compared by identity: compile once and keep the result."""
     filters = tuple(cast("Filter", each) for name, each in FILTERS.items() if name not in spec.disabled)
-    scores = tuple((cast("Score", each), float(spec.scores[name])) for name, each in SCORES.items() if spec.scores.get(name))
+    scores = tuple(
+        (cast("Score", each), float(spec.scores[name]))
+        for name, each in SCORES.items()
+        if spec.scores.get(name)
+    )
     return Profile(spec.name, filters, scores)
 
 

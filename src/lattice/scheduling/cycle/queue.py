@@ -9,7 +9,9 @@ from lattice.scheduling.plugins.cluster_events import Change
 
 FIRST_WAIT = 1.0  # seconds after the first failure; doubles with each
 LONGEST_WAIT = 30.0
-PROMPT: frozenset[Hashable] = frozenset({Change.NODE_READY})  # cuts a wait short: a machine may have come for it
+PROMPT: frozenset[Hashable] = frozenset(
+    {Change.NODE_READY}
+)  # cuts a wait short: a machine may have come for it
 PROMPT_WAIT = 5.0  # seconds after a failure, however often it has failed: less than its cluster waits before it grows once more
 SLACK = 64
 SAFETY_WAKE = 300.0  # a sleeper is tried again after this even if nothing seems to have changed

@@ -26,7 +26,10 @@ class Refusal(NamedTuple):
 def refusal(decision: Decision) -> Refusal:
     total, decision = int(np.count_nonzero(decision.table.column("alive"))), lasting_first(decision)
     lasts = _lasting(decision)
-    found = [(reason.summary(), count) for reason, count in sorted(counts(decision), key=lambda pair: pair[0] not in lasts)]
+    found = [
+        (reason.summary(), count)
+        for reason, count in sorted(counts(decision), key=lambda pair: pair[0] not in lasts)
+    ]
     told = "; ".join(f"{count:,} {summary}" for summary, count in found) or "there are none"
     kinds = sorted({_AMOUNT.sub("…", summary) for summary, _ in found})
     return Refusal(f"0 of {total:,} node{'' if total == 1 else 's'}: {told}", tuple(kinds))
@@ -35,10 +38,14 @@ def refusal(decision: Decision) -> Refusal:
 def lasting_first(decision: Decision) -> Decision:
     """A node that several reasons rule out is counted for one that lasts, if there is one."""
     lasts = _lasting(decision)
-    return replace(decision, reasons=dict(sorted(decision.reasons.items(), key=lambda pair: pair[0] not in lasts)))
+    return replace(
+        decision, reasons=dict(sorted(decision.reasons.items(), key=lambda pair: pair[0] not in lasts))
+    )
 
 
 def _lasting(decision: Decision) -> set[Reason]:
     """Nobody's leaving would help: labels, taints and the like, GPUs or topology keys that a node does not have."""
     passing = {each.name for each in decision.profile.filters if can_be_cured(each)}
-    return {reason for reason in decision.reasons if reason.plugin not in passing or isinstance(reason, _LASTING)}
+    return {
+        reason for reason in decision.reasons if reason.plugin not in passing or isinstance(reason, _LASTING)
+    }

@@ -37,7 +37,9 @@ class Reservations:
     table: NodeTable
     holder: str = "scheduler"
     timeout: float = TIMEOUT
-    in_hand: set[str] = field(default_factory=set)  # being written: nobody but whoever writes them gives their room back
+    in_hand: set[str] = field(
+        default_factory=set
+    )  # being written: nobody but whoever writes them gives their room back
     _withdrawn: set[str] = field(default_factory=set)
     _held: dict[str, tuple[Reservation, Placement]] = field(default_factory=dict)
     _by_expiry: list[tuple[float, int, str]] = field(default_factory=list)
@@ -55,7 +57,9 @@ class Reservations:
     def _hold(self, placement: Placement, now: float) -> Reservation:
         self._made += 1
         ask, node = placement.ask, self.table.names[placement.row]
-        held = Reservation(f"{self.holder}-{self._made}", ask.name, node, named_needs(ask, self.table), now + self.timeout)
+        held = Reservation(
+            f"{self.holder}-{self._made}", ask.name, node, named_needs(ask, self.table), now + self.timeout
+        )
         self._held[held.id] = (held, placement)
         heappush(self._by_expiry, (held.expires_at, self._made, held.id))
         return held

@@ -41,9 +41,13 @@ class Roster:
     scheduler: CompositeScheduler
     queue: Queue = field(default_factory=Queue)
     uids: dict[str, str] = field(default_factory=dict)  # of the nodes in the table
-    prepared: dict[str, Prepared] = field(default_factory=dict)  # workloads whose room is taken and whose binding is not made yet
+    prepared: dict[str, Prepared] = field(
+        default_factory=dict
+    )  # workloads whose room is taken and whose binding is not made yet
     odd: dict[str, str] = field(default_factory=dict)  # what cannot be counted, or not as it says, and why
-    read: dict[str, tuple[LatticeWorkload, WorkloadAsk]] = field(default_factory=dict)  # those that wait for a node, as they were read
+    read: dict[str, tuple[LatticeWorkload, WorkloadAsk]] = field(
+        default_factory=dict
+    )  # those that wait for a node, as they were read
     _alike: dict[tuple[object, ...], WorkloadAsk] = field(default_factory=dict)
     _strays: dict[str, dict[str, None]] = field(default_factory=dict)  # workloads by a node that is not there
     _later: list[tuple[float, str]] = field(default_factory=list)
@@ -58,7 +62,11 @@ class Roster:
             return self._drop_node(name, now)
         try:
             facts = _usable(found)
-            again = self._drop_node(name, now) if self.uids.get(name, found.metadata.uid) != found.metadata.uid else []
+            again = (
+                self._drop_node(name, now)
+                if self.uids.get(name, found.metadata.uid) != found.metadata.uid
+                else []
+            )
             before = self.table.facts[self.table.row_of[name]] if name in self.table.row_of else None
             if facts != before:
                 self.table.put(facts)
@@ -80,7 +88,11 @@ class Roster:
     def knows(self, node: LatticeNode) -> bool:
         """Is the node as those are told of it who choose nodes?"""
         row = self.table.row_of.get(node.metadata.name)
-        return row is not None and self.uids.get(node.metadata.name) == node.metadata.uid and self.table.facts[row] == _usable(node)
+        return (
+            row is not None
+            and self.uids.get(node.metadata.name) == node.metadata.uid
+            and self.table.facts[row] == _usable(node)
+        )
 
     def _drop_node(self, name: str, now: float) -> list[str]:
         self.uids.pop(name, None)
@@ -116,7 +128,11 @@ class Roster:
     def unsettled(self) -> set[str]:
         """Groups of which somebody else has prepared members: they are neither bound nor not, so the others cannot be decided yet."""
         theirs = [path for path, held in self.prepared.items() if not self._is_ours(held)]
-        return {there.ask.group for path in theirs if (there := self.table.placements.get(path)) and there.ask.group}
+        return {
+            there.ask.group
+            for path in theirs
+            if (there := self.table.placements.get(path)) and there.ask.group
+        }
 
     def due(self, now: float) -> list[str]:
         """Those whose wait for another attempt is over."""
@@ -127,13 +143,19 @@ class Roster:
 
     def next_at(self) -> float | None:
         """When there is something to do, if nothing changes: 0 at once, None never."""
-        known = [when for when in (self.queue.next_at(), self._later[0][0] if self._later else None) if when is not None]
+        known = [
+            when
+            for when in (self.queue.next_at(), self._later[0][0] if self._later else None)
+            if when is not None
+        ]
         return min(known, default=None)
 
     def asks_as_before(self, workload: LatticeWorkload, ask: WorkloadAsk) -> bool:
         """Does it still ask for this? One that was not changed since it was read does."""
         known = self.read.get(f"{workload.metadata.namespace}/{workload.metadata.name}")
-        return (known is not None and known[0] is workload and known[1] is ask) or self.ask_of(workload) == ask
+        return (known is not None and known[0] is workload and known[1] is ask) or self.ask_of(
+            workload
+        ) == ask
 
     def done(self, path: str) -> None:
         """It has its node."""
@@ -163,7 +185,9 @@ class Roster:
         ask, there = self.ask_of(found), self.table.placements.get(path)
         if there and self.table.names[there.row] == binding.node and there.ask == ask:
             was_prepared = self.prepared.pop(path, None) is not None
-            if there.state != "bound" and was_prepared:  # else it is known; or assumed, and whoever assumes it will hear of it
+            if (
+                there.state != "bound" and was_prepared
+            ):  # else it is known; or assumed, and whoever assumes it will hear of it
                 self.table.commit(path)
             return
         if self._forget_bound(path):
@@ -218,11 +242,17 @@ class Roster:
         there = self.table.placements.get(path)
         return self.table.forget(path) if there and there.state == "bound" else None
 
-    def _forget_prepared(self, path: str, now: Moment, held: Prepared | None = None, binding: Binding | None = None) -> None:
+    def _forget_prepared(
+        self, path: str, now: Moment, held: Prepared | None = None, binding: Binding | None = None
+    ) -> None:
         """What was prepared was given up; unless it is still, or is bound there now."""
         before = self.prepared.get(path)
         is_same = before and held and before.reservation == held.reservation
-        if before is None or is_same or (binding and (binding.node, binding.uid) == (before.node, before.uid)):
+        if (
+            before is None
+            or is_same
+            or (binding and (binding.node, binding.uid) == (before.node, before.uid))
+        ):
             return
         del self.prepared[path]
         there = self.table.placements.get(path)
@@ -247,7 +277,9 @@ class Roster:
 
     def _may_start(self, path: str, found: LatticeWorkload, now: Moment) -> bool:
         """One that was tried before may have to wait, or has failed for good."""
-        decision = decide(Situation("Running", found.spec.runs, now.date, node="None", retry=found.status.retry))
+        decision = decide(
+            Situation("Running", found.spec.runs, now.date, node="None", retry=found.status.retry)
+        )
         if decision.action is Action.BACKOFF_WAIT:
             heappush(self._later, (now.seconds + (decision.again or 0.0), path))
         return decision.action is Action.ASSIGN
@@ -274,5 +306,8 @@ def _changes(before: NodeFacts | None, after: NodeFacts) -> Iterable[Change]:
     was, now = (each.ready and not each.cordoned and not each.draining for each in (before, after))
     if was != now:
         yield Change.NODE_READY if now else Change.NODE_GONE
-    if any(getattr(before, name) != getattr(after, name) for name in ("labels", "taints", "licences", "runtimes", "image", "price")):
+    if any(
+        getattr(before, name) != getattr(after, name)
+        for name in ("labels", "taints", "licences", "runtimes", "image", "price")
+    ):
         yield Change.NODE_CHANGED

@@ -44,7 +44,9 @@ class _Loaded:
 class Selection:
     row: int
     score: float  # 0..100
-    candidates: Rowids = field(default_factory=lambda: np.empty(0, np.intp), compare=False)  # rows drawn from, in the table's fixed order
+    candidates: Rowids = field(
+        default_factory=lambda: np.empty(0, np.intp), compare=False
+    )  # rows drawn from, in the table's fixed order
     problem: str = ""
 
     @property
@@ -80,7 +82,11 @@ class Selector:
         if self.tie_breaker is TieBreaker.FIXED:  # the two that decide() found are enough to know
             return np.array([decision.chosen, runner_up], np.intp)
         equal = np.flatnonzero(totals == totals[decision.chosen])
-        return equal if decision.table.in_order else equal[np.argsort(decision.table.column("rank")[equal], kind="stable")]
+        return (
+            equal
+            if decision.table.in_order
+            else equal[np.argsort(decision.table.column("rank")[equal], kind="stable")]
+        )
 
     def _draw(self, decision: Decision, rows: Rowids) -> int:
         match self.tie_breaker:
@@ -98,7 +104,11 @@ class Selector:
                 return self._most_liked(decision, rows)
 
     def _next_in_turn(self, table: Table, rows: Rowids) -> int:
-        after = int(np.searchsorted(table.column("rank")[rows], np.uint64(self.turn), side="right")) if self.turn >= 0 else 0
+        after = (
+            int(np.searchsorted(table.column("rank")[rows], np.uint64(self.turn), side="right"))
+            if self.turn >= 0
+            else 0
+        )
         return int(rows[after % len(rows)])
 
     def _most_liked(self, decision: Decision, rows: Rowids) -> int:
@@ -174,4 +184,8 @@ def _best_few(decision: Decision, few: int) -> Rowids:
 
 def _nothing(decision: Decision) -> str:
     count = len(decision.table.row_of)
-    return f"no candidates: each of the {count} nodes is ruled out" if count else "no candidates: there are no nodes"
+    return (
+        f"no candidates: each of the {count} nodes is ruled out"
+        if count
+        else "no candidates: there are no nodes"
+    )

@@ -93,7 +93,13 @@ def too_large(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterator[Odd]:
         if seen[key]:
             told.setdefault(seen[key], []).append(ask.name)
     for what, (first, *others) in told.items():
-        alike = f" (and so do {len(others):,} others)" if len(others) > 1 else " (and so does another)" if others else ""
+        alike = (
+            f" (and so do {len(others):,} others)"
+            if len(others) > 1
+            else " (and so does another)"
+            if others
+            else ""
+        )
         yield Odd("workload", first, f"asks for more than any node has even when empty{alike}: {what}")
 
 
@@ -101,7 +107,12 @@ class _Empty:
     """The nodes without anything on them, each size once."""
 
     def __init__(self, nodes: Iterable[NodeFacts]) -> None:
-        self.sizes = list({(tuple(sorted(each.totals.items())), tuple(sorted(each.gpus)), each.ports): each for each in nodes}.values())
+        self.sizes = list(
+            {
+                (tuple(sorted(each.totals.items())), tuple(sorted(each.gpus)), each.ports): each
+                for each in nodes
+            }.values()
+        )
         self._best: dict[Hashable, NodeFacts] = {}
 
     def too_small_for(self, demands: Demands) -> str:
@@ -109,7 +120,9 @@ class _Empty:
         things = list(_things(demands))
         short = [(each, each.missing(self._best_for(each))) for each in things]
         if any(missing > 0 for _, missing in short):
-            return ", ".join(f"{each.words} of at most {each.most(missing)}" for each, missing in short if missing > 0)
+            return ", ".join(
+                f"{each.words} of at most {each.most(missing)}" for each, missing in short if missing > 0
+            )
         if any(all(each.missing(facts) <= 0 for each in things) for facts in self.sizes):
             return ""
         return f"no node has {' and '.join(each.words for each in things)} together"

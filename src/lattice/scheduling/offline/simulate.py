@@ -24,7 +24,14 @@ from lattice.scheduling.cycle.queue import Queue
 from lattice.scheduling.cycle.refusal import lasting_first, refusal
 from lattice.scheduling.table.qos import Qos, qos_of, utilisation
 from lattice.scheduling.table.resource_fit import has_gpus, uncountable
-from lattice.scheduling.cycle.input_checks import Odd, hard_to_hold, leaving, node_oddities, overfull, waiting_in_circles
+from lattice.scheduling.cycle.input_checks import (
+    Odd,
+    hard_to_hold,
+    leaving,
+    node_oddities,
+    overfull,
+    waiting_in_circles,
+)
 from lattice.scheduling.cycle.cycle import Cycle, Placed, compose
 from lattice.scheduling.cycle.tie_break import Dice
 
@@ -83,7 +90,9 @@ class Report:
     explained: Mapping[str, Any] | None = None
     odd: tuple[Odd, ...] = ()
     qos: Mapping[str, Qos] = field(default_factory=dict)  # by workload, of those meant to run
-    fullness: Mapping[str, float] = field(default_factory=dict)  # by node: the share of its fullest resource, 0 to 1
+    fullness: Mapping[str, float] = field(
+        default_factory=dict
+    )  # by node: the share of its fullest resource, 0 to 1
 
     @property
     def decided(self) -> int:
@@ -112,7 +121,9 @@ class Run:
 def simulate(nodes: Iterable[LatticeNode], workloads: Iterable[LatticeWorkload], run: Run) -> Report:
     nodes = list(nodes)
     table = NodeTable(run.seed)
-    table.load(facts_of(node, unsaid="True") for node in nodes)  # a manifest that somebody wrote need not say it
+    table.load(
+        facts_of(node, unsaid="True") for node in nodes
+    )  # a manifest that somebody wrote need not say it
     simulation = _Simulation(table, run)
     simulation.odd += [odd for node in nodes for odd in node_oddities(node)]
     simulation.enter(workloads)
@@ -151,7 +162,9 @@ class _Simulation:
                 bound.append((ask, workload.status.binding.node))
             else:
                 self.queue.add(ask)
-        for ask, node in sorted(bound, key=lambda pair: -_gpu_share(pair[0])):  # small shares fit beside large ones, not the other way
+        for ask, node in sorted(
+            bound, key=lambda pair: -_gpu_share(pair[0])
+        ):  # small shares fit beside large ones, not the other way
             self._bind(ask, node)
         self.odd += [*overfull(self.table, self.qos), *leaving(self.table)]
         if self.run.explain and self.run.explain not in self.asks:
@@ -172,7 +185,9 @@ class _Simulation:
         row = self.table.row_of.get(node)
         if row is None:
             fix = "give its LatticeNode too, or leave status.binding out"
-            raise NotFound(f"is bound to node {node}, which is not among those given", where=ask.name, fix=fix)
+            raise NotFound(
+                f"is bound to node {node}, which is not among those given", where=ask.name, fix=fix
+            )
         if why := _out_of_place(ask, self.table, row):
             self.odd.append(Odd("workload", ask.name, f"is bound to node {node}{why}: it is left out"))
             del self.asks[ask.name]
@@ -203,7 +218,9 @@ class _Simulation:
             bound=len(self.bound),
             stopped=self.stopped,
             placements=self.placements,
-            unplaced=tuple(_grouped({name: self.refused[name] for name in self.asks if name in self.refused})),
+            unplaced=tuple(
+                _grouped({name: self.refused[name] for name in self.asks if name in self.refused})
+            ),
             displaced=self.displaced,
             usage=tuple(_usage(self.table, before)),
             seconds=seconds,
@@ -227,7 +244,9 @@ class _Simulation:
 
     def _work_off(self) -> None:
         while batch := self.queue.pop_batch(NOW, BATCH):
-            for _, runs in groupby(_alone(batch, self.run.explain), key=lambda each: each[0].group or id(each)):
+            for _, runs in groupby(
+                _alone(batch, self.run.explain), key=lambda each: each[0].group or id(each)
+            ):
                 self._decide(list(runs))
             self.run.tell(len(self.placements) + len(self.refused))
 
@@ -268,7 +287,11 @@ class _Simulation:
         told = self.explained or {}
         for placed in cycle.placed:
             if placed.ask.name == told["ask"] and (placed.victims or placed.node != told["chosen"]):
-                told["summary"] = self._by_displacing(placed, told["summary"]) if placed.victims else f"{placed.node}; {told['summary']}"
+                told["summary"] = (
+                    self._by_displacing(placed, told["summary"])
+                    if placed.victims
+                    else f"{placed.node}; {told['summary']}"
+                )
                 told.update(chosen=placed.node, displaced=list(placed.victims))
         for refused in cycle.unplaced:
             if refused.ask.name == told["ask"] and told["chosen"]:
@@ -280,21 +303,33 @@ class _Simulation:
         mates = 0
         with self.table.what_if():
             for mate in asks:
-                if mate.group == ask.group and mate.name != ask.name and mate.name not in self.table.placements:
+                if (
+                    mate.group == ask.group
+                    and mate.name != ask.name
+                    and mate.name not in self.table.placements
+                ):
                     decision = decide(mate, self.table, self.scheduler.profile)
                     mates += decision.fits and take(Seat(mate, decision.chosen), self.table) is None
             told = _explanation(decide(ask, self.table, self.scheduler.profile))
-        others = f"the {mates} others of its group that fit" if mates > 1 else "the other of its group that fits"
+        others = (
+            f"the {mates} others of its group that fit" if mates > 1 else "the other of its group that fits"
+        )
         return {**told, "summary": f"; nodes are shown with {others} in place" if mates else ""}
 
     def _told_of_displacement(self) -> dict[str, Any] | None:
         """Whoever was displaced was decided again: that is what is explained."""
         told = self.explained
         gone = self.displaced.get(told["ask"]) if told else None
-        return {**told, "summary": f"{told['summary']}; {gone.by} displaced it from {gone.node}"} if told and gone else told
+        return (
+            {**told, "summary": f"{told['summary']}; {gone.by} displaced it from {gone.node}"}
+            if told and gone
+            else told
+        )
 
     def _by_displacing(self, placed: Placed, otherwise: str) -> str:
-        gone = ", ".join(f"{name} (priority {self.asks[name].priority} < {placed.ask.priority})" for name in placed.victims)
+        gone = ", ".join(
+            f"{name} (priority {self.asks[name].priority} < {placed.ask.priority})" for name in placed.victims
+        )
         return f"{placed.node}, by displacing {gone}; else {otherwise}"
 
 
@@ -334,7 +369,9 @@ def _grouped(refused: Mapping[str, Refusal]) -> Iterator[Unplaced]:
 
 
 def _taken(table: NodeTable) -> dict[str, int]:
-    found = {resource: sum(table.taken(number).tolist()) for resource, number in table.index.items()}  # as large as they come
+    found = {
+        resource: sum(table.taken(number).tolist()) for resource, number in table.index.items()
+    }  # as large as they come
     return {**found, "gpu": _gpus_taken(table)}
 
 
@@ -344,14 +381,22 @@ def _gpus_taken(table: NodeTable) -> int:
 
 
 def _fullness(table: NodeTable) -> dict[str, float]:
-    columns = {resource: (table.taken(number).tolist(), table.total(number).tolist()) for resource, number in table.index.items()}
+    columns = {
+        resource: (table.taken(number).tolist(), table.total(number).tolist())
+        for resource, number in table.index.items()
+    }
     counts = (table.column("gpu_count").astype(np.int64) * WHOLE_GPU).tolist()
-    columns["gpu"] = ([count - free for count, free in zip(counts, table.column("gpu_free").tolist(), strict=True)], counts)
+    columns["gpu"] = (
+        [count - free for count, free in zip(counts, table.column("gpu_free").tolist(), strict=True)],
+        counts,
+    )
     found = {}
     for name in sorted(table.row_of):
         row = table.row_of[name]
         used, total = ({resource: pair[part][row] for resource, pair in columns.items()} for part in (0, 1))
-        found[name] = utilisation(used, {resource: amount for resource, amount in total.items() if amount < NO_LIMIT})
+        found[name] = utilisation(
+            used, {resource: amount for resource, amount in total.items() if amount < NO_LIMIT}
+        )
     return found
 
 
@@ -365,10 +410,17 @@ def _usage(table: NodeTable, before: Mapping[str, int]) -> Iterator[Usage]:
             continue
         shares = table.taken(number)[some] / totals[some]
         yield Usage(
-            resource, sum(totals[some].tolist()), before.get(resource, 0), after[resource], float(shares.mean()), float(shares.max())
+            resource,
+            sum(totals[some].tolist()),
+            before.get(resource, 0),
+            after[resource],
+            float(shares.mean()),
+            float(shares.max()),
         )
     counts = table.column("gpu_count").astype(np.int64) * WHOLE_GPU
     if counts.any():
         some = counts > 0
         shares = 1 - table.column("gpu_free")[some] / counts[some]
-        yield Usage("gpu", int(counts.sum()), before["gpu"], after["gpu"], float(shares.mean()), float(shares.max()))
+        yield Usage(
+            "gpu", int(counts.sum()), before["gpu"], after["gpu"], float(shares.mean()), float(shares.max())
+        )

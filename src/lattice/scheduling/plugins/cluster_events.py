@@ -16,5 +16,11 @@ class Change(Enum):
 
 
 ANYTHING: frozenset[Hashable] = frozenset(Change)
-NEW_NODES = frozenset({Change.NODE_ADDED, Change.NODE_CHANGED})  # for plugins that look at fixed facts of a node only
-NEIGHBOURS = NEW_NODES | {Change.NODE_GONE, Change.WORKLOAD_ADDED, Change.WORKLOAD_GONE}  # for those that count workloads
+NEW_NODES = frozenset(
+    {Change.NODE_ADDED, Change.NODE_CHANGED}
+)  # for plugins that look at fixed facts of a node only
+NEIGHBOURS = NEW_NODES | {
+    Change.NODE_GONE,
+    Change.WORKLOAD_ADDED,
+    Change.WORKLOAD_GONE,
+}  # for those that count workloads

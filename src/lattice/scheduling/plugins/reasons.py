@@ -26,13 +26,17 @@ def each_once(values: Sequence[Value], tell: Callable[[Value], Shortfall]) -> li
     return [told[value] for value in values]
 
 
-def each_value(table: Table, key: str, rows: Rowids, tell: Callable[[str | None], Shortfall]) -> list[Shortfall]:
+def each_value(
+    table: Table, key: str, rows: Rowids, tell: Callable[[str | None], Shortfall]
+) -> list[Shortfall]:
     """By what nodes have under a label or topology key; None: they do not have it."""
     coded = cast("NodeTable", table).coded(key)
     return each_once(coded.codes[rows].tolist(), lambda code: tell(coded.names[code] if code >= 0 else None))
 
 
-def each_fact(table: Table, rows: Rowids, fact: Callable[[NodeFacts], Value], tell: Callable[[Value], Shortfall]) -> list[Shortfall]:
+def each_fact(
+    table: Table, rows: Rowids, fact: Callable[[NodeFacts], Value], tell: Callable[[Value], Shortfall]
+) -> list[Shortfall]:
     """By what is known of nodes."""
     facts = cast("NodeTable", table).facts
     return each_once([fact(found) for row in rows.tolist() if (found := facts[row]) is not None], tell)
@@ -111,7 +115,9 @@ class OtherLabel:
 
 def no_such_key(plugin: str, key: str) -> Because:
     """Nothing can be near or spread by a topology key that no node has."""
-    return Because(plugin, f"without topology key {key}, which no node has", "topology key", key, "none on any node")
+    return Because(
+        plugin, f"without topology key {key}, which no node has", "topology key", key, "none on any node"
+    )
 
 
 def without_key(plugin: str, key: str) -> OtherLabel:

@@ -37,7 +37,9 @@ class Apart:
             beyond |= outside(self.table, term.topology_key)
         for term, tally in (*self.own.items(), *self.carried.items()):
             if self.table.domain_count(term.topology_key):
-                near = over_nodes(self.table, term.topology_key, tally.domains(self.table, term.topology_key), 0)
+                near = over_nodes(
+                    self.table, term.topology_key, tally.domains(self.table, term.topology_key), 0
+                )
                 beyond |= near > tally.per_node(self.table)
         return beyond
 
@@ -46,12 +48,24 @@ class Apart:
         own, carried = self._terms_on(row, self.own), set(self._terms_on(row, self.carried))
         if not own and not carried:
             return frozenset()
-        here = (each for each in self.table.on_row[row].values() if each.ask.demands.namespace == self.ask.demands.namespace)
-        return frozenset(each.ask.name for each in here if _is_meant(each, own) or not carried.isdisjoint(each.ask.demands.far))
+        here = (
+            each
+            for each in self.table.on_row[row].values()
+            if each.ask.demands.namespace == self.ask.demands.namespace
+        )
+        return frozenset(
+            each.ask.name
+            for each in here
+            if _is_meant(each, own) or not carried.isdisjoint(each.ask.demands.far)
+        )
 
     def _terms_on(self, row: int, terms: Terms) -> list[WorkloadTerm]:
         """Whom they concern is here, and the node is in a domain."""
-        return [term for term, tally in terms.items() if tally.per_node(self.table)[row] and self.table.codes(term.topology_key)[row] >= 0]
+        return [
+            term
+            for term, tally in terms.items()
+            if tally.per_node(self.table)[row] and self.table.codes(term.topology_key)[row] >= 0
+        ]
 
 
 def _is_meant(placement: Placement, terms: list[WorkloadTerm]) -> bool:

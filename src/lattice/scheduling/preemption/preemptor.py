@@ -26,7 +26,9 @@ PER_NODE = 20_000  # steps of a search for the best victims on one node
 PER_WORKLOAD = 100_000  # and on all nodes together
 WIDE = ("domain", "table")  # scopes of filters that look beyond one row
 
-Bound = tuple[int, int, int, int]  # the least that a node could cost: how many, sum of their priorities; its rank; its row
+Bound = tuple[
+    int, int, int, int
+]  # the least that a node could cost: how many, sum of their priorities; its rank; its row
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,7 @@ class Preemptor:
         if found is None or not over:
             return ""
         limits = " and ".join(f"{max(0, left)} more of service {service}" for service, left in over.items())
-        return (
-            f"{len(found.victims)} of lower priority on node {self.table.names[found.row]} could make way, but only {limits} may be stopped"
-        )
+        return f"{len(found.victims)} of lower priority on node {self.table.names[found.row]} could make way, but only {limits} may be stopped"
 
     def charge(self, victims: Iterable[Placement], each: int = 1) -> None:
         """They are stopped: of their services fewer may be from now on. With -1 that is taken back."""
@@ -97,7 +97,11 @@ class Preemptor:
         order = self.table.memo("by rank", _by_rank)
         rows = order[(sums.could_fit(ask) & self.table.column("alive") & ~beyond)[order]]
         at_least = apart.at_least(sums.at_least(ask))
-        fewest, cheapest, ranks = at_least[rows], sums.at_least_worth(at_least)[rows], self.table.column("rank")
+        fewest, cheapest, ranks = (
+            at_least[rows],
+            sums.at_least_worth(at_least)[rows],
+            self.table.column("rank"),
+        )
         for position in np.lexsort((cheapest, fewest)).tolist():
             row = int(rows[position])
             yield int(fewest[position]), int(cheapest[position]), int(ranks[row]), row
@@ -194,9 +198,18 @@ class _Hunt:
         return int(self.table.column("rank")[row])
 
     def _keep(self, row: int, choice: Choice) -> None:
-        worth = {member.ask.name: (self.asking.worth(member), member) for party in choice for member in party.members}
+        worth = {
+            member.ask.name: (self.asking.worth(member), member)
+            for party in choice
+            for member in party.members
+        }
         ordered = sorted(worth.values(), key=lambda each: (each[0], each[1].ask.name))
-        cost = (len(ordered), sum(priority for (priority, _), _ in ordered), sum(age for (_, age), _ in ordered), self._rank(row))
+        cost = (
+            len(ordered),
+            sum(priority for (priority, _), _ in ordered),
+            sum(age for (_, age), _ in ordered),
+            self._rank(row),
+        )
         if self.best is None or cost < self.best.cost:
             self.best = Preemption(row, tuple(member for _, member in ordered), cost)
 
@@ -207,9 +220,15 @@ class _Hunt:
         """Would it fit without all who might go? Whoever needs neighbours might not, though it does without some of them."""
         if self.ask.demands.near:
             return True
-        members = [member for party in scene.parties(len(self.table.placements), alike=False) for member in party.members]
+        members = [
+            member
+            for party in scene.parties(len(self.table.placements), alike=False)
+            for member in party.members
+        ]
         here = [each for each in members if each.row == scene.row]
-        return self._fits_without(scene, here) or (len(here) < len(members) and self._fits_without(scene, members))
+        return self._fits_without(scene, here) or (
+            len(here) < len(members) and self._fits_without(scene, members)
+        )
 
     def _fits_without(self, scene: Scene, members: Iterable[Placement]) -> bool:
         with self.table.what_if():

@@ -71,7 +71,11 @@ class Reclaimable:
         if gpu := ask.demands.gpu:
             fits &= self.table.column("gpu_free") + self.sums[0] >= gpu.total
             if gpu.models:
-                counts = [self.table.column(f"gpu_count:{model}") for model in gpu.models if model in self.table.gpus.models]
+                counts = [
+                    self.table.column(f"gpu_count:{model}")
+                    for model in gpu.models
+                    if model in self.table.gpus.models
+                ]
                 fits &= sum(counts, np.zeros(self.table.count, np.int32)) >= gpu.count
         return fits
 

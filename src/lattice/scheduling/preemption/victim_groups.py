@@ -40,7 +40,9 @@ class Asking:
         return known
 
     def _may_all_go(self, members: Iterable[Placement]) -> bool:
-        return all(each.ask.priority < self.ask.priority for each in members) and not over_limits(members, self.may_disrupt)
+        return all(each.ask.priority < self.ask.priority for each in members) and not over_limits(
+            members, self.may_disrupt
+        )
 
     def worth(self, placement: Placement) -> tuple[int, float]:
         return (placement.ask.priority, max(0.0, self.age(placement.ask.name)))
@@ -72,14 +74,21 @@ class Scene:
         if any(self._may_go_alone(each) for each in self._candidates):
             return (1, min(each.ask.priority for each in self._candidates if self._may_go_alone(each)))
         gangs = [self.asking.gang(name) for name in self._whole_gangs()]
-        return min(((len(gang.members), sum(each.ask.priority for each in gang.members)) for gang in gangs), default=None)
+        return min(
+            ((len(gang.members), sum(each.ask.priority for each in gang.members)) for gang in gangs),
+            default=None,
+        )
 
     def _lacking_gpus(self) -> tuple[dict[int, int], int]:
         """Of each that would do, how much it lacks; nothing, if enough of them are ready."""
         need, facts = self.asking.ask.demands.gpu, self.asking.table.facts[self.row]
         if need is None or facts is None:
             return {}, 0
-        usable = {n: need.milli - milli for n, (model, milli) in enumerate(facts.gpus) if not need.models or model in need.models}
+        usable = {
+            n: need.milli - milli
+            for n, (model, milli) in enumerate(facts.gpus)
+            if not need.models or model in need.models
+        }
         for placement in self._here:
             for number in placement.gpus:
                 if number in usable and placement.ask.demands.gpu:
@@ -127,7 +136,9 @@ class Scene:
         gpus = tuple(held for each in here for held in self._holds(each)) if self.short.gpu_count else ()
         services = self._limited(members)
         kind = (gives, gpus, services, gang, is_whole)
-        return Party(members, tuple(map(self.asking.worth, members)), gives, gpus, services, gang, is_whole, kind)
+        return Party(
+            members, tuple(map(self.asking.worth, members)), gives, gpus, services, gang, is_whole, kind
+        )
 
     def _gives(self, placement: Placement) -> tuple[int, ...]:
         """No more than is missing: who gives too much is like who gives enough."""
@@ -157,4 +168,8 @@ def service_of(placement: Placement) -> str:
 def over_limits(members: Iterable[Placement], may_disrupt: Mapping[str, int]) -> dict[str, int]:
     """Of which services more would go than may, and how many may."""
     gone = Counter(map(service_of, members))
-    return {each: may_disrupt[each] for each in sorted(gone) if each in may_disrupt and gone[each] > may_disrupt[each]}
+    return {
+        each: may_disrupt[each]
+        for each in sorted(gone)
+        if each in may_disrupt and gone[each] > may_disrupt[each]
+    }

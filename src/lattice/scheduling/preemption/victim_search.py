@@ -9,7 +9,9 @@ from itertools import accumulate
 from lattice.scheduling.table.ask import WHOLE_GPU
 from lattice.scheduling.table.node_table import Placement
 
-Cost = tuple[int, int, float, int]  # how many, sum of their priorities, how long they have run, rank of the node
+Cost = tuple[
+    int, int, float, int
+]  # how many, sum of their priorities, how long they have run, rank of the node
 Choice = list["Party"]
 Accept = Callable[[Choice], bool]
 
@@ -98,11 +100,15 @@ class _Rest:
             for number, milli in party.gpus:
                 held.setdefault(number, []).append(milli)
             self.span = max(self.span, len(party.gpus))
-        self.gpus = {number: list(accumulate(sorted(amounts, reverse=True))) for number, amounts in held.items()}
+        self.gpus = {
+            number: list(accumulate(sorted(amounts, reverse=True))) for number, amounts in held.items()
+        }
 
     def can_give(self, lacking: Sequence[int], most: int) -> bool:
         """By so many more workloads."""
-        return all(lack <= gains[min(most, len(gains) - 1)] for lack, gains in zip(lacking, self.gains, strict=True))
+        return all(
+            lack <= gains[min(most, len(gains) - 1)] for lack, gains in zip(lacking, self.gains, strict=True)
+        )
 
     def can_free(self, lacking: Mapping[int, int], count: int, most: int) -> bool:
         """A GPU takes as many workloads as its largest shares need; one workload counts for as many GPUs as any one spans."""
@@ -130,7 +136,9 @@ class Search:
     `accept` is asked about what is enough by number; without it that suffices.
     """
 
-    def __init__(self, parties: Iterable[Party], short: Short, limits: Limits, accept: Accept | None = None) -> None:
+    def __init__(
+        self, parties: Iterable[Party], short: Short, limits: Limits, accept: Accept | None = None
+    ) -> None:
         self.parties = _by_kind(parties, short)
         self.short, self.limits, self.accept = short, limits, accept
         self.is_cut = False  # the effort was spent before all was seen
@@ -284,8 +292,13 @@ def _cost_of(choice: Choice) -> tuple[int, int, float]:
 
 def _share(party: Party, short: Short) -> float:
     """How much it gives of what is short."""
-    amounts = sum(min(1.0, sum(column) / lack) for column, lack in zip(zip(*party.gives, strict=True), short.amounts, strict=True))
-    return float(amounts + sum(milli for number, milli in party.gpus if short.gpus.get(number, 0) > 0) / WHOLE_GPU)
+    amounts = sum(
+        min(1.0, sum(column) / lack)
+        for column, lack in zip(zip(*party.gives, strict=True), short.amounts, strict=True)
+    )
+    return float(
+        amounts + sum(milli for number, milli in party.gpus if short.gpus.get(number, 0) > 0) / WHOLE_GPU
+    )
 
 
 def _by_kind(parties: Iterable[Party], short: Short) -> list[Party]:
@@ -293,7 +306,9 @@ def _by_kind(parties: Iterable[Party], short: Short) -> list[Party]:
     kinds: dict[Hashable, list[Party]] = {}
     for party in sorted(parties, key=_importance):
         kinds.setdefault(party.kind, []).append(party)
-    order = sorted(kinds.values(), key=lambda each: (len(each[0].members), each[0].worth[0][0], -_share(each[0], short)))
+    order = sorted(
+        kinds.values(), key=lambda each: (len(each[0].members), each[0].worth[0][0], -_share(each[0], short))
+    )
     return [party for each in order for party in each]
 
 

@@ -3,7 +3,16 @@
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from lattice.kinds.constraint import MachineImage, NodeTerm, PreferredNodes, PreferredWorkloads, Spread, Toleration, Volume, WorkloadTerm
+from lattice.kinds.constraint import (
+    MachineImage,
+    NodeTerm,
+    PreferredNodes,
+    PreferredWorkloads,
+    Spread,
+    Toleration,
+    Volume,
+    WorkloadTerm,
+)
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 
 GPU = "gpu"
@@ -101,7 +110,11 @@ def demands_of(workload: LatticeWorkload) -> Demands:
         labels=tuple(sorted(workload.metadata.labels.items())),
         service=spec.service,
         cluster=spec.cluster,
-        requests=tuple(sorted((name, amount) for name, amount in spec.request_amounts.items() if name != GPU and amount > 0)),
+        requests=tuple(
+            sorted(
+                (name, amount) for name, amount in spec.request_amounts.items() if name != GPU and amount > 0
+            )
+        ),
         gpu=gpu_need(spec),
         ports=sum(port.port is None for port in ports),
         host_ports=tuple(sorted((port.port, port.protocol) for port in ports if port.port is not None)),

@@ -14,12 +14,12 @@ Reals = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 KINDS = 512  # typical asks kept, most frequent first: the rest weighs too little to matter
-OFFERS = 64  # how many more asks a GPU sees before it counts as it is: results hardly change between 16 and 200
+OFFERS = (
+    64  # how many more asks a GPU sees before it counts as it is: results hardly change between 16 and 200
+)
 CPU = 0  # resource number, see NodeTable
 MUCH = 1e12  # as many as you like of what needs no cpu
-STARVED = (
-    2.0  # what there is no cpu for is lost for certain, so it weighs more than what some could not use; 1 to 4 fill about equally well
-)
+STARVED = 2.0  # what there is no cpu for is lost for certain, so it weighs more than what some could not use; 1 to 4 fill about equally well
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,17 @@ class Mix:
         self._class = np.array([sizes.index((kind.milli, kind.count)) for kind, _ in kinds], np.intp)
         self._may = np.zeros((len(models) + 1, len(kinds)), np.bool_)  # model -> which kinds may use it
         for number, (kind, _) in enumerate(kinds):
-            allowed = [models[model] for model in kind.models if model in models] if kind.models else range(len(models))
+            allowed = (
+                [models[model] for model in kind.models if model in models]
+                if kind.models
+                else range(len(models))
+            )
             self._may[list(allowed), number] = True
         self._left_over = left_over(kinds)
         cpu = sum(kind.cpu * times for kind, times in kinds)
-        self._fed = float(self.frequency @ self._size) / cpu if cpu else 0.0  # GPU used along with a milli-core; 0: no cpu is asked
+        self._fed = (
+            float(self.frequency @ self._size) / cpu if cpu else 0.0
+        )  # GPU used along with a milli-core; 0: no cpu is asked
         self.weight = np.zeros(len(kinds))
         self._weight_on = self._may * self.weight  # model -> weights of the kinds that may use it
 
@@ -116,7 +122,9 @@ class Mix:
         Free where a typical ask could not use it; free for longer than there is cpu to go with it; left over on a GPU in parts.
         """
         free = states.gpus.sum(axis=1)
-        unused: Reals = free * self.weight.sum() - (self._as_if_any(states) * self._weight_on[states.model]).sum(axis=1)
+        unused: Reals = free * self.weight.sum() - (
+            self._as_if_any(states) * self._weight_on[states.model]
+        ).sum(axis=1)
         if self._fed:
             unused += STARVED * np.maximum(free - states.cpu * self._fed, 0)
         unused += self._left_over[states.gpus].sum(axis=1)

@@ -51,7 +51,9 @@ class Gpus:
     def free_of(self, rows: slice | list[int]) -> Matrix:
         """(row, GPU): thousandths free, least first; 0 where there is no GPU or it is overfull."""
         self._make_room(0)
-        total, taken, model = (each[:, : self._table.count][:, rows] for each in (self._total, self._taken, self._model))
+        total, taken, model = (
+            each[:, : self._table.count][:, rows] for each in (self._total, self._taken, self._model)
+        )
         free: Matrix = np.where(model == NO_MODEL, 0, total - taken).clip(0, WHOLE_GPU)
         return np.sort(free.T, axis=1)
 
@@ -102,7 +104,9 @@ class Gpus:
         fitting = np.flatnonzero(free >= need.milli)
         chosen = fitting[np.argsort(free[fitting], kind="stable")][: need.count]
         if len(chosen) < need.count:
-            raise ValueError(f"node {self._table.names[row]} has no room for {need.count} × {need.milli} thousandths of a GPU")
+            raise ValueError(
+                f"node {self._table.names[row]} has no room for {need.count} × {need.milli} thousandths of a GPU"
+            )
         return self.take_these(row, need, tuple(sorted(int(number) for number in chosen)))
 
     def take_these(self, row: int, need: GpuNeed, numbers: tuple[int, ...]) -> tuple[int, ...]:

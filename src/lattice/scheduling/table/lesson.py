@@ -26,7 +26,9 @@ class Lesson:
 
     @classmethod
     def of(cls, table: "NodeTable", kinds: Counter[Kind]) -> "Lesson":
-        nodes = np.column_stack([table.free(CPU).clip(0), table.column("gpu_model"), table.gpus.free_of(slice(None))])
+        nodes = np.column_stack(
+            [table.free(CPU).clip(0), table.column("gpu_model"), table.gpus.free_of(slice(None))]
+        )
         return cls(dict(kinds), dict(table.gpus.models), nodes)
 
     def numbered(self, models: dict[str, int]) -> "Lesson":
@@ -52,7 +54,10 @@ class Progress:
     lesson: Lesson | None = None  # None: the table as it is now, since the next change ends it
     changes: int = 0  # since it began
     patience: int = 0  # after how many the next one is due
-    known: tuple[int, int] = (0, 0)  # models, and GPUs of a node at most: where there are more, the mix does not speak of all
+    known: tuple[int, int] = (
+        0,
+        0,
+    )  # models, and GPUs of a node at most: where there are more, the mix does not speak of all
 
 
 class Lessons:
@@ -118,4 +123,6 @@ class Lessons:
         gpus, at = self._table.gpus, other._at
         gpus.expect(other._table.gpus.models, other._table.gpus.width)
         lesson = at.lesson.numbered(gpus.models) if at.lesson and at.patience else None
-        self._at = replace(at, number=next(self._numbers), lesson=lesson, known=(len(gpus.models), gpus.width))
+        self._at = replace(
+            at, number=next(self._numbers), lesson=lesson, known=(len(gpus.models), gpus.width)
+        )

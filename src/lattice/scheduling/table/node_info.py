@@ -17,7 +17,9 @@ TOPOLOGY = ("region", "zone", "provider", "pool", "cluster")
 class NodeFacts:
     name: str
     totals: Mapping[str, int]  # allocatable by resource: milli-cores, bytes, counts
-    labels: Mapping[str, str] = field(default_factory=dict)  # its own, and what it is by topology: node, zone, region …
+    labels: Mapping[str, str] = field(
+        default_factory=dict
+    )  # its own, and what it is by topology: node, zone, region …
     taints: tuple[Taint, ...] = ()
     gpus: tuple[tuple[str, int], ...] = ()  # (model, thousandths free of what we do not place ourselves)
     ready: bool = True
@@ -50,7 +52,9 @@ def facts_of(node: LatticeNode, *, unsaid: str = "Unknown") -> NodeFacts:
         image=spec.machine_image,
         ports=(status.port_range.first, status.port_range.last) if status.port_range else None,
         taken=frozenset(map(int, status.taken_ports)),
-        price=micros(Decimal(node.metadata.labels[PRICE_LABEL])) if PRICE_LABEL in node.metadata.labels else 0,
+        price=micros(Decimal(node.metadata.labels[PRICE_LABEL]))
+        if PRICE_LABEL in node.metadata.labels
+        else 0,
     )
 
 

@@ -52,7 +52,12 @@ def with_ports(ask: WorkloadAsk, ports: int, more: int) -> tuple[tuple[int, int]
 
 def _has_the_same(one: NodeFacts, other: NodeFacts) -> bool:
     """Of everything that workloads take a part of."""
-    return (one.totals, one.gpus, one.ports, one.taken) == (other.totals, other.gpus, other.ports, other.taken)
+    return (one.totals, one.gpus, one.ports, one.taken) == (
+        other.totals,
+        other.gpus,
+        other.ports,
+        other.taken,
+    )
 
 
 class NodeTable(Table):
@@ -72,13 +77,19 @@ class NodeTable(Table):
         self.gpus = Gpus(self)
         self.lessons = Lessons(self)
         self.ports = Ports(self)
-        self.leaving: dict[str, dict[str, None]] = {}  # by node: who was told to go, has no place there any more, and may still run
+        self.leaving: dict[
+            str, dict[str, None]
+        ] = {}  # by node: who was told to go, has no place there any more, and may still run
         for name in ("unready", "cordoned", "draining"):
             self.add_column(name, np.bool_)
         self.add_column("price", np.int64)
-        self._journals: list[dict[str, Placement | None]] = []  # of each what_if under way: who was where before
+        self._journals: list[
+            dict[str, Placement | None]
+        ] = []  # of each what_if under way: who was where before
         self._census = Census(self)
-        self._shapes: dict[Demands, int] = {}  # a number for each kind of demand, cheaper to look up than the demand itself
+        self._shapes: dict[
+            Demands, int
+        ] = {}  # a number for each kind of demand, cheaper to look up than the demand itself
         self._fixed_shapes: dict[Hashable, int] = {}
         self._numbered = count()  # of those; none is given twice
         self._codes: dict[str, Coded] = {}
@@ -96,7 +107,9 @@ class NodeTable(Table):
         if known is not None and before == facts:
             return known
         self._refuse_in_what_if(facts.name)
-        row = known if known is not None and before and _has_the_same(before, facts) else self._give_room(facts)
+        row = (
+            known if known is not None and before and _has_the_same(before, facts) else self._give_room(facts)
+        )
         self._know(row, facts)
         for column, value in (
             ("unready", not facts.ready),
@@ -138,7 +151,9 @@ class NodeTable(Table):
             raise NotFound(f"no node {name}")
         self._refuse_in_what_if(name)
         row = self.row_of[name]
-        lost = sorted(self.on_row[row].values(), key=lambda each: each.ask.name)  # whatever order they came or were restored in
+        lost = sorted(
+            self.on_row[row].values(), key=lambda each: each.ask.name
+        )  # whatever order they came or were restored in
         for placement in lost:
             self.forget(placement.ask.name)
         self.gpus.put(row, ())
@@ -151,7 +166,11 @@ class NodeTable(Table):
 
     def _refuse_in_what_if(self, node: str) -> None:
         if self._journals:
-            raise Conflict("nodes cannot change inside what_if: only placements are undone", where=f"node {node}", fix="change it before")
+            raise Conflict(
+                "nodes cannot change inside what_if: only placements are undone",
+                where=f"node {node}",
+                fix="change it before",
+            )
 
     def codes(self, key: str) -> Codes:
         """For each row the number of its domain under a topology key (`node`, `zone`, any label key); -1: it has none."""
@@ -194,7 +213,11 @@ class NodeTable(Table):
         group = workload.spec.group
         name = f"{workload.metadata.namespace or 'default'}/{workload.metadata.name}"
         asked = self.asked(name, demands_of(workload), workload.spec.priority)
-        return replace(asked, group=f"{asked.demands.namespace}/{group.name}", min_member=group.min_member) if group else asked
+        return (
+            replace(asked, group=f"{asked.demands.namespace}/{group.name}", min_member=group.min_member)
+            if group
+            else asked
+        )
 
     def asked(self, name: str, demands: Demands, priority: int = 0) -> WorkloadAsk:
         counted = Counter(dict(demands.requests))
@@ -205,8 +228,13 @@ class NodeTable(Table):
         needs = tuple((self.add_resource(resource), amount) for resource, amount in counted.items())
         for port in demands.host_ports:
             self.ports.watch(port)
-        shape, fixed = self._number(self._shapes, demands), self._number(self._fixed_shapes, fixed_part(demands))
-        return WorkloadAsk(name, demands, shape, needs, priority, labels=dict(demands.labels), fixed_shape=fixed)
+        shape, fixed = (
+            self._number(self._shapes, demands),
+            self._number(self._fixed_shapes, fixed_part(demands)),
+        )
+        return WorkloadAsk(
+            name, demands, shape, needs, priority, labels=dict(demands.labels), fixed_shape=fixed
+        )
 
     def _number(self, numbers: dict[Any, int], what: Hashable) -> int:
         """Its own, for as long as it is remembered, and never another's."""
@@ -222,7 +250,11 @@ class NodeTable(Table):
     def assume(self, ask: WorkloadAsk, row: int) -> Placement:
         """It will be there; deciding goes on as if it were. What there is no room for is refused."""
         if why := lacks(ask, self, row):
-            raise Conflict(why, where=ask.name, fix="decide anew: the node is not as it was, or its filters were not asked")
+            raise Conflict(
+                why,
+                where=ask.name,
+                fix="decide anew: the node is not as it was, or its filters were not asked",
+            )
         return self._come(ask, row)
 
     def admit(self, ask: WorkloadAsk, row: int, ports: tuple[int, ...] | None = None) -> Placement:
@@ -238,7 +270,9 @@ class NodeTable(Table):
             where = self.names[self.placements[ask.name].row]
             raise Conflict(f"is on node {where} already", where=ask.name, fix="forget it first")
         gpus = self.gpus.take(row, ask.demands.gpu) if ask.demands.gpu else ()
-        placement = Placement(ask, row, "assumed", gpus, self.ports.choose(row, ask.demands) if ports is None else ports)
+        placement = Placement(
+            ask, row, "assumed", gpus, self.ports.choose(row, ask.demands) if ports is None else ports
+        )
         self._settle_in(placement)
         return placement
 
@@ -316,7 +350,9 @@ class NodeTable(Table):
     def restore(self, placement: Placement) -> None:
         """What was forgotten is there again, as it was, GPUs and ports included; also what is known to be there from elsewhere."""
         if placement.ask.name in self.placements:
-            raise Conflict("is there again already", where=placement.ask.name, fix="restore what was forgotten, once")
+            raise Conflict(
+                "is there again already", where=placement.ask.name, fix="restore what was forgotten, once"
+            )
         self._refuse_uncountable(placement.ask, placement.row)
         self._bring_back(placement)
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 ALL_PORTS = (30000, 32767)  # given out where a node names no range
 PROTOCOLS = ("TCP", "UDP")
-TAKEN_FOR = timedelta(minutes=10)  # that a port which another program has is not given out; then it is tried again
+TAKEN_FOR = timedelta(
+    minutes=10
+)  # that a port which another program has is not given out; then it is tried again
 MOST_TAKEN = 64  # that are remembered of a node
 FIRST, LAST = "port_first", "port_last"  # columns: the range of each node
 
@@ -55,7 +57,9 @@ class Ports:
         self._table = table
         self._in_use: list[dict[Port, int]] = []
         self._taken: list[frozenset[int]] = []  # of each row: by programs that are none of ours
-        self._fixed: list[Counter[int]] = []  # of each row: the numbers that are fixed there, and for how many
+        self._fixed: list[
+            Counter[int]
+        ] = []  # of each row: the numbers that are fixed there, and for how many
         for column in (FIRST, LAST):
             table.add_column(column, np.int32)
 
@@ -83,7 +87,9 @@ class Ports:
 
     def more_inside(self, row: int, demands: Demands) -> int:
         """How many numbers of the range its fixed ports would take that are free now."""
-        return self.inside(row, {number for number, _ in demands.host_ports if not self._is_used(row, number)})
+        return self.inside(
+            row, {number for number, _ in demands.host_ports if not self._is_used(row, number)}
+        )
 
     def _is_used(self, row: int, number: int) -> bool:
         in_use = self._in_use[row]
@@ -100,7 +106,10 @@ class Ports:
 
     def watch(self, port: Port) -> None:
         """From now on columns say where this port, and its number by any protocol, is in use: only of ports that somebody asked for."""
-        for column, matches in ((port_column(port), port.__eq__), (number_column(port[0]), lambda used: used[0] == port[0])):
+        for column, matches in (
+            (port_column(port), port.__eq__),
+            (number_column(port[0]), lambda used: used[0] == port[0]),
+        ):
             if self._table.has_column(column):
                 continue
             self._table.add_column(column, np.bool_)
@@ -155,7 +164,9 @@ def port_names(containers: Mapping[str, Container]) -> list[tuple[str, int | Non
     if len(ports) == 1:
         return [(ports[0][1].name, ports[0][1].port)]
     times = Counter(port.name for _, port in ports)
-    return [(port.name if times[port.name] == 1 else f"{name}.{port.name}", port.port) for name, port in ports]
+    return [
+        (port.name if times[port.name] == 1 else f"{name}.{port.name}", port.port) for name, port in ports
+    ]
 
 
 def allocated(containers: Mapping[str, Container], chosen: Sequence[int]) -> dict[str, int]:

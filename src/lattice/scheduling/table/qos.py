@@ -6,7 +6,9 @@ from enum import IntEnum
 from lattice.kinds.container import BYTES, ContainerResources, amounts
 from lattice.kinds.workload import WorkloadSpec
 
-COMPRESSIBLE = frozenset({"cpu", "ephemeral-storage"})  # too little of it slows down; too little of anything else kills
+COMPRESSIBLE = frozenset(
+    {"cpu", "ephemeral-storage"}
+)  # too little of it slows down; too little of anything else kills
 
 Amounts = dict[str, int]
 
@@ -29,7 +31,11 @@ def qos_of(spec: WorkloadSpec) -> Qos:
         asked = [_stated(spec)]
     if not any(requests or limits for requests, limits in asked):
         return Qos.BestEffort
-    return Qos.Guaranteed if all(_is_guaranteed(requests, limits) for requests, limits in asked) else Qos.Burstable
+    return (
+        Qos.Guaranteed
+        if all(_is_guaranteed(requests, limits) for requests, limits in asked)
+        else Qos.Burstable
+    )
 
 
 def _stated(resources: WorkloadSpec | ContainerResources | None) -> tuple[Amounts, Amounts]:

@@ -12,8 +12,12 @@ from lattice.scheduling.table.ask import GPU, WHOLE_GPU, GpuNeed, WorkloadAsk
 if TYPE_CHECKING:
     from lattice.scheduling.table.node_table import NodeTable
 
-MOST = 1 << 53  # of any resource, to have or to ask for: 8 PiB, 10^12 cores. More is a slip of the hand; so many are exact as floats, too
-COUNTABLE = 1 << 62  # that a node may have taken in all, whatever it has: sums and differences of it still fit into 64 bits
+MOST = (
+    1 << 53
+)  # of any resource, to have or to ask for: 8 PiB, 10^12 cores. More is a slip of the hand; so many are exact as floats, too
+COUNTABLE = (
+    1 << 62
+)  # that a node may have taken in all, whatever it has: sums and differences of it still fit into 64 bits
 
 
 def lacks(ask: WorkloadAsk, table: "NodeTable", row: int) -> str:
@@ -58,5 +62,7 @@ def refuse_absurd(name: str, amounts: Iterable[tuple[str, int]]) -> None:
     for resource, amount in amounts:
         if not 0 <= amount <= MOST:
             raise Invalid(
-                f"{resource} must be from 0 to 2^53, got {amount}", where=name, fix="write the amount that is meant, with its unit"
+                f"{resource} must be from 0 to 2^53, got {amount}",
+                where=name,
+                fix="write the amount that is meant, with its unit",
             )

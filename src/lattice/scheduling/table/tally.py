@@ -58,7 +58,9 @@ class Tally:
         if kept is None or moves is None:
             known = coded.codes >= 0
             here = self.per_node(table)[known]
-            counts = np.bincount(coded.codes[known], weights=here, minlength=len(coded.names)).astype(np.int32)
+            counts = np.bincount(coded.codes[known], weights=here, minlength=len(coded.names)).astype(
+                np.int32
+            )
         else:
             counts = self._carried(table, lengthened(kept.counts, len(coded.names)), moves)
         self._domains[key] = _Counted(coded, coded.moved, counts)

@@ -75,7 +75,9 @@ def usable_domains(table: NodeTable, ask: WorkloadAsk, key: str) -> NDArray[np.i
 
 def _usable(table: NodeTable, ask: WorkloadAsk, key: str) -> NDArray[np.intp]:
     demands = ask.demands
-    nodes = table.column("alive") & ~(table.column("unready") | table.column("cordoned") | table.column("draining"))
+    nodes = table.column("alive") & ~(
+        table.column("unready") | table.column("cordoned") | table.column("draining")
+    )
     if demands.cluster:
         nodes = nodes & having(table, "cluster", demands.cluster)
     for label, value in demands.node_selector:
@@ -144,7 +146,9 @@ class EvenTiers:
         """Of all domains, and last of none."""
         if len(self._counts) <= FEW:  # less work than the arithmetic on small arrays
             fewest, share = self._fewest, self._share
-            return np.array([share * _even(max(0, count - fewest)) for count in self._counts] + [0], np.float32)
+            return np.array(
+                [share * _even(max(0, count - fewest)) for count in self._counts] + [0], np.float32
+            )
         found = np.zeros(len(self._counts) + 1, np.float32)
         found[:-1] = even(np.maximum(np.array(self._counts) - self._fewest, 0))
         found *= self._share

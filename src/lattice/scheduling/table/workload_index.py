@@ -43,11 +43,19 @@ class Census:
     def __init__(self, table: "NodeTable") -> None:
         self._table = table
         self._tallies: dict[tuple[str, LabelSelector, str], Tally] = {}  # last used last
-        self._tallies_by: dict[tuple[str, str, Label | None], list[Tally]] = {}  # by namespace, service, and a label that they want
+        self._tallies_by: dict[
+            tuple[str, str, Label | None], list[Tally]
+        ] = {}  # by namespace, service, and a label that they want
         self._kinds: dict[What, Kind] = {}
-        self._kinds_by: dict[tuple[str, str] | tuple[str, Label], dict[What, Kind]] = {}  # by namespace and service, and each label
-        self._repulsed: dict[tuple[str, WorkloadTerm], Tally] = {}  # terms of placed workloads that keep others away, by term
-        self._repelled: dict[object, list[tuple[WorkloadTerm, Tally]]] = {}  # by what a workload is, which of those mean it
+        self._kinds_by: dict[
+            tuple[str, str] | tuple[str, Label], dict[What, Kind]
+        ] = {}  # by namespace and service, and each label
+        self._repulsed: dict[
+            tuple[str, WorkloadTerm], Tally
+        ] = {}  # terms of placed workloads that keep others away, by term
+        self._repelled: dict[
+            object, list[tuple[WorkloadTerm, Tally]]
+        ] = {}  # by what a workload is, which of those mean it
 
     def tally(self, namespace: str, selector: LabelSelector, service: str) -> Tally:
         key = (namespace, selector, service)
@@ -64,7 +72,9 @@ class Census:
         label, namespace = label_of(tally), tally.namespace
         likely: Iterable[Kind] = self._kinds.values()
         if tally.service or label:
-            likely = self._kinds_by.get((namespace, tally.service) if tally.service else (namespace, label or ("", "")), {}).values()
+            likely = self._kinds_by.get(
+                (namespace, tally.service) if tally.service else (namespace, label or ("", "")), {}
+            ).values()
         for kind in likely:
             if tally.matches(kind.what[0], kind.what[1], kind.labels):
                 kind.tallies = (*kind.tallies, tally)

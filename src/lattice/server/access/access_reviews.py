@@ -5,7 +5,17 @@ from typing import Any
 from lattice.errors import Denied, Malformed, UnknownUser
 from lattice.kinds.meta.base import Resource
 from lattice.server.access.authentication import Tokens
-from lattice.server.access.authorization import ADMINS, ALL_VERBS, READS, SYSTEM, USERS_MAY, VIEWERS, Deed, Verdict, judge
+from lattice.server.access.authorization import (
+    ADMINS,
+    ALL_VERBS,
+    READS,
+    SYSTEM,
+    USERS_MAY,
+    VIEWERS,
+    Deed,
+    Verdict,
+    judge,
+)
 from lattice.server.requests.call import User
 from lattice.server.requests.catalog import Catalog
 
@@ -36,7 +46,12 @@ async def review(catalog: Catalog, tokens: Tokens, user: User, kind: str, body: 
             status = await _token(tokens, spec)
         case _:
             raise Malformed(f"no such review: {kind}")
-    return {**body, "kind": kind, "metadata": body.get("metadata") or {"creationTimestamp": None}, "status": status}
+    return {
+        **body,
+        "kind": kind,
+        "metadata": body.get("metadata") or {"creationTimestamp": None},
+        "status": status,
+    }
 
 
 def _demand_admin(user: User, kind: str) -> None:
@@ -54,7 +69,10 @@ def _info(user: User) -> Review:
 def _access(catalog: Catalog, user: User, spec: Review) -> Review:
     if about := _attributes(spec, "nonResourceAttributes"):
         allowed = about.get("verb") == "get" or bool(user.groups & {ADMINS, SYSTEM})
-        return {"allowed": allowed, "reason": "reading is open to every known user" if allowed else "paths are read-only"}
+        return {
+            "allowed": allowed,
+            "reason": "reading is open to every known user" if allowed else "paths are read-only",
+        }
     about = _attributes(spec, "resourceAttributes")
     asked = Deed(
         about.get("verb", ""),
@@ -65,7 +83,9 @@ def _access(catalog: Catalog, user: User, spec: Review) -> Review:
         about.get("name", ""),
     )
     verdict = _verdict(catalog, user, asked)
-    return {"allowed": verdict.allowed, "reason": verdict.why} | ({} if verdict.allowed else {"denied": False})
+    return {"allowed": verdict.allowed, "reason": verdict.why} | (
+        {} if verdict.allowed else {"denied": False}
+    )
 
 
 def _attributes(spec: Review, name: str) -> dict[str, str]:
@@ -80,22 +100,51 @@ def _verdict(catalog: Catalog, user: User, asked: Deed) -> Verdict:
         return Verdict(True, "anyone may ask about themselves")
     if asked.verb == "impersonate":
         return Verdict(False, "impersonation is not supported")
-    found = next((each.resource for each in catalog if (each.resource.group, each.resource.plural) == (asked.group, asked.plural)), None)
+    found = next(
+        (
+            each.resource
+            for each in catalog
+            if (each.resource.group, each.resource.plural) == (asked.group, asked.plural)
+        ),
+        None,
+    )
     wildcard = "*" in {asked.verb, asked.plural, asked.group}
     if wildcard and SYSTEM not in user.groups and asked.verb not in READS:
-        return Verdict(False, "some things are written by Lattice only") if ADMINS not in user.groups else Verdict(True, f"group {ADMINS}")
+        return (
+            Verdict(False, "some things are written by Lattice only")
+            if ADMINS not in user.groups
+            else Verdict(True, f"group {ADMINS}")
+        )
     return judge(user, asked, found)
 
 
 def _rules(catalog: Catalog, user: User) -> Review:
     listed = [_rule(user, each.resource) for each in catalog]
-    known = [{"verbs": ["get"], "nonResourceURLs": ["/api", "/api/*", "/apis", "/apis/*", "/healthz", "/openapi/*", "/readyz", "/version"]}]
+    known = [
+        {
+            "verbs": ["get"],
+            "nonResourceURLs": [
+                "/api",
+                "/api/*",
+                "/apis",
+                "/apis/*",
+                "/healthz",
+                "/openapi/*",
+                "/readyz",
+                "/version",
+            ],
+        }
+    ]
     asking = {
         "verbs": ["create"],
         "apiGroups": ["authorization.k8s.io"],
         "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
     }
-    return {"resourceRules": [rule for rule in listed if rule] + [asking], "nonResourceRules": known, "incomplete": False}
+    return {
+        "resourceRules": [rule for rule in listed if rule] + [asking],
+        "nonResourceRules": known,
+        "incomplete": False,
+    }
 
 
 def _rule(user: User, resource: Resource) -> Review | None:
@@ -103,12 +152,20 @@ def _rule(user: User, resource: Resource) -> Review | None:
         verbs = resource.verbs
     elif ADMINS in user.groups:
         writable = not resource.made
-        verbs = tuple(verb for verb in resource.verbs if writable or verb in READS or verb in USERS_MAY.get(resource.id, ()))
+        verbs = tuple(
+            verb
+            for verb in resource.verbs
+            if writable or verb in READS or verb in USERS_MAY.get(resource.id, ())
+        )
     elif VIEWERS in user.groups and resource.plural != "secrets":
         verbs = tuple(verb for verb in resource.verbs if verb in READS)
     else:
         return None
-    return {"verbs": [verb for verb in ALL_VERBS if verb in verbs], "apiGroups": [resource.group], "resources": [resource.plural]}
+    return {
+        "verbs": [verb for verb in ALL_VERBS if verb in verbs],
+        "apiGroups": [resource.group],
+        "resources": [resource.plural],
+    }
 
 
 async def _token(tokens: Tokens, spec: Review) -> Review:

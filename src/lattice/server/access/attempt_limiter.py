@@ -27,7 +27,9 @@ class Guesses:
         else:
             self._refused.pop(address, None)
         if len(recent) >= GUESSES:
-            raise TooMany(f"{GUESSES} {self.of} were refused within a minute", fix="wait a minute, then use a good one")
+            raise TooMany(
+                f"{GUESSES} {self.of} were refused within a minute", fix="wait a minute, then use a good one"
+            )
 
     def count(self, address: str) -> None:
         self._refused.setdefault(address, []).append(self.clock.monotonic())

@@ -15,6 +15,18 @@ def note_refusal(error: LatticeError, user: User | None, method: str, path: str)
     """Of those that may be an attempt to get what one must not have; being late, or second, is none."""
     if not isinstance(error, STRANGERS + SENDERS):
         return
-    why = {"why": error.what} if isinstance(error, STRANGERS) else {"fields": [cause.field[:LONGEST] for cause in error.causes[:20]]}
+    why = (
+        {"why": error.what}
+        if isinstance(error, STRANGERS)
+        else {"fields": [cause.field[:LONGEST] for cause in error.causes[:20]]}
+    )
     name = user.name if user is not None else ""
-    log.warning("refused", user=name, method=method, path=path[:LONGEST], status=error.status, reason=error.reason, **why)
+    log.warning(
+        "refused",
+        user=name,
+        method=method,
+        path=path[:LONGEST],
+        status=error.status,
+        reason=error.reason,
+        **why,
+    )

@@ -36,7 +36,9 @@ def user_of_certificate(peer: Mapping[str, Any] | None) -> User | None:
     pairs = [pair for attributes in peer.get("subject", ()) for pair in attributes]
     name = next((value for key, value in pairs if key == "commonName"), "")
     if not name:
-        raise UnknownUser("the client certificate names no user", fix="use one whose subject has a common name (CN)")
+        raise UnknownUser(
+            "the client certificate names no user", fix="use one whose subject has a common name (CN)"
+        )
     groups = {value for key, value in pairs if key == "organizationName"}
     return User(name, frozenset(groups | {AUTHENTICATED}))
 
@@ -50,7 +52,9 @@ def new_token() -> tuple[str, str]:
 def token_secret(token: str, user: str, groups: Iterable[str], expires: str = "") -> Object:
     """The Secret that lets a token in: only a digest of it is stored. `expires`: as in timestamps of the API; never, if empty."""
     name = secret_name(token)
-    data = {"sha256": _digest(token), "user": user, "groups": ",".join(groups)} | ({"expires": expires} if expires else {})
+    data = {"sha256": _digest(token), "user": user, "groups": ",".join(groups)} | (
+        {"expires": expires} if expires else {}
+    )
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -100,10 +104,13 @@ class Tokens:
         data = token_data(entry)
         if not hmac.compare_digest(data.get("sha256", ""), digest):
             raise UnknownUser(
-                "Unauthorized: the bearer token is not known", fix="get a new one: lattice kubeconfig --user NAME --group GROUP --token"
+                "Unauthorized: the bearer token is not known",
+                fix="get a new one: lattice kubeconfig --user NAME --group GROUP --token",
             )
         if is_over(data, self.clock.now()):
-            raise UnknownUser(f"Unauthorized: the bearer token expired at {data['expires']}", fix="sign in again")
+            raise UnknownUser(
+                f"Unauthorized: the bearer token expired at {data['expires']}", fix="sign in again"
+            )
         groups = {group for group in data.get("groups", "").split(",") if group}
         return User(data.get("user", ""), frozenset(groups | {AUTHENTICATED}))
 
@@ -128,7 +135,11 @@ def is_over(data: Mapping[str, str], now: datetime) -> bool:
 async def authenticate(tokens: Tokens, headers: Mapping[str, str], peer: Mapping[str, Any] | None) -> User:
     """The user, by certificate first; no credentials and unknown ones are refused alike."""
     if any(name.lower().startswith("impersonate-") for name in headers):
-        raise Denied("impersonation is not supported", where="Impersonate-User", fix="ask for credentials of your own; leave --as out")
+        raise Denied(
+            "impersonation is not supported",
+            where="Impersonate-User",
+            fix="ask for credentials of your own; leave --as out",
+        )
     user = user_of_certificate(peer)
     if user is not None:
         return user
@@ -137,7 +148,10 @@ async def authenticate(tokens: Tokens, headers: Mapping[str, str], peer: Mapping
         return await tokens.user(token.strip())
     if headers.get(PAGE_HEADER) == "1" and (kept := cookie(headers)):
         return await tokens.user(kept)
-    raise UnknownUser("Unauthorized: no credentials", fix="use a client certificate or a bearer token; `lattice kubeconfig` makes both")
+    raise UnknownUser(
+        "Unauthorized: no credentials",
+        fix="use a client certificate or a bearer token; `lattice kubeconfig` makes both",
+    )
 
 
 def cookie(headers: Mapping[str, str]) -> str:

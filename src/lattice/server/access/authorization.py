@@ -15,8 +15,12 @@ OURS = "lattice.dev/"  # how the reporting component of Lattice's own events beg
 READS = frozenset({"get", "list", "watch"})
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 USERS_MAY = {  # what people may do to kinds that Lattice makes
-    "latticenodes.lattice.dev": frozenset({"update", "patch", "delete", "deletecollection"}),  # cordon, taint, remove
-    "latticeworkloads.lattice.dev": frozenset(ALL_VERBS),  # bare ones; owned ones are refused object by object
+    "latticenodes.lattice.dev": frozenset(
+        {"update", "patch", "delete", "deletecollection"}
+    ),  # cordon, taint, remove
+    "latticeworkloads.lattice.dev": frozenset(
+        ALL_VERBS
+    ),  # bare ones; owned ones are refused object by object
 }
 VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
@@ -96,7 +100,12 @@ def refuse_owned(user: User, resource: Resource, *objects: Object | None) -> Non
 
 def refuse_told(user: User, resource: Resource, old: Object | None) -> None:
     """Lattice's own events never change; they go when their time is up."""
-    if old is None or resource.id != "events" or SYSTEM in user.groups or not str(old.get("reportingComponent")).startswith(OURS):
+    if (
+        old is None
+        or resource.id != "events"
+        or SYSTEM in user.groups
+        or not str(old.get("reportingComponent")).startswith(OURS)
+    ):
         return
     raise Denied(
         f'events "{old["metadata"]["name"]}" is forbidden: what Lattice told stays as it was told',

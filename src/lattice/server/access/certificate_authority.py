@@ -39,25 +39,40 @@ class Authority:
 
     def issue_client(self, user: str, groups: Sequence[str], life: timedelta = LEAF_LIFE) -> Pair:
         """A client certificate: CN is the user, each O a group."""
-        names = [x509.NameAttribute(NameOID.COMMON_NAME, user), *(x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups)]
+        names = [
+            x509.NameAttribute(NameOID.COMMON_NAME, user),
+            *(x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups),
+        ]
         return self._issue(x509.Name(names), ExtendedKeyUsageOID.CLIENT_AUTH, [], life)
 
     def issue_server(self, hosts: Sequence[str]) -> Pair:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lattice-server")])
-        return self._issue(name, ExtendedKeyUsageOID.SERVER_AUTH, [_alternative(host) for host in hosts], LEAF_LIFE)
+        return self._issue(
+            name, ExtendedKeyUsageOID.SERVER_AUTH, [_alternative(host) for host in hosts], LEAF_LIFE
+        )
 
-    def _issue(self, name: x509.Name, usage: x509.ObjectIdentifier, hosts: Sequence[x509.GeneralName], life: timedelta) -> Pair:
+    def _issue(
+        self,
+        name: x509.Name,
+        usage: x509.ObjectIdentifier,
+        hosts: Sequence[x509.GeneralName],
+        life: timedelta,
+    ) -> Pair:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
             _builder(name, self.certificate.subject, key.public_key(), life)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(sign=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False
+            )
         )
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
-        return Pair(builder.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), _key_pem(key))
+        return Pair(
+            builder.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), _key_pem(key)
+        )
 
 
 def new_authority() -> tuple[Authority, Pair]:
@@ -70,7 +85,9 @@ def new_authority() -> tuple[Authority, Pair]:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return Authority(certificate, key), Pair(certificate.public_bytes(serialization.Encoding.PEM), _key_pem(key))
+    return Authority(certificate, key), Pair(
+        certificate.public_bytes(serialization.Encoding.PEM), _key_pem(key)
+    )
 
 
 def load_authority(pair: Pair) -> Authority:
@@ -95,7 +112,10 @@ def _serves(pem: bytes, authority: Authority, hosts: Sequence[str]) -> bool:
         found = x509.load_pem_x509_certificate(pem)
     except ValueError:
         return False
-    if found.issuer != authority.certificate.subject or found.not_valid_after_utc - datetime.now(UTC) < RENEW_BEFORE:
+    if (
+        found.issuer != authority.certificate.subject
+        or found.not_valid_after_utc - datetime.now(UTC) < RENEW_BEFORE
+    ):
         return False
     try:
         found.verify_directly_issued_by(authority.certificate)
@@ -122,7 +142,9 @@ def write_private(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, life: timedelta) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, life: timedelta
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -157,4 +179,6 @@ def _alternative(host: str) -> x509.GeneralName:
 
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -49,32 +49,48 @@ def read_request(pem: bytes) -> Asked:
         raise Invalid(f"the signing request has {len(pem)} bytes, at most {LARGEST_REQUEST} are taken")
     try:
         request = x509.load_pem_x509_csr(pem)
-        public, is_signed, extensions = request.public_key(), request.is_signature_valid, list(request.extensions)
+        public, is_signed, extensions = (
+            request.public_key(),
+            request.is_signature_valid,
+            list(request.extensions),
+        )
     except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature) as error:
         raise Invalid("the signing request cannot be read", fix="send a PKCS #10 request in PEM") from error
     if not is_signed:
         raise Denied("the signing request is not signed by its own key")
     if extensions:
-        raise Denied("the signing request asks for extensions", fix="leave them out: the server decides what a node's certificate says")
+        raise Denied(
+            "the signing request asks for extensions",
+            fix="leave them out: the server decides what a node's certificate says",
+        )
     return Asked(_strong(public), request)
 
 
 def _strong(public: object) -> NodeKey:
-    if isinstance(public, ed25519.Ed25519PublicKey) or (isinstance(public, ec.EllipticCurvePublicKey) and public.curve.name == "secp256r1"):
+    if isinstance(public, ed25519.Ed25519PublicKey) or (
+        isinstance(public, ec.EllipticCurvePublicKey) and public.curve.name == "secp256r1"
+    ):
         return public
     if isinstance(public, rsa.RSAPublicKey) and public.key_size >= LEAST_RSA:
         return public
     raise Denied(
-        "the key of the signing request is of no kind that is taken", fix=f"use P-256, Ed25519, or RSA of {LEAST_RSA} bits or more"
+        "the key of the signing request is of no kind that is taken",
+        fix=f"use P-256, Ed25519, or RSA of {LEAST_RSA} bits or more",
     )
 
 
 def sign(authority: Authority, asked: Asked, node: str, now: datetime) -> bytes:
     """The node's certificate in PEM. A request that names somebody else is refused, not corrected."""
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{PREFIX}{node}"), x509.NameAttribute(NameOID.ORGANIZATION_NAME, NODES)])
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.COMMON_NAME, f"{PREFIX}{node}"),
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, NODES),
+        ]
+    )
     if list(asked.request.subject) and asked.request.subject != subject:
         raise Denied(
-            f"the signing request is for {asked.request.subject.rfc4514_string()}, and this is node {node}", fix="leave the subject out"
+            f"the signing request is for {asked.request.subject.rfc4514_string()}, and this is node {node}",
+            fix="leave the subject out",
         )
     usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
     certificate = (
@@ -88,7 +104,9 @@ def sign(authority: Authority, asked: Asked, node: str, now: datetime) -> bytes:
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False
+        )
         .sign(authority.key, hashes.SHA256())
     )
     return certificate.public_bytes(serialization.Encoding.PEM)
@@ -100,7 +118,9 @@ def peer_of(pem: bytes) -> Peer:
     names = [str(each.value) for each in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     groups = [each.value for each in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
     if groups != [NODES] or len(names) != 1 or not names[0].startswith(PREFIX) or not _is_client(certificate):
-        raise Denied("the certificate is not a node's", fix="let the machine join: lattice agent --join TOKEN")
+        raise Denied(
+            "the certificate is not a node's", fix="let the machine join: lattice agent --join TOKEN"
+        )
     public = certificate.public_key()
     return Peer(names[0].removeprefix(PREFIX), key_digest(public), certificate.not_valid_after_utc)  # type: ignore[arg-type]
 
@@ -110,7 +130,9 @@ def former_peer(authority: Authority, pem: bytes) -> Peer:
     try:
         x509.load_pem_x509_certificate(pem).verify_directly_issued_by(authority.certificate)
     except (ValueError, TypeError, InvalidSignature) as error:
-        raise Denied("the certificate was not signed here", fix="let the machine join with a new token") from error
+        raise Denied(
+            "the certificate was not signed here", fix="let the machine join with a new token"
+        ) from error
     return peer_of(pem)
 
 

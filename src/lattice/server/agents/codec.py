@@ -41,24 +41,33 @@ def beat_problem(beat: pb.Beat) -> str:
     if max(len(beat.reports), len(beat.gone), len(beat.workload_usage)) > MOST_REPORTS:
         return f"it speaks of more than {MOST_REPORTS} workloads"
     for each in beat.reports:
-        if max(len(each.workload), len(each.uid), len(each.revision)) > LONGEST_NAME or each.workload.count("/") != 1:
+        if (
+            max(len(each.workload), len(each.uid), len(each.revision)) > LONGEST_NAME
+            or each.workload.count("/") != 1
+        ):
             return f'"{each.workload[:80]}" is no workload'
         if each.state not in STATES or not _WORD.fullmatch(each.failure):
             return f'"{each.state[:80]}" with failure "{each.failure[:80]}" is no state of a workload'
         if len(each.how) > LONGEST_HOW:
             return f"how {each.workload} failed takes {len(each.how)} characters, at most {LONGEST_HOW} are taken"
         if len(each.log) > LONGEST_LOG:
-            return f"the log of {each.workload} has {len(each.log)} characters, at most {LONGEST_LOG} are taken"
+            return (
+                f"the log of {each.workload} has {len(each.log)} characters, at most {LONGEST_LOG} are taken"
+            )
     return ""
 
 
 def beat_of(beat: pb.Beat) -> Beat:
     workloads: dict[str, Spoken | None] = dict.fromkeys(beat.gone)
     for each in beat.reports:
-        workloads[each.workload] = Spoken(each.uid, each.state, each.revision, each.run, each.ready, each.failure, each.log, each.how)
+        workloads[each.workload] = Spoken(
+            each.uid, each.state, each.revision, each.run, each.ready, each.failure, each.log, each.how
+        )
     return Beat(
         usage=_usage(beat.usage) if beat.HasField("usage") else None,
-        workload_usage={path: _usage(each) for path, each in beat.workload_usage.items()} if beat.HasField("usage") else None,
+        workload_usage={path: _usage(each) for path, each in beat.workload_usage.items()}
+        if beat.HasField("usage")
+        else None,
         workloads=workloads,
         is_whole=beat.is_whole,
         order=beat.order,

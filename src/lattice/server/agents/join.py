@@ -11,7 +11,18 @@ from lattice import metrics
 from lattice.clock import Clock, stamp
 from lattice.errors import Denied, Exists, Invalid, LatticeError, Malformed, NotFound, UnknownUser
 from lattice.kinds.core import Secret
-from lattice.kinds.join_token import JOINED_KEY, MADE_AT, NAMESPACE, JoinToken, Kept, judge, kept_in, parse_token, secret_name, with_kept
+from lattice.kinds.join_token import (
+    JOINED_KEY,
+    MADE_AT,
+    NAMESPACE,
+    JoinToken,
+    Kept,
+    judge,
+    kept_in,
+    parse_token,
+    secret_name,
+    with_kept,
+)
 from lattice.kinds.meta.object_rules import born
 from lattice.kinds.meta.metadata import name_problem
 from lattice.kinds.node import FINALIZER, LatticeNode
@@ -60,7 +71,11 @@ class Joining:
 
     def directions(self) -> dict[str, Any]:
         """Open to everybody: whom to trust is in the token, not in this answer."""
-        return {"authority": self.authority.pem.decode(), "agents": self.agents(), "servers": list(self.servers())}
+        return {
+            "authority": self.authority.pem.decode(),
+            "agents": self.agents(),
+            "servers": list(self.servers()),
+        }
 
     async def join(self, body: bytes, address: str) -> dict[str, Any]:
         """What the new node needs. Refusals write nothing."""
@@ -80,7 +95,10 @@ class Joining:
         """For the same key and the same name, as long as that key is the node's."""
         asked = read_request(request)
         if asked.key != peer.key:
-            raise Denied("the signing request is for another key than the certificate", fix="ask with the key that joined")
+            raise Denied(
+                "the signing request is for another key than the certificate",
+                fix="ask with the key that joined",
+            )
         entry = await self.store.get(node_key(peer.node))
         refuse_stranger(peer, unpack(entry.value, entry.revision) if entry else None)
         return sign(self.authority, asked, peer.node, self.clock.now())
@@ -90,7 +108,8 @@ class Joining:
         peer = former_peer(self.authority, wish.certificate.encode())
         if self.clock.now() > peer.until + COME_BACK_WITHIN:
             raise Denied(
-                f"the certificate ended at {stamp(peer.until)}, which is too long ago", fix="let the machine join with a new token"
+                f"the certificate ended at {stamp(peer.until)}, which is too long ago",
+                fix="let the machine join with a new token",
             )
         certificate = await self.renew(peer, wish.request.encode())
         return {"node": peer.node, "certificate": certificate.decode(), **self.directions()}
@@ -115,12 +134,20 @@ class Joining:
         node = kept.used_as or kept.grant.node or wish
         found = await self.store.get(node_key(node))
         if kept.used_by:
-            refuse_stranger(Peer(node, asked.key, self.clock.now()), unpack(found.value, found.revision) if found else None)
+            refuse_stranger(
+                Peer(node, asked.key, self.clock.now()),
+                unpack(found.value, found.revision) if found else None,
+            )
             return node  # the answer was lost: here it is again
         used = with_kept(secret, msgspec.structs.replace(kept, used_by=asked.key, used_as=node))
         by = _By(asked.key, entry.revision)
-        writes = [Put(entry.key, pack(Secret.resource, used), entry.revision), self._node(node, kept, by, found)]
-        sign(self.authority, asked, node, self.clock.now())  # a request that cannot be signed must not use the token up
+        writes = [
+            Put(entry.key, pack(Secret.resource, used), entry.revision),
+            self._node(node, kept, by, found),
+        ]
+        sign(
+            self.authority, asked, node, self.clock.now()
+        )  # a request that cannot be signed must not use the token up
         await self.store.commit(writes)
         return node
 
@@ -128,11 +155,15 @@ class Joining:
         """The node with the key that joined as it: made, or the one that was prepared for this token."""
         there = unpack(found.value, found.revision)["metadata"]["uid"] if found else ""
         if kept.grant.uid and kept.grant.uid != there:
-            raise Denied(f"node {name}, for which the token was made, is gone", fix="end this machine: nothing waits for it")
+            raise Denied(
+                f"node {name}, for which the token was made, is gone",
+                fix="end this machine: nothing waits for it",
+            )
         if found is not None:
             if not kept.grant.node:
                 raise Exists(
-                    f"node {name} is there already", fix="choose another --name, or make a token for it: lattice tokens create --node"
+                    f"node {name} is there already",
+                    fix="choose another --name, or make a token for it: lattice tokens create --node",
                 )
             obj = unpack(found.value, found.revision)
             if obj["metadata"].get("deletionTimestamp"):
@@ -144,11 +175,17 @@ class Joining:
                 )
             return Put(found.key, pack(LatticeNode.resource, _marked(obj, by)), found.revision)
         if problem := name_problem(LatticeNode.resource, name):
-            raise Invalid(f'"{name}" cannot be the name of a node: {problem}', where="--name", fix="choose another name")
+            raise Invalid(
+                f'"{name}" cannot be the name of a node: {problem}', where="--name", fix="choose another name"
+            )
         made: Object = {
             "apiVersion": LatticeNode.resource.api_version,
             "kind": LatticeNode.resource.kind,
-            "metadata": {"name": name, "finalizers": [FINALIZER], **({"labels": kept.grant.labels} if kept.grant.labels else {})},
+            "metadata": {
+                "name": name,
+                "finalizers": [FINALIZER],
+                **({"labels": kept.grant.labels} if kept.grant.labels else {}),
+            },
             "spec": msgspec.to_builtins(kept.grant.spec),
         }
         fresh = born(_marked(made, by), uid=self.new_uid(), now=stamp(self.clock.now()))
@@ -161,7 +198,9 @@ def _read(body: bytes) -> JoinRequest:
     try:
         return msgspec.json.decode(body, type=JoinRequest)
     except msgspec.MsgspecError as error:
-        raise Malformed(f"the request cannot be read: {error}", fix="run `lattice agent --join TOKEN --server URL`") from error
+        raise Malformed(
+            f"the request cannot be read: {error}", fix="run `lattice agent --join TOKEN --server URL`"
+        ) from error
 
 
 def _marked(obj: Object, by: _By) -> Object:
@@ -183,6 +222,10 @@ def node_key(name: str) -> Key:
 def refuse_stranger(peer: Peer, node: Object | None) -> None:
     """A certificate counts for as long as its node is there and no other machine has joined as it."""
     if node is None:
-        raise NotFound(f"there is no node {peer.node}", fix="it was removed; let the machine join again with a new token")
+        raise NotFound(
+            f"there is no node {peer.node}", fix="it was removed; let the machine join again with a new token"
+        )
     if node["metadata"].get("annotations", {}).get(JOINED_KEY) != peer.key:
-        raise Denied(f"another machine has joined as node {peer.node}", fix="let this one join again with a new token")
+        raise Denied(
+            f"another machine has joined as node {peer.node}", fix="let this one join again with a new token"
+        )

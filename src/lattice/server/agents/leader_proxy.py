@@ -48,17 +48,25 @@ class Relay:
         try:
             response = await session.get(f"{url}{asked.path}{query}", ssl=self.tls, timeout=timeout)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise Unavailable(f"the leader at {url} does not answer: {error}", fix="try again in a moment") from error
+            raise Unavailable(
+                f"the leader at {url} does not answer: {error}", fix="try again in a moment"
+            ) from error
         told = tuple(warning_text(header) for header in response.headers.getall("Warning", ()))
         if response.status >= 400 or response.content_length is not None:
             async with response:
-                return Reply(await response.read(), response.status, response.headers.get("Content-Type", ""), told)
-        return Reply(_pieces(response), response.status, response.headers.get("Content-Type", ""), told, is_quiet=True)
+                return Reply(
+                    await response.read(), response.status, response.headers.get("Content-Type", ""), told
+                )
+        return Reply(
+            _pieces(response), response.status, response.headers.get("Content-Type", ""), told, is_quiet=True
+        )
 
     def _leader(self, user: User) -> str:
         url = self.leader()
         if not url or url == self.own() or SYSTEM in user.groups:
-            raise Unavailable("no server leads just now, and only the leader can answer this", fix="try again in a moment")
+            raise Unavailable(
+                "no server leads just now, and only the leader can answer this", fix="try again in a moment"
+            )
         return url
 
     async def close(self) -> None:

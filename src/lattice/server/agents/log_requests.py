@@ -42,14 +42,25 @@ class NodeLogs:
         """Piece by piece; with `follow` until the reader stops or the workload is gone."""
         line = self._lines.get(asked.node)
         if line is None:
-            raise Unavailable(f"node {asked.node} is not connected", where=f"workload/{asked.workload}", fix="try again when it is back")
+            raise Unavailable(
+                f"node {asked.node} is not connected",
+                where=f"workload/{asked.workload}",
+                fix="try again when it is back",
+            )
         if sum(reader.line is line for reader in self._readers.values()) >= MOST_READERS:
-            raise TooMany(f"{MOST_READERS} logs of node {asked.node} are being read", fix="try again in a moment")
+            raise TooMany(
+                f"{MOST_READERS} logs of node {asked.node} are being read", fix="try again in a moment"
+            )
         number = next(self._numbers)
         reader = self._readers[number] = _Reader(line)
         line.ask(
             pb.LogAsk(
-                id=number, workload=asked.workload, uid=asked.uid, container=asked.container, tail=max(0, asked.tail), follow=asked.follow
+                id=number,
+                workload=asked.workload,
+                uid=asked.uid,
+                container=asked.container,
+                tail=max(0, asked.tail),
+                follow=asked.follow,
             )
         )
         is_over = False
@@ -58,7 +69,9 @@ class NodeLogs:
                 piece = await reader.pieces.get()
                 is_over = piece.end
                 if piece.problem:
-                    raise (Unavailable if not piece.id else NotFound)(piece.problem, where=f"workload/{asked.workload}")
+                    raise (Unavailable if not piece.id else NotFound)(
+                        piece.problem, where=f"workload/{asked.workload}"
+                    )
                 if piece.text:
                     yield piece.text
         finally:
@@ -79,4 +92,6 @@ class NodeLogs:
     def lost(self, line: "Line") -> None:
         for reader in self._readers.values():
             if reader.line is line:
-                reader.pieces.put_nowait(pb.LogPiece(end=True, problem="the connection with the node was lost"))
+                reader.pieces.put_nowait(
+                    pb.LogPiece(end=True, problem="the connection with the node was lost")
+                )

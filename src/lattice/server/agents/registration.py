@@ -39,9 +39,13 @@ class Registrar:
                 return entry.revision
             recent = self._recent(peer.node)
             if len(recent) >= FICKLE:
-                await self._quarantine(leading, peer, f"it said something else {FICKLE} times within {FICKLE_WITHIN:g} s")
+                await self._quarantine(
+                    leading, peer, f"it said something else {FICKLE} times within {FICKLE_WITHIN:g} s"
+                )
             try:
-                revision = await leading.commit([Put(entry.key, pack(LatticeNode.resource, after), entry.revision)])
+                revision = await leading.commit(
+                    [Put(entry.key, pack(LatticeNode.resource, after), entry.revision)]
+                )
             except Conflict:  # the nodes controller writes there too
                 if attempt == TRIES:
                     raise

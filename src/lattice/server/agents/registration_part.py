@@ -26,7 +26,10 @@ def problem(said: Registration) -> str:
 
 def room_problem(said: Registration) -> str:
     """What is wrong with the room that it claims to have."""
-    if max(len(said.capacity), len(said.labels), len(said.addresses), len(said.gpus), len(said.runtimes)) > MOST_NAMES:
+    if (
+        max(len(said.capacity), len(said.labels), len(said.addresses), len(said.gpus), len(said.runtimes))
+        > MOST_NAMES
+    ):
         return f"it lists more than {MOST_NAMES} of one thing"
     for name, amount in (*said.capacity.items(), *said.reserved.items()):
         if wrong := key_problem(name):
@@ -42,9 +45,7 @@ def room_problem(said: Registration) -> str:
 def _labels_problem(said: Registration) -> str:
     for key, value in said.labels.items():
         if not key.startswith(AGENT_LABELS):
-            return (
-                f'an agent may only set labels {AGENT_LABELS}*, not "{key[:80]}"; others come with the join token or from an administrator'
-            )
+            return f'an agent may only set labels {AGENT_LABELS}*, not "{key[:80]}"; others come with the join token or from an administrator'
         if wrong := key_problem(key) or value_problem(value):
             return f'label "{key[:80]}": {wrong}'
     return ""
@@ -59,7 +60,9 @@ def _rest_problem(said: Registration) -> str:
         if not gpu.model or len(gpu.model) > 63 or gpu.milli_free > 1000:
             return f'"{gpu.model[:80]}" with {gpu.milli_free} thousandths free is no GPU'
     for each in said.addresses:
-        if each.type not in ("InternalIP", "ExternalIP", "Hostname") or not _is_address(each.type, each.address):
+        if each.type not in ("InternalIP", "ExternalIP", "Hostname") or not _is_address(
+            each.type, each.address
+        ):
             return f'"{each.address[:80]}" is no {each.type[:20] or "address"}'
     return ""
 
@@ -77,7 +80,9 @@ def _is_address(kind: str, text: str) -> bool:
 def registered(node: Object, hello: Hello, size: Size | None = None) -> Object:
     """The node with what its agent said; everything else is as it was. A machine that was made from a class has no more room than that."""
     said, metadata = hello.registration, node["metadata"]
-    kept = {key: value for key, value in metadata.get("labels", {}).items() if not key.startswith(AGENT_LABELS)}
+    kept = {
+        key: value for key, value in metadata.get("labels", {}).items() if not key.startswith(AGENT_LABELS)
+    }
     labels = {**kept, **{key: said.labels[key] for key in sorted(said.labels)}}
     others = {name: value for name, value in metadata.items() if name != "labels"}
     before = msgspec.convert(node.get("status", {}), NodeStatus, strict=False)
@@ -92,7 +97,9 @@ def quarantined(node: Object, why: str, now: str) -> Object | None:
     before = msgspec.convert(node.get("status", {}), NodeStatus, strict=False)
     if any(each.type == QUARANTINED for each in before.conditions):
         return None
-    mark = Condition(type=QUARANTINED, status="True", reason="ImpossibleRoom", message=why, last_transition_time=now)
+    mark = Condition(
+        type=QUARANTINED, status="True", reason="ImpossibleRoom", message=why, last_transition_time=now
+    )
     status = msgspec.structs.replace(before, conditions=(*before.conditions, mark))
     return {**node, "status": msgspec.to_builtins(status)}
 
@@ -106,7 +113,10 @@ def _status(hello: Hello, size: Size | None) -> dict[str, object]:
     return {
         "capacity": capacity,
         "reserved": reserved,
-        "allocatable": {name: min(amount - reserved.get(name, 0), most.get(name, amount)) for name, amount in capacity.items()},
+        "allocatable": {
+            name: min(amount - reserved.get(name, 0), most.get(name, amount))
+            for name, amount in capacity.items()
+        },
         "gpus": gpus if size is None else gpus[: size.gpu // 1000],
         "addresses": tuple(NodeAddress(type=each.type, address=each.address) for each in said.addresses),  # type: ignore[arg-type]
         "runtimes": tuple(sorted(said.runtimes)),
@@ -117,7 +127,11 @@ def _status(hello: Hello, size: Size | None) -> dict[str, object]:
 
 def _most(size: Size) -> dict[str, int]:
     """What a class leaves open does not limit; GPUs that it does not have are not there."""
-    stated = {name: amount for name, amount in (("cpu", size.milli), ("memory", size.memory), ("storage", size.storage)) if amount}
+    stated = {
+        name: amount
+        for name, amount in (("cpu", size.milli), ("memory", size.memory), ("storage", size.storage))
+        if amount
+    }
     return {**stated, "gpu": size.gpu}
 
 
@@ -127,4 +141,6 @@ def differs(before: Object, after: Object) -> bool:
 
 
 def _content(node: Object) -> tuple[object, object]:
-    return node["metadata"].get("labels", {}), msgspec.convert(node.get("status", {}), NodeStatus, strict=False)
+    return node["metadata"].get("labels", {}), msgspec.convert(
+        node.get("status", {}), NodeStatus, strict=False
+    )

@@ -63,7 +63,10 @@ class Servers:
             return
         metadata = {**(found["metadata"] if found else {"name": KEY.name, "namespace": KEY.namespace})}
         metadata["annotations"] = {**metadata.get("annotations", {}), SERVERS: ",".join(after)}
-        lease = {**(found or {"apiVersion": Lease.resource.api_version, "kind": Lease.resource.kind, "spec": {}}), "metadata": metadata}
+        lease = {
+            **(found or {"apiVersion": Lease.resource.api_version, "kind": Lease.resource.kind, "spec": {}}),
+            "metadata": metadata,
+        }
         made = lease if found else born(lease, uid=self.new_uid(), now=stamp(self.clock.now()))
         await self.store.commit([Put(KEY, pack(Lease.resource, made), entry.revision if entry else ABSENT)])
 

@@ -173,7 +173,9 @@ class NodeLinks:
                 " run the same version of lattice on both",
             )
         leading = self.leading()
-        if leading is None or hello.term > leading.term.number:  # it obeyed a later leader already: we are not it any more
+        if (
+            leading is None or hello.term > leading.term.number
+        ):  # it obeyed a later leader already: we are not it any more
             raise Elsewhere
         try:
             revision = await self._registrar.register(leading, peer, hello)
@@ -198,9 +200,16 @@ class NodeLinks:
 
     async def _talk(self, line: Line) -> None:
         welcome = pb.Welcome(
-            protocol=PROTOCOL, version=__version__, term=line.leading.term.number, heartbeat=self.heartbeat, node=line.peer.node
+            protocol=PROTOCOL,
+            version=__version__,
+            term=line.leading.term.number,
+            heartbeat=self.heartbeat,
+            node=line.peer.node,
         )
-        tasks = [asyncio.ensure_future(each) for each in (self._write(line, welcome), self._read(line), line.ending.wait())]
+        tasks = [
+            asyncio.ensure_future(each)
+            for each in (self._write(line, welcome), self._read(line), line.ending.wait())
+        ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             why = line.over or next((error for each in done if (error := each.exception()) is not None), None)
@@ -243,9 +252,15 @@ class NodeLinks:
             if not self._leads(line.leading):
                 raise Elsewhere
             if (orders := self._orders(line)) is not None:
-                with traces.span("order", node=line.peer.node, term=orders.term, number=orders.number) as span:
+                with traces.span(
+                    "order", node=line.peer.node, term=orders.term, number=orders.number
+                ) as span:
                     if span.is_kept:
-                        span.tell(workloads=traces.first([*(each.workload for each in orders.assignments), *orders.dropped]))
+                        span.tell(
+                            workloads=traces.first(
+                                [*(each.workload for each in orders.assignments), *orders.dropped]
+                            )
+                        )
                     await line.end.send(pb.ToAgent(orders=orders))
             elif line.heard > line.answered:
                 line.answered = line.heard
@@ -283,7 +298,11 @@ class NodeLinks:
             return None
         number = line.leading.presence.order(line.session, told, is_whole)
         return pb.Orders(
-            term=line.leading.term.number, number=number, is_whole=is_whole, assignments=changed, dropped=[] if is_whole else dropped
+            term=line.leading.term.number,
+            number=number,
+            is_whole=is_whole,
+            assignments=changed,
+            dropped=[] if is_whole else dropped,
         )
 
     def _leads(self, leading: Leading | None) -> bool:
@@ -302,7 +321,11 @@ class NodeLinks:
 
     def _follow(self, leading: Leading) -> None:
         copy = leading.copy(LatticeWorkload)
-        self._homes = {f"{each.metadata.namespace}/{each.metadata.name}": _home(each) for each in copy.all() if _home(each)}
+        self._homes = {
+            f"{each.metadata.namespace}/{each.metadata.name}": _home(each)
+            for each in copy.all()
+            if _home(each)
+        }
         stops = (copy.on_change(self._changed), leading.copy(LatticeAgreement).on_change(self._agreed))
         self._callers.clear()
 
@@ -317,7 +340,9 @@ class NodeLinks:
         agreements = self._board.copy(LatticeAgreement) if self._board is not None else None
         for each in (agreements.get(change.key.path), agreements.before) if agreements is not None else ():
             if each is not None:
-                self._callers.add(f"{each.spec.caller.namespace or each.metadata.namespace}/{each.spec.caller.name}")
+                self._callers.add(
+                    f"{each.spec.caller.namespace or each.metadata.namespace}/{each.spec.caller.name}"
+                )
 
     def _tell_callers(self) -> None:
         callers, self._callers = self._callers, set()
@@ -353,7 +378,9 @@ class NodeLinks:
             return Refused("EXPIRED", f"the certificate ended at {line.peer.until:%Y-%m-%dT%H:%M:%SZ}")
         node = line.leading.copy(LatticeNode).get(f"/{line.peer.node}")
         if node is None or node.metadata.annotations.get(JOINED_KEY) != line.peer.key:
-            return Refused("UNKNOWN_NODE", f"node {line.peer.node} was removed, or another machine has joined as it")
+            return Refused(
+                "UNKNOWN_NODE", f"node {line.peer.node} was removed, or another machine has joined as it"
+            )
         return None
 
 

@@ -15,7 +15,9 @@ from typing import Any
 FieldSet = dict[str, Any]
 Path = tuple[str, ...]  # labels such as "f:spec", 'k:{"type":"Ready"}', 'v:"x"'
 
-_PLAIN = re.compile(r"[ !#-\[\]-~]*").fullmatch  # printable ASCII without the quote and the backslash: JSON text is the text itself
+_PLAIN = re.compile(
+    r"[ !#-\[\]-~]*"
+).fullmatch  # printable ASCII without the quote and the backslash: JSON text is the text itself
 _MAX_DEPTH = 200  # deeper sets are nobody's objects; the walk is recursive
 
 
@@ -32,7 +34,9 @@ class TypeNode:
 
     __slots__ = ("fields", "hidden", "item", "keys", "loose", "rest", "shape")
 
-    def __init__(self, shape: Shape, fields: dict[str, "TypeNode"] | None = None, rest: "TypeNode | None" = None) -> None:
+    def __init__(
+        self, shape: Shape, fields: dict[str, "TypeNode"] | None = None, rest: "TypeNode | None" = None
+    ) -> None:
         self.shape = shape
         self.fields = fields if fields is not None else {}
         self.rest = rest  # what undeclared keys are; None: there may be none
@@ -48,7 +52,16 @@ ANY = TypeNode(Shape.MAP)
 ANY.rest, ANY.loose = ANY, True
 
 SERVER_OWNED = (
-    *("name", "generateName", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"),
+    *(
+        "name",
+        "generateName",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "generation",
+        "creationTimestamp",
+        "deletionTimestamp",
+    ),
     *("deletionGracePeriodSeconds", "selfLink", "managedFields"),
 )
 _STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
@@ -65,7 +78,12 @@ METADATA: dict[str, Any] = {
         "labels": _STRINGS,
         "annotations": _STRINGS,
         "finalizers": {"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"},
-        "ownerReferences": {"type": "array", "items": _OWNER, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["uid"]},
+        "ownerReferences": {
+            "type": "array",
+            "items": _OWNER,
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["uid"],
+        },
     },
 }
 
@@ -109,7 +127,10 @@ def _compile_list(schema: Mapping[str, Any]) -> TypeNode:
         case "map":
             node = TypeNode(Shape.LIST_MAP)
             properties = items.get("properties", {})
-            node.keys = tuple((key, properties.get(key, {}).get("default")) for key in sorted(schema.get("x-kubernetes-list-map-keys", ())))
+            node.keys = tuple(
+                (key, properties.get(key, {}).get("default"))
+                for key in sorted(schema.get("x-kubernetes-list-map-keys", ()))
+            )
             node.item = _compile(items)
             return node
     return LEAF
@@ -122,7 +143,11 @@ def json_text(value: Any) -> str:
     if value is True or value is False or value is None:
         return "null" if value is None else "true" if value else "false"
     if isinstance(value, Decimal):  # 1.0 is 1; the bound keeps 1e999999999 from being written out
-        return str(int(value)) if abs(value.adjusted()) < 30 and value == value.to_integral_value() else str(value)
+        return (
+            str(int(value))
+            if abs(value.adjusted()) < 30 and value == value.to_integral_value()
+            else str(value)
+        )
     if isinstance(value, list):
         return f"[{','.join(map(json_text, value))}]"
     if isinstance(value, dict):
@@ -202,7 +227,9 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], types: TypeNode) -> 
     return taken, gone
 
 
-def _compare_maps(old: Mapping[str, Any], new: Mapping[str, Any], node: TypeNode, out: tuple[FieldSet, FieldSet]) -> None:
+def _compare_maps(
+    old: Mapping[str, Any], new: Mapping[str, Any], node: TypeNode, out: tuple[FieldSet, FieldSet]
+) -> None:
     fields, rest = node.fields, node.rest or ANY
     for name, value in new.items():
         before = old.get(name, out)  # `out` stands for absent: no JSON value is this object
@@ -395,5 +422,11 @@ def _format_label(label: str) -> str:
     if mark == "f:":
         return f".{body}"
     if mark == "k:":
-        return "[" + ",".join(f"{name}={json_text(value)}" for name, value in json.loads(body, parse_float=Decimal).items()) + "]"
+        return (
+            "["
+            + ",".join(
+                f"{name}={json_text(value)}" for name, value in json.loads(body, parse_float=Decimal).items()
+            )
+            + "]"
+        )
     return f"[={body}]" if mark == "v:" else f"[{body}]"

@@ -43,9 +43,15 @@ def _merge(target: Any, patch: Any) -> Any:
 def json_patch(target: Any, operations: Any) -> Any:
     """RFC 6902: all operations or none. Malformed if they cannot be read, Invalid if one does not fit the target."""
     if type(operations) is not list:
-        raise Malformed("a JSON patch must be a list of operations", fix="send a list, or use application/merge-patch+json for an object")
+        raise Malformed(
+            "a JSON patch must be a list of operations",
+            fix="send a list, or use application/merge-patch+json for an object",
+        )
     if len(operations) > MAX_OPERATIONS:
-        raise TooLarge(f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}", fix="split the patch")
+        raise TooLarge(
+            f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}",
+            fix="split the patch",
+        )
     read = [_read(i, operation) for i, operation in enumerate(operations)]
     document = _Document(target)
     for step in read:
@@ -86,7 +92,9 @@ def _pointer(i: int, operation: dict[str, Any], name: str) -> tuple[str, ...]:
     text = operation.get(name)
     if type(text) is not str or (text and text[0] != "/"):
         raise _unreadable(
-            i, f"needs a JSON pointer as {name}, got {str(text)[:80]!r}", "write it as /metadata/labels/app, with ~1 for / and ~0 for ~"
+            i,
+            f"needs a JSON pointer as {name}, got {str(text)[:80]!r}",
+            "write it as /metadata/labels/app, with ~1 for / and ~0 for ~",
         )
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:])
 
@@ -101,7 +109,9 @@ class _Document:
 
     root: Any
     copied: int = 0
-    own: dict[int, Any] = field(default_factory=dict)  # containers made here, by id; holding them keeps the ids theirs
+    own: dict[int, Any] = field(
+        default_factory=dict
+    )  # containers made here, by id; holding them keeps the ids theirs
 
     def get(self, path: tuple[str, ...]) -> Any:
         node = self.root
@@ -132,7 +142,8 @@ class _Document:
         self.copied += len(value) + 2 if type(value) is str else 8
         if self.copied > MAX_COPIED:
             raise TooLarge(
-                f"the copy operations of this JSON patch add more than {MAX_COPIED} bytes", fix="send the values, or split the patch"
+                f"the copy operations of this JSON patch add more than {MAX_COPIED} bytes",
+                fix="send the values, or split the patch",
             )
         if type(value) is list:
             return [self.duplicate(item) for item in value]
@@ -254,7 +265,9 @@ _MERGED_LISTS: dict[tuple[str, ...], str] = {
 def strategic_merge_patch(target: dict[str, Any], patch: Any) -> dict[str, Any]:
     """The strategic merge of Kubernetes for the core kinds, which are maps but for three lists; directives are obeyed and never stored."""
     if type(patch) is not dict:
-        raise Malformed("a strategic merge patch must be an object", fix="send the fields to change, as in the manifest")
+        raise Malformed(
+            "a strategic merge patch must be an object", fix="send the fields to change, as in the manifest"
+        )
     try:
         return _strategic(target, patch, ())
     except RecursionError as e:
@@ -270,7 +283,11 @@ def _strategic(target: dict[str, Any], patch: dict[str, Any], path: tuple[str, .
         case "merge":
             pass
         case other:
-            raise Malformed(f"$patch has no directive {str(other)[:40]!r}", where=".".join(path), fix="use merge, replace or delete")
+            raise Malformed(
+                f"$patch has no directive {str(other)[:40]!r}",
+                where=".".join(path),
+                fix="use merge, replace or delete",
+            )
     out = _retained(target, patch)
     for name, value in patch.items():
         if name[:1] == "$":
@@ -302,7 +319,9 @@ def _merge_list(old: list[Any], new: list[Any], key: str, path: tuple[str, ...])
     if any(type(item) is dict and item.get("$patch") == "replace" and key not in item for item in new):
         return [item for item in new if not (type(item) is dict and "$patch" in item)]
     if not key:
-        return list({**{json_text(item): item for item in old}, **{json_text(item): item for item in new}}.values())
+        return list(
+            {**{json_text(item): item for item in old}, **{json_text(item): item for item in new}}.values()
+        )
     out = {_key(item, key, path): item for item in old}
     for item in new:
         name = _key(item, key, path)
@@ -317,12 +336,16 @@ def _key(item: Any, key: str, path: tuple[str, ...]) -> str:
     name = item.get(key) if type(item) is dict else None
     if type(name) is not str:
         raise Malformed(
-            f"map: {str(item)[:80]} does not contain declared merge key: {key}", where=".".join(path), fix=f"give each item its {key}"
+            f"map: {str(item)[:80]} does not contain declared merge key: {key}",
+            where=".".join(path),
+            fix=f"give each item its {key}",
         )
     return name
 
 
-def _with_list_directives(out: dict[str, Any], patch: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+def _with_list_directives(
+    out: dict[str, Any], patch: dict[str, Any], path: tuple[str, ...]
+) -> dict[str, Any]:
     """Deletions from plain lists, then the order asked for; what the order does not name comes last."""
     for directive, given in patch.items():
         mark, _, name = directive.partition("/")

@@ -9,7 +9,19 @@ from typing import Any, Literal
 
 from lattice.errors import Cause, Conflict, Malformed
 from lattice.server.apply import managed_fields as fieldset
-from lattice.server.apply.managed_fields import ANY, IGNORED, FieldSet, Path, Shape, TypeNode, by_label, difference, format_path, label_of, union
+from lattice.server.apply.managed_fields import (
+    ANY,
+    IGNORED,
+    FieldSet,
+    Path,
+    Shape,
+    TypeNode,
+    by_label,
+    difference,
+    format_path,
+    label_of,
+    union,
+)
 
 Object = dict[str, Any]
 Entry = dict[str, Any]  # one element of metadata.managedFields
@@ -44,7 +56,9 @@ class Manager:
         )
 
 
-def track_update(live: Object | None, new: Object, types: TypeNode, manager: Manager, now: str) -> list[Entry]:
+def track_update(
+    live: Object | None, new: Object, types: TypeNode, manager: Manager, now: str
+) -> list[Entry]:
     """managedFields after a create, update or patch made `new` of `live` (None: a create).
 
     The writer owns what it added or changed, nobody owns what is gone. Books that the client wrote itself count, but not through a
@@ -92,11 +106,17 @@ def entries_of(obj: Object | None) -> list[Entry]:
 
 
 def _read_entry(entry: Any) -> Entry:
-    if type(entry) is not dict or entry.get("operation") not in ("Apply", "Update") or entry.get("fieldsType") != "FieldsV1":
+    if (
+        type(entry) is not dict
+        or entry.get("operation") not in ("Apply", "Update")
+        or entry.get("fieldsType") != "FieldsV1"
+    ):
         raise ValueError("a managedFields entry needs operation Apply or Update and fieldsType FieldsV1")
     texts = [entry.get(name, "") for name in ("manager", "apiVersion", "time", "subresource")]
     if not all(type(text) is str for text in texts) or not entry.get("apiVersion"):
-        raise ValueError("a managedFields entry needs an apiVersion, and text for manager, time and subresource")
+        raise ValueError(
+            "a managedFields entry needs an apiVersion, and text for manager, time and subresource"
+        )
     return {**entry, "fieldsV1": fieldset.parse_fields(entry.get("fieldsV1", {}))}
 
 
@@ -105,7 +125,13 @@ def _with_fields(entry: Entry, fields: FieldSet) -> Entry:
 
 
 def _age(entry: Entry) -> tuple[str, ...]:
-    return (entry["operation"], entry.get("time", ""), entry.get("manager", ""), entry["apiVersion"], entry.get("subresource", ""))
+    return (
+        entry["operation"],
+        entry.get("time", ""),
+        entry.get("manager", ""),
+        entry["apiVersion"],
+        entry.get("subresource", ""),
+    )
 
 
 def _settle(entries: list[Entry]) -> list[Entry]:
@@ -115,7 +141,9 @@ def _settle(entries: list[Entry]) -> list[Entry]:
     if len(updates) <= _MAX_UPDATE_ENTRIES:
         return entries
     for version in dict.fromkeys(entry["apiVersion"] for entry in updates):
-        oldest = [entry for entry in updates if entry["apiVersion"] == version][: len(updates) - _MAX_UPDATE_ENTRIES + 1]
+        oldest = [entry for entry in updates if entry["apiVersion"] == version][
+            : len(updates) - _MAX_UPDATE_ENTRIES + 1
+        ]
         if len(oldest) > 1:
             fields: FieldSet = {}
             for entry in oldest:
@@ -125,7 +153,9 @@ def _settle(entries: list[Entry]) -> list[Entry]:
     return entries
 
 
-def server_side_apply(live: Object | None, applied: Object, types: TypeNode, manager: Manager, now: str) -> Object:
+def server_side_apply(
+    live: Object | None, applied: Object, types: TypeNode, manager: Manager, now: str
+) -> Object:
     """The object after `manager` declared `applied`, its full intent, over `live` (None: a create), managedFields included.
 
     Malformed if `applied` does not have the shape of its type, Conflict if it changes what others own and may not force. The server's own
@@ -134,7 +164,11 @@ def server_side_apply(live: Object | None, applied: Object, types: TypeNode, man
     _demand_typed(applied, types)
     books = entries_of(live)
     if live is not None and not books:
-        books = [Manager(_UNTRACKED, "Update", manager.api_version, manager.subresource).entry(fieldset.present(live, types), now)]
+        books = [
+            Manager(_UNTRACKED, "Update", manager.api_version, manager.subresource).entry(
+                fieldset.present(live, types), now
+            )
+        ]
     before = next((entry for entry in books if manager.wrote(entry)), None)
     others = [entry for entry in books if entry is not before and entry.get("fieldsV1")]
     mine = fieldset.owned(applied, types)
@@ -145,8 +179,17 @@ def server_side_apply(live: Object | None, applied: Object, types: TypeNode, man
     taken, gone = fieldset.changes(live or {}, merged, types)
     if not manager.force:
         _refuse_conflicts(others, taken)
-    rest = [_with_fields(entry, left) for entry in others if (left := difference(difference(entry["fieldsV1"], taken), gone))]
-    if before is not None and merged == live and before["fieldsV1"] == mine and before["apiVersion"] == manager.api_version:
+    rest = [
+        _with_fields(entry, left)
+        for entry in others
+        if (left := difference(difference(entry["fieldsV1"], taken), gone))
+    ]
+    if (
+        before is not None
+        and merged == live
+        and before["fieldsV1"] == mine
+        and before["apiVersion"] == manager.api_version
+    ):
         return merged
     if mine:
         rest.append(manager.entry(fieldset.format_fields(mine), now))
@@ -156,7 +199,9 @@ def server_side_apply(live: Object | None, applied: Object, types: TypeNode, man
 def _identity(applied: Object) -> Object:
     """What a create takes over although nobody owns it."""
     metadata = applied.get("metadata") or {}
-    own = {name: metadata[name] for name in fieldset.SERVER_OWNED if name in metadata and name != "managedFields"}
+    own = {
+        name: metadata[name] for name in fieldset.SERVER_OWNED if name in metadata and name != "managedFields"
+    }
     return {**{name: applied[name] for name in ("apiVersion", "kind") if name in applied}, "metadata": own}
 
 
@@ -176,9 +221,21 @@ def _kept(mine: FieldSet, others: Iterable[Entry]) -> FieldSet:
 def _merge(live: Any, applied: Any, node: TypeNode) -> Any:
     """`applied` over `live`, part by part where the type splits, whole where it does not."""
     if node.shape is Shape.MAP and type(live) is dict:
-        return _merge_maps(live, applied, node) if type(applied) is dict else live if applied is None and not node.loose else applied
+        return (
+            _merge_maps(live, applied, node)
+            if type(applied) is dict
+            else live
+            if applied is None and not node.loose
+            else applied
+        )
     if node.shape in (Shape.LIST_MAP, Shape.SET) and type(live) is list:
-        return _merge_lists(live, applied, node) if type(applied) is list else live if applied is None else applied
+        return (
+            _merge_lists(live, applied, node)
+            if type(applied) is list
+            else live
+            if applied is None
+            else applied
+        )
     return applied
 
 
@@ -201,7 +258,8 @@ def _merge_lists(live: list[Any], applied: list[Any], node: TypeNode) -> list[An
 
     def give_until(end: int) -> None:
         out.extend(
-            _merge(theirs[label], item, node.item) if label in theirs and node.item is not node else item for label, item in ours[done:end]
+            _merge(theirs[label], item, node.item) if label in theirs and node.item is not node else item
+            for label, item in ours[done:end]
         )
 
     for label, item in theirs.items():
@@ -221,7 +279,9 @@ def _prune(value: Any, last: FieldSet, kept: FieldSet, node: TypeNode) -> Any:
         left = {name: held for name, held in value.items() if "f:" + name not in drop}
         for label in inner:
             name = label[2:]
-            left[name] = _prune(left[name], last[label], kept.get(label, {}), node.fields.get(name) or node.rest or ANY)
+            left[name] = _prune(
+                left[name], last[label], kept.get(label, {}), node.fields.get(name) or node.rest or ANY
+            )
         return left
     if node.shape in (Shape.LIST_MAP, Shape.SET) and type(value) is list:
         return _prune_list(value, last, kept, node)
@@ -233,7 +293,9 @@ def _prune_list(value: list[Any], last: FieldSet, kept: FieldSet, node: TypeNode
     drop, inner = _losses(dict.fromkeys(items, False), last, kept)
     keys = {"f:" + name for name, _ in node.keys}
     for label in inner:
-        below = {name: sub for name, sub in last[label].items() if name not in keys}  # an item that stays keeps its name
+        below = {
+            name: sub for name, sub in last[label].items() if name not in keys
+        }  # an item that stays keeps its name
         items[label] = _prune(items[label], below, kept.get(label, {}), node.item)
     return [item for label, item in items.items() if label not in drop]
 
@@ -245,7 +307,9 @@ def _losses(declared: Mapping[str, bool], last: FieldSet, kept: FieldSet) -> tup
     for label in last.keys() & declared.keys():
         wanted = kept.get(label)
         unwanted = (
-            wanted is None if declared[label] else fieldset.is_member(last[label]) and (wanted is None or not fieldset.is_member(wanted))
+            wanted is None
+            if declared[label]
+            else fieldset.is_member(last[label]) and (wanted is None or not fieldset.is_member(wanted))
         )
         if unwanted:
             drop.add(label)
@@ -255,7 +319,11 @@ def _losses(declared: Mapping[str, bool], last: FieldSet, kept: FieldSet) -> tup
 
 
 def _refuse_conflicts(others: Sequence[Entry], taken: FieldSet) -> None:
-    found = [(_spoken(entry), path) for entry in others for path in fieldset.paths(fieldset.intersection(entry["fieldsV1"], taken))]
+    found = [
+        (_spoken(entry), path)
+        for entry in others
+        for path in fieldset.paths(fieldset.intersection(entry["fieldsV1"], taken))
+    ]
     if not found:
         return
     found.sort()
@@ -275,7 +343,10 @@ def _conflict_message(found: Sequence[tuple[str, Path]]) -> str:
         return f"Apply failed with 1 conflict: conflict with {found[0][0]}: {format_path(found[0][1])}"
     lines: list[str] = []
     for who in dict.fromkeys(who for who, _ in found):
-        lines += [f"conflicts with {who}:", *(f"- {format_path(path)}" for other, path in found if other == who)]
+        lines += [
+            f"conflicts with {who}:",
+            *(f"- {format_path(path)}" for other, path in found if other == who),
+        ]
     return f"Apply failed with {len(found)} conflicts: " + "\n".join(lines)
 
 
@@ -300,7 +371,13 @@ def _find_mistyped(value: Any, node: TypeNode, path: Path, wrong: list[Cause]) -
     for name, held in value.items():
         child = node.fields.get(name) or node.rest
         if child is None:
-            wrong.append(Cause(format_path((*path, "f:" + name)), "field not declared in schema", "FieldValueNotSupported"))
+            wrong.append(
+                Cause(
+                    format_path((*path, "f:" + name)),
+                    "field not declared in schema",
+                    "FieldValueNotSupported",
+                )
+            )
         else:
             _find_mistyped(held, child, (*path, "f:" + name), wrong)
 
@@ -308,15 +385,29 @@ def _find_mistyped(value: Any, node: TypeNode, path: Path, wrong: list[Cause]) -
 def _find_mistyped_items(items: list[Any], node: TypeNode, path: Path, wrong: list[Cause]) -> None:
     seen: set[str] = set()
     for i, item in enumerate(items):
-        lacking = [name for name, default in node.keys if default is None and (type(item) is not dict or item.get(name) is None)]
+        lacking = [
+            name
+            for name, default in node.keys
+            if default is None and (type(item) is not dict or item.get(name) is None)
+        ]
         if lacking:
             wrong.append(
-                Cause(format_path((*path, f"i:{i}")), f"element must have the key field(s) {', '.join(lacking)}", "FieldValueRequired")
+                Cause(
+                    format_path((*path, f"i:{i}")),
+                    f"element must have the key field(s) {', '.join(lacking)}",
+                    "FieldValueRequired",
+                )
             )
             continue
         label = label_of(item, node)
         if label in seen:
-            wrong.append(Cause(format_path(path), f"duplicate entries for key {format_path((label,))}", "FieldValueDuplicate"))
+            wrong.append(
+                Cause(
+                    format_path(path),
+                    f"duplicate entries for key {format_path((label,))}",
+                    "FieldValueDuplicate",
+                )
+            )
         seen.add(label)
         if node.shape is Shape.LIST_MAP:
             _find_mistyped(item, node.item, (*path, label), wrong)

@@ -54,7 +54,9 @@ def served_crd(resource: Resource, schema: Schema, created: str, revision: str =
         "storedVersions": [resource.version],
         "conditions": [
             _condition("NamesAccepted", "NoConflicts", "no conflicts found", created),
-            _condition("Established", "InitialNamesAccepted", "the initial names have been accepted", created),
+            _condition(
+                "Established", "InitialNamesAccepted", "the initial names have been accepted", created
+            ),
         ],
     }
     return manifest
@@ -62,8 +64,13 @@ def served_crd(resource: Resource, schema: Schema, created: str, revision: str =
 
 def dump_crds(kinds: Iterable[tuple[Resource, Schema]]) -> str:
     """All of them as one YAML file: by name, keys sorted, the same bytes every time."""
-    manifests = sorted((crd(resource, schema) for resource, schema in kinds), key=lambda found: str(found["metadata"]["name"]))
-    return yaml.dump_all(manifests, Dumper=_Plain, sort_keys=True, explicit_start=True, width=120, allow_unicode=True)
+    manifests = sorted(
+        (crd(resource, schema) for resource, schema in kinds),
+        key=lambda found: str(found["metadata"]["name"]),
+    )
+    return yaml.dump_all(
+        manifests, Dumper=_Plain, sort_keys=True, explicit_start=True, width=120, allow_unicode=True
+    )
 
 
 class _Plain(yaml.SafeDumper):

@@ -65,7 +65,9 @@ def group_list(resources: Sequence[Resource]) -> Document:
 def group(resources: Sequence[Resource], name: str) -> Document:
     """GET /apis/{group}."""
     if not name or all(resource.group != name for resource in resources):
-        raise NotFound(f"this server has no API group {name!r}", fix="`kubectl api-versions` lists the groups")
+        raise NotFound(
+            f"this server has no API group {name!r}", fix="`kubectl api-versions` lists the groups"
+        )
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(resources, name)}
 
 
@@ -73,7 +75,9 @@ def resource_list(resources: Sequence[Resource], api_version: str) -> Document:
     """GET /api/v1 and /apis/{group}/{version}."""
     found = [resource for resource in resources if resource.api_version == api_version]
     if not found:
-        raise NotFound(f"this server has no API version {api_version!r}", fix="`kubectl api-versions` lists the versions")
+        raise NotFound(
+            f"this server has no API version {api_version!r}", fix="`kubectl api-versions` lists the versions"
+        )
     entries = [entry for resource in found for entry in _entries(resource)]
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": entries}
 
@@ -91,7 +95,9 @@ def aggregated(resources: Sequence[Resource], *, core: bool, form: Form = "v2") 
 
 def wanted(accept: str) -> tuple[Form, str]:
     """The form of discovery that an Accept header asks for first, and the Content-Type to answer it with."""
-    for found in sorted((_media_range(item) for item in accept.split(",")), key=lambda found: -_quality(found)):
+    for found in sorted(
+        (_media_range(item) for item in accept.split(",")), key=lambda found: -_quality(found)
+    ):
         asks = (found["type"], found.get("g"), found.get("as"))
         form = _FORMS.get(found.get("v", ""))
         if asks == (JSON, "apidiscovery.k8s.io", "APIGroupDiscoveryList") and form:
@@ -118,7 +124,9 @@ def version_document(version: str) -> Document:
 
 
 def _group(resources: Sequence[Resource], name: str) -> Document:
-    versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in _versions(resources, name)]
+    versions = [
+        {"groupVersion": f"{name}/{version}", "version": version} for version in _versions(resources, name)
+    ]
     return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
 
@@ -158,12 +166,17 @@ def _group_discovery(resources: Sequence[Resource], name: str) -> Document:
     versions = [
         {
             "version": version,
-            "resources": [_discovery(found) for found in resources if (found.group, found.version) == (name, version)],
+            "resources": [
+                _discovery(found) for found in resources if (found.group, found.version) == (name, version)
+            ],
             "freshness": "Current",
         }
         for version in _versions(resources, name)
     ]
-    return {"metadata": {"name": name, "creationTimestamp": None} if name else {"creationTimestamp": None}, "versions": versions}
+    return {
+        "metadata": {"name": name, "creationTimestamp": None} if name else {"creationTimestamp": None},
+        "versions": versions,
+    }
 
 
 def _discovery(resource: Resource) -> Document:
@@ -179,7 +192,10 @@ def _discovery(resource: Resource) -> Document:
         entry["shortNames"] = list(resource.short)
     if resource.categories:
         entry["categories"] = list(resource.categories)
-    below = [{"subresource": name, "responseKind": own | kind, "verbs": verbs} for name, kind, verbs in _subresources(resource)]
+    below = [
+        {"subresource": name, "responseKind": own | kind, "verbs": verbs}
+        for name, kind, verbs in _subresources(resource)
+    ]
     return entry | ({"subresources": below} if below else {})
 
 

@@ -23,20 +23,27 @@ Document = dict[str, Any]
 class Documents:
     def __init__(self, catalog: Catalog, address: Callable[[], str]) -> None:
         self._address = address
-        self._kinds = [(each.resource, each.schema) for each in catalog if each.resource.id != discovery.CRDS.id]
+        self._kinds = [
+            (each.resource, each.schema) for each in catalog if each.resource.id != discovery.CRDS.id
+        ]
         self._resources = discovery.served(resource for resource, _ in self._kinds)
 
     async def answer(self, path: str, accept: str) -> Reply:
         if path.rstrip("/") == "/version":  # kr8s asks with the slash
             return Reply(encode(discovery.version_document(__version__)))
         if path.startswith("/openapi/"):
-            return await asyncio.to_thread(self._openapi, path, accept)  # tens of milliseconds, the first time
+            return await asyncio.to_thread(
+                self._openapi, path, accept
+            )  # tens of milliseconds, the first time
         return self._discovery(path.rstrip("/"), accept)
 
     def _discovery(self, path: str, accept: str) -> Reply:
         form, media = discovery.wanted(accept)
         if path in {"/api", "/apis"} and form:
-            return Reply(encode(discovery.aggregated(self._resources, core=path == "/api", form=form)), content_type=media)
+            return Reply(
+                encode(discovery.aggregated(self._resources, core=path == "/api", form=form)),
+                content_type=media,
+            )
         match path.strip("/").split("/"):
             case ["api"]:
                 document = discovery.api_versions(self._address())
@@ -75,4 +82,8 @@ class Documents:
         return made
 
     def crds(self, created: str) -> list[Document]:
-        return [crds.served_crd(resource, schema, created) for resource, schema in self._kinds if resource.group == GROUP]
+        return [
+            crds.served_crd(resource, schema, created)
+            for resource, schema in self._kinds
+            if resource.group == GROUP
+        ]

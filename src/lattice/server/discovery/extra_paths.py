@@ -11,12 +11,22 @@ from lattice.server.fleet_queries.schema import APPLY
 
 HOME = f"apis/{GROUP}/{VERSION}"
 _TABLE = shape(
-    "A table as CSV.", {"csv": text("The table."), "source": text("Where it is from."), "asOf": text("YYYY-MM-DD.")}, ("csv", "source")
+    "A table as CSV.",
+    {"csv": text("The table."), "source": text("Where it is from."), "asOf": text("YYYY-MM-DD.")},
+    ("csv", "source"),
 )
-_GONE = shape("An object.", {"kind": text("Its kind."), "name": text("Its name."), "namespace": text("Its namespace.")}, ("kind", "name"))
+_GONE = shape(
+    "An object.",
+    {"kind": text("Its kind."), "name": text("Its name."), "namespace": text("Its namespace.")},
+    ("kind", "name"),
+)
 _SERVICE = text("The service, as namespace/name.", pattern="^[^/]+/[^/]+$")
 SHARED: Final[dict[str, Schema]] = {
-    "manifests": {"type": "array", "items": {"type": "object"}, "description": "As if these were applied; checked as by an apply."},
+    "manifests": {
+        "type": "array",
+        "items": {"type": "object"},
+        "description": "As if these were applied; checked as by an apply.",
+    },
     "yaml": text("More manifests, as YAML text."),
     "delete": {"type": "array", "items": _GONE, "description": "As if these were deleted."},
     "namespace": text("Namespace of manifests and deletions that name none.", default="default"),
@@ -43,12 +53,18 @@ OWN: Final[dict[str, dict[str, Schema]]] = {
     "why": {"service": _SERVICE, "pool": text("Only what is about this pool.")},
     "fit": {"service": _SERVICE, **_HAPPENS},
     "whatif": {**_HAPPENS, "loseEach": yes_no("Every pool in turn is gone.")},
-    "cost": {"by": text("pool, service or label:KEY.", default="pool"), "inNamespace": text("Only what the services of it pay.")},
+    "cost": {
+        "by": text("pool, service or label:KEY.", default="pool"),
+        "inNamespace": text("Only what the services of it pay."),
+    },
     "optimise": {
         "maxMoves": whole("Move at most so many replicas; any number if absent."),
         "paybackHours": whole("A move must save what it costs within so many hours."),
         "moveCostMicros": whole("What moving one replica costs, in millionths of a dollar."),
-        "timeLimitSeconds": {"type": "number", "description": "How long to search; no more than the server's own limit."},
+        "timeLimitSeconds": {
+            "type": "number",
+            "description": "How long to search; no more than the server's own limit.",
+        },
     },
     APPLY: {"expect": _EXPECT},
 }

@@ -13,7 +13,13 @@ from lattice.server.discovery.operations import definition_name
 
 ITEM = f"/{HOME}/namespaces/{{namespace}}/{LatticeWorkload.resource.plural}/{{name}}"
 _NAMED: Final = [
-    {"name": name, "in": "path", "required": True, "schema": {"type": "string"}, "description": f"{name.capitalize()} of the workload."}
+    {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string"},
+        "description": f"{name.capitalize()} of the workload.",
+    }
     for name in ("namespace", "name")
 ]
 _LOG: Final = {
@@ -21,7 +27,12 @@ _LOG: Final = {
     "tail": ("integer", "Last lines only; all if absent."),
     "follow": ("boolean", "Then what it goes on to print."),
 }
-_REFUSALS: Final = {"401": "Unauthorized", "403": "Forbidden", "404": "Not found", "503": "No server leads just now."}
+_REFUSALS: Final = {
+    "401": "Unauthorized",
+    "403": "Forbidden",
+    "404": "Not found",
+    "503": "No server leads just now.",
+}
 
 
 def with_live(documents: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -30,16 +41,29 @@ def with_live(documents: Mapping[str, bytes]) -> dict[str, bytes]:
         return dict(documents)
     document = msgspec.json.decode(documents[HOME])
     document["paths"] |= {
-        f"/{HOME}/top": {"get": _operation("readTop", "What is used at this moment, and what it costs.", _json({"type": "object"}), _TOP)},
+        f"/{HOME}/top": {
+            "get": _operation(
+                "readTop", "What is used at this moment, and what it costs.", _json({"type": "object"}), _TOP
+            )
+        },
         f"/{HOME}/spending": {"get": _operation("readSpending", _SPENT, _json({"type": "object"}), _BY)},
-        f"{ITEM}/log": {"get": _operation("readWorkloadLog", "What a workload printed.", _text(), _queries(_LOG)), "parameters": _NAMED},
-        f"{ITEM}/retry": {"post": _operation("retryWorkload", "Try it again at once.", _json(_WORKLOAD), []), "parameters": _NAMED},
+        f"{ITEM}/log": {
+            "get": _operation("readWorkloadLog", "What a workload printed.", _text(), _queries(_LOG)),
+            "parameters": _NAMED,
+        },
+        f"{ITEM}/retry": {
+            "post": _operation("retryWorkload", "Try it again at once.", _json(_WORKLOAD), []),
+            "parameters": _NAMED,
+        },
     }
     return {**documents, HOME: msgspec.json.encode(document, order="sorted")}
 
 
 def _queries(named: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
-    return [{"name": name, "in": "query", "schema": {"type": kind}, "description": says} for name, (kind, says) in named.items()]
+    return [
+        {"name": name, "in": "query", "schema": {"type": kind}, "description": says}
+        for name, (kind, says) in named.items()
+    ]
 
 
 def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,7 +74,9 @@ def _text() -> dict[str, Any]:
     return {"text/plain": {"schema": {"type": "string"}}}
 
 
-def _operation(name: str, says: str, answer: Mapping[str, Any], parameters: list[dict[str, Any]]) -> dict[str, Any]:
+def _operation(
+    name: str, says: str, answer: Mapping[str, Any], parameters: list[dict[str, Any]]
+) -> dict[str, Any]:
     refused = _json({"$ref": f"#/components/schemas/{STATUS}"})
     return {
         "operationId": f"{name}LatticeDev{VERSION.capitalize()}",
@@ -62,7 +88,14 @@ def _operation(name: str, says: str, answer: Mapping[str, Any], parameters: list
     }
 
 
-_TOP: Final = _queries({"of": ("string", "Some of the tables only: pools, clusters, nodes, services, budgets, separated by commas.")})
+_TOP: Final = _queries(
+    {
+        "of": (
+            "string",
+            "Some of the tables only: pools, clusters, nodes, services, budgets, separated by commas.",
+        )
+    }
+)
 _SPENT: Final = "What was paid per hour in the last seven days: [seconds since 1970, micro-dollars per hour from then on]."
 _BY: Final = _queries({"by": ("string", "pool, service or label:KEY.")})
 _WORKLOAD: Final = {"$ref": f"#/components/schemas/{definition_name(LatticeWorkload.resource)}"}

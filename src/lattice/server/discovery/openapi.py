@@ -11,8 +11,26 @@ import msgspec
 
 from lattice.kinds.meta.base import Resource
 from lattice.server.discovery.discovery import VIRTUAL
-from lattice.server.discovery.meta_schemas import API_VERSION, INT_OR_STRING, KIND, LIST_META, META, OBJECT_META, SCALE, SCHEMAS, Schema
-from lattice.server.discovery.operations import ANSWERS, PARAMETERS, STREAM, Operation, definition_name, group_path, operations
+from lattice.server.discovery.meta_schemas import (
+    API_VERSION,
+    INT_OR_STRING,
+    KIND,
+    LIST_META,
+    META,
+    OBJECT_META,
+    SCALE,
+    SCHEMAS,
+    Schema,
+)
+from lattice.server.discovery.operations import (
+    ANSWERS,
+    PARAMETERS,
+    STREAM,
+    Operation,
+    definition_name,
+    group_path,
+    operations,
+)
 from lattice.server.discovery.virtual_schemas import VIRTUAL_SCHEMAS
 
 Served = tuple[Resource, Schema]  # a resource and the structural schema of its kind
@@ -33,14 +51,23 @@ _V2_KEYS: Final = {
 def v3_documents(kinds: Iterable[Served], version: str) -> dict[str, bytes]:
     """Per group and version (`apis/lattice.dev/v1alpha1`) its OpenAPI v3 document, as JSON."""
     everything = _with_virtual(kinds)
-    definitions = {name: _v3_schema(schema) for name, schema in _definitions(everything).items()} | {INT_OR_STRING: _V3_EITHER}
+    definitions = {name: _v3_schema(schema) for name, schema in _definitions(everything).items()} | {
+        INT_OR_STRING: _V3_EITHER
+    }
     paths = dict.fromkeys(group_path(resource) for resource, _ in everything)
-    return {path: _encode(_v3_document(_of_version(everything, path), definitions, version)) for path in paths}
+    return {
+        path: _encode(_v3_document(_of_version(everything, path), definitions, version)) for path in paths
+    }
 
 
 def v3_index(documents: Mapping[str, bytes]) -> Document:
     """GET /openapi/v3: where each document is; the hash lets clients keep what has not changed."""
-    return {"paths": {path: {"serverRelativeURL": f"/openapi/v3/{path}?hash={etag(document)}"} for path, document in documents.items()}}
+    return {
+        "paths": {
+            path: {"serverRelativeURL": f"/openapi/v3/{path}?hash={etag(document)}"}
+            for path, document in documents.items()
+        }
+    }
 
 
 def etag(document: bytes) -> str:
@@ -52,7 +79,9 @@ def v2_document(kinds: Iterable[Served], version: str) -> Document:
     everything = _with_virtual(kinds)
     paths: dict[str, Document] = {}
     for operation in _operations(everything):
-        item = paths.setdefault(operation.path, {"parameters": [_v2_parameter(name) for name in _path_parameters(operation.path)]})
+        item = paths.setdefault(
+            operation.path, {"parameters": [_v2_parameter(name) for name in _path_parameters(operation.path)]}
+        )
         item[operation.method] = _v2_operation(operation)
     return {
         "swagger": "2.0",
@@ -69,7 +98,9 @@ def _encode(document: Document) -> bytes:
 def _with_virtual(kinds: Iterable[Served]) -> list[Served]:
     stored = list(kinds)
     taken = {resource.id for resource, _ in stored}
-    return stored + [(resource, VIRTUAL_SCHEMAS[resource.id]) for resource in VIRTUAL if resource.id not in taken]
+    return stored + [
+        (resource, VIRTUAL_SCHEMAS[resource.id]) for resource in VIRTUAL if resource.id not in taken
+    ]
 
 
 def _of_version(kinds: Sequence[Served], path: str) -> list[Served]:
@@ -85,7 +116,9 @@ def _definitions(kinds: Sequence[Served]) -> dict[str, Schema]:
     shared = {f"{META}.DeleteOptions": "DeleteOptions", f"{META}.Status": "Status"}
     found = dict(SCHEMAS)
     for name, kind in shared.items():
-        found[name] = found[name] | {GVK: [{"group": group, "version": version, "kind": kind} for group, version in versions]}
+        found[name] = found[name] | {
+            GVK: [{"group": group, "version": version, "kind": kind} for group, version in versions]
+        }
     found[SCALE] = found[SCALE] | _gvk_list("autoscaling", "v1", "Scale")
     for resource, schema in kinds:
         found[definition_name(resource)] = _object(resource, schema)
@@ -97,16 +130,28 @@ def _definitions(kinds: Sequence[Served]) -> dict[str, Schema]:
 def _object(resource: Resource, schema: Schema) -> Schema:
     properties = dict(schema.get("properties", {}))
     metadata = properties.get("metadata", {}).get("description", "Name, labels and the server's own notes.")
-    own = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"$ref": OBJECT_META, "description": metadata}}
+    own = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"$ref": OBJECT_META, "description": metadata},
+    }
     required = [name for name in schema.get("required", ()) if name not in own]
     rest = {key: value for key, value in schema.items() if key not in ("properties", "required")}
     rest.setdefault("description", f"{resource.kind} of {resource.api_version}.")
-    known = {"type": "object", "properties": properties | own, **_gvk_list(resource.group, resource.version, resource.kind)}
+    known = {
+        "type": "object",
+        "properties": properties | own,
+        **_gvk_list(resource.group, resource.version, resource.kind),
+    }
     return rest | known | ({"required": required} if required else {})
 
 
 def _list(resource: Resource) -> Schema:
-    items = {"type": "array", "items": {"$ref": definition_name(resource)}, "description": f"The {resource.kind} objects."}
+    items = {
+        "type": "array",
+        "items": {"$ref": definition_name(resource)},
+        "description": f"The {resource.kind} objects.",
+    }
     metadata = {"$ref": LIST_META, "description": "The revision of the list, and how to go on reading it."}
     return {
         "type": "object",
@@ -137,13 +182,21 @@ _V3_EITHER: Final[Schema] = {
 
 
 def _v3_schema(schema: Schema) -> Schema:
-    if schema.get(EITHER):  # by its Kubernetes name, `kubectl explain` shows <IntOrString> rather than <Object>
-        schema = {key: value for key, value in schema.items() if key not in (EITHER, "anyOf", "type")} | {"$ref": INT_OR_STRING}
+    if schema.get(
+        EITHER
+    ):  # by its Kubernetes name, `kubectl explain` shows <IntOrString> rather than <Object>
+        schema = {key: value for key, value in schema.items() if key not in (EITHER, "anyOf", "type")} | {
+            "$ref": INT_OR_STRING
+        }
     if "$ref" in schema:
         beside = {key: value for key, value in schema.items() if key != "$ref"}
         target = {"$ref": V3_PREFIX + schema["$ref"]}
         return {"allOf": [target], **beside} if beside else target
-    found = {key: value for key, value in schema.items() if key not in ("properties", "items", "additionalProperties")}
+    found = {
+        key: value
+        for key, value in schema.items()
+        if key not in ("properties", "items", "additionalProperties")
+    }
     if "properties" in schema:
         found["properties"] = {name: _v3_schema(below) for name, below in schema["properties"].items()}
     for key in ("items", "additionalProperties"):
@@ -157,8 +210,14 @@ def _v3_schema(schema: Schema) -> Schema:
 
 def _v2_schema(schema: Schema) -> Schema:
     if "$ref" in schema:
-        return {key: V2_PREFIX + value if key == "$ref" else value for key, value in schema.items() if key in ("$ref", "description")}
-    found = {key: value for key, value in schema.items() if key in _V2_KEYS or key.startswith("x-kubernetes-")}
+        return {
+            key: V2_PREFIX + value if key == "$ref" else value
+            for key, value in schema.items()
+            if key in ("$ref", "description")
+        }
+    found = {
+        key: value for key, value in schema.items() if key in _V2_KEYS or key.startswith("x-kubernetes-")
+    }
     found.pop("x-kubernetes-validations", None)
     if found.pop(EITHER, False):
         return found | {"type": "string", "format": "int-or-string"}
@@ -176,10 +235,20 @@ def _v2_schema(schema: Schema) -> Schema:
 def _v3_document(kinds: Sequence[Served], definitions: Mapping[str, Schema], version: str) -> Document:
     paths: dict[str, Document] = {}
     for operation in _operations(kinds):
-        item = paths.setdefault(operation.path, {"parameters": [_v3_parameter(name) for name in _path_parameters(operation.path)]})
+        item = paths.setdefault(
+            operation.path, {"parameters": [_v3_parameter(name) for name in _path_parameters(operation.path)]}
+        )
         item[operation.method] = _v3_operation(operation)
-    named = {name for resource, _ in kinds for name in (definition_name(resource), f"{definition_name(resource)}List")}
-    named |= {name for operation in _operations(kinds) for name in (operation.body, *(answer for _, answer in operation.answers))}
+    named = {
+        name
+        for resource, _ in kinds
+        for name in (definition_name(resource), f"{definition_name(resource)}List")
+    }
+    named |= {
+        name
+        for operation in _operations(kinds)
+        for name in (operation.body, *(answer for _, answer in operation.answers))
+    }
     return {
         "openapi": "3.0.0",
         "info": {"title": TITLE, "version": version},
@@ -253,7 +322,10 @@ def _v2_operation(operation: Operation) -> Document:
     if operation.body:
         body = {"name": "body", "in": "body", "schema": {"$ref": V2_PREFIX + operation.body}}
         parameters.insert(0, body | ({"required": True} if operation.method != "delete" else {}))
-    answers = {str(code): {"description": "OK", "schema": {"$ref": V2_PREFIX + name}} for code, name in operation.answers}
+    answers = {
+        str(code): {"description": "OK", "schema": {"$ref": V2_PREFIX + name}}
+        for code, name in operation.answers
+    }
     return {
         "operationId": operation.id,
         "description": operation.description,

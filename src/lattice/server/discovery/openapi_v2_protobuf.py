@@ -71,7 +71,9 @@ def _many(name: str) -> Writer:
 
 def _named(number: int, inside: Callable[[Any], bytes], values: Json) -> bytes:
     """A map, which gnostic writes as an ordered list of name and value."""
-    return b"".join(_block(number, _text(1, name) + _block(2, inside(value))) for name, value in values.items())
+    return b"".join(
+        _block(number, _text(1, name) + _block(2, inside(value))) for name, value in values.items()
+    )
 
 
 def _schemas(number: int, values: Json) -> bytes:
@@ -87,7 +89,10 @@ def _items(number: int, value: Json) -> bytes:
 
 
 def _additional(number: int, value: Json | bool) -> bytes:
-    return _block(number, _varint(2 << 3) + bytes([value]) if isinstance(value, bool) else _block(1, _message("Schema", value)))
+    return _block(
+        number,
+        _varint(2 << 3) + bytes([value]) if isinstance(value, bool) else _block(1, _message("Schema", value)),
+    )
 
 
 def _paths(number: int, values: Json) -> bytes:
@@ -159,7 +164,14 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, Writer]]]] = {
         _EXTENSIONS: (13, _any),
     },
     "BodyParameter": {
-        **_numbered(1, ("description", _text), ("name", _text), ("in", _text), ("required", _bool), ("schema", _one("Schema"))),
+        **_numbered(
+            1,
+            ("description", _text),
+            ("name", _text),
+            ("in", _text),
+            ("required", _bool),
+            ("schema", _one("Schema")),
+        ),
         _EXTENSIONS: (6, _any),
     },
     "QueryParameter": {
@@ -174,9 +186,13 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, Writer]]]] = {
     },
     "Response": {"description": (1, _text), "schema": (2, _response_schema), _EXTENSIONS: (5, _any)},
     "Schema": {
-        **_numbered(1, ("$ref", _text), ("format", _text), ("title", _text), ("description", _text), ("default", _any)),
+        **_numbered(
+            1, ("$ref", _text), ("format", _text), ("title", _text), ("description", _text), ("default", _any)
+        ),
         **_numbered(6, ("multipleOf", _double), *_LIMITS, ("maxProperties", _int), ("minProperties", _int)),
-        **_numbered(19, ("required", _texts), ("enum", _anys), ("additionalProperties", _additional), ("type", _type)),
+        **_numbered(
+            19, ("required", _texts), ("enum", _anys), ("additionalProperties", _additional), ("type", _type)
+        ),
         **_numbered(23, ("items", _items), ("allOf", _many("Schema")), ("properties", _schemas)),
         "readOnly": (27, _bool),
         _EXTENSIONS: (31, _any),

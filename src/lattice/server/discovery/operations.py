@@ -24,7 +24,10 @@ PARAMETERS: Final[dict[str, Schema]] = {
     "name": {"type": "string", "description": "Name of the object."},
     "namespace": {"type": "string", "description": "Namespace of the object."},
     "pretty": {"type": "string", "description": "`true`: lay the answer out for people."},
-    "dryRun": {"type": "string", "description": "`All`: go through every check and answer as usual, but keep nothing."},
+    "dryRun": {
+        "type": "string",
+        "description": "`All`: go through every check and answer as usual, but keep nothing.",
+    },
     "fieldManager": {
         "type": "string",
         "description": "Who writes, for managedFields; required by server-side apply. At most 128 characters.",
@@ -34,27 +37,63 @@ PARAMETERS: Final[dict[str, Schema]] = {
         "description": "Unknown and duplicate fields: `Strict` refuses, `Warn` warns, `Ignore` drops them.",
     },
     "force": {"type": "boolean", "description": "Server-side apply: take over fields that others manage."},
-    "labelSelector": {"type": "string", "description": "Only objects with these labels, such as `app=web,tier in (a,b)`."},
-    "fieldSelector": {"type": "string", "description": "Only objects with these fields, such as `metadata.name=web`."},
-    "limit": {"type": "integer", "description": "At most so many objects in one answer; ask for the rest with `continue`."},
+    "labelSelector": {
+        "type": "string",
+        "description": "Only objects with these labels, such as `app=web,tier in (a,b)`.",
+    },
+    "fieldSelector": {
+        "type": "string",
+        "description": "Only objects with these fields, such as `metadata.name=web`.",
+    },
+    "limit": {
+        "type": "integer",
+        "description": "At most so many objects in one answer; ask for the rest with `continue`.",
+    },
     "continue": {"type": "string", "description": "The `metadata.continue` of the page before."},
     "watch": {"type": "boolean", "description": "Stream changes instead of listing."},
-    "allowWatchBookmarks": {"type": "boolean", "description": "Let the stream also say how far it has come when nothing changes."},
-    "sendInitialEvents": {"type": "boolean", "description": "Begin a watch with everything there is, then a bookmark."},
+    "allowWatchBookmarks": {
+        "type": "boolean",
+        "description": "Let the stream also say how far it has come when nothing changes.",
+    },
+    "sendInitialEvents": {
+        "type": "boolean",
+        "description": "Begin a watch with everything there is, then a bookmark.",
+    },
     "resourceVersion": {"type": "string", "description": "The revision to list at or to watch from."},
-    "resourceVersionMatch": {"type": "string", "description": "What `resourceVersion` means for a list: `Exact` or `NotOlderThan`."},
+    "resourceVersionMatch": {
+        "type": "string",
+        "description": "What `resourceVersion` means for a list: `Exact` or `NotOlderThan`.",
+    },
     "timeoutSeconds": {"type": "integer", "description": "End the stream after so many seconds."},
-    "gracePeriodSeconds": {"type": "integer", "description": "Seconds to end in good order; 0 deletes at once."},
-    "orphanDependents": {"type": "boolean", "description": "Older form of propagationPolicy: true is `Orphan`."},
-    "propagationPolicy": {"type": "string", "description": "What happens to owned objects: `Background`, `Foreground` or `Orphan`."},
-    "ignoreStoreReadErrorWithClusterBreakingPotential": {"type": "boolean", "description": "Accepted and without effect here."},
+    "gracePeriodSeconds": {
+        "type": "integer",
+        "description": "Seconds to end in good order; 0 deletes at once.",
+    },
+    "orphanDependents": {
+        "type": "boolean",
+        "description": "Older form of propagationPolicy: true is `Orphan`.",
+    },
+    "propagationPolicy": {
+        "type": "string",
+        "description": "What happens to owned objects: `Background`, `Foreground` or `Orphan`.",
+    },
+    "ignoreStoreReadErrorWithClusterBreakingPotential": {
+        "type": "boolean",
+        "description": "Accepted and without effect here.",
+    },
 }
 _LIST = (
     "allowWatchBookmarks", "continue", "fieldSelector", "labelSelector", "limit", "resourceVersion",
     "resourceVersionMatch", "sendInitialEvents", "timeoutSeconds", "watch",
 )  # fmt: skip
 _WRITE = ("dryRun", "fieldManager", "fieldValidation")
-_DELETE = ("dryRun", "gracePeriodSeconds", "ignoreStoreReadErrorWithClusterBreakingPotential", "orphanDependents", "propagationPolicy")
+_DELETE = (
+    "dryRun",
+    "gracePeriodSeconds",
+    "ignoreStoreReadErrorWithClusterBreakingPotential",
+    "orphanDependents",
+    "propagationPolicy",
+)
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,13 +125,20 @@ _COLLECTION = {
     "list": _Verb("get", "list", "list", "List or watch {things}.", _LIST),
     "create": _Verb("post", "post", "create", "Create a {thing}.", _WRITE, "own", (200, 201, 202)),
     "deletecollection": _Verb(
-        "delete", "deletecollection", "deleteCollection", "Delete the {things} that match.", (*_LIST, *_DELETE), DELETE_OPTIONS
+        "delete",
+        "deletecollection",
+        "deleteCollection",
+        "Delete the {things} that match.",
+        (*_LIST, *_DELETE),
+        DELETE_OPTIONS,
     ),
 }
 _ITEM = {
     "get": _Verb("get", "get", "read", "Read a {thing}."),
     "update": _Verb("put", "put", "replace", "Replace a {thing}.", _WRITE, "own", (200, 201)),
-    "patch": _Verb("patch", "patch", "patch", "Change a {thing}, or apply it.", (*_WRITE, "force"), PATCH, (200, 201)),
+    "patch": _Verb(
+        "patch", "patch", "patch", "Change a {thing}, or apply it.", (*_WRITE, "force"), PATCH, (200, 201)
+    ),
     "delete": _Verb("delete", "delete", "delete", "Delete a {thing}.", _DELETE, DELETE_OPTIONS, (200, 202)),
 }
 _BELOW = {verb: _ITEM[verb] for verb in ("get", "update", "patch")}
@@ -142,7 +188,9 @@ def _operation(resource: Resource, path: str, name: str, verb: _Verb) -> Operati
         action=verb.action,
         id=_id(resource, path, verb.prefix, below),
         description=verb.says.format(thing=thing, things=f"{resource.kind} objects"),
-        gvk=("autoscaling", "v1", "Scale") if below == "scale" else (resource.group, resource.version, resource.kind),
+        gvk=("autoscaling", "v1", "Scale")
+        if below == "scale"
+        else (resource.group, resource.version, resource.kind),
         parameters=("pretty", *verb.parameters),
         body=own if verb.body == "own" else verb.body,
         # kubectl sends a strategic merge wherever it is listed; only Kubernetes' own kinds take one.

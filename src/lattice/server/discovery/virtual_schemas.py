@@ -22,7 +22,8 @@ _RESOURCE = shape(
     },
 )
 _PATH = shape(
-    "A request about a plain path.", {"path": text("The path, such as `/metrics`."), "verb": text("The HTTP method, in lower case.")}
+    "A request about a plain path.",
+    {"path": text("The path, such as `/metrics`."), "verb": text("The HTTP method, in lower case.")},
 )
 _ASKED = {"resourceAttributes": _RESOURCE, "nonResourceAttributes": _PATH}
 _EXTRA = {
@@ -70,7 +71,9 @@ _RULES = shape(
             "type": "array",
             "description": "What the user may do with plain paths.",
             "items": shape(
-                "Verbs on paths.", {"verbs": texts("Verbs."), "nonResourceURLs": texts("Paths; a last `*` is a wildcard.")}, ("verbs",)
+                "Verbs on paths.",
+                {"verbs": texts("Verbs."), "nonResourceURLs": texts("Paths; a last `*` is a wildcard.")},
+                ("verbs",),
             ),
         },
         "incomplete": yes_no("Whether there may be rules that are not listed."),
@@ -86,7 +89,10 @@ VIRTUAL_SCHEMAS: Final[dict[str, Schema]] = {
     "tokenreviews.authentication.k8s.io": whole_object(
         "Asks whose bearer token this is.",
         {
-            "spec": shape("The question.", {"token": text("The bearer token."), "audiences": texts("Whom the token must be meant for.")}),
+            "spec": shape(
+                "The question.",
+                {"token": text("The bearer token."), "audiences": texts("Whom the token must be meant for.")},
+            ),
             "status": shape(
                 "The answer.",
                 {
@@ -100,7 +106,9 @@ VIRTUAL_SCHEMAS: Final[dict[str, Schema]] = {
         ("spec",),
     ),
     "selfsubjectaccessreviews.authorization.k8s.io": whole_object(
-        "Asks whether the caller may make a request.", {"spec": shape("The question.", _ASKED), "status": _VERDICT}, ("spec",)
+        "Asks whether the caller may make a request.",
+        {"spec": shape("The question.", _ASKED), "status": _VERDICT},
+        ("spec",),
     ),
     "subjectaccessreviews.authorization.k8s.io": whole_object(
         "Asks whether somebody may make a request.",
@@ -127,8 +135,10 @@ VIRTUAL_SCHEMAS: Final[dict[str, Schema]] = {
     CRDS.id: whole_object(
         "How a kind of this server is presented, in the form in which a Kubernetes cluster would be told about it. Read-only.",
         {
-            "spec": ANY_OBJECT | {"description": "Group, names, scope, and per version the schema, columns and subresources."},
-            "status": ANY_OBJECT | {"description": "Accepted names, stored versions and conditions; always Established."},
+            "spec": ANY_OBJECT
+            | {"description": "Group, names, scope, and per version the schema, columns and subresources."},
+            "status": ANY_OBJECT
+            | {"description": "Accepted names, stored versions and conditions; always Established."},
         },
         ("spec",),
     ),

@@ -40,13 +40,20 @@ async def apply_planned(fleet: FleetQuestions, user: User, body: bytes) -> Reply
                 if not since.is_vague and not _declared(since.rows, set()):
                     return await _apply(fleet, told, account)
         account.outcome = "refused"
-        raise Conflict("others keep changing what the plan depends on, nothing was applied", fix="try again, or apply without a plan")
+        raise Conflict(
+            "others keep changing what the plan depends on, nothing was applied",
+            fix="try again, or apply without a plan",
+        )
 
 
 def _demand_permission(fleet: FleetQuestions, user: User, writes: Sequence[Written]) -> None:
     for each in writes:
         resource = fleet.api.catalog.by_id(each.key.resource).resource
-        authorize(user, Deed("patch", resource.group, resource.plural, "", each.key.namespace, each.key.name), resource)
+        authorize(
+            user,
+            Deed("patch", resource.group, resource.plural, "", each.key.namespace, each.key.name),
+            resource,
+        )
 
 
 async def _apply(fleet: FleetQuestions, told: Told, account: Account) -> Reply:
@@ -55,7 +62,9 @@ async def _apply(fleet: FleetQuestions, told: Told, account: Account) -> Reply:
     done = 0
     try:
         for commit in _commits(changed):
-            revision = await fleet.api.store.commit([Put(each.key, each.value, each.expect) for each in commit], checks=_checks(commit))
+            revision = await fleet.api.store.commit(
+                [Put(each.key, each.value, each.expect) for each in commit], checks=_checks(commit)
+            )
             revisions.update((each.key, revision) for each in commit)
             done += len(commit)
     except LatticeError as error:
@@ -64,7 +73,9 @@ async def _apply(fleet: FleetQuestions, told: Told, account: Account) -> Reply:
     others = _declared((await fleet.catch_up()).rows, {revisions[each.key] for each in changed})
     plan = msgspec.json.decode(told.body)
     objects = [_told(fleet, each, revisions[each.key]) for each in told.writes]
-    return Reply(encode({"plan": plan["id"], "revision": plan["revision"], "objects": objects, "meanwhile": others}))
+    return Reply(
+        encode({"plan": plan["id"], "revision": plan["revision"], "objects": objects, "meanwhile": others})
+    )
 
 
 def _commits(writes: Sequence[Written]) -> Iterator[list[Written]]:
@@ -73,7 +84,9 @@ def _commits(writes: Sequence[Written]) -> Iterator[list[Written]]:
     size = 0
     for each in writes:
         length = len(each.value) + 2 * len(str(each.key)) + len(each.key.namespace) + 20
-        if commit and (len(commit) + len(_checks([*commit, each])) >= MAX_OPERATIONS or size + length > MAX_BYTES):
+        if commit and (
+            len(commit) + len(_checks([*commit, each])) >= MAX_OPERATIONS or size + length > MAX_BYTES
+        ):
             yield commit
             commit, size = [], 0
         commit.append(each)
@@ -99,7 +112,9 @@ def _broken_off(error: LatticeError, done: int, of: int) -> LatticeError:
 
 def _declared(rows: Sequence[Row], own: set[int]) -> list[str]:
     """What other people changed: written at another revision than ours."""
-    return sorted({str(each.key) for each in rows if each.key.resource in DECLARED and each.revision not in own})
+    return sorted(
+        {str(each.key) for each in rows if each.key.resource in DECLARED and each.revision not in own}
+    )
 
 
 def _told(fleet: FleetQuestions, each: Written, revision: int) -> dict[str, object]:

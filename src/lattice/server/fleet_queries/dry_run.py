@@ -86,14 +86,20 @@ class Problem:
 
     @property
     def sentence(self) -> str:
-        return self.said if isinstance(self.error, Invalid) and self.error.causes else f"{self.name}: {self.said}"
+        return (
+            self.said
+            if isinstance(self.error, Invalid) and self.error.causes
+            else f"{self.name}: {self.said}"
+        )
 
     @property
     def causes(self) -> list[Cause]:
         """With the place of the manifest in the question."""
         bare = self.said.removeprefix(f"{self.error.where}: ") if self.error.where else self.said
         found = self.error.causes or (Cause(self.error.where, bare),)
-        return [Cause(f"manifests[{self.index}]{_below(each.field)}", each.message, each.reason) for each in found]
+        return [
+            Cause(f"manifests[{self.index}]{_below(each.field)}", each.message, each.reason) for each in found
+        ]
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,9 @@ class Rehearsal:
 
     async def _objects(self, manifests: Sequence[msgspec.Raw]) -> list[Written]:
         found: dict[Key, Written] = {}
-        for given in sorted(self._given(manifests), key=lambda each: each.target.served.resource.id != NAMESPACES):
+        for given in sorted(
+            self._given(manifests), key=lambda each: each.target.served.resource.id != NAMESPACES
+        ):
             served, resource = given.target.served, given.target.served.resource
             if resource.id not in self.looked_at | {NAMESPACES}:
                 self.ignored[resource.kind] = self.ignored.get(resource.kind, 0) + 1
@@ -142,7 +150,10 @@ class Rehearsal:
     def _written(self, key: Key, value: bytes) -> Written:
         old = self.shelf.entries.get(key)
         if old is not None and is_gone(decode_stored(value)) and key.resource != NAMESPACES:
-            raise Conflict("is being deleted, and this takes away what held it", fix="wait until it is gone, then plan again")
+            raise Conflict(
+                "is being deleted, and this takes away what held it",
+                fix="wait until it is gone, then plan again",
+            )
         if old is not None:
             return Written(key, value, old.revision, is_changed=old.value != value)
         home = self.shelf.entries.get(Key(NAMESPACES, "", key.namespace))
@@ -150,8 +161,12 @@ class Rehearsal:
 
     async def _applied(self, given: Given, key: Key) -> bytes:
         target, resource = given.target, given.target.served.resource
-        asker = User(self.how.user, frozenset({ADMINS}))  # who may only look may still ask what somebody else could do
-        authorize(asker, Deed("patch", resource.group, resource.plural, "", target.namespace, target.name), resource)
+        asker = User(
+            self.how.user, frozenset({ADMINS})
+        )  # who may only look may still ask what somebody else could do
+        authorize(
+            asker, Deed("patch", resource.group, resource.plural, "", target.namespace, target.name), resource
+        )
         query = {"fieldManager": self.how.manager, "fieldValidation": "Strict", "dryRun": "All"} | (
             {"force": "true"} if self.how.force else {}
         )
@@ -165,7 +180,9 @@ class Rehearsal:
         for index, raw in enumerate(manifests):
             try:
                 value = parse_json(bytes(raw)).value
-                found.append(Given(index, value, target_of(self.api.catalog, value, self.how.namespace), bytes(raw)))
+                found.append(
+                    Given(index, value, target_of(self.api.catalog, value, self.how.namespace), bytes(raw))
+                )
             except LatticeError as error:
                 self._refused(index, f"manifest {index + 1}", error, message_of(error, None, ""))
         self._raise()
@@ -182,7 +199,10 @@ class Rehearsal:
         found = sorted(self._problems, key=lambda each: each.index)
         kinds = {type(each.error) for each in found}
         kind = kinds.pop() if len(kinds) == 1 else Invalid
-        raise kind("; ".join(each.sentence for each in found), causes=[cause for each in found for cause in each.causes])
+        raise kind(
+            "; ".join(each.sentence for each in found),
+            causes=[cause for each in found for cause in each.causes],
+        )
 
 
 def _below(path: str) -> str:
@@ -197,10 +217,18 @@ def target_of(catalog: Catalog, value: Any, namespace: str) -> Target:
     version, kind = value.get("apiVersion"), value.get("kind")
     for field_name, given in (("apiVersion", version), ("kind", kind)):
         if not isinstance(given, str) or not given:
-            raise Malformed(f"{field_name} is missing", where=field_name, fix=f"say what this is with `{field_name}`")
-    served = next((each for each in catalog if (each.resource.api_version, each.resource.kind) == (version, kind)), None)
+            raise Malformed(
+                f"{field_name} is missing", where=field_name, fix=f"say what this is with `{field_name}`"
+            )
+    served = next(
+        (each for each in catalog if (each.resource.api_version, each.resource.kind) == (version, kind)), None
+    )
     if served is None:
-        raise NotFound(f"there is no kind {kind} in {version}", where="kind", fix="`kubectl api-resources` lists what there is")
+        raise NotFound(
+            f"there is no kind {kind} in {version}",
+            where="kind",
+            fix="`kubectl api-resources` lists what there is",
+        )
     metadata = value.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not name:

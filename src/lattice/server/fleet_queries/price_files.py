@@ -79,10 +79,16 @@ def _text(path: str) -> str:
     except (OSError, UnicodeError) as error:
         raise _unreadable(path, error) from error
     if len(text) > MAX_TABLE:
-        raise TooLarge(f"is larger than {MAX_TABLE >> 20} MiB", where=path, fix="keep only the regions that you use")
+        raise TooLarge(
+            f"is larger than {MAX_TABLE >> 20} MiB", where=path, fix="keep only the regions that you use"
+        )
     return text
 
 
 def _unreadable(path: str, error: Exception) -> LatticeError:
     reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "is not UTF-8 text"
-    return Unavailable(f"the server cannot read its table: {reason}", where=path, fix="check the path in its settings, and who may read it")
+    return Unavailable(
+        f"the server cannot read its table: {reason}",
+        where=path,
+        fix="check the path in its settings, and who may read it",
+    )

@@ -55,7 +55,9 @@ class Question(Struct, rename="camel", forbid_unknown_fields=True, kw_only=True)
 
 
 class PlanQuestion(Question, kw_only=True):
-    expect: str | dict[str, Any] = ""  # the id of an earlier plan, or that plan: refused if the outcome is another
+    expect: str | dict[str, Any] = (
+        ""  # the id of an earlier plan, or that plan: refused if the outcome is another
+    )
 
 
 class WhyQuestion(Question, kw_only=True):
@@ -105,10 +107,19 @@ _OURS = frozenset(each.encode_name for each in msgspec.structs.fields(Question))
 
 def read_question(ask: str, body: bytes) -> Question:
     question = _read(PlanQuestion if ask == APPLY else ASKS[ask], body)
-    if ask == APPLY and isinstance(question, PlanQuestion) and not (question.expect and (question.manifests or question.yaml)):
+    if (
+        ask == APPLY
+        and isinstance(question, PlanQuestion)
+        and not (question.expect and (question.manifests or question.yaml))
+    ):
         missing = "manifests" if question.expect else "expect"
         cause = Cause(missing, "Required value: name the plan and give its manifests", "FieldValueRequired")
-        raise Invalid(cause.message, where=missing, fix="send the manifests that were planned, and the id of the plan", causes=[cause])
+        raise Invalid(
+            cause.message,
+            where=missing,
+            fix="send the manifests that were planned, and the id of the plan",
+            causes=[cause],
+        )
     return question
 
 
@@ -119,7 +130,9 @@ def _read(kind: type[Question], body: bytes) -> Question:
         what, _, where = str(mismatch).partition(" - at `$")
         path = where.rstrip("`").removeprefix(".")
         what = f"{what[:1].lower()}{what[1:]}".replace("`", '"')
-        raise Invalid(f"the question cannot be read: {what}", where=path, causes=[Cause(path, f"Invalid value: {what}")]) from mismatch
+        raise Invalid(
+            f"the question cannot be read: {what}", where=path, causes=[Cause(path, f"Invalid value: {what}")]
+        ) from mismatch
     except (msgspec.DecodeError, UnicodeError) as error:
         raise Malformed(f"the body is not JSON: {error}", fix="send a JSON object") from error
 
@@ -133,7 +146,9 @@ def put(ask: str, question: Question) -> dict[str, Any]:
 
 
 def _bare(question: Question) -> Question:
-    return msgspec.structs.replace(question, manifests=[], yaml="")  # raw bytes are nothing that can be copied
+    return msgspec.structs.replace(
+        question, manifests=[], yaml=""
+    )  # raw bytes are nothing that can be copied
 
 
 class _Search(Struct, rename="camel"):

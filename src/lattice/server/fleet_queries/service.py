@@ -169,7 +169,11 @@ class FleetQuestions:
 
     def warm(self) -> None:
         """Somebody looks at the page and may ask soon: the process takes a second or two to start."""
-        if not self.beside.is_running and not self._is_closed and (self._warming is None or self._warming.done()):
+        if (
+            not self.beside.is_running
+            and not self._is_closed
+            and (self._warming is None or self._warming.done())
+        ):
             self._warming = asyncio.create_task(self._warmed())
 
     async def _warmed(self) -> None:
@@ -191,7 +195,10 @@ class FleetQuestions:
         """By who has the turn: what the process says of the newest state there is."""
         seconds = self.limit + (min(search_seconds(body), self.limit) if ask == "optimise" else 0)
         told = await self._told(Ask(ask, body, 0, user.name, self.limit), seconds)
-        account.revision, account.outcome = self._snapshot.revision, "answered" if told.status == 200 else "refused"
+        account.revision, account.outcome = (
+            self._snapshot.revision,
+            "answered" if told.status == 200 else "refused",
+        )
         if ask == "optimise" and told.status == 200:
             metrics.PLAN_GAP.set(_gap(told.body))
         if told.broken:
@@ -225,7 +232,10 @@ class FleetQuestions:
                 async with asyncio.timeout(self.limit):
                     await self._turn.acquire()
             except TimeoutError as error:
-                raise TooMany(f"the questions before this one took more than {self.limit:g} s", fix="ask again in a moment") from error
+                raise TooMany(
+                    f"the questions before this one took more than {self.limit:g} s",
+                    fix="ask again in a moment",
+                ) from error
             try:
                 yield
             finally:
@@ -241,7 +251,9 @@ class FleetQuestions:
         except TimeoutError as error:
             await self._abandon()
             fix = "ask about less, or let the server take longer with --fleet-time-limit"
-            raise Unavailable(f"no answer was found within {seconds:g} s, the search was ended", fix=fix) from error
+            raise Unavailable(
+                f"no answer was found within {seconds:g} s, the search was ended", fix=fix
+            ) from error
         except _EndedError as error:
             try:
                 why = await self.beside.why_ended()
@@ -327,7 +339,9 @@ async def _pieces(body: bytes) -> AsyncIterator[bytes]:
 
 
 def _busy(inside: int) -> TooMany:
-    return TooMany(f"{inside} questions about the fleet are being answered or wait for it", fix="ask again in a moment")
+    return TooMany(
+        f"{inside} questions about the fleet are being answered or wait for it", fix="ask again in a moment"
+    )
 
 
 def asked(parts: list[str]) -> str:

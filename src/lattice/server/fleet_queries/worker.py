@@ -32,7 +32,17 @@ from lattice.server.fleet_queries.process_tuning import settle_down
 from lattice.server.fleet_queries.protocol import Ask, Load, Told, Written, decode_message, framed, read_frame
 from lattice.server.fleet_queries.plan_cache import Plans
 from lattice.server.requests.status_error import status_of
-from lattice.server.fleet_queries.schema import APPLY, LOOKED_AT, CostQuestion, Gone, OptimiseQuestion, PlanQuestion, Question, put, read_question
+from lattice.server.fleet_queries.schema import (
+    APPLY,
+    LOOKED_AT,
+    CostQuestion,
+    Gone,
+    OptimiseQuestion,
+    PlanQuestion,
+    Question,
+    put,
+    read_question,
+)
 from lattice.server.fleet_queries.dry_run import NAMESPACES, Applying, Rehearsal, Shelf
 from lattice.server.fleet_queries.price_files import TableFiles, Tables, paths
 from lattice.server.fleet_queries.yamltext import given
@@ -76,16 +86,24 @@ class Copy:
 
     def tidy(self) -> None:
         """After a question: a world remembers what was derived for all the worlds that were tried from it."""
-        if self._world and len(vars(self._world).get("_resolved", ())) > REMEMBERED * (len(self._world.services) + 100):
+        if self._world and len(vars(self._world).get("_resolved", ())) > REMEMBERED * (
+            len(self._world.services) + 100
+        ):
             self._world = None
 
     def _objects(self) -> dict[ObjectKey, Kind]:
-        self._kinds = {key: self._decoded(entry) for key, entry in self.entries.items() if key.resource in _decoders}
+        self._kinds = {
+            key: self._decoded(entry) for key, entry in self.entries.items() if key.resource in _decoders
+        }
         return {(kind.resource.kind, key.namespace, key.name): kind for key, (_, kind) in self._kinds.items()}
 
     def _decoded(self, entry: Entry) -> tuple[int, Kind]:
         known = self._kinds.get(entry.key)
-        return known if known and known[0] == entry.revision else (entry.revision, _decoders[entry.key.resource].decode(entry.value))
+        return (
+            known
+            if known and known[0] == entry.revision
+            else (entry.revision, _decoders[entry.key.resource].decode(entry.value))
+        )
 
 
 @dataclass
@@ -108,7 +126,10 @@ class Worker:
     def _answered(self, ask: Ask) -> tuple[Document, list[Written]]:
         question = read_question(ask.ask, ask.body)
         if isinstance(question, OptimiseQuestion) and question.time_limit_seconds > ask.most:
-            cause = Cause("timeLimitSeconds", f"Invalid value: {question.time_limit_seconds:g}: this server takes up to {ask.most:g}")
+            cause = Cause(
+                "timeLimitSeconds",
+                f"Invalid value: {question.time_limit_seconds:g}: this server takes up to {ask.most:g}",
+            )
             raise Invalid(cause.message, where=cause.field, causes=[cause])
         shelf = Shelf(self.copy.entries)
         rehearsal = self._rehearsal(shelf, ask.user, question)
@@ -119,7 +140,11 @@ class Worker:
             raise manifests.located(error) from error
         world = self._world(question)
         gone = [_gone(each, question.namespace, world) for each in question.delete]
-        changes = [_decoders[each.key.resource].decode(each.value) for each in written if each.key.resource in _decoders]
+        changes = [
+            _decoders[each.key.resource].decode(each.value)
+            for each in written
+            if each.key.resource in _decoders
+        ]
         self._check(question, world, changes)
         document = answer(put(ask.ask, question), world, changes, gone, SystemClock().monotonic)
         if isinstance(question, PlanQuestion):
@@ -152,19 +177,31 @@ class Worker:
     def _rehearsal(self, shelf: Shelf, user: str, question: Question) -> Rehearsal:
         api = Api(shelf, self.catalog, SystemClock(), lambda: str(uuid.uuid4()), lambda: "")
         looked_at = frozenset(kind.resource.id for kind in LOOKED_AT)
-        return Rehearsal(api, shelf, looked_at, Applying(user, question.namespace, question.field_manager, question.force))
+        return Rehearsal(
+            api, shelf, looked_at, Applying(user, question.namespace, question.field_manager, question.force)
+        )
 
 
 def _gone(named: Gone, namespace: str, world: World) -> ObjectKey:
-    kind = next((each for each in LOOKED_AT if each.resource.kind == named.kind and not each.resource.made), None)
+    kind = next(
+        (each for each in LOOKED_AT if each.resource.kind == named.kind and not each.resource.made), None
+    )
     if kind is None:
         known = ", ".join(each.resource.kind for each in LOOKED_AT if not each.resource.made)
-        raise Invalid(f"{named.kind} is nothing whose deletion can be planned", where="delete", fix=f"name one of {known}")
+        raise Invalid(
+            f"{named.kind} is nothing whose deletion can be planned",
+            where="delete",
+            fix=f"name one of {known}",
+        )
     home = (named.namespace or namespace) if kind.resource.namespaced else ""
     found = (kind.resource.kind, home, named.name)
     if found not in world.objects:
         where = f" in namespace {home}" if home else ""
-        raise NotFound(f"there is no {named.kind} {named.name}{where}", where="delete", fix="check its name and namespace")
+        raise NotFound(
+            f"there is no {named.kind} {named.name}{where}",
+            where="delete",
+            fix="check its name and namespace",
+        )
     return found
 
 

@@ -30,7 +30,9 @@ class Given:
         if not self.documents or not error.causes:
             return error
         in_order = sorted(map(self._located, error.causes), key=lambda each: each[0])
-        return type(error)(error.what, where=error.where, fix=error.fix, causes=[cause for _, cause in in_order])
+        return type(error)(
+            error.what, where=error.where, fix=error.fix, causes=[cause for _, cause in in_order]
+        )
 
     def _located(self, cause: Cause) -> tuple[int, Cause]:
         """And the line, 0 for what was not written as text."""

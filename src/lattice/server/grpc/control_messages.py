@@ -38,7 +38,9 @@ def node(obj: Object) -> pb.Node:
         resource_version=metadata.get("resourceVersion", ""),
         cluster=spec.get("cluster", ""),
         pool=spec.get("pool", ""),
-        ready=any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", ())),
+        ready=any(
+            each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", ())
+        ),
         phase=status.get("phase", ""),
         unschedulable=bool(spec.get("unschedulable")),
         capacity=status.get("capacity", {}),
@@ -51,7 +53,10 @@ def node(obj: Object) -> pb.Node:
 def page(found: Object) -> dict[str, str]:
     """Where a list stands."""
     metadata = found["metadata"]
-    return {"resource_version": metadata.get("resourceVersion", ""), "continue_token": metadata.get("continue", "")}
+    return {
+        "resource_version": metadata.get("resourceVersion", ""),
+        "continue_token": metadata.get("continue", ""),
+    }
 
 
 def summary(cluster: str, found: Summary) -> pb.ClusterSummary:

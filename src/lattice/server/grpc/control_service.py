@@ -62,12 +62,16 @@ class Control:
     async def ApplyWorkload(self, request: pb.ApplyWorkloadRequest, context: Any) -> pb.ApplyWorkloadReply:  # noqa: N802
         async with _Told(context) as told:
             manifest = _manifest(request.manifest)
-            target = self._named(manifest["metadata"].get("namespace", ""), manifest["metadata"].get("name", ""))
+            target = self._named(
+                manifest["metadata"].get("namespace", ""), manifest["metadata"].get("name", "")
+            )
             told.subject = target
             query = {"fieldManager": request.field_manager or told.user.name}
             query |= {"force": "true"} if request.force else {}
             query |= {"dryRun": "All"} if request.dry_run else {}
-            body = encode(manifest | {"apiVersion": manifest.get("apiVersion") or target.served.resource.api_version})
+            body = encode(
+                manifest | {"apiVersion": manifest.get("apiVersion") or target.served.resource.api_version}
+            )
             reply = await self._answer(Call("PATCH", target, told.user, query, body, APPLY))
             return pb.ApplyWorkloadReply(workload=say.workload(_read(reply)), created=reply.status == 201)
 
@@ -107,13 +111,17 @@ class Control:
     async def GetClusterSummary(self, request: pb.ClusterSummaryRequest, context: Any) -> pb.ClusterSummary:  # noqa: N802
         async with _Told(context) as told:
             for served in (self._nodes, self._workloads):
-                authorize(told.user, Deed("list", served.resource.group, served.resource.plural), served.resource)
+                authorize(
+                    told.user, Deed("list", served.resource.group, served.resource.plural), served.resource
+                )
             cluster = self.api.catalog.by_id(LatticeCluster.resource.id).key("", request.cluster)
             if request.cluster and await self.api.store.get(cluster) is None:
                 raise NotFound(f'{cluster.resource} "{request.cluster}" not found')
             nodes = [each async for each in self._all(LatticeNode)]
             workloads = [each async for each in self._all(LatticeWorkload)]
-            return say.summary(request.cluster, await asyncio.to_thread(summary, nodes, workloads, request.cluster))
+            return say.summary(
+                request.cluster, await asyncio.to_thread(summary, nodes, workloads, request.cluster)
+            )
 
     async def WatchEvents(self, request: pb.WatchEventsRequest, context: Any) -> AsyncIterator[pb.Event]:  # noqa: N802
         async with _Told(context) as told:
@@ -124,7 +132,12 @@ class Control:
             if not after and not request.from_the_beginning:
                 after = str(await self.api.store.revision())
             while True:  # a watch ends after an hour at most, and goes on from where it was
-                query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": after, "fieldSelector": fields}
+                query = {
+                    "watch": "true",
+                    "allowWatchBookmarks": "true",
+                    "resourceVersion": after,
+                    "fieldSelector": fields,
+                }
                 call = Call("GET", target, told.user, {name: value for name, value in query.items() if value})
                 async for kind, event in _changes(await self._answer(call)):
                     after = event["metadata"]["resourceVersion"]
@@ -150,7 +163,11 @@ class Control:
 
     @staticmethod
     async def _whole(reply: Reply) -> Reply:
-        return reply if isinstance(reply.body, bytes) else Reply(b"".join([piece async for piece in reply.body]), reply.status)
+        return (
+            reply
+            if isinstance(reply.body, bytes)
+            else Reply(b"".join([piece async for piece in reply.body]), reply.status)
+        )
 
     async def _all(self, kind: type[Any]) -> AsyncIterator[Any]:
         """Every object of a kind, at one revision."""
@@ -161,7 +178,9 @@ class Control:
                 yield decode(entry.value)
             if not page.more:
                 return
-            page = await self.api.store.list(kind.resource.id, None, limit=CHUNK, after=page.entries[-1].key.path, revision=page.revision)
+            page = await self.api.store.list(
+                kind.resource.id, None, limit=CHUNK, after=page.entries[-1].key.path, revision=page.revision
+            )
 
 
 class _Told:
@@ -186,7 +205,9 @@ class _Told:
             await self._context.abort(code_of(error), message)
         elif isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError | grpc.RpcError):
             log.error("request failed", exc_info=error)
-            await self._context.abort(grpc.StatusCode.INTERNAL, "internal error; the server's log has the details")
+            await self._context.abort(
+                grpc.StatusCode.INTERNAL, "internal error; the server's log has the details"
+            )
 
 
 def code_of(error: LatticeError) -> grpc.StatusCode:
@@ -201,7 +222,9 @@ def user_of_pem(pem: bytes) -> User:
         raise UnknownUser("the client certificate cannot be read") from error
     names = [str(each.value) for each in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if not names or not names[0]:
-        raise UnknownUser("the client certificate names no user", fix="use one whose subject has a common name (CN)")
+        raise UnknownUser(
+            "the client certificate names no user", fix="use one whose subject has a common name (CN)"
+        )
     groups = {str(each.value) for each in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)}
     return User(names[0], frozenset(groups | {AUTHENTICATED}))
 
@@ -232,7 +255,9 @@ async def _changes(reply: Reply) -> AsyncIterator[tuple[str, Mapping[str, Any]]]
             for line in lines.splitlines():
                 found = msgspec.json.decode(line)
                 if found["type"] == "ERROR":
-                    raise errors.Gone(found["object"]["message"], fix="watch again without a resource version")
+                    raise errors.Gone(
+                        found["object"]["message"], fix="watch again without a resource version"
+                    )
                 yield found["type"], found["object"]
     finally:
         await reply.body.aclose()  # type: ignore[attr-defined]

@@ -31,8 +31,17 @@ OPTIONS = [
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 ]
-CODES = {Denied: grpc.StatusCode.PERMISSION_DENIED, NotFound: grpc.StatusCode.NOT_FOUND, Unavailable: grpc.StatusCode.UNAVAILABLE}
-GONE = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, RuntimeError)  # what gRPC raises at an end that is no more
+CODES = {
+    Denied: grpc.StatusCode.PERMISSION_DENIED,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    Unavailable: grpc.StatusCode.UNAVAILABLE,
+}
+GONE = (
+    grpc.RpcError,
+    grpc.aio.BaseError,
+    asyncio.InvalidStateError,
+    RuntimeError,
+)  # what gRPC raises at an end that is no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +56,9 @@ class Tls:
 class AgentsServer:
     """`async with` it to listen. The port is known then; 0 picks a free one."""
 
-    def __init__(self, links: NodeLinks, joining: Joining, tls: Tls, listen: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self, links: NodeLinks, joining: Joining, tls: Tls, listen: str = "127.0.0.1", port: int = 0
+    ) -> None:
         self.links = links
         self.joining = joining
         self.listen = listen
@@ -69,7 +80,10 @@ class AgentsServer:
             _demand_free(self.listen, self.port)
             self.port = server.add_secure_port(f"{host}:{self.port}", credentials)
         except (OSError, RuntimeError) as error:
-            raise Unavailable(f"cannot listen for agents on {host}:{self.port}", fix="choose another --agents-port or --listen") from error
+            raise Unavailable(
+                f"cannot listen for agents on {host}:{self.port}",
+                fix="choose another --agents-port or --listen",
+            ) from error
         await server.start()
         self._server = server
         self._sweeping = asyncio.create_task(self.links.run())
@@ -99,7 +113,9 @@ class AgentsServer:
         try:
             return peer_of(pem)
         except (Denied, ValueError) as error:
-            log.warning("agent refused", node="", reason="NOT_A_NODE", message=str(error), address=context.peer())
+            log.warning(
+                "agent refused", node="", reason="NOT_A_NODE", message=str(error), address=context.peer()
+            )
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             raise
 

@@ -79,7 +79,9 @@ def _kept(workload: LatticeWorkload, why: LatticeError) -> Reply:
     last = workload.status.last_log
     if not last:
         where = f"workload/{workload.metadata.namespace}/{workload.metadata.name}"
-        raise type(why)(f"nothing to show: {why.what}", where=where, fix=why.fix or "`lattice describe` tells how it is") from why
+        raise type(why)(
+            f"nothing to show: {why.what}", where=where, fix=why.fix or "`lattice describe` tells how it is"
+        ) from why
     note = f"{why.what}: these are the last lines that were heard of it"
     return Reply(f"{last.rstrip(chr(10))}\n".encode(), content_type=TEXT, warnings=(note,))
 
@@ -101,7 +103,9 @@ def _tail(text: str) -> int:
     if not text or text == "-1":
         return MOST_LINES
     if not (text.isascii() and text.isdigit()):
-        raise Malformed(f"must be a whole number of lines, got {text!r}", where="tail", fix="leave it out for everything")
+        raise Malformed(
+            f"must be a whole number of lines, got {text!r}", where="tail", fix="leave it out for everything"
+        )
     return min(int(text[:9]), MOST_LINES)
 
 
@@ -117,5 +121,13 @@ def _container(workload: LatticeWorkload, name: str) -> str:
 
 def path_of(call: Call) -> str:
     target, resource = call.target, call.target.served.resource
-    parts = ["apis", resource.group, resource.version, "namespaces", target.namespace, resource.plural, target.name]
+    parts = [
+        "apis",
+        resource.group,
+        resource.version,
+        "namespaces",
+        target.namespace,
+        resource.plural,
+        target.name,
+    ]
     return "/" + "/".join([*parts, target.subresource])

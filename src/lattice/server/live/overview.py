@@ -88,9 +88,19 @@ def pools(fleet: Fleet) -> list[Row]:
     rows = []
     for name in sorted({*known, *(each.spec.pool for each in fleet.clusters)}):
         pool, total = known.get(name), sums.get(name, Sum())
-        row: Row = {"name": name, "clusters": clusters[name], "nodes": total.nodes, "readyNodes": total.ready, **total.figures()}
+        row: Row = {
+            "name": name,
+            "clusters": clusters[name],
+            "nodes": total.nodes,
+            "readyNodes": total.ready,
+            **total.figures(),
+        }
         if pool is not None:
-            row |= {"provider": pool.spec.provider.type, "region": pool.spec.provider.region, "phase": pool.status.phase}
+            row |= {
+                "provider": pool.spec.provider.type,
+                "region": pool.spec.provider.region,
+                "phase": pool.status.phase,
+            }
             row |= {"maxNodes": pool.spec.capacity.max_nodes}
         if (book := books.get(Account(kind="LatticePool", name=name).ledger)) is not None:
             row["budget"] = budget(book, fleet.now)
@@ -240,14 +250,18 @@ def _sums(fleet: Fleet, by: Callable[[LatticeNode], str]) -> dict[str, Sum]:
     sums: dict[str, Sum] = {}
     for node in fleet.nodes:
         name = node.metadata.name
-        sums.setdefault(by(node), Sum()).add(node, _measured(fleet.heard(name)), fleet.asked.get(name, NONE_ASKED))
+        sums.setdefault(by(node), Sum()).add(
+            node, _measured(fleet.heard(name)), fleet.asked.get(name, NONE_ASKED)
+        )
     return sums
 
 
 def asked_by(workload: LatticeWorkload) -> tuple[int, int]:
     """Milli-cores and bytes. Replicas of a service ask for the same: read once, not ten thousand times."""
     spec = workload.spec
-    stated = tuple(tuple(each.resources.requests.items()) for each in spec.containers.values() if each.resources)
+    stated = tuple(
+        tuple(each.resources.requests.items()) for each in spec.containers.values() if each.resources
+    )
     return _read_asked(stated if any(stated) else (tuple(spec.requests.items()),))
 
 
@@ -303,7 +317,11 @@ def summary(nodes: Iterable[LatticeNode], workloads: Iterable[LatticeWorkload], 
     """A workload is of the cluster that it is confined to, or else of that of its node."""
     members = [each for each in nodes if not cluster or each.spec.cluster == cluster]
     names = {each.metadata.name for each in members}
-    found = [each for each in workloads if not cluster or each.spec.cluster == cluster or (_node(each) in names and not each.spec.cluster)]
+    found = [
+        each
+        for each in workloads
+        if not cluster or each.spec.cluster == cluster or (_node(each) in names and not each.spec.cluster)
+    ]
     return Summary(members, found)
 
 

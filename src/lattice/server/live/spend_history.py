@@ -85,13 +85,18 @@ class Spending:
             return _dearest({name: _after(self.begin, track.points) for name, track in self.pools.items()})
         key = by.removeprefix("label:")
         if by != "service" and (not key or key == by):
-            raise Malformed(f"nothing is summed by {by!r}", where="by", fix="choose pool, service or label:KEY")
+            raise Malformed(
+                f"nothing is summed by {by!r}", where="by", fix="choose pool, service or label:KEY"
+            )
         groups: dict[str, list[Points]] = {}
         for name, track in self.services.items():
             group = name if by == "service" else track.labels.get(key, f"(no label {key})")
             groups.setdefault(group, []).append(_after(self.begin, track.points))
         named = _dearest({name: summed(points) for name, points in groups.items()})
-        paid, shared = ([_after(self.begin, each.points) for each in tracks.values()] for tracks in (self.pools, self.services))
+        paid, shared = (
+            [_after(self.begin, each.points) for each in tracks.values()]
+            for tracks in (self.pools, self.services)
+        )
         empty = [(at, max(0, rate)) for at, rate in summed([*paid, *map(_negative, shared)])]
         return {**named, EMPTY: empty} if any(rate for _, rate in empty) else named
 
@@ -135,7 +140,10 @@ def _negative(points: Points) -> Points:
 
 
 def _dearest(named: Mapping[str, Points]) -> dict[str, Points]:
-    order = sorted((name for name in named if named[name]), key=lambda name: (-max(rate for _, rate in named[name]), name))
+    order = sorted(
+        (name for name in named if named[name]),
+        key=lambda name: (-max(rate for _, rate in named[name]), name),
+    )
     rest = order[NAMED:]
     others = {f"({len(rest)} others)": summed(named[name] for name in rest)} if rest else {}
     return {name: list(named[name]) for name in order[:NAMED]} | others

@@ -67,7 +67,13 @@ class SpendBook:
         known = await office.store.get(KEY)
         old = unpack(known.value, known.revision) if known else _new(self.new_uid(), stamp(self.clock.now()))
         await office.commit(
-            [Put(KEY, pack(ConfigMap.resource, {**old, "data": {"spending": noted(self.spending)}}), known.revision if known else ABSENT)]
+            [
+                Put(
+                    KEY,
+                    pack(ConfigMap.resource, {**old, "data": {"spending": noted(self.spending)}}),
+                    known.revision if known else ABSENT,
+                )
+            ]
         )
         self._kept = newest
 
@@ -75,13 +81,21 @@ class SpendBook:
 def _newest(spending: Spending) -> frozenset[object]:
     """What each costs, since when, and by which labels it is summed."""
     pools = ((name, track.points[-1]) for name, track in spending.pools.items() if track.points)
-    services = ((name, track.points[-1], *sorted(track.labels.items())) for name, track in spending.services.items() if track.points)
+    services = (
+        (name, track.points[-1], *sorted(track.labels.items()))
+        for name, track in spending.services.items()
+        if track.points
+    )
     return frozenset([*pools, *services])
 
 
 def _new(uid: str, now: str) -> dict[str, Any]:
     resource = ConfigMap.resource
-    head = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": KEY.name, "namespace": KEY.namespace}}
+    head = {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {"name": KEY.name, "namespace": KEY.namespace},
+    }
     return born(head, uid=uid, now=now)
 
 

@@ -64,8 +64,15 @@ class Live:
             leading.copy(LatticeLedger).all(),
             leading.presence.get,
         )
-        head = {"kind": "Top", "apiVersion": f"{GROUP}/{VERSION}", "at": stamp(fleet.now), "term": leading.term.number}
-        return Reply(await asyncio.to_thread(_written, head, fleet, wanted))  # thousands of nodes take a while
+        head = {
+            "kind": "Top",
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "at": stamp(fleet.now),
+            "term": leading.term.number,
+        }
+        return Reply(
+            await asyncio.to_thread(_written, head, fleet, wanted)
+        )  # thousands of nodes take a while
 
 
 def _written(head: dict[str, Any], fleet: Fleet, wanted: list[str]) -> bytes:
@@ -75,5 +82,7 @@ def _written(head: dict[str, Any], fleet: Fleet, wanted: list[str]) -> bytes:
 def _wanted(text: str) -> list[str]:
     names = [word.strip() for word in text.split(",") if word.strip()] or list(TABLES)
     if unknown := [name for name in names if name not in TABLES]:
-        raise Malformed(f"there is no table {unknown[0]!r}", where="of", fix=f"choose from {', '.join(TABLES)}")
+        raise Malformed(
+            f"there is no table {unknown[0]!r}", where="of", fix=f"choose from {', '.join(TABLES)}"
+        )
     return names

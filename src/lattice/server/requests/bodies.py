@@ -25,7 +25,9 @@ def read(body: bytes, content_type: str, kind: str, *, protobuf_too: bool) -> Re
         return protobuf.decode(body), ()
     if media in AS_YAML:
         return read_yaml(body)
-    raise Unsupported(f"the body of the request was in an unknown format: {media}", fix="send application/json")
+    raise Unsupported(
+        f"the body of the request was in an unknown format: {media}", fix="send application/json"
+    )
 
 
 def read_yaml(body: bytes) -> Read:

@@ -46,4 +46,6 @@ class Reply:
     content_type: str = JSON
     warnings: tuple[str, ...] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
-    is_quiet: bool = False  # a stream that may say nothing for hours: whether anybody still listens has to be looked at
+    is_quiet: bool = (
+        False  # a stream that may say nothing for hours: whether anybody still listens has to be looked at
+    )

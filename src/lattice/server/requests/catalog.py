@@ -27,7 +27,9 @@ class Served:
 class Catalog:
     def __init__(self, kinds: Iterable[type[Kind]]) -> None:
         self.served = [serve(kind) for kind in kinds]
-        self._by_address = {(each.resource.group, each.resource.version, each.resource.plural): each for each in self.served}
+        self._by_address = {
+            (each.resource.group, each.resource.version, each.resource.plural): each for each in self.served
+        }
         self._by_id = {each.resource.id: each for each in self.served}
 
     def __iter__(self) -> Iterator[Served]:
@@ -43,4 +45,6 @@ class Catalog:
 
 def serve(kind: type[Kind]) -> Served:
     schema = structural_schema(kind)
-    return Served(kind, kind.resource, schema, compile_schema(schema), compile_types(schema), len(head(kind.resource)))
+    return Served(
+        kind, kind.resource, schema, compile_schema(schema), compile_types(schema), len(head(kind.resource))
+    )

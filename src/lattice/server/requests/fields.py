@@ -9,7 +9,8 @@ from lattice.kinds.meta.base import Resource
 EVERYWHERE = frozenset({"metadata.name", "metadata.namespace"})
 BY_RESOURCE = {
     "events": frozenset(
-        f"involvedObject.{part}" for part in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+        f"involvedObject.{part}"
+        for part in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
     )
     | {"reason", "type", "source", "reportingComponent"},
     "secrets": frozenset({"type"}),
@@ -31,7 +32,8 @@ class FieldSelector:
             if path not in known:
                 choices = ", ".join(sorted(known))
                 raise Malformed(
-                    f"field label not supported: {path}", fix=f"select {resource.plural} by one of {choices}, or by label with -l"
+                    f"field label not supported: {path}",
+                    fix=f"select {resource.plural} by one of {choices}, or by label with -l",
                 )
 
     @property
@@ -62,6 +64,8 @@ def parse_field_selector(text: str) -> FieldSelector:
         if not sign:
             path, sign, value = part.partition("=")
         if not sign:
-            raise Malformed(f'cannot read the field selector "{part}"', fix="write it like metadata.name=api,type!=Normal")
+            raise Malformed(
+                f'cannot read the field selector "{part}"', fix="write it like metadata.name=api,type!=Normal"
+            )
         demands.append((path.strip(), value.strip(), "!=" not in part))
     return FieldSelector(tuple(demands))

@@ -45,7 +45,12 @@ MESSAGES: Final[dict[str, Table]] = {
         4: ("stringData", "string{}"),
         5: ("immutable", "bool?"),
     },
-    "ConfigMap": {1: ("metadata", _META), 2: ("data", "string{}"), 3: ("binaryData", "bytes{}"), 4: ("immutable", "bool?")},
+    "ConfigMap": {
+        1: ("metadata", _META),
+        2: ("data", "string{}"),
+        3: ("binaryData", "bytes{}"),
+        4: ("immutable", "bool?"),
+    },
     "Event": {
         1: ("metadata", _META),
         2: ("involvedObject", "ObjectReference"),
@@ -84,8 +89,16 @@ MESSAGES: Final[dict[str, Table]] = {
         6: ("strategy", "string?"),
         7: ("preferredHolder", "string?"),
     },
-    "SelfSubjectAccessReview": {1: ("metadata", _META), 2: ("spec", "AccessReviewSpec"), 3: ("status", "AccessReviewStatus")},
-    "SubjectAccessReview": {1: ("metadata", _META), 2: ("spec", "AccessReviewSpec"), 3: ("status", "AccessReviewStatus")},
+    "SelfSubjectAccessReview": {
+        1: ("metadata", _META),
+        2: ("spec", "AccessReviewSpec"),
+        3: ("status", "AccessReviewStatus"),
+    },
+    "SubjectAccessReview": {
+        1: ("metadata", _META),
+        2: ("spec", "AccessReviewSpec"),
+        3: ("status", "AccessReviewStatus"),
+    },
     "AccessReviewSpec": {
         1: ("resourceAttributes", "ResourceAttributes"),
         2: ("nonResourceAttributes", "NonResourceAttributes"),
@@ -108,8 +121,17 @@ MESSAGES: Final[dict[str, Table]] = {
     "SelectorAttributes": {1: ("rawSelector", "string"), 2: ("requirements", "SelectorRequirement*")},
     "SelectorRequirement": {1: ("key", "string"), 2: ("operator", "string"), 3: ("values", "string*")},
     "NonResourceAttributes": {1: ("path", "string"), 2: ("verb", "string")},
-    "AccessReviewStatus": {1: ("allowed", "bool?"), 2: ("reason", "string"), 3: ("evaluationError", "string"), 4: ("denied", "bool")},
-    "SelfSubjectRulesReview": {1: ("metadata", _META), 2: ("spec", "RulesReviewSpec"), 3: ("status", "RulesReviewStatus")},
+    "AccessReviewStatus": {
+        1: ("allowed", "bool?"),
+        2: ("reason", "string"),
+        3: ("evaluationError", "string"),
+        4: ("denied", "bool"),
+    },
+    "SelfSubjectRulesReview": {
+        1: ("metadata", _META),
+        2: ("spec", "RulesReviewSpec"),
+        3: ("status", "RulesReviewStatus"),
+    },
     "RulesReviewSpec": {1: ("namespace", "string")},
     "RulesReviewStatus": {
         1: ("resourceRules", "ResourceRule*"),
@@ -117,14 +139,33 @@ MESSAGES: Final[dict[str, Table]] = {
         3: ("incomplete", "bool?"),
         4: ("evaluationError", "string"),
     },
-    "ResourceRule": {1: ("verbs", "string*"), 2: ("apiGroups", "string*"), 3: ("resources", "string*"), 4: ("resourceNames", "string*")},
+    "ResourceRule": {
+        1: ("verbs", "string*"),
+        2: ("apiGroups", "string*"),
+        3: ("resources", "string*"),
+        4: ("resourceNames", "string*"),
+    },
     "NonResourceRule": {1: ("verbs", "string*"), 2: ("nonResourceURLs", "string*")},
     "SelfSubjectReview": {1: ("metadata", _META), 2: ("status", "SelfReviewStatus")},
     "SelfReviewStatus": {1: ("userInfo", "UserInfo")},
-    "TokenReview": {1: ("metadata", _META), 2: ("spec", "TokenReviewSpec"), 3: ("status", "TokenReviewStatus")},
+    "TokenReview": {
+        1: ("metadata", _META),
+        2: ("spec", "TokenReviewSpec"),
+        3: ("status", "TokenReviewStatus"),
+    },
     "TokenReviewSpec": {1: ("token", "string"), 2: ("audiences", "string*")},
-    "TokenReviewStatus": {1: ("authenticated", "bool"), 2: ("user", "UserInfo"), 3: ("error", "string"), 4: ("audiences", "string*")},
-    "UserInfo": {1: ("username", "string"), 2: ("uid", "string"), 3: ("groups", "string*"), 4: ("extra", "ExtraValue{}")},
+    "TokenReviewStatus": {
+        1: ("authenticated", "bool"),
+        2: ("user", "UserInfo"),
+        3: ("error", "string"),
+        4: ("audiences", "string*"),
+    },
+    "UserInfo": {
+        1: ("username", "string"),
+        2: ("uid", "string"),
+        3: ("groups", "string*"),
+        4: ("extra", "ExtraValue{}"),
+    },
     "ExtraValue": {1: ("items", "string*")},
     "DeleteOptions": {
         1: ("gracePeriodSeconds", "int?"),
@@ -171,7 +212,12 @@ MESSAGES: Final[dict[str, Table]] = {
     },
     "Time": {1: ("seconds", "int"), 2: ("nanos", "int")},
     "FieldsV1": {1: ("Raw", "raw")},
-    "Unknown": {1: ("typeMeta", "TypeMeta"), 2: ("raw", "raw"), 3: ("contentEncoding", "string"), 4: ("contentType", "string")},
+    "Unknown": {
+        1: ("typeMeta", "TypeMeta"),
+        2: ("raw", "raw"),
+        3: ("contentEncoding", "string"),
+        4: ("contentType", "string"),
+    },
     "TypeMeta": {1: ("apiVersion", "string"), 2: ("kind", "string")},
 }
 
@@ -199,8 +245,14 @@ def decode(body: bytes) -> Json:
     api_version, kind = (envelope.get("typeMeta", {}).get(name, "") for name in ("apiVersion", "kind"))
     # Clients stamp DeleteOptions with the version of whatever they delete.
     if kind != "DeleteOptions" and (api_version, kind) not in READ:
-        raise _malformed(f"it holds a {kind or 'nameless kind'} of {api_version or 'no version'}, which is read as JSON only")
-    return {"apiVersion": api_version, "kind": kind, **_message(envelope.get("raw", memoryview(b"")), kind, {})}
+        raise _malformed(
+            f"it holds a {kind or 'nameless kind'} of {api_version or 'no version'}, which is read as JSON only"
+        )
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        **_message(envelope.get("raw", memoryview(b"")), kind, {}),
+    }
 
 
 def _malformed(why: str) -> Malformed:
@@ -310,7 +362,9 @@ def _moment(data: memoryview) -> datetime | None:
     try:
         return EPOCH + timedelta(seconds=parts.get("seconds", 0), microseconds=parts.get("nanos", 0) // 1000)
     except OverflowError as wrong:
-        raise _malformed(f"a time {parts.get('seconds', 0)} seconds from 1970 is outside the years 1 to 9999") from wrong
+        raise _malformed(
+            f"a time {parts.get('seconds', 0)} seconds from 1970 is outside the years 1 to 9999"
+        ) from wrong
 
 
 def _time(data: memoryview) -> str:

@@ -63,10 +63,17 @@ def write_options(query: Query, kind: str, agent: str) -> WriteOptions:
         causes.append(_unsupported("fieldValidation", validation, ("Ignore", "Warn", "Strict")))
     manager = query.get("fieldManager") or agent.partition("/")[0]
     if len(manager) > 128 or not manager.isprintable():
-        causes.append(Cause("fieldManager", f"Invalid value: {manager!r}: must be printable and have 128 characters or fewer"))
+        causes.append(
+            Cause(
+                "fieldManager",
+                f"Invalid value: {manager!r}: must be printable and have 128 characters or fewer",
+            )
+        )
     if causes:
         raise invalid_options(kind, causes)
-    return WriteOptions(query.get("dryRun") == "All", validation, manager or "unknown", truthy(query.get("force")))  # type: ignore[arg-type]
+    return WriteOptions(
+        query.get("dryRun") == "All", validation, manager or "unknown", truthy(query.get("force"))
+    )  # type: ignore[arg-type]
 
 
 def delete_options(query: Query, body: Mapping[str, Any]) -> DeleteOptions:
@@ -74,15 +81,25 @@ def delete_options(query: Query, body: Mapping[str, Any]) -> DeleteOptions:
     demands = body.get("preconditions") or {}
     for name, value, shape in (("dryRun", body.get("dryRun") or [], list), ("preconditions", demands, dict)):
         if not isinstance(value, shape):
-            raise Malformed(f"must be {'a list' if shape is list else 'an object'}", where=name, fix="send DeleteOptions, or no body")
+            raise Malformed(
+                f"must be {'a list' if shape is list else 'an object'}",
+                where=name,
+                fix="send DeleteOptions, or no body",
+            )
     dry_run = (body.get("dryRun") or [query.get("dryRun")])[0]
-    policy = body.get("propagationPolicy") or query.get("propagationPolicy") or _orphan(body.get("orphanDependents"), query)
+    policy = (
+        body.get("propagationPolicy")
+        or query.get("propagationPolicy")
+        or _orphan(body.get("orphanDependents"), query)
+    )
     causes = [*_dry_run_problem(dry_run)]
     if policy not in ("Background", "Foreground", "Orphan"):
         causes.append(_unsupported("propagationPolicy", policy, ("Orphan", "Background", "Foreground")))
     if causes:
         raise invalid_options("DeleteOptions", causes)
-    return DeleteOptions(dry_run == "All", policy, demands.get("uid") or "", demands.get("resourceVersion") or "")
+    return DeleteOptions(
+        dry_run == "All", policy, demands.get("uid") or "", demands.get("resourceVersion") or ""
+    )
 
 
 def _orphan(body: Any, query: Query) -> str:
@@ -113,17 +130,26 @@ def _refuse_odd_reads(options: ReadOptions, asked_initial: bool) -> None:
     causes = []
     if options.revision and not _is_revision(options.revision):
         raise Malformed(
-            f'resourceVersion: Invalid value: "{options.revision}": must be a whole number', fix="use the one of a list or object"
+            f'resourceVersion: Invalid value: "{options.revision}": must be a whole number',
+            fix="use the one of a list or object",
         )
     if options.match and options.match not in {"Exact", "NotOlderThan"}:
         causes.append(_unsupported("resourceVersionMatch", options.match, ("Exact", "NotOlderThan")))
     elif options.watch and asked_initial:
         if options.match != "NotOlderThan":
             causes.append(
-                Cause("resourceVersionMatch", "Forbidden: sendInitialEvents needs resourceVersionMatch=NotOlderThan", "FieldValueForbidden")
+                Cause(
+                    "resourceVersionMatch",
+                    "Forbidden: sendInitialEvents needs resourceVersionMatch=NotOlderThan",
+                    "FieldValueForbidden",
+                )
             )
     elif asked_initial:
-        causes.append(Cause("sendInitialEvents", "Forbidden: sendInitialEvents is for watch only", "FieldValueForbidden"))
+        causes.append(
+            Cause(
+                "sendInitialEvents", "Forbidden: sendInitialEvents is for watch only", "FieldValueForbidden"
+            )
+        )
     elif options.match and options.watch:
         causes.append(
             Cause(
@@ -142,7 +168,11 @@ def _refuse_odd_reads(options: ReadOptions, asked_initial: bool) -> None:
         )
     elif options.match and options.token:
         causes.append(
-            Cause("resourceVersionMatch", "Forbidden: resourceVersionMatch is forbidden when continue is provided", "FieldValueForbidden")
+            Cause(
+                "resourceVersionMatch",
+                "Forbidden: resourceVersionMatch is forbidden when continue is provided",
+                "FieldValueForbidden",
+            )
         )
     elif options.match == "Exact" and options.revision == "0":
         causes.append(

@@ -41,7 +41,11 @@ def _options(error: LatticeError) -> str:
 
 def _causes(error: LatticeError) -> tuple[Cause, ...]:
     """kubectl shows nothing of an Invalid but its causes: one without any would be a riddle."""
-    return (Cause(error.where or "request", error.what),) if isinstance(error, Invalid) and not error.causes else error.causes
+    return (
+        (Cause(error.where or "request", error.what),)
+        if isinstance(error, Invalid) and not error.causes
+        else error.causes
+    )
 
 
 def message_of(error: LatticeError, resource: Resource | None, name: str) -> str:
@@ -49,17 +53,33 @@ def message_of(error: LatticeError, resource: Resource | None, name: str) -> str
     if isinstance(error, Invalid) and error.causes and resource is not None:
         listed = "; ".join(str(cause) for cause in error.causes)
         listed = f"[{listed}]" if len(error.causes) > 1 else listed
-        kind = error.where if _options(error) else f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+        kind = (
+            error.where
+            if _options(error)
+            else f"{resource.kind}.{resource.group}"
+            if resource.group
+            else resource.kind
+        )
         name = "" if _options(error) else name
         return f'{kind} "{name}" is invalid: {listed}'
-    head = f"{error.where}: {error.what}" if error.where and not isinstance(error, Conflict | Gone) else error.what
+    head = (
+        f"{error.where}: {error.what}"
+        if error.where and not isinstance(error, Conflict | Gone)
+        else error.what
+    )
     return f"{head} (fix: {error.fix})" if error.fix else head
 
 
 def success(resource: Resource, name: str, uid: str) -> dict[str, Any]:
     """What a delete answers when the object is gone."""
     details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": uid}
-    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": {k: v for k, v in details.items() if v}}
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": {k: v for k, v in details.items() if v},
+    }
 
 
 def warning_header(text: str) -> str:

@@ -12,4 +12,8 @@ def parts_of(resource: Resource) -> dict[str, tuple[str, ...]]:
 
 
 def has_part(resource: Resource, part: str) -> bool:
-    return (part == "status" and resource.has_status) or (part == "scale" and bool(resource.scale)) or part in parts_of(resource)
+    return (
+        (part == "status" and resource.has_status)
+        or (part == "scale" and bool(resource.scale))
+        or part in parts_of(resource)
+    )

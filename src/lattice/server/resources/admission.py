@@ -31,26 +31,46 @@ def demand_identity(served: Served, obj: Any, namespace: str, name: str) -> Obje
     """The body must be an object of this kind, at this address; an address it leaves out is filled in."""
     resource = served.resource
     if not isinstance(obj, dict):
-        raise Malformed(f"the body must be a {resource.kind} object", fix="send a JSON object with apiVersion, kind and metadata")
-    if resource.group != GROUP:  # Kubernetes lets its own kinds go unnamed, where the address says them: kopf posts events so
-        obj = {**obj, "apiVersion": obj.get("apiVersion") or resource.api_version, "kind": obj.get("kind") or resource.kind}
+        raise Malformed(
+            f"the body must be a {resource.kind} object",
+            fix="send a JSON object with apiVersion, kind and metadata",
+        )
+    if (
+        resource.group != GROUP
+    ):  # Kubernetes lets its own kinds go unnamed, where the address says them: kopf posts events so
+        obj = {
+            **obj,
+            "apiVersion": obj.get("apiVersion") or resource.api_version,
+            "kind": obj.get("kind") or resource.kind,
+        }
     api_version, kind = obj.get("apiVersion"), obj.get("kind")
     if not kind or not isinstance(kind, str):
-        raise Malformed("Object 'Kind' is missing in the body", where="kind", fix=f'add kind: "{resource.kind}"')
+        raise Malformed(
+            "Object 'Kind' is missing in the body", where="kind", fix=f'add kind: "{resource.kind}"'
+        )
     if not api_version or not isinstance(api_version, str):
-        raise Malformed("Object 'apiVersion' is missing in the body", where="apiVersion", fix=f'add apiVersion: "{resource.api_version}"')
+        raise Malformed(
+            "Object 'apiVersion' is missing in the body",
+            where="apiVersion",
+            fix=f'add apiVersion: "{resource.api_version}"',
+        )
     wrong = []
     if kind != resource.kind:
         wrong.append(Cause("kind", f'Invalid value: "{kind}": must be {resource.kind}'))
     if api_version != resource.api_version:
         wrong.append(Cause("apiVersion", f'Invalid value: "{api_version}": must be {resource.api_version}'))
     if wrong:
-        raise Invalid(f"this address takes {resource.api_version} {resource.kind}, got {api_version} {kind}", causes=wrong)
+        raise Invalid(
+            f"this address takes {resource.api_version} {resource.kind}, got {api_version} {kind}",
+            causes=wrong,
+        )
     metadata = obj.get("metadata")
     if metadata is None:
         metadata = {}
     if not isinstance(metadata, dict):
-        raise Invalid("metadata must be an object", causes=[Cause("metadata", "Invalid value: must be an object")])
+        raise Invalid(
+            "metadata must be an object", causes=[Cause("metadata", "Invalid value: must be an object")]
+        )
     return {**obj, "metadata": _addressed(metadata, namespace, name)}
 
 
@@ -63,7 +83,9 @@ def _addressed(metadata: Object, namespace: str, name: str) -> Object:
         )
     if name and (given := metadata.get("name")) and given != name:
         raise Malformed(
-            f"the name of the object ({given}) does not match the name on the URL ({name})", where="metadata.name", fix="make them equal"
+            f"the name of the object ({given}) does not match the name on the URL ({name})",
+            where="metadata.name",
+            fix="make them equal",
         )
     return metadata | ({"namespace": namespace} if namespace else {}) | ({"name": name} if name else {})
 
@@ -78,7 +100,9 @@ def admit(served: Served, obj: Object, validation: Validation, duplicates: tuple
         kept.pop("status")
     told = {cause.field for cause in found.causes}
     found.causes.extend(cause for cause in _problems(served, kept, bool(told)) if cause.field not in told)
-    strange = [f'unknown field "{path}"' for path in found.unknown] + [f'duplicate field "{path}"' for path in duplicates]
+    strange = [f'unknown field "{path}"' for path in found.unknown] + [
+        f'duplicate field "{path}"' for path in duplicates
+    ]
     if validation == "Strict" and strange and not found.causes:
         raise _undecodable(served, strange, [*found.unknown, *duplicates])
     if validation == "Strict":
@@ -137,11 +161,17 @@ def _sealed(obj: Object, old: Object | None) -> Object:
         try:
             b64decode(text, validate=True)
         except (Base64Error, ValueError) as error:
-            cause = Cause(f"data[{name}]", "Invalid value: must be base64")  # never repeat the value: it may be the secret
-            raise Invalid("is invalid", where=f"data[{name}]", fix="encode it, or use stringData", causes=[cause]) from error
+            cause = Cause(
+                f"data[{name}]", "Invalid value: must be base64"
+            )  # never repeat the value: it may be the secret
+            raise Invalid(
+                "is invalid", where=f"data[{name}]", fix="encode it, or use stringData", causes=[cause]
+            ) from error
     sealed.setdefault("type", "Opaque")
     if old is not None and old.get("type", "Opaque") != sealed["type"]:
-        raise Invalid("is invalid", causes=[Cause("type", f'Invalid value: "{sealed["type"]}": field is immutable')])
+        raise Invalid(
+            "is invalid", causes=[Cause("type", f'Invalid value: "{sealed["type"]}": field is immutable')]
+        )
     return sealed
 
 
@@ -151,13 +181,21 @@ def _refuse_immutable(served: Served, obj: Object, old: Object | None) -> None:
     before = {name: old.get(name) for name in ("data", "binaryData", "immutable")}
     after = {name: obj.get(name) for name in ("data", "binaryData", "immutable")}
     if before != after or obj.get("stringData"):
-        raise Invalid("is invalid", causes=[Cause("data", "Forbidden: field is immutable when `immutable` is set", "FieldValueForbidden")])
+        raise Invalid(
+            "is invalid",
+            causes=[
+                Cause("data", "Forbidden: field is immutable when `immutable` is set", "FieldValueForbidden")
+            ],
+        )
 
 
 def refuse_permanent(key: Key) -> None:
     """Without these nobody could be let in any more."""
     if (key.resource == "namespaces" and key.name in PERMANENT_NAMESPACES) or key == CA_SECRET:
-        raise Denied(f'{key.resource} "{key.name}" is forbidden: it may not be deleted', fix="delete what you put into it instead")
+        raise Denied(
+            f'{key.resource} "{key.name}" is forbidden: it may not be deleted',
+            fix="delete what you put into it instead",
+        )
 
 
 def stale(served: Served, name: str) -> Conflict:

@@ -17,9 +17,13 @@ class Api:
     new_uid: Callable[[], str]
     new_suffix: Callable[[], str]
     jitter: Callable[[], float] = lambda: 1.0  # 0..1, so that what could happen all at once does not
-    fixed: Mapping[str, Store] = field(default_factory=dict)  # resource -> store of what is served but never written here
+    fixed: Mapping[str, Store] = field(
+        default_factory=dict
+    )  # resource -> store of what is served but never written here
     frames: Frames = field(default_factory=Frames)
-    namespaces: dict[str, int] = field(default_factory=dict)  # name -> revision last seen; the commit checks it
+    namespaces: dict[str, int] = field(
+        default_factory=dict
+    )  # name -> revision last seen; the commit checks it
 
     def store_of(self, served: Served) -> Store:
         return self.fixed.get(served.resource.id, self.store)

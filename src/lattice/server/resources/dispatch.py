@@ -12,7 +12,12 @@ from lattice.server.requests.call import Call, Reply
 
 Verb = Callable[[Api, Call], Awaitable[Reply]]
 
-ON_OBJECT: dict[str, Verb] = {"GET": verbs.get, "PUT": verbs.update, "PATCH": verbs.patch, "DELETE": verbs.delete}
+ON_OBJECT: dict[str, Verb] = {
+    "GET": verbs.get,
+    "PUT": verbs.update,
+    "PATCH": verbs.patch,
+    "DELETE": verbs.delete,
+}
 ON_PART: dict[str, dict[str, Verb]] = {
     "status": {"GET": verbs.get, "PUT": verbs.update, "PATCH": verbs.patch},
     "scale": {"GET": scale.get_scale, "PUT": scale.put_scale, "PATCH": scale.put_scale},
@@ -49,7 +54,9 @@ async def answer(api: Api, call: Call, wanted: Deed) -> Reply:
             authorize(call.user, wanted, resource)
             reply = await verb_for(call, wanted.verb)(api, call)
         except LatticeError as error:
-            note_refusal(error, call.user, call.method, f"{resource.id} {call.target.namespace}/{call.target.name}")
+            note_refusal(
+                error, call.user, call.method, f"{resource.id} {call.target.namespace}/{call.target.name}"
+            )
             span.tell(status=error.status)
             raise
         span.tell(status=reply.status)

@@ -64,7 +64,9 @@ async def list_objects(api: Api, call: Call) -> Reply:
     options = read_options(call.query)
     wanted = selection(call, options)
     if form_of(call.accept).kind == "yaml":
-        raise NotAcceptable("lists are given as JSON, single objects also as YAML", fix="send Accept: application/json")
+        raise NotAcceptable(
+            "lists are given as JSON, single objects also as YAML", fix="send Accept: application/json"
+        )
     start = _start(wanted, options)
     if options.limit:
         entries, revision, token = await _page(api, wanted, start)
@@ -86,7 +88,9 @@ def tell(how: ListForm, entries: list[Entry]) -> Reply:
 
 
 def _taken(wanted: Selection, entries: list[Entry]) -> list[Entry]:
-    return entries if wanted.everything else [entry for entry in entries if wanted.takes(entry.key, entry.value)]
+    return (
+        entries if wanted.everything else [entry for entry in entries if wanted.takes(entry.key, entry.value)]
+    )
 
 
 async def _once(entries: list[Entry]) -> AsyncIterator[list[Entry]]:
@@ -122,7 +126,11 @@ def _start(wanted: Selection, options: ReadOptions) -> Token:
     if options.token:
         token = read_token(options.token)
         if token.resource != f"{identifier}/{wanted.namespace}":
-            raise Malformed("continue key is not valid: it belongs to another list", where="continue", fix="start the list again")
+            raise Malformed(
+                "continue key is not valid: it belongs to another list",
+                where="continue",
+                fix="start the list again",
+            )
         return token
     exact = int(options.revision) if options.revision and options.match == "Exact" else 0
     return Token(f"{identifier}/{wanted.namespace}", exact, "")
@@ -144,12 +152,17 @@ async def _first(api: Api, wanted: Selection, start: Token, limit: int) -> tuple
     store = api.store_of(wanted.served)
     try:
         page = await store.list(
-            wanted.served.resource.id, wanted.namespace or None, limit=limit, after=start.after, revision=start.revision
+            wanted.served.resource.id,
+            wanted.namespace or None,
+            limit=limit,
+            after=start.after,
+            revision=start.revision,
         )
     except Gone as gone:
         if start.after:
             raise Gone(
-                "The provided continue parameter is too old to display a consistent list result", fix="start the list again"
+                "The provided continue parameter is too old to display a consistent list result",
+                fix="start the list again",
             ) from gone
         raise
     demand_fresh(wanted.options, page.revision)
@@ -174,10 +187,16 @@ async def _page(api: Api, wanted: Selection, start: Token) -> tuple[list[Entry],
                 taken.append(entry)
                 if limit and len(taken) == limit:
                     rest = more or position < len(entries) - 1
-                    return taken, revision, _write_token(Token(start.resource, revision, entry.key.path)) if rest else ""
+                    return (
+                        taken,
+                        revision,
+                        _write_token(Token(start.resource, revision, entry.key.path)) if rest else "",
+                    )
         if not more:
             return taken, revision, ""
-        entries, revision, more = await _first(api, wanted, Token(start.resource, revision, entries[-1].key.path), CHUNK)
+        entries, revision, more = await _first(
+            api, wanted, Token(start.resource, revision, entries[-1].key.path), CHUNK
+        )
 
 
 async def delete_collection(api: Api, call: Call) -> Reply:

@@ -53,11 +53,17 @@ def form_of(accept: str) -> Form:
                 return Form("table", version)
             if wanted in {"PartialObjectMetadata", "PartialObjectMetadataList"}:
                 return Form("partial", version)
-    raise NotAcceptable(f"only application/json and application/yaml can be given, not {accept}", fix=f"send Accept: {JSON}")
+    raise NotAcceptable(
+        f"only application/json and application/yaml can be given, not {accept}", fix=f"send Accept: {JSON}"
+    )
 
 
 def partial(obj: Object, version: str) -> Object:
-    return {"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{version}", "metadata": obj["metadata"]}
+    return {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": f"meta.k8s.io/{version}",
+        "metadata": obj["metadata"],
+    }
 
 
 def represent(api: Api, call: Call, entry: Entry) -> Reply:
@@ -87,13 +93,31 @@ def list_form(api: Api, call: Call, metadata: dict[str, Any]) -> ListForm:
     if form.kind == "table":
         how = rendering(api, call)
         return ListForm(
-            encode(table(how, (), metadata)).removesuffix(b"]}"), lambda found: encode(rows(how, map(_decoded, found)))[1:-1], ROWS
+            encode(table(how, (), metadata)).removesuffix(b"]}"),
+            lambda found: encode(rows(how, map(_decoded, found)))[1:-1],
+            ROWS,
         )
     if form.kind == "partial":
-        head = {"kind": "PartialObjectMetadataList", "apiVersion": f"meta.k8s.io/{form.version}", "metadata": metadata}
-        return ListForm(_opened(head), lambda found: encode([partial(_decoded(each), form.version) for each in found])[1:-1], ROWS)
-    head = {"kind": f"{served.resource.kind}List", "apiVersion": served.resource.api_version, "metadata": metadata}
-    return ListForm(_opened(head), lambda found: b",".join([splice(each.value, served.head, each.revision) for each in found]), PLAIN)
+        head = {
+            "kind": "PartialObjectMetadataList",
+            "apiVersion": f"meta.k8s.io/{form.version}",
+            "metadata": metadata,
+        }
+        return ListForm(
+            _opened(head),
+            lambda found: encode([partial(_decoded(each), form.version) for each in found])[1:-1],
+            ROWS,
+        )
+    head = {
+        "kind": f"{served.resource.kind}List",
+        "apiVersion": served.resource.api_version,
+        "metadata": metadata,
+    }
+    return ListForm(
+        _opened(head),
+        lambda found: b",".join([splice(each.value, served.head, each.revision) for each in found]),
+        PLAIN,
+    )
 
 
 def _opened(head: dict[str, Any]) -> bytes:
@@ -106,7 +130,12 @@ def _decoded(entry: Entry) -> Object:
 
 def rendering(api: Api, call: Call) -> Rendering:
     form = form_of(call.accept)
-    return Rendering(call.target.served.resource, api.clock.now(), call.query.get("includeObject", "Metadata"), form.version)
+    return Rendering(
+        call.target.served.resource,
+        api.clock.now(),
+        call.query.get("includeObject", "Metadata"),
+        form.version,
+    )
 
 
 def yaml_of(value: Any) -> bytes:

@@ -22,9 +22,14 @@ async def retry(api: Api, call: Call) -> Reply:
         entry = await existing(api, call)
         obj = unpack(entry.value, entry.revision)
         if obj["metadata"].get("deletionTimestamp"):
-            raise Conflict(f'{served.resource.id} "{call.target.name}" is being deleted', fix="declare it again once it is gone")
+            raise Conflict(
+                f'{served.resource.id} "{call.target.name}" is being deleted',
+                fix="declare it again once it is gone",
+            )
         if (obj.get("spec") or {}).get("desiredState", "Running") != "Running":
-            what = f'{served.resource.id} "{call.target.name}" is to be stopped: there is nothing to try again'
+            what = (
+                f'{served.resource.id} "{call.target.name}" is to be stopped: there is nothing to try again'
+            )
             raise Conflict(what, fix="start it first: set its spec.desiredState to Running")
         value = pack(served.resource, {**obj, "metadata": requested(obj["metadata"], api.now())})
         if options.dry_run:

@@ -26,7 +26,11 @@ def locate(catalog: Catalog, path: str) -> Target:
 
 
 def unknown_path(path: str) -> NotFound:
-    return NotFound("the server could not find the requested resource", where=path, fix="`kubectl api-resources` lists what there is")
+    return NotFound(
+        "the server could not find the requested resource",
+        where=path,
+        fix="`kubectl api-resources` lists what there is",
+    )
 
 
 def deed(method: str, target: Target, *, watching: bool) -> Deed:

@@ -54,7 +54,9 @@ def in_full(asked: Asked) -> Asked:
     if methods is None:
         raise unknown_path(asked.path)
     if asked.method not in methods:
-        raise NotAllowed(f"{asked.method} is not understood here", where=asked.path, fix=f"use {' or '.join(methods)}")
+        raise NotAllowed(
+            f"{asked.method} is not understood here", where=asked.path, fix=f"use {' or '.join(methods)}"
+        )
     resource = KINDS[word]
     namespace = asked.query.get("namespace", "")
     if namespace and (wrong := dns_label_problem(namespace)):

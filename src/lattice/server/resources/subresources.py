@@ -24,7 +24,9 @@ async def get_scale(api: Api, call: Call) -> Reply:
 
 async def put_scale(api: Api, call: Call) -> Reply:
     """PUT and PATCH alike: what counts in the end is spec.replicas. Told is what was written, whoever wrote it since."""
-    options = write_options(call.query, "UpdateOptions" if call.method == "PUT" else "PatchOptions", call.agent)
+    options = write_options(
+        call.query, "UpdateOptions" if call.method == "PUT" else "PatchOptions", call.agent
+    )
     for _ in range(ATTEMPTS):
         old = await existing(api, call)
         wanted = _wanted(call, old)
@@ -47,7 +49,8 @@ def _wanted(call: Call, old: Entry) -> Object:
         change = PATCHES.get(media)
         if change is None or change is strategic_merge_patch:
             raise Unsupported(
-                f"a scale takes a merge patch or a JSON patch, not {media}", fix="set Content-Type: application/merge-patch+json"
+                f"a scale takes a merge patch or a JSON patch, not {media}",
+                fix="set Content-Type: application/merge-patch+json",
             )
         wanted = change(_scale(call, unpack(old.value, old.revision)), parse_json(call.body).value)
     if not isinstance(wanted, dict) or not isinstance(wanted.get("metadata") or {}, dict):
@@ -61,7 +64,10 @@ def _moved(call: Call, obj: Object, wanted: Object) -> Object:
         raise Malformed("a Scale needs a spec", where="spec", fix='send {"spec": {"replicas": N}}')
     count = spec.get("replicas", 0)  # Go clients leave a zero out
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise Invalid("is invalid", causes=[Cause("spec.replicas", f"Invalid value: {count}: must be a whole number, 0 or more")])
+        raise Invalid(
+            "is invalid",
+            causes=[Cause("spec.replicas", f"Invalid value: {count}: must be a whole number, 0 or more")],
+        )
     return _replaced(obj, call.target.served.resource.scale.split("."), count)
 
 
@@ -76,7 +82,11 @@ def _scale(call: Call, obj: Object) -> Object:
     wanted: Any = obj
     for part in call.target.served.resource.scale.split("."):
         wanted = wanted.get(part) if isinstance(wanted, dict) else None
-    kept = {name: metadata[name] for name in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp") if name in metadata}
+    kept = {
+        name: metadata[name]
+        for name in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+        if name in metadata
+    }
     running = (obj.get("status") or {}).get("replicas", 0)
     return {
         "kind": "Scale",

@@ -24,7 +24,9 @@ class Rendering:
     version: str = "v1"
 
 
-def table(how: Rendering, objects: Iterable[Object], metadata: dict[str, Any], *, heads: bool = True) -> dict[str, Any]:
+def table(
+    how: Rendering, objects: Iterable[Object], metadata: dict[str, Any], *, heads: bool = True
+) -> dict[str, Any]:
     columns = columns_of(how.resource)
     return {
         "kind": "Table",
@@ -37,7 +39,10 @@ def table(how: Rendering, objects: Iterable[Object], metadata: dict[str, Any], *
 
 def rows(how: Rendering, objects: Iterable[Object]) -> list[dict[str, Any]]:
     columns = columns_of(how.resource)
-    return [{"cells": [cell(obj, how.now) for _, cell in columns], "object": _included(obj, how)} for obj in objects]
+    return [
+        {"cells": [cell(obj, how.now) for _, cell in columns], "object": _included(obj, how)}
+        for obj in objects
+    ]
 
 
 def _included(obj: Object, how: Rendering) -> Any:
@@ -46,7 +51,11 @@ def _included(obj: Object, how: Rendering) -> Any:
             return obj
         case "None":
             return None
-    return {"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{how.version}", "metadata": obj["metadata"]}
+    return {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": f"meta.k8s.io/{how.version}",
+        "metadata": obj["metadata"],
+    }
 
 
 def _definition(column: Column) -> dict[str, Any]:
@@ -125,7 +134,12 @@ def _count(*names: str) -> Cell:
 
 def _last_seen(obj: Object, now: datetime) -> str:
     series = obj.get("series") or {}
-    seen = series.get("lastObservedTime") or obj.get("lastTimestamp") or obj.get("eventTime") or obj.get("firstTimestamp")
+    seen = (
+        series.get("lastObservedTime")
+        or obj.get("lastTimestamp")
+        or obj.get("eventTime")
+        or obj.get("firstTimestamp")
+    )
     return age(seen or obj["metadata"].get("creationTimestamp"), now)
 
 

@@ -59,7 +59,11 @@ async def create(api: Api, call: Call) -> Reply:
     target = call.target
     body = admission.demand_identity(target.served, parsed, target.namespace, "")
     if body["metadata"].get("resourceVersion"):
-        raise Malformed("resourceVersion should not be set on objects to be created", where="metadata.resourceVersion", fix="leave it out")
+        raise Malformed(
+            "resourceVersion should not be set on objects to be created",
+            where="metadata.resourceVersion",
+            fix="leave it out",
+        )
     try:
         return await write(api, Draft(call, options, None, body, duplicates=duplicates))
     except LatticeError as error:
@@ -76,7 +80,11 @@ async def update(api: Api, call: Call) -> Reply:
         old, given = await existing(api, call), body["metadata"].get("resourceVersion")
         if not given and target.served.resource.group:
             cause = Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")
-            raise Invalid("is invalid", fix="read the object, change it, and send it with its resourceVersion", causes=[cause])
+            raise Invalid(
+                "is invalid",
+                fix="read the object, change it, and send it with its resourceVersion",
+                causes=[cause],
+            )
         if given and given != str(old.revision):
             raise admission.stale(target.served, target.name)
         with contextlib.suppress(Clash):
@@ -126,8 +134,12 @@ async def apply(api: Api, call: Call) -> Reply:
     options = write_options(call.query, "PatchOptions", call.agent)
     target = call.target
     parsed, duplicates = bodies.read_yaml(call.body)
-    applied = known_fields(call, admission.demand_identity(target.served, parsed, target.namespace, target.name))
-    manager = Manager(options.manager, "Apply", target.served.resource.api_version, target.subresource, options.force)
+    applied = known_fields(
+        call, admission.demand_identity(target.served, parsed, target.namespace, target.name)
+    )
+    manager = Manager(
+        options.manager, "Apply", target.served.resource.api_version, target.subresource, options.force
+    )
     for attempt in range(ATTEMPTS):
         old = await api.store.get(target.served.key(target.namespace, target.name))
         new = applied_to(api, call, old, applied, manager)
@@ -165,7 +177,11 @@ class Applied:
 def known_fields(call: Call, applied: Object) -> Applied:
     """Without /status, the status of what is applied is not looked at."""
     if applied["metadata"].get("managedFields"):
-        raise Malformed("metadata.managedFields must be nil", where="metadata.managedFields", fix="leave it out of what you apply")
+        raise Malformed(
+            "metadata.managedFields must be nil",
+            where="metadata.managedFields",
+            fix="leave it out of what you apply",
+        )
     served = call.target.served
     if not call.target.subresource and served.resource.has_status:
         applied = {name: value for name, value in applied.items() if name != "status"}
@@ -173,7 +189,9 @@ def known_fields(call: Call, applied: Object) -> Applied:
     admit_metadata(served.resource, applied["metadata"], named := Findings(defaulting=False))
     kept: Object = served.walk({**applied, "metadata": {}}, "", found)
     found.causes.extend(named.causes)
-    wrong = tuple(cause for cause in found.causes if cause.reason != "FieldValueRequired")  # it may be part of a whole
+    wrong = tuple(
+        cause for cause in found.causes if cause.reason != "FieldValueRequired"
+    )  # it may be part of a whole
     return Applied({**kept, "metadata": applied["metadata"]}, tuple(found.unknown), wrong)
 
 
@@ -226,7 +244,10 @@ async def delete_entry(api: Api, call: Call, entry: Entry, options: DeleteOption
 def _demand(served: Served, obj: Object, options: DeleteOptions) -> None:
     """Preconditions: delete this very object, or nothing."""
     metadata = obj["metadata"]
-    for wanted, found, what in ((options.uid, metadata["uid"], "UID"), (options.revision, metadata["resourceVersion"], "ResourceVersion")):
+    for wanted, found, what in (
+        (options.uid, metadata["uid"], "UID"),
+        (options.revision, metadata["resourceVersion"], "ResourceVersion"),
+    ):
         if wanted and wanted != found:
             error = admission.stale(served, metadata["name"])
             error.what = (

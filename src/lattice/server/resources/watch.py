@@ -62,11 +62,15 @@ class Stream:
         return encode({"type": kind, "object": body}) + b"\n"
 
     def added(self, entries: Iterable[Entry]) -> bytes:
-        return b"".join([self._added(entry) for entry in entries if self.wanted.takes(entry.key, entry.value)])
+        return b"".join(
+            [self._added(entry) for entry in entries if self.wanted.takes(entry.key, entry.value)]
+        )
 
     def _added(self, entry: Entry) -> bytes:
         if self.form.plain:
-            return b'{"type":"ADDED","object":%b}\n' % splice(entry.value, self.wanted.served.head, entry.revision)
+            return b'{"type":"ADDED","object":%b}\n' % splice(
+                entry.value, self.wanted.served.head, entry.revision
+            )
         return self.event("ADDED", unpack(entry.value, entry.revision))
 
     def bookmark(self, revision: int, *, initial: bool = False) -> bytes:
@@ -75,7 +79,14 @@ class Stream:
         if initial:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         if self.form.kind == "table":
-            row = {"cells": [], "object": {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}}
+            row = {
+                "cells": [],
+                "object": {
+                    "kind": "PartialObjectMetadata",
+                    "apiVersion": "meta.k8s.io/v1",
+                    "metadata": metadata,
+                },
+            }
             version = f"meta.k8s.io/{self.form.version}"
             obj: Any = {
                 "kind": "Table",
@@ -85,7 +96,11 @@ class Stream:
                 "rows": [row],
             }
         elif self.form.kind == "partial":
-            obj = {"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{self.form.version}", "metadata": metadata}
+            obj = {
+                "kind": "PartialObjectMetadata",
+                "apiVersion": f"meta.k8s.io/{self.form.version}",
+                "metadata": metadata,
+            }
         else:
             obj = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
         return encode({"type": "BOOKMARK", "object": obj}) + b"\n"
@@ -119,7 +134,11 @@ class Opening:
             if not page.more:
                 return
             page = await self.store.list(
-                self.resource, self.namespace, limit=CHUNK, after=page.entries[-1].key.path, revision=self.revision
+                self.resource,
+                self.namespace,
+                limit=CHUNK,
+                after=page.entries[-1].key.path,
+                revision=self.revision,
             )
 
 

@@ -19,7 +19,10 @@ class Frames:
         identity = (served.resource.id, change.revision, change.key.path, kind)
         line = self.known.get(identity)
         if line is None:
-            line = b'{"type":"%b","object":%b}\n' % (kind.encode(), splice(shown(kind, change), served.head, change.revision))
+            line = b'{"type":"%b","object":%b}\n' % (
+                kind.encode(),
+                splice(shown(kind, change), served.head, change.revision),
+            )
             if len(self.known) >= FRAMES:
                 for old in list(self.known)[: FRAMES // 2]:
                     del self.known[old]

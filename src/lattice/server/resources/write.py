@@ -39,7 +39,11 @@ async def write(api: Api, draft: Draft) -> Reply:
     refuse_owned(call.user, served.resource, old, draft.new)
     refuse_told(call.user, served.resource, old)
     admitted = _admit(draft, old, status)
-    new = born(admitted.obj, uid=api.new_uid(), now=api.now()) if old is None else revised(old, admitted.obj, status=status)
+    new = (
+        born(admitted.obj, uid=api.new_uid(), now=api.now())
+        if old is None
+        else revised(old, admitted.obj, status=status)
+    )
     new = admission.complete(served, new, old)
     if old is None and not new["metadata"].get("name"):
         new["metadata"]["name"] = new["metadata"]["generateName"][:LONGEST_STEM] + api.new_suffix()
@@ -57,7 +61,9 @@ def _admit(draft: Draft, old: Object | None, status: bool) -> admission.Admitted
         new = {**old, "metadata": new["metadata"], "status": new.get("status") or {}}
     elif served.resource.has_status:
         kept = (old or {}).get("status")
-        new = {name: value for name, value in new.items() if name != "status"} | ({"status": kept} if kept else {})
+        new = {name: value for name, value in new.items() if name != "status"} | (
+            {"status": kept} if kept else {}
+        )
     validation = draft.options.validation if draft.operation == "Update" else "Strict"
     try:
         admitted = admission.admit(served, new, validation, draft.duplicates)
@@ -122,7 +128,9 @@ async def _rehearse(api: Api, draft: Draft, entry: Entry) -> Entry:
 
 
 async def _replace(api: Api, key: Key, old: Entry, new: Object, value: bytes) -> int:
-    if is_gone(new) and key.resource != "namespaces":  # its last finalizer went: so does it; a namespace is emptied first
+    if (
+        is_gone(new) and key.resource != "namespaces"
+    ):  # its last finalizer went: so does it; a namespace is emptied first
         return await api.store.commit([Delete(key, old.revision)])
     return await api.store.commit([Put(key, value, old.revision)])
 
@@ -133,7 +141,9 @@ async def _insert(api: Api, served: Served, key: Key, value: bytes) -> int:
         checks = []
         if key.namespace:
             home = Key("namespaces", "", key.namespace)
-            checks = [Check(home, api.namespaces.get(key.namespace) or await demand_namespace(api, key.namespace))]
+            checks = [
+                Check(home, api.namespaces.get(key.namespace) or await demand_namespace(api, key.namespace))
+            ]
         try:
             return await api.store.commit([Put(key, value, ABSENT)], checks=checks)
         except Clash as clash:
@@ -153,7 +163,10 @@ async def demand_namespace(api: Api, name: str) -> int:
     if entry is None:
         raise NotFound(f'namespaces "{name}" not found', fix=f"create it: kubectl create namespace {name}")
     if unpack(entry.value, entry.revision)["metadata"].get("deletionTimestamp"):
-        raise Denied(f'unable to create new content in namespace "{name}" because it is being terminated', fix="use another namespace")
+        raise Denied(
+            f'unable to create new content in namespace "{name}" because it is being terminated',
+            fix="use another namespace",
+        )
     api.namespaces[name] = entry.revision
     return entry.revision
 

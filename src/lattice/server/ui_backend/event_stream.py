@@ -22,7 +22,9 @@ from lattice.server.resources.watch import LONGEST
 from lattice.store.protocol import Batch, Entry, Page, Watch
 
 PACE = 0.25  # seconds between two notes: what changes in between is told once
-BEAT = 4.0  # seconds after which a stream that has nothing to tell says so, and who listens is looked up again
+BEAT = (
+    4.0  # seconds after which a stream that has nothing to tell says so, and who listens is looked up again
+)
 ROWS = 100  # summed up at a time: a few milliseconds
 MEDIA_TYPE = "text/event-stream"
 BEATING = b": nothing new\n\n"
@@ -78,7 +80,9 @@ class PageStream:
         """Ends once `again` does not know who listens any more, or they may not hear of it."""
         served = [self._served(each) for each in _words(query.get("kinds", ""))]
         if not served:
-            raise Malformed("of which kinds?", where="kinds", fix="name some, such as latticeservices,latticenodes")
+            raise Malformed(
+                "of which kinds?", where="kinds", fix="name some, such as latticeservices,latticenodes"
+            )
         _admit(user, served)
         listed = set(_words(query.get("list", "")))
         after = _revision(query.get("after", ""))
@@ -96,7 +100,9 @@ class PageStream:
         for each in self.api.catalog:
             if each.resource.plural == plural and each.resource.id not in self.api.fixed:
                 return each
-        raise Malformed(f"there is no kind {plural!r}", where="kinds", fix="use plural names, such as latticenodes")
+        raise Malformed(
+            f"there is no kind {plural!r}", where="kinds", fix="use plural names, such as latticenodes"
+        )
 
     async def _follow(self, served: list[Served], listed: set[str], after: int) -> list[Followed]:
         followed: list[Followed] = []
@@ -112,9 +118,13 @@ class PageStream:
         return followed
 
     async def _page(self, served: Served, after: str = "", revision: int = 0) -> Page:
-        return await self.api.store.list(served.resource.id, None, limit=CHUNK, after=after, revision=revision)
+        return await self.api.store.list(
+            served.resource.id, None, limit=CHUNK, after=after, revision=revision
+        )
 
-    async def _events(self, followed: list[Followed], still_admitted: Callable[[], Awaitable[None]]) -> AsyncIterator[bytes]:
+    async def _events(
+        self, followed: list[Followed], still_admitted: Callable[[], Awaitable[None]]
+    ) -> AsyncIterator[bytes]:
         news = asyncio.Event()
         ears = [asyncio.create_task(_hear(each, news)) for each in followed]
         try:
@@ -144,7 +154,15 @@ class PageStream:
             left -= len(rows)
             more = follows and left > 0
             if rows or not more:
-                yield _event("rows", {"kind": each.plural, "rows": rows, "more": more, "cut": is_cut or (follows and not more)})
+                yield _event(
+                    "rows",
+                    {
+                        "kind": each.plural,
+                        "rows": rows,
+                        "more": more,
+                        "cut": is_cut or (follows and not more),
+                    },
+                )
             if not more:
                 return
             await asyncio.sleep(0)
@@ -164,7 +182,9 @@ class PageStream:
                 yield entries[start : start + ROWS], more or start + ROWS < len(entries)
             page = await self._page(each.served, page.entries[-1].key.path, page.revision) if more else None
 
-    async def _turns(self, followed: list[Followed], ears: "list[asyncio.Task[None]]", news: asyncio.Event) -> AsyncIterator[None]:
+    async def _turns(
+        self, followed: list[Followed], ears: "list[asyncio.Task[None]]", news: asyncio.Event
+    ) -> AsyncIterator[None]:
         """Whenever it is time to tell something."""
         clock = self.api.clock
         ends = clock.monotonic() + LONGEST * (1 + self.api.jitter()) / 2
@@ -212,7 +232,11 @@ def _values(entries: list[Entry]) -> list[bytes]:
 
 def _revision(text: str) -> int:
     if text and not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise Malformed(f"{text!r} is no revision", where="after", fix="give the revision of the last note, or leave it out")
+        raise Malformed(
+            f"{text!r} is no revision",
+            where="after",
+            fix="give the revision of the last note, or leave it out",
+        )
     return int(text or 0)
 
 

@@ -18,7 +18,11 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-GUARDS = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+GUARDS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
 NOBODY = {"name": "", "groups": []}
 
 
@@ -70,14 +74,22 @@ class Pages:
         if asset.etag in visit.headers.get("If-None-Match", ""):
             return Reply(b"", 304, asset.content_type, headers=headers)
         if "gzip" in visit.headers.get("Accept-Encoding", ""):
-            return Reply(asset.gzipped, 200, asset.content_type, headers={**headers, "Content-Encoding": "gzip"})
+            return Reply(
+                asset.gzipped, 200, asset.content_type, headers={**headers, "Content-Encoding": "gzip"}
+            )
         return Reply(asset.body, 200, asset.content_type, headers=headers)
 
     async def _session(self, visit: Visit, body: bytes) -> Reply:
         if visit.method not in {"GET", "POST", "DELETE"}:
-            raise NotAllowed(f"{visit.method} is not understood here", where=visit.path, fix="use GET, POST or DELETE")
+            raise NotAllowed(
+                f"{visit.method} is not understood here", where=visit.path, fix="use GET, POST or DELETE"
+            )
         if visit.headers.get(PAGE_HEADER) != "1":
-            raise Denied("only the page itself signs in and out", where=visit.path, fix=f"send the header {PAGE_HEADER}: 1")
+            raise Denied(
+                "only the page itself signs in and out",
+                where=visit.path,
+                fix=f"send the header {PAGE_HEADER}: 1",
+            )
         if visit.method == "GET":
             return _said(await self._who(visit))
         if visit.method == "POST":

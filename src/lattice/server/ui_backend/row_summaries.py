@@ -21,7 +21,11 @@ Row = dict[str, Any]
 def summary(obj: Kind) -> Row:
     """`path` is its key; the rest is what the kind adds."""
     meta = obj.metadata
-    row: Row = {"path": f"{meta.namespace}/{meta.name}", "name": meta.name, "created": meta.creation_timestamp}
+    row: Row = {
+        "path": f"{meta.namespace}/{meta.name}",
+        "name": meta.name,
+        "created": meta.creation_timestamp,
+    }
     if meta.namespace:
         row["namespace"] = meta.namespace
     if meta.deletion_timestamp:
@@ -66,7 +70,9 @@ def workload(obj: LatticeWorkload) -> Row:
 
 def _unplaced(obj: LatticeWorkload) -> str:
     """Why it has no node, as was told last."""
-    told = next((each for each in obj.status.conditions if each.type == "Scheduled" and each.status == "False"), None)
+    told = next(
+        (each for each in obj.status.conditions if each.type == "Scheduled" and each.status == "False"), None
+    )
     return told.message if told is not None and obj.status.binding is None else ""
 
 

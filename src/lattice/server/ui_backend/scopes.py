@@ -41,7 +41,9 @@ def scopes(text: str) -> Mapping[str, Scope]:
         return _read(text) if text else {}
     except msgspec.MsgspecError as error:
         fix = 'send a scope for each kind, such as {"latticeworkloads": {"service": "default/web"}}'
-        raise Malformed(f"what is wanted of the kinds cannot be read: {error}", where="only", fix=fix) from error
+        raise Malformed(
+            f"what is wanted of the kinds cannot be read: {error}", where="only", fix=fix
+        ) from error
 
 
 def _says(row: Row, words: str) -> bool:

@@ -15,7 +15,15 @@ from lattice.errors import LatticeError, Malformed, UnknownUser
 from lattice.kinds.core import Secret
 from lattice.kinds.meta.object_rules import born
 from lattice.kinds.meta.stored import pack
-from lattice.server.access.authentication import TOKEN_NAMESPACE, Tokens, is_over, new_token, secret_name, token_data, token_secret
+from lattice.server.access.authentication import (
+    TOKEN_NAMESPACE,
+    Tokens,
+    is_over,
+    new_token,
+    secret_name,
+    token_data,
+    token_secret,
+)
 from lattice.server.requests.call import User
 from lattice.server.access.attempt_limiter import Guesses
 from lattice.store.protocol import ABSENT, Clash, Delete, Entry, Key, Put, Store
@@ -126,7 +134,9 @@ def _read(body: bytes) -> Proof:
     try:
         proof = msgspec.json.decode(body, type=Proof)
     except msgspec.MsgspecError as error:
-        raise Malformed(f"the request cannot be read: {error}", fix='send {"token": "lat-…"} or {"code": "…"}') from error
+        raise Malformed(
+            f"the request cannot be read: {error}", fix='send {"token": "lat-…"} or {"code": "…"}'
+        ) from error
     if bool(proof.token) == bool(proof.code):
         raise Malformed("either a token or a code signs in", fix='send {"token": "lat-…"} or {"code": "…"}')
     return proof

@@ -9,17 +9,25 @@ from lattice.sim.world.machines import SimMachine
 from lattice.sim.invariants.context import Found, Seen
 from lattice.sim.world.settings import FIRST_WAIT, LONGEST_WAIT, SKEW, STEADY
 
-EXCUSES = frozenset({"ApplyStopped", "Retry", "Release", "Reschedule"})  # actions after which the next start is another matter
+EXCUSES = frozenset(
+    {"ApplyStopped", "Retry", "Release", "Reschedule"}
+)  # actions after which the next start is another matter
 
 
 def obedience(seen: Seen) -> Found:
     """I-19: an agent starts nothing before it was told anything in this life of its, and obeys no leader older than one it obeyed."""
     for machine in [*seen.world.gone, *seen.world.machines.values()]:
         for at, spec in machine.ground.unasked[:3]:
-            yield "I-19", f"{machine.name} started {spec.workload} at {machine.clock.truth(at):.2f} s, before its agent was told anything"
+            yield (
+                "I-19",
+                f"{machine.name} started {spec.workload} at {machine.clock.truth(at):.2f} s, before its agent was told anything",
+            )
         terms = machine.notes.terms
         if terms != sorted(terms):
-            yield "I-19", f"{machine.name} obeyed the leaders of terms {', '.join(map(str, terms))}, one after the other"
+            yield (
+                "I-19",
+                f"{machine.name} obeyed the leaders of terms {', '.join(map(str, terms))}, one after the other",
+            )
 
 
 def patience(seen: Seen) -> Found:
@@ -54,7 +62,10 @@ def _hasty(seen: Seen, node: str, which: InstanceId, events: list[Event]) -> Fou
             least = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (count - 1)) / (1 + SKEW) if count else 0.0
             if at - failed_at < least:
                 words = f"{workload} was started on {node} {at - failed_at:.2f} s after it had failed"
-                yield "I-35", f"{words} for the {count}. time, at {failed_at:.2f} s; it was to wait for {least:.2f} s"
+                yield (
+                    "I-35",
+                    f"{words} for the {count}. time, at {failed_at:.2f} s; it was to wait for {least:.2f} s",
+                )
             began = at
         if what != "start":
             count = 1 if what == "failure" and at - began >= STEADY / (1 + SKEW) else count + 1
@@ -68,4 +79,6 @@ def _is_another_matter(seen: Seen, workload: str, since: float, until: float) ->
     known = seen.snap.between(LatticeWorkload, workload, since, until)
     if len({(each.metadata.uid, each.metadata.generation, str(each.status.binding)) for each in known}) > 1:
         return True
-    return any(RETRY_REQUESTED in each.metadata.annotations or each.status.last_action in EXCUSES for each in known)
+    return any(
+        RETRY_REQUESTED in each.metadata.annotations or each.status.last_action in EXCUSES for each in known
+    )

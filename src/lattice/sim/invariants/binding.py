@@ -38,16 +38,34 @@ def bindings(seen: Seen, record: Record, moves: list[Move]) -> Found:
         taken = fresh or (prepared_on(move.new) if not prepared_on(move.old) else "")
         if not taken or (fresh and prepared_on(move.old) == fresh):
             continue
-        node = next((each.new for each in moves if each.key == node_key(taken)), None) or seen.snap.nodes.get(f"/{taken}")
+        node = next((each.new for each in moves if each.key == node_key(taken)), None) or seen.snap.nodes.get(
+            f"/{taken}"
+        )
         there = [each for each in after.values() if not _is_elsewhere(seen, each)]
-        beside = [_smallest(seen, record, each, together) for each in there if taken in (node_of(each), prepared_on(each))]
+        beside = [
+            _smallest(seen, record, each, together)
+            for each in there
+            if taken in (node_of(each), prepared_on(each))
+        ]
         for short in lacking(move.new, taken, node, beside):
             yield "I-12", short
-        why = _of_another(move.new, node) or infeasible(move.new, seen.snap.nodes.get(f"/{taken}")) or _same_port(move.new, taken, there)
-        why = why or _near_all_along(seen, record, move.new, node, there) or _uneven(seen, record, move.new, taken)
+        why = (
+            _of_another(move.new, node)
+            or infeasible(move.new, seen.snap.nodes.get(f"/{taken}"))
+            or _same_port(move.new, taken, there)
+        )
+        why = (
+            why
+            or _near_all_along(seen, record, move.new, node, there)
+            or _uneven(seen, record, move.new, taken)
+        )
         if why:
             yield "I-14", f"{move.key.path} was bound to {taken}: {why}"
-    slots = Counter((each.metadata.namespace, each.spec.service, each.spec.slot) for each in after.values() if each.spec.service)
+    slots = Counter(
+        (each.metadata.namespace, each.spec.service, each.spec.slot)
+        for each in after.values()
+        if each.spec.service
+    )
     for (namespace, service, slot), count in slots.items():
         if count > 1:
             yield "I-11", f"{count} replicas have slot {slot} of {namespace}/{service}"
@@ -63,7 +81,9 @@ def _is_elsewhere(seen: Seen, workload: LatticeWorkload) -> bool:
     return node is not None and is_on_former(workload, node)
 
 
-def _smallest(seen: Seen, record: Record, other: LatticeWorkload, together: Container[str]) -> LatticeWorkload:
+def _smallest(
+    seen: Seen, record: Record, other: LatticeWorkload, together: Container[str]
+) -> LatticeWorkload:
     """As it asked for least on its node since what the writer may have known, of each resource: who is bound may ask for more at any
     time, and its node's record does not change by that. What it is bound for with the same commit its writer knows."""
     if path_of(other) in together:
@@ -72,7 +92,11 @@ def _smallest(seen: Seen, record: Record, other: LatticeWorkload, together: Cont
     lately = [each.spec.request_amounts for each in known if _where(each) == _where(other)]
     asked = other.spec.request_amounts
     least = {name: min([amount, *(each.get(name, 0) for each in lately)]) for name, amount in asked.items()}
-    return other if least == asked else replace(other, spec=replace(other.spec, containers={}, requests=_shown(least)))
+    return (
+        other
+        if least == asked
+        else replace(other, spec=replace(other.spec, containers={}, requests=_shown(least)))
+    )
 
 
 def _where(workload: LatticeWorkload) -> str:
@@ -83,15 +107,23 @@ def _shown(amounts: dict[str, int]) -> dict[str, str | int]:
     return {name: show_amount(name, amount) for name, amount in amounts.items()}
 
 
-def lacking(workload: LatticeWorkload, name: str, node: LatticeNode | None, workloads: Iterable[LatticeWorkload]) -> list[str]:
+def lacking(
+    workload: LatticeWorkload, name: str, node: LatticeNode | None, workloads: Iterable[LatticeWorkload]
+) -> list[str]:
     """Of what there is too little on a node for all who are there, and this one."""
     room = node.status.allocatable if node else {}
-    others = [each for each in workloads if name in (node_of(each), prepared_on(each)) and path_of(each) != path_of(workload)]
+    others = [
+        each
+        for each in workloads
+        if name in (node_of(each), prepared_on(each)) and path_of(each) != path_of(workload)
+    ]
     found = []
     for resource, amount in workload.spec.request_amounts.items():
         asked = amount + sum(each.spec.request_amounts.get(resource, 0) for each in others)
         if asked > room.get(resource, 0):
-            found.append(f"{name} has {room.get(resource, 0)} {resource} and {len(others) + 1} on it ask for {asked}")
+            found.append(
+                f"{name} has {room.get(resource, 0)} {resource} and {len(others) + 1} on it ask for {asked}"
+            )
     return found
 
 
@@ -100,7 +132,10 @@ def infeasible(workload: LatticeWorkload, node: LatticeNode | None) -> str:
     if node is None:
         return "there is no such node"
     spec, tolerations = node.spec, workload.spec.constraints.tolerations
-    bearable = all(taint.effect == "PreferNoSchedule" or any(each.tolerates(taint) for each in tolerations) for taint in spec.taints)
+    bearable = all(
+        taint.effect == "PreferNoSchedule" or any(each.tolerates(taint) for each in tolerations)
+        for taint in spec.taints
+    )
     labels = labels_of(node)
     reasons = {
         "it is not ready": is_ready(node),
@@ -109,7 +144,9 @@ def infeasible(workload: LatticeWorkload, node: LatticeNode | None) -> str:
         "it has a taint": bearable,
         "it is of another cluster": workload.spec.cluster in ("", spec.cluster),
         "it is reserved for others": bool(workload.spec.service) or RESERVE_LABEL not in labels,
-        "it has other labels": all(labels.get(key) == value for key, value in workload.spec.constraints.node_selector.items()),
+        "it has other labels": all(
+            labels.get(key) == value for key, value in workload.spec.constraints.node_selector.items()
+        ),
         "the workload is being deleted": not workload.metadata.deletion_timestamp,
         "the workload is not to run": workload.spec.desired_state == "Running",
     }
@@ -119,7 +156,13 @@ def infeasible(workload: LatticeWorkload, node: LatticeNode | None) -> str:
 def labels_of(node: LatticeNode) -> dict[str, str]:
     """What nodes are selected and told apart by: what its spec says wins over labels."""
     spec = node.spec
-    stated = {"zone": spec.zone, "region": spec.region, "cluster": spec.cluster, "pool": spec.pool, "provider": spec.provider}
+    stated = {
+        "zone": spec.zone,
+        "region": spec.region,
+        "cluster": spec.cluster,
+        "pool": spec.pool,
+        "provider": spec.provider,
+    }
     return {**node.metadata.labels, **stated, "node": node.metadata.name}
 
 
@@ -131,29 +174,47 @@ def bound_in(record: Record) -> Iterator[LatticeWorkload]:
 
 
 def _near_all_along(
-    seen: Seen, record: Record, workload: LatticeWorkload, node: LatticeNode | None, others: Iterable[LatticeWorkload]
+    seen: Seen,
+    record: Record,
+    workload: LatticeWorkload,
+    node: LatticeNode | None,
+    others: Iterable[LatticeWorkload],
 ) -> str:
     """What another asks for, and is called by, may have changed when this was on its way."""
     together = {path_of(each) for each in bound_in(record)}
     for other in others:
         path = path_of(other)
         lately = [] if path in together else seen.snap.versions(LatticeWorkload, path, seen.since(record))
-        words = [_too_near(workload, node, [replace(each, status=other.status)], seen.snap.nodes) for each in lately or [other]]
+        words = [
+            _too_near(workload, node, [replace(each, status=other.status)], seen.snap.nodes)
+            for each in lately or [other]
+        ]
         if all(words):
             return words[-1]
     return ""
 
 
-def _too_near(workload: LatticeWorkload, node: LatticeNode | None, others: Iterable[LatticeWorkload], nodes: dict[str, LatticeNode]) -> str:
+def _too_near(
+    workload: LatticeWorkload,
+    node: LatticeNode | None,
+    others: Iterable[LatticeWorkload],
+    nodes: dict[str, LatticeNode],
+) -> str:
     """Who is near that it must be far from, or that must be far from it."""
     here = labels_of(node) if node else {}
     for other in others:
         there = nodes.get(f"/{node_of(other) or prepared_on(other)}")
-        if there is None or path_of(other) == path_of(workload) or other.metadata.namespace != workload.metadata.namespace:
+        if (
+            there is None
+            or path_of(other) == path_of(workload)
+            or other.metadata.namespace != workload.metadata.namespace
+        ):
             continue
         for one, two in ((workload, other), (other, workload)):
             for term in _far_from(one):
-                if here.get(term.topology_key) == labels_of(there).get(term.topology_key) and selects(term.selector, two.metadata.labels):
+                if here.get(term.topology_key) == labels_of(there).get(term.topology_key) and selects(
+                    term.selector, two.metadata.labels
+                ):
                     return f"{path_of(one)} must be far from {path_of(two)}"
     return ""
 
@@ -176,10 +237,18 @@ def _uneven(seen: Seen, record: Record, workload: LatticeWorkload, taken: str) -
             for one in seen.snap.replicas(f"{workload.metadata.namespace}/{workload.spec.service}")
             if one.metadata.uid != workload.metadata.uid and not _is_elsewhere(seen, one)
         ]
-        before = {path_of(one) for one in mine if node_of(one) == taken and seen.snap.placed_at.get(path_of(one), inf) < since}
+        before = {
+            path_of(one)
+            for one in mine
+            if node_of(one) == taken and seen.snap.placed_at.get(path_of(one), inf) < since
+        }
         beside = {path_of(one) for one in _alike(workload, together) if node_of(one) == taken}
         here = len((before | beside) - {path_of(workload)})
-        lately = [former for path in seen.snap.known_workloads for former in seen.snap.versions(LatticeWorkload, path, since)]
+        lately = [
+            former
+            for path in seen.snap.known_workloads
+            for former in seen.snap.versions(LatticeWorkload, path, since)
+        ]
         lately += together
         lately += [change for each in seen.on_its_way(record) for change in bound_in(each)]
         alike = _alike(workload, lately)
@@ -217,7 +286,10 @@ def fit_nowhere(members: list[LatticeWorkload], snap: Snap) -> bool:
     for each in members:
         nodes = [node for node in snap.nodes.values() if not node_of(each) and not infeasible(each, node)]
         fitting = [
-            node for node in nodes if not lacking(each, node.metadata.name, node, there) and not _too_near(each, node, there, snap.nodes)
+            node
+            for node in nodes
+            if not lacking(each, node.metadata.name, node, there)
+            and not _too_near(each, node, there, snap.nodes)
         ]
         if not fitting and not node_of(each):
             return True
@@ -240,7 +312,9 @@ def gangs(seen: Seen, record: Record, moves: list[Move]) -> Found:
             for each in _after(seen, workload_moves(moves)).values()
             if each.spec.group and (each.metadata.namespace, each.spec.group.name) == (namespace, group.name)
         ]
-        bound = sum(bool(node_of(each)) or seen.snap.bound_at.get(path_of(each), -inf) >= since for each in members)
+        bound = sum(
+            bool(node_of(each)) or seen.snap.bound_at.get(path_of(each), -inf) >= since for each in members
+        )
         if bound < group.min_member:
             yield "I-15", f"{bound} of group {group.name} are bound, which needs {group.min_member}"
 
@@ -253,14 +327,29 @@ def modes(seen: Seen, record: Record, moves: list[Move]) -> Found:
             continue
         held = prepared(move.old) if move.old is not None else None
         if mode == "two-phase" and (held is None or held.node != node_of(move.new)):
-            yield "I-16", f"{move.key.path} was bound to {node_of(move.new)} without having been prepared there"
+            yield (
+                "I-16",
+                f"{move.key.path} was bound to {node_of(move.new)} without having been prepared there",
+            )
         elif mode == "two-phase" and held is not None and held.reservation != bound_by(move.new):
-            yield "I-16", f"{move.key.path} was prepared by {held.reservation} and bound by {bound_by(move.new)}"
+            yield (
+                "I-16",
+                f"{move.key.path} was prepared by {held.reservation} and bound by {bound_by(move.new)}",
+            )
         elif mode == "two-phase" and held is not None and not held.gang:
-            kept = (record.at if record.asked_at is None else record.asked_at) - seen.snap.prepared_at[move.key.path]
+            kept = (record.at if record.asked_at is None else record.asked_at) - seen.snap.prepared_at[
+                move.key.path
+            ]
             if kept > RESERVED / seen.rate(record):
-                yield "I-16", f"{move.key.path} was bound {kept:.1f} s after it was prepared, which holds for {RESERVED:g} s"
-        if mode == "pessimistic" and move.new.spec.group is None and (why := _unlocked(seen, record, node_of(move.new))):
+                yield (
+                    "I-16",
+                    f"{move.key.path} was bound {kept:.1f} s after it was prepared, which holds for {RESERVED:g} s",
+                )
+        if (
+            mode == "pessimistic"
+            and move.new.spec.group is None
+            and (why := _unlocked(seen, record, node_of(move.new)))
+        ):
             yield "I-17", f"{move.key.path} was bound to {node_of(move.new)}, {why}"
 
 
@@ -270,7 +359,10 @@ def _unlocked(seen: Seen, record: Record, node: str) -> str:
     lock = seen.snap.leases.get(path)
     if lock is None or record.term is None:
         return "which nobody had locked"
-    holder, mine = lock.spec.holder_identity or "", f"{record.term.role}/{record.term.holder}.{record.term.number} "
+    holder, mine = (
+        lock.spec.holder_identity or "",
+        f"{record.term.role}/{record.term.holder}.{record.term.number} ",
+    )
     if not holder.startswith(mine):
         return f"which {holder or 'nobody'} had locked"
     held = (record.at if record.asked_at is None else record.asked_at) - seen.snap.locked_at[path]
@@ -285,15 +377,32 @@ def preemption(seen: Seen, record: Record, moves: list[Move]) -> Found:
             continue
         since = seen.since(record)
         group = move.old.spec.group.name if move.old.spec.group else ""
-        leaving = [each for each in seen.snap.workloads.values() if group and each.spec.group and each.spec.group.name == group]
-        places = {node_of(each) for each in (move.old, *leaving)} - {""}  # a group makes room as a whole, wherever it is
-        nodes = [each for place in sorted(places) for each in seen.snap.versions(LatticeNode, f"/{place}", since)]
-        if not any(_waits_for(each, node) for each in _more_important(seen, move.new, since) for node in nodes):
-            yield "I-18", f"{move.key.path} of priority {move.new.spec.priority} must make room, and nobody more important waits for that"
+        leaving = [
+            each
+            for each in seen.snap.workloads.values()
+            if group and each.spec.group and each.spec.group.name == group
+        ]
+        places = {node_of(each) for each in (move.old, *leaving)} - {
+            ""
+        }  # a group makes room as a whole, wherever it is
+        nodes = [
+            each for place in sorted(places) for each in seen.snap.versions(LatticeNode, f"/{place}", since)
+        ]
+        if not any(
+            _waits_for(each, node) for each in _more_important(seen, move.new, since) for node in nodes
+        ):
+            yield (
+                "I-18",
+                f"{move.key.path} of priority {move.new.spec.priority} must make room, and nobody more important waits for that",
+            )
 
 
 def _more_important(seen: Seen, than: LatticeWorkload, since: float) -> list[LatticeWorkload]:
-    known = [each for path in seen.snap.known_workloads for each in seen.snap.versions(LatticeWorkload, path, since)]
+    known = [
+        each
+        for path in seen.snap.known_workloads
+        for each in seen.snap.versions(LatticeWorkload, path, since)
+    ]
     return [each for each in known if each.spec.priority > than.spec.priority]
 
 

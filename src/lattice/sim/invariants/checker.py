@@ -19,8 +19,23 @@ from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.cycle.two_phase import prepared
 from lattice.server.agents.join import node_key
-from lattice.sim.invariants.history import Life, Move, is_going, lives, node_of, operation_in, path_of, prepared_on
-from lattice.sim.invariants import binding as bound, money as paid, placement as placed, agents as ran, lifecycle as stopped
+from lattice.sim.invariants.history import (
+    Life,
+    Move,
+    is_going,
+    lives,
+    node_of,
+    operation_in,
+    path_of,
+    prepared_on,
+)
+from lattice.sim.invariants import (
+    binding as bound,
+    money as paid,
+    placement as placed,
+    agents as ran,
+    lifecycle as stopped,
+)
 from lattice.sim.invariants.context import CONTROLLERS, Found, Seen
 from lattice.sim.world.run import Run, difference
 from lattice.sim.world.store import Record
@@ -31,7 +46,18 @@ QUIET = 60.0  # seconds at the end in which nothing may be written: so everythin
 KNOWING = 5  # rejections in a row of the same plan by who knew what it clashes with
 IN_A_ROW = 60  # and of who is told of changes seconds later, while they go on
 UNSETTLING = frozenset(
-    {"crash", "kill server", "pause server", "stop server", "cut store", "cut one way", "store away", "loss", "slow", "clock rate"}
+    {
+        "crash",
+        "kill server",
+        "pause server",
+        "stop server",
+        "cut store",
+        "cut one way",
+        "store away",
+        "loss",
+        "slow",
+        "clock rate",
+    }
 )
 
 
@@ -65,16 +91,35 @@ class Checker:
 
     def check(self) -> list[Violation]:
         if self.run.trouble:
-            self.found.append(Violation("I-00", f"the run broke off: {self.run.trouble}", self.world.loop.time()))
-        self.found += [Violation("I-00", f"nobody handled: {each}", self.world.loop.time()) for each in self.world.loop.errors[:3]]
+            self.found.append(
+                Violation("I-00", f"the run broke off: {self.run.trouble}", self.world.loop.time())
+            )
+        self.found += [
+            Violation("I-00", f"nobody handled: {each}", self.world.loop.time())
+            for each in self.world.loop.errors[:3]
+        ]
         for record in self.world.store.history:
             self.seen.hear(record.at)
             moves = self.snap.moves(record)
             for step in self.steps:
-                self.found += [Violation(number, words, record.at, record.revision) for number, words in step(record, moves)]
+                self.found += [
+                    Violation(number, words, record.at, record.revision)
+                    for number, words in step(record, moves)
+                ]
             self.snap.apply(moves, record.at)
-            self.found += [Violation(number, words, record.at, record.revision) for number, words in paid.paid(self.seen, record)]
-        for part in (self.clients, self.elections, self.ground, self.agents, self.copies, self.rest, self.rejections):
+            self.found += [
+                Violation(number, words, record.at, record.revision)
+                for number, words in paid.paid(self.seen, record)
+            ]
+        for part in (
+            self.clients,
+            self.elections,
+            self.ground,
+            self.agents,
+            self.copies,
+            self.rest,
+            self.rejections,
+        ):
             self.found += [Violation(number, words, self.world.loop.time()) for number, words in part()]
         return self.found
 
@@ -90,7 +135,10 @@ class Checker:
     def revisions(self, record: Record, moves: list[Move]) -> Found:
         """I-05: revisions grow. I-01: nobody writes over what they have not seen."""
         if record.blind and record.actor:
-            yield "I-01", f"{record.actor} wrote over {', '.join(map(str, record.blind[:3]))} without having seen what was there"
+            yield (
+                "I-01",
+                f"{record.actor} wrote over {', '.join(map(str, record.blind[:3]))} without having seen what was there",
+            )
         if record.revision <= self.revision:
             yield "I-05", f"revision {record.revision} after {self.revision}"
         self.revision = record.revision
@@ -107,11 +155,21 @@ class Checker:
         for told in self.world.told:
             line = written.get(told.key, [])
             before = [entry for entry in line if entry[1] < told.asked_at][-1:]
-            during = [entry for entry in line if told.asked_at <= entry[1] <= told.told_at + self.heard_within]
+            during = [
+                entry for entry in line if told.asked_at <= entry[1] <= told.told_at + self.heard_within
+            ]
             what = f"{told.method} {told.key} by {told.operation}"
             if told.outcome == "refused" and told.operation in self.operations:
-                yield "I-03", f"{what} was refused ({told.why[:80]}) and written at revision {self.operations[told.operation]}"
-            if told.is_missing and told.method != "POST" and any(entry[2] for entry in before) and all(entry[2] for entry in during):
+                yield (
+                    "I-03",
+                    f"{what} was refused ({told.why[:80]}) and written at revision {self.operations[told.operation]}",
+                )
+            if (
+                told.is_missing
+                and told.method != "POST"
+                and any(entry[2] for entry in before)
+                and all(entry[2] for entry in during)
+            ):
                 yield "I-04", f"{what} was told that there is none, and revision {before[0][0]} was there"
             if told.outcome != "ok":
                 continue
@@ -153,7 +211,10 @@ class Checker:
             return
         number = record.term.number
         if number != record.led:
-            yield "I-09", f"{record.actor} wrote {_keys(moves)} in term {number} while term {record.led} had begun"
+            yield (
+                "I-09",
+                f"{record.actor} wrote {_keys(moves)} in term {number} while term {record.led} had begun",
+            )
         if self.writers.setdefault(number, record.actor) != record.actor:
             yield "I-08", f"{record.actor} wrote in term {number}, which is {self.writers[number]}'s"
         if number < max(self.writers):
@@ -169,7 +230,11 @@ class Checker:
         """I-38: a machine that joins writes its own node and its token, nothing else."""
         if record.origin.startswith("join "):
             name = record.origin.removeprefix("join ")
-            odd = [str(move.key) for move in moves if move.key != node_key(name) and not move.key.name.startswith("join-")]
+            odd = [
+                str(move.key)
+                for move in moves
+                if move.key != node_key(name) and not move.key.name.startswith("join-")
+            ]
             if odd:
                 yield "I-38", f"{name} wrote {', '.join(odd)} when it joined"
 
@@ -177,14 +242,19 @@ class Checker:
 
     def rest(self) -> Found:
         """I-16, I-32: everything wanted runs, nothing else does. I-33: and nobody writes any more."""
-        living = [life for machine in self.world.machines.values() for life in lives(machine) if life.end == inf]
+        living = [
+            life for machine in self.world.machines.values() for life in lives(machine) if life.end == inf
+        ]
         running = {(life.node, life.which.uid) for life in living}
         wanted, waiting = set(), set()
         for path, each in self.snap.workloads.items():
             if prepared_on(each):
                 yield "I-16", f"{path} is still prepared on {prepared_on(each)}: {prepared(each)}"
             if each.metadata.deletion_timestamp:
-                yield "I-32", f"{path} is being deleted still: {each.status.last_action}, {each.status.actual_state} on {node_of(each)}"
+                yield (
+                    "I-32",
+                    f"{path} is being deleted still: {each.status.last_action}, {each.status.actual_state} on {node_of(each)}",
+                )
             if each.spec.desired_state != "Running":
                 continue
             if self._waits_for_others(each) or self._surges_in_vain(each) or self._finds_no_room(each):
@@ -195,7 +265,10 @@ class Checker:
             wanted.add(where)
             if not each.status.ready or where not in running:
                 why = next((one.message for one in each.status.conditions if one.type == "Scheduled"), "")
-                yield "I-32", f"{path} is {each.status.actual_state} on {where[0] or 'no node'} ({each.status.last_action}): {why[:200]}"
+                yield (
+                    "I-32",
+                    f"{path} is {each.status.actual_state} on {where[0] or 'no node'} ({each.status.last_action}): {why[:200]}",
+                )
         uids = {each.metadata.uid for each in self.snap.services.values()}
         for path, each in self.snap.workloads.items():
             if each.spec.service and not any(owner.uid in uids for owner in each.metadata.owner_references):
@@ -211,9 +284,18 @@ class Checker:
                     "I-32",
                     f"{key} has {ready} ready and wants {service.spec.wanted()}: {placed.message[:200] if placed else 'not placed'}",
                 )
-        late = [record for record in self.world.store.history if record.at > self.world.loop.time() - QUIET and record.actor]
-        written = Counter(change.key for record in late for change in record.changes if change.key.resource != "events")
-        allowed = Counter({Key(LatticeWorkload.resource.id, *path.split("/")): 1 for path in waiting}) + self._months_turned()
+        late = [
+            record
+            for record in self.world.store.history
+            if record.at > self.world.loop.time() - QUIET and record.actor
+        ]
+        written = Counter(
+            change.key for record in late for change in record.changes if change.key.resource != "events"
+        )
+        allowed = (
+            Counter({Key(LatticeWorkload.resource.id, *path.split("/")): 1 for path in waiting})
+            + self._months_turned()
+        )
         if written - allowed:
             most = ", ".join(f"{key} x{count}" for key, count in written.most_common(4))
             yield "I-33", f"{len(late)} commits in the last {QUIET:g} s: {most}"
@@ -231,7 +313,10 @@ class Checker:
             asked = (service or workload).spec.containers.get(life.which.container)
             if asked is None or asked.command != life.spec.container.command:
                 words = " ".join(asked.command) if asked else "nothing of that name"
-                yield "I-32", f"{life.spec.workload} on {life.node} runs {' '.join(life.spec.container.command)}, and is to run {words}"
+                yield (
+                    "I-32",
+                    f"{life.spec.workload} on {life.node} runs {' '.join(life.spec.container.command)}, and is to run {words}",
+                )
 
     def _months_turned(self) -> Counter[Key]:
         """Pools that begin to count anew: by a clock that is behind the month may end at any time."""
@@ -239,13 +324,19 @@ class Checker:
         for path, now in self.snap.pools.items():
             lately = self.snap.versions(LatticePool, path, self.world.loop.time() - QUIET)
             costs = [each.status.budget.current_month_cost or 0 for each in lately if each.status.budget]
-            found[Key(now.resource.id, "", now.metadata.name)] += sum(new < old for new, old in pairwise(costs))
+            found[Key(now.resource.id, "", now.metadata.name)] += sum(
+                new < old for new, old in pairwise(costs)
+            )
         return found
 
     def _surges_in_vain(self, workload: LatticeWorkload) -> bool:
         """The one more that an update needs finds no room on any node, and its service says so: as many as are wanted run meanwhile."""
         service = self.snap.services.get(f"{workload.metadata.namespace}/{workload.spec.service}")
-        said = next((each for each in service.status.conditions if each.type == "Progressing"), None) if service else None
+        said = (
+            next((each for each in service.status.conditions if each.type == "Progressing"), None)
+            if service
+            else None
+        )
         if node_of(workload) or said is None or said.reason != "NoRoomForSurge":
             return False
         everybody = list(self.snap.workloads.values())
@@ -274,7 +365,11 @@ class Checker:
         group, namespace = workload.spec.group, workload.metadata.namespace
         if group is None:
             return [workload]
-        known = [each for each in self.snap.workloads.values() if each.metadata.namespace == namespace and each.spec.group]
+        known = [
+            each
+            for each in self.snap.workloads.values()
+            if each.metadata.namespace == namespace and each.spec.group
+        ]
         return [each for each in known if each.spec.group and each.spec.group.name == group.name]
 
     def rejections(self) -> Found:
@@ -282,7 +377,10 @@ class Checker:
         for client in self.world.store_clients:
             worst, who = client.worst, client.process.name
             if worst.knowing > KNOWING:
-                yield "I-35", f"{who} wrote the same {worst.knowing} times in a row in vain, knowing what was there: {worst.plan}"
+                yield (
+                    "I-35",
+                    f"{who} wrote the same {worst.knowing} times in a row in vain, knowing what was there: {worst.plan}",
+                )
             elif worst.times > IN_A_ROW:
                 yield "I-35", f"{who} wrote the same {worst.times} times in a row in vain: {worst.plan}"
 
@@ -297,7 +395,10 @@ def _unwritten(told: Told, line: dict[int, bytes | None]) -> str:
         return "which never wrote it"
     if told.is_named and operation_in(value) != told.operation:
         return f"at which {operation_in(value) or 'nobody'} had written last"
-    if told.replicas is not None and (found := msgspec.json.decode(value, type=LatticeService).spec.least) != told.replicas:
+    if (
+        told.replicas is not None
+        and (found := msgspec.json.decode(value, type=LatticeService).spec.least) != told.replicas
+    ):
         return f"which asks for {found} replicas, not {told.replicas}"
     return ""
 

@@ -63,7 +63,11 @@ class Seen:
 
 
 def workload_moves(moves: list[Move]) -> Iterator[Move]:
-    return (move for move in moves if isinstance(move.new, LatticeWorkload) or isinstance(move.old, LatticeWorkload))
+    return (
+        move
+        for move in moves
+        if isinstance(move.new, LatticeWorkload) or isinstance(move.old, LatticeWorkload)
+    )
 
 
 def is_ready(node: LatticeNode) -> bool:

@@ -7,7 +7,9 @@ import msgspec
 
 MOST = 4  # fields that are told of one change
 LONGEST = 40  # letters of a value
-ALWAYS = frozenset({"metadata.resourceVersion", "metadata.managedFields"})  # differ with every write and tell nothing
+ALWAYS = frozenset(
+    {"metadata.resourceVersion", "metadata.managedFields"}
+)  # differ with every write and tell nothing
 
 
 def differing(before: bytes | None, after: bytes | None) -> str:
@@ -15,7 +17,8 @@ def differing(before: bytes | None, after: bytes | None) -> str:
     if before is None or after is None:
         return "deleted" if after is None else "made"
     found = [
-        f"{path}: {_short(old)} → {_short(new)}" for path, old, new in _fields("", msgspec.json.decode(before), msgspec.json.decode(after))
+        f"{path}: {_short(old)} → {_short(new)}"
+        for path, old, new in _fields("", msgspec.json.decode(before), msgspec.json.decode(after))
     ]
     more = [f"{len(found) - MOST} more"] if len(found) > MOST else []
     return "; ".join([*found[:MOST], *more]) or "nothing changed"

@@ -27,7 +27,9 @@ KINDS: tuple[type[Kind], ...] = (
     LatticeWorkload, LatticeNode, LatticeService, LatticePool, LatticeLedger, LatticeCluster, LatticeNodeClass, Lease,
 )  # fmt: skip
 K = TypeVar("K", bound=Kind)
-_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {kind.resource.id: msgspec.json.Decoder(kind) for kind in KINDS}
+_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
+    kind.resource.id: msgspec.json.Decoder(kind) for kind in KINDS
+}
 
 
 class Move(NamedTuple):
@@ -43,18 +45,30 @@ class Move(NamedTuple):
 class Snap:
     """The state at one revision, by kind and path."""
 
-    objects: dict[str, dict[str, Any]] = field(default_factory=lambda: {kind.resource.id: {} for kind in KINDS})
-    ready_at: dict[str, float] = field(default_factory=dict)  # by path of a workload: when it was last seen to be ready
+    objects: dict[str, dict[str, Any]] = field(
+        default_factory=lambda: {kind.resource.id: {} for kind in KINDS}
+    )
+    ready_at: dict[str, float] = field(
+        default_factory=dict
+    )  # by path of a workload: when it was last seen to be ready
     missed_at: dict[str, float] = field(default_factory=dict)  # and when it was last seen not to be
     bound_at: dict[str, float] = field(default_factory=dict)  # and when it was last seen to be bound
     placed_at: dict[str, float] = field(default_factory=dict)  # and when it got the room that it has
     prepared_at: dict[str, float] = field(default_factory=dict)  # and when it was last prepared
     locked_at: dict[str, float] = field(default_factory=dict)  # by path of a lease: when it was last written
     made_at: dict[str, float] = field(default_factory=dict)  # and when it was made
-    wanted: dict[str, list[tuple[float, int]]] = field(default_factory=dict)  # by path of a service: since when how many
-    stated_at: dict[str, float] = field(default_factory=dict)  # and when somebody last changed what is asked of it
-    marked_at: dict[str, float] = field(default_factory=dict)  # by path of a node: when it was last seen to be one to leave
-    former: dict[tuple[str, str], list[tuple[float, Any]]] = field(default_factory=dict)  # what was there, and until when
+    wanted: dict[str, list[tuple[float, int]]] = field(
+        default_factory=dict
+    )  # by path of a service: since when how many
+    stated_at: dict[str, float] = field(
+        default_factory=dict
+    )  # and when somebody last changed what is asked of it
+    marked_at: dict[str, float] = field(
+        default_factory=dict
+    )  # by path of a node: when it was last seen to be one to leave
+    former: dict[tuple[str, str], list[tuple[float, Any]]] = field(
+        default_factory=dict
+    )  # what was there, and until when
 
     @property
     def workloads(self) -> dict[str, LatticeWorkload]:
@@ -64,7 +78,10 @@ class Snap:
     def known_workloads(self) -> list[str]:
         """Paths of those that are, and that were."""
         resource = LatticeWorkload.resource.id
-        return [*self.workloads, *(path for known, path in self.former if known == resource and path not in self.workloads)]
+        return [
+            *self.workloads,
+            *(path for known, path in self.former if known == resource and path not in self.workloads),
+        ]
 
     @property
     def nodes(self) -> dict[str, LatticeNode]:
@@ -93,7 +110,9 @@ class Snap:
     def versions(self, kind: type[K], path: str, since: float) -> list[K]:
         """That object as it is, and as it was at any time from then on."""
         now = self.objects[kind.resource.id].get(path)
-        before = takewhile(lambda each: each[0] >= since, reversed(self.former.get((kind.resource.id, path), [])))
+        before = takewhile(
+            lambda each: each[0] >= since, reversed(self.former.get((kind.resource.id, path), []))
+        )
         return [*([now] if now is not None else []), *(each for _, each in before)]
 
     def between(self, kind: type[K], path: str, since: float, until: float) -> list[K]:
@@ -101,7 +120,9 @@ class Snap:
         ended = [(at, each) for at, each in self.former.get((kind.resource.id, path), [])]
         now = self.objects[kind.resource.id].get(path)
         spans = zip([0.0, *(at for at, _ in ended)], [*ended, (float("inf"), now)], strict=True)
-        return [each for begins, (ends, each) in spans if each is not None and begins <= until and ends >= since]
+        return [
+            each for begins, (ends, each) in spans if each is not None and begins <= until and ends >= since
+        ]
 
     def on(self, node: str) -> list[LatticeWorkload]:
         """Whoever has room there: bound, or prepared."""
@@ -109,7 +130,11 @@ class Snap:
 
     def replicas(self, service: str) -> list[LatticeWorkload]:
         namespace, _, name = service.partition("/")
-        return [each for each in self.workloads.values() if (each.metadata.namespace, each.spec.service) == (namespace, name)]
+        return [
+            each
+            for each in self.workloads.values()
+            if (each.metadata.namespace, each.spec.service) == (namespace, name)
+        ]
 
     def moves(self, record: Record) -> list[Move]:
         found = []
@@ -119,7 +144,14 @@ class Snap:
                 found.append(Move(change.key, None, None, change.value))
                 continue
             old = self.objects[change.key.resource].get(change.key.path)
-            found.append(Move(change.key, old, None if change.value is None else decoder.decode(change.value), change.value))
+            found.append(
+                Move(
+                    change.key,
+                    old,
+                    None if change.value is None else decoder.decode(change.value),
+                    change.value,
+                )
+            )
         return found
 
     def apply(self, moves: list[Move], at: float) -> None:
@@ -158,7 +190,9 @@ class Snap:
             (self.ready_at if each.status.ready else self.missed_at)[path] = at
         if isinstance(each, LatticeWorkload) and each.status.binding:
             self.bound_at[path] = at
-        if isinstance(each, LatticeNode) and (each.spec.unschedulable or each.spec.taints or each.metadata.deletion_timestamp):
+        if isinstance(each, LatticeNode) and (
+            each.spec.unschedulable or each.spec.taints or each.metadata.deletion_timestamp
+        ):
             self.marked_at[path] = at
 
     def least_wanted(self, service: str, since: float) -> int:
@@ -233,7 +267,11 @@ class _Doomed(msgspec.Struct):
 
 
 def operation_in(raw: bytes) -> str:
-    return msgspec.json.decode(raw, type=_Written).metadata.annotations.get(OPERATION, "") if OPERATION.encode() in raw else ""
+    return (
+        msgspec.json.decode(raw, type=_Written).metadata.annotations.get(OPERATION, "")
+        if OPERATION.encode() in raw
+        else ""
+    )
 
 
 def is_going(raw: bytes | None) -> bool:

@@ -9,7 +9,15 @@ from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.table.node_info import DRAINING_TAINT
 from lattice.sim.invariants.history import Life, Move, is_on_former, lives, node_of, path_of
-from lattice.sim.invariants.context import CONTROLLERS, STALE, Found, Seen, is_preempted, is_ready, workload_moves
+from lattice.sim.invariants.context import (
+    CONTROLLERS,
+    STALE,
+    Found,
+    Seen,
+    is_preempted,
+    is_ready,
+    workload_moves,
+)
 from lattice.sim.world.settings import KILLING, REPLACED, SKEW, TIMES
 from lattice.sim.world.store import Record
 
@@ -19,11 +27,22 @@ REMOVING = 12.0  # seconds that a provider may take to remove a machine
 def silence(seen: Seen, record: Record, moves: list[Move]) -> Found:
     """I-13: what ran on a silent node is bound anew only when the time is up: since it was heard, and since this leader was elected."""
     for move in workload_moves(moves):
-        node = seen.snap.nodes.get(f"/{node_of(move.old)}") if node_of(move.old) and not node_of(move.new) else None
-        if node is None or move.new is None or is_ready(node) or node.metadata.uid != move.old.status.binding.uid:
+        node = (
+            seen.snap.nodes.get(f"/{node_of(move.old)}")
+            if node_of(move.old) and not node_of(move.new)
+            else None
+        )
+        if (
+            node is None
+            or move.new is None
+            or is_ready(node)
+            or node.metadata.uid != move.old.status.binding.uid
+        ):
             continue
         policy = move.old.spec.disconnect
-        certain = (policy.stop_after_ms / 1000 + KILLING) * (1 + SKEW) ** 2 if policy.policy == "stop" else 0.0
+        certain = (
+            (policy.stop_after_ms / 1000 + KILLING) * (1 + SKEW) ** 2 if policy.policy == "stop" else 0.0
+        )
         least = max(REPLACED, certain) / seen.rate(record)
         quiet = record.at - max(seen.last_heard.get(node.metadata.name, -inf), seen.elected_at(record))
         if quiet < least and not _says_that_it_is_gone(seen, record, move.old):
@@ -73,7 +92,11 @@ def _lonely(life: Life, contacts: list[float], end: float) -> Found:
         return
     allowed = (life.spec.stop_after + KILLING) * (1 + SKEW)
     index = bisect_right(contacts, life.start)
-    known = [contacts[index - 1] if index else life.start, *contacts[index : bisect_right(contacts, end)], end]
+    known = [
+        contacts[index - 1] if index else life.start,
+        *contacts[index : bisect_right(contacts, end)],
+        end,
+    ]
     for heard, following in pairwise(known):
         if following > heard + allowed:
             words = f"{life.spec.workload} ran on {life.node} until {end:.2f} s, which nobody had heard since {heard:.2f} s"
@@ -93,41 +116,71 @@ def disruption(seen: Seen, record: Record, moves: list[Move]) -> Found:
         gone.add(move.key.path)
         key = f"{move.key.namespace}/{move.old.spec.service}"
         service = seen.snap.services.get(key)
-        if service is None or service.metadata.deletion_timestamp or not _owned(move.old, service.metadata.uid):
+        if (
+            service is None
+            or service.metadata.deletion_timestamp
+            or not _owned(move.old, service.metadata.uid)
+        ):
             continue
         since = seen.since(record)
-        others = [each for each in seen.snap.replicas(key) if path_of(each) not in gone and _was_there(seen, each, since)]
+        others = [
+            each
+            for each in seen.snap.replicas(key)
+            if path_of(each) not in gone and _was_there(seen, each, since)
+        ]
         least = seen.snap.least_wanted(key, since)
         if len(others) < least:
             number, what = ("I-24", "stopped") if is_stopped else ("I-28", "told to make room")
-            yield number, f"{move.key.path} was {what} while it was needed: {len(others)} others are ready and {least} are wanted"
+            yield (
+                number,
+                f"{move.key.path} was {what} while it was needed: {len(others)} others are ready and {least} are wanted",
+            )
 
 
 def _is_expelled(seen: Seen, record: Record, workload: LatticeWorkload) -> bool:
     """A person does not want it on its node any longer, whether it is needed or not."""
     nodes = seen.snap.versions(LatticeNode, f"/{node_of(workload)}", seen.since(record))
-    taints = [taint for node in nodes for taint in node.spec.taints if taint.effect == "NoExecute" and taint.key != DRAINING_TAINT]
-    return not all(any(each.tolerates(taint) for each in workload.spec.constraints.tolerations) for taint in taints)
+    taints = [
+        taint
+        for node in nodes
+        for taint in node.spec.taints
+        if taint.effect == "NoExecute" and taint.key != DRAINING_TAINT
+    ]
+    return not all(
+        any(each.tolerates(taint) for each in workload.spec.constraints.tolerations) for taint in taints
+    )
 
 
 def replacement(seen: Seen, record: Record, moves: list[Move]) -> Found:
     """I-25: nobody is replaced who is as he should be: until moves exist, other prices, supply or policies move no healthy replica."""
     for move in workload_moves(moves):
-        key = f"{move.key.namespace}/{move.new.spec.service}" if move.old is None and move.new.spec.service else ""
+        key = (
+            f"{move.key.namespace}/{move.new.spec.service}"
+            if move.old is None and move.new.spec.service
+            else ""
+        )
         service = seen.snap.services.get(key)
         if record.origin != CONTROLLERS or service is None or service.metadata.deletion_timestamp:
             continue
         since = seen.since(record)
         live = [each for each in seen.snap.replicas(key) if not each.metadata.deletion_timestamp]
         if len(live) >= service.spec.wanted() > 0 and all(_is_fine(seen, each, since) for each in live):
-            yield "I-25", f"{move.key.path} was made though the {len(live)} that {key} wants are ready, as asked, and on nodes that stay"
+            yield (
+                "I-25",
+                f"{move.key.path} was made though the {len(live)} that {key} wants are ready, as asked, and on nodes that stay",
+            )
 
 
 def _is_fine(seen: Seen, workload: LatticeWorkload, since: float) -> bool:
     """Ready, on a node that stays, and made since what is asked of its service last changed; all of that for a while."""
     path, where = path_of(workload), f"/{node_of(workload)}"
     node = seen.snap.nodes.get(where)
-    if node is None or not is_ready(node) or seen.snap.marked_at.get(where, -inf) >= since or _is_to_leave(node):
+    if (
+        node is None
+        or not is_ready(node)
+        or seen.snap.marked_at.get(where, -inf) >= since
+        or _is_to_leave(node)
+    ):
         return False
     stated = seen.snap.stated_at.get(f"{workload.metadata.namespace}/{workload.spec.service}", 0.0)
     is_steady = bool(workload.status.ready) and seen.snap.missed_at.get(path, -inf) < since
@@ -154,7 +207,9 @@ def removal(seen: Seen, record: Record, moves: list[Move]) -> Found:
     for move in moves:
         if isinstance(move.old, LatticeNode) and move.new is None and move.old.spec.cluster:
             there = [each for each in seen.snap.on(move.key.name) if not is_on_former(each, move.old)]
-            was_silent = not all(map(is_ready, seen.snap.versions(LatticeNode, move.key.path, record.at - REMOVING)))
+            was_silent = not all(
+                map(is_ready, seen.snap.versions(LatticeNode, move.key.path, record.at - REMOVING))
+            )
             left = [path_of(each) for each in there if not was_silent or not _is_to_end(each)]
             if left and not seen.world.cloud.was_lost(move.key.name, record.at):
                 yield "I-27", f"node {move.key.name} was deleted with {', '.join(left)} on it"
@@ -171,7 +226,13 @@ def _is_stopped_by_choice(move: Move) -> bool:
     """Marked for removal, or told to leave its node while it is wanted, whichever is first; not one that makes room for somebody more
     important."""
     old, new = move.old, move.new
-    if old is None or new is None or is_preempted(old) or old.metadata.deletion_timestamp or not old.spec.service:
+    if (
+        old is None
+        or new is None
+        or is_preempted(old)
+        or old.metadata.deletion_timestamp
+        or not old.spec.service
+    ):
         return False
     was_told = old.status.last_action == "ApplyStopped" and old.spec.desired_state == "Running"
     is_told = new.status.last_action == "ApplyStopped" and new.spec.desired_state == "Running"
@@ -180,7 +241,13 @@ def _is_stopped_by_choice(move: Move) -> bool:
 
 def _is_told_to_make_room(move: Move) -> bool:
     old, new = move.old, move.new
-    return old is not None and new is not None and bool(old.spec.service) and is_preempted(new) and not is_preempted(old)
+    return (
+        old is not None
+        and new is not None
+        and bool(old.spec.service)
+        and is_preempted(new)
+        and not is_preempted(old)
+    )
 
 
 def _owned(workload: LatticeWorkload, uid: str) -> bool:

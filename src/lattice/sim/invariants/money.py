@@ -35,9 +35,20 @@ def money(seen: Seen, record: Record, moves: list[Move]) -> Found:
             yield from _spent(move.key.name, old, new)
         yield from _priced(seen, record, move)
         named = move.new.spec.budget.name
-        pool = next((each.new for each in moves if each.key.name == named and each.key.resource.startswith("latticepools")), None)
+        pool = next(
+            (
+                each.new
+                for each in moves
+                if each.key.name == named and each.key.resource.startswith("latticepools")
+            ),
+            None,
+        )
         pool = pool or seen.snap.pools.get(f"/{named}")
-        if new.committed_micros > (old.committed_micros if old else 0) and pool is not None and pool.spec.budget is not None:
+        if (
+            new.committed_micros > (old.committed_micros if old else 0)
+            and pool is not None
+            and pool.spec.budget is not None
+        ):
             yield from _over(move.new, int(Decimal(str(pool.spec.budget.max_monthly_cost)) * 1_000_000))
 
 
@@ -50,7 +61,10 @@ def _spent(name: str, old: LedgerStatus, new: LedgerStatus) -> Found:
         at = ends
     parts += old.committed_micros * _micros(until - at)
     if parts != new.spent_micros * HOUR + new.remainder:
-        yield "I-22", f"{name} has spent {new.spent_micros} in {new.month}, and price times time is {parts // HOUR}"
+        yield (
+            "I-22",
+            f"{name} has spent {new.spent_micros} in {new.month}, and price times time is {parts // HOUR}",
+        )
     if dict(sorted(past.items())[-MONTHS:]) != new.past:
         yield "I-22", f"{name} says of the months before {new.past}, and price times time is {past}"
 
@@ -62,11 +76,20 @@ def _priced(seen: Seen, record: Record, move: Move) -> Found:
         if count <= known[cluster, kind, micros]:
             continue
         since, account = seen.since(record), move.new.spec.budget
-        pools = seen.snap.versions(LatticePool, f"/{account.name}", since) if account.kind == "LatticePool" else []
+        pools = (
+            seen.snap.versions(LatticePool, f"/{account.name}", since)
+            if account.kind == "LatticePool"
+            else []
+        )
         classes = seen.snap.versions(LatticeNodeClass, f"/{kind}", since)
-        prices = {each.spec.cost_per_hour.get(pool.spec.provider.type) for each in classes for pool in pools} - {None}
+        prices = {
+            each.spec.cost_per_hour.get(pool.spec.provider.type) for each in classes for pool in pools
+        } - {None}
         if prices and micros not in {int(Decimal(str(each)) * 1_000_000) for each in prices}:
-            yield "I-22", f"{move.key.name} pays {micros} an hour for {kind} in {cluster}, whose price is {', '.join(map(str, prices))}"
+            yield (
+                "I-22",
+                f"{move.key.name} pays {micros} an hour for {kind} in {cluster}, whose price is {', '.join(map(str, prices))}",
+            )
 
 
 def _lots_by_price(ledger: LatticeLedger | None) -> Counter[tuple[str, str, int]]:
@@ -90,11 +113,23 @@ def crowded(seen: Seen, record: Record, moves: list[Move]) -> Found:
 
     What the same writer wants no more a moment later does not count: what comes is written, and paid for, before what goes.
     """
-    taken = [each for each in moves if isinstance(each.new, LatticeLedger) and _machines(each.new) > _machines(each.old)]
-    after = {**seen.snap.clusters, **{each.key.path: each.new for each in moves if each.key.resource == LatticeCluster.resource.id}}
-    for name in sorted({each.new.spec.budget.name for each in taken if each.new.spec.budget.kind == "LatticePool"}):
+    taken = [
+        each
+        for each in moves
+        if isinstance(each.new, LatticeLedger) and _machines(each.new) > _machines(each.old)
+    ]
+    after = {
+        **seen.snap.clusters,
+        **{each.key.path: each.new for each in moves if each.key.resource == LatticeCluster.resource.id},
+    }
+    for name in sorted(
+        {each.new.spec.budget.name for each in taken if each.new.spec.budget.kind == "LatticePool"}
+    ):
         pools = seen.snap.versions(LatticePool, f"/{name}", seen.since(record))
-        most = max((inf if each.spec.capacity.max_nodes is None else each.spec.capacity.max_nodes for each in pools), default=inf)
+        most = max(
+            (inf if each.spec.capacity.max_nodes is None else each.spec.capacity.max_nodes for each in pools),
+            default=inf,
+        )
         count = _in_pool(name, after.values())
         if count > most and min(_a_moment_later(seen, record, name, after), default=count) > most:
             yield "I-20", f"{count} machines are wanted in {name}, which may have {most}"
@@ -104,11 +139,15 @@ def _in_pool(name: str, clusters: Iterable[LatticeCluster | None]) -> int:
     return sum(_wanted(each) for each in clusters if each is not None and each.spec.pool == name)
 
 
-def _a_moment_later(seen: Seen, record: Record, pool: str, clusters: Mapping[str, LatticeCluster | None]) -> Iterator[int]:
+def _a_moment_later(
+    seen: Seen, record: Record, pool: str, clusters: Mapping[str, LatticeCluster | None]
+) -> Iterator[int]:
     now = dict(clusters)
     for each in seen.on_its_way(record):
         changed = [change for change in each.changes if change.key.resource == LatticeCluster.resource.id]
-        now |= {change.key.path: None if change.value is None else _cluster(change.value) for change in changed}
+        now |= {
+            change.key.path: None if change.value is None else _cluster(change.value) for change in changed
+        }
         yield _in_pool(pool, now.values())
 
 
@@ -124,11 +163,21 @@ def _wanted(cluster: LatticeCluster | None) -> int:
 def _over(ledger: LatticeLedger, limit: int) -> Found:
     status = ledger.status
     if status.committed_micros * MONTH_HOURS > limit:
-        yield "I-20", f"{ledger.metadata.name} commits {status.committed_micros} an hour, {MONTH_HOURS} of which are more than {limit}"
+        yield (
+            "I-20",
+            f"{ledger.metadata.name} commits {status.committed_micros} an hour, {MONTH_HOURS} of which are more than {limit}",
+        )
     now = _time(status.as_of)
-    due = status.spent_micros * HOUR + status.remainder + status.committed_micros * _micros(_month_end(now) - now)
+    due = (
+        status.spent_micros * HOUR
+        + status.remainder
+        + status.committed_micros * _micros(_month_end(now) - now)
+    )
     if due > limit * HOUR:
-        yield "I-20", f"{ledger.metadata.name} would have spent {due // HOUR} by the end of the month, and may spend {limit}"
+        yield (
+            "I-20",
+            f"{ledger.metadata.name} would have spent {due // HOUR} by the end of the month, and may spend {limit}",
+        )
 
 
 def _month_end(at: datetime) -> datetime:

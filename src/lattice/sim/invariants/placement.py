@@ -15,7 +15,11 @@ from lattice.sim.invariants.context import CONTROLLERS, Found, Seen
 from lattice.sim.world.store import Record
 
 CLASS = "lattice.dev/node-class"  # what a replica's machine must be, by the label of its node
-LISTED = ("compliance", "capabilities", "dataResidency")  # labels of a pool that a service demands by fields of their own
+LISTED = (
+    "compliance",
+    "capabilities",
+    "dataResidency",
+)  # labels of a pool that a service demands by fields of their own
 
 
 def placing(seen: Seen, record: Record, moves: list[Move]) -> Found:
@@ -36,8 +40,13 @@ def _decided(seen: Seen, record: Record, move: Move) -> Found:
             continue
         pool, _, kind = cell
         since = seen.since(record)
-        pools, classes = seen.snap.versions(LatticePool, f"/{pool}", since), seen.snap.versions(LatticeNodeClass, f"/{kind}", since)
-        reasons = [forbidden(move.new, *each) for each in product(pools, classes)] or [f"there is no pool {pool}, or no class {kind}"]
+        pools, classes = (
+            seen.snap.versions(LatticePool, f"/{pool}", since),
+            seen.snap.versions(LatticeNodeClass, f"/{kind}", since),
+        )
+        reasons = [forbidden(move.new, *each) for each in product(pools, classes)] or [
+            f"there is no pool {pool}, or no class {kind}"
+        ]
         if all(reasons):
             yield "I-14", f"{move.key.path} was placed in {pool} on {kind}: {reasons[0]}"
 
@@ -47,7 +56,10 @@ def _made(seen: Seen, record: Record, workload: LatticeWorkload) -> Found:
     cell = (workload.spec.cluster, workload.spec.constraints.node_selector.get(CLASS, ""))
     known = seen.snap.versions(LatticeService, path, seen.since(record))
     if not any(cell == (cluster, kind) for each in known for _, cluster, kind in _cells(each)):
-        yield "I-14", f"{workload.metadata.name} was made for {' on '.join(cell)}, where {path} was not placed"
+        yield (
+            "I-14",
+            f"{workload.metadata.name} was made for {' on '.join(cell)}, where {path} was not placed",
+        )
 
 
 def _cells(service: LatticeService | None) -> Counter[tuple[str, str, str]]:
@@ -63,19 +75,34 @@ def forbidden(service: LatticeService, pool: LatticePool, kind: LatticeNodeClass
     where = pool.spec.provider
     labels = {
         **stated,
-        **{key: [value] for key, value in (("region", where.region), ("zone", where.zone), ("provider", where.type)) if value},
+        **{
+            key: [value]
+            for key, value in (("region", where.region), ("zone", where.zone), ("provider", where.type))
+            if value
+        },
     }
     has = {key: {each.lower() for each in _values(pool.spec.labels, key)} for key in LISTED}
     demanded = dict(
-        zip(LISTED, (asked.compliance, asked.capabilities, (asked.data_residency,) if asked.data_residency else ()), strict=True)
+        zip(
+            LISTED,
+            (asked.compliance, asked.capabilities, (asked.data_residency,) if asked.data_residency else ()),
+            strict=True,
+        )
     )
     barring = [each for each in kind.spec.taints if each.effect != "PreferNoSchedule"]
     reasons = {
         "it has other labels": asked.pools is None or selects(asked.pools, labels),
-        **{f"it lacks {key}": {each.lower() for each in wanted} <= has[key] for key, wanted in demanded.items()},
+        **{
+            f"it lacks {key}": {each.lower() for each in wanted} <= has[key]
+            for key, wanted in demanded.items()
+        },
         "it does not offer that class": kind.metadata.name in pool.spec.node_classes,
-        "its machines have other labels": all(kind.spec.labels.get(key) == value for key, value in asked.node_selector.items()),
-        "its machines have a taint": all(any(each.tolerates(taint) for each in asked.tolerations) for taint in barring),
+        "its machines have other labels": all(
+            kind.spec.labels.get(key) == value for key, value in asked.node_selector.items()
+        ),
+        "its machines have a taint": all(
+            any(each.tolerates(taint) for each in asked.tolerations) for taint in barring
+        ),
     }
     return "; ".join(words for words, holds in reasons.items() if not holds)
 
@@ -86,7 +113,12 @@ def selects(selector: LabelSelector, labels: Mapping[str, Any]) -> bool:
         return False
     for each in selector.match_expressions:
         is_among = bool(set(_values(labels, each.key)) & set(each.values))
-        holds = {"In": is_among, "NotIn": not is_among, "Exists": each.key in labels, "DoesNotExist": each.key not in labels}
+        holds = {
+            "In": is_among,
+            "NotIn": not is_among,
+            "Exists": each.key in labels,
+            "DoesNotExist": each.key not in labels,
+        }
         if not holds.get(each.operator, True):
             return False
     return True

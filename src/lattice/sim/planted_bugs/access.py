@@ -28,7 +28,9 @@ def no_fence() -> None:
 def fence_read_again() -> None:
     async def commit(self: Any, writes: Any, checks: Any = (), request_id: Any = None) -> int:
         held = self.store.store.held(self.term.role)
-        revision: int = await self.store.commit(writes, checks=checks, fence=held or self.term, request_id=request_id)
+        revision: int = await self.store.commit(
+            writes, checks=checks, fence=held or self.term, request_id=request_id
+        )
         return revision
 
     swap(office.Office, "commit", commit)
@@ -92,7 +94,11 @@ def dropped_write() -> None:
     replaced = write._replace
 
     async def dropped(api: Any, key: Key, old: Any, new: Any, value: bytes) -> int:
-        return int(old.revision) if key.resource == SERVICES and old.revision % 3 == 0 else await replaced(api, key, old, new, value)
+        return (
+            int(old.revision)
+            if key.resource == SERVICES and old.revision % 3 == 0
+            else await replaced(api, key, old, new, value)
+        )
 
     swap(write, "_replace", dropped)
 
@@ -138,7 +144,9 @@ def foreign_node() -> None:
     node = joining.Joining._node
 
     def greedy(self: Any, name: str, kept: Any, asked: Any, found: Any) -> Put:
-        return msgspec.structs.replace(node(self, name, kept, asked, found), key=joining.node_key("rack-1"), expect=None)
+        return msgspec.structs.replace(
+            node(self, name, kept, asked, found), key=joining.node_key("rack-1"), expect=None
+        )
 
     swap(joining.Joining, "_node", greedy)
 
@@ -180,7 +188,11 @@ def blind_put() -> None:
     def blind(served: Any, obj: Any, namespace: str, name: str) -> Any:
         found = identity(served, obj, namespace, name)
         meant = found["metadata"].get("resourceVersion")
-        return {**found, "metadata": {**found["metadata"], "resourceVersion": _Whichever(meant)}} if meant else found
+        return (
+            {**found, "metadata": {**found["metadata"], "resourceVersion": _Whichever(meant)}}
+            if meant
+            else found
+        )
 
     swap(admission, "demand_identity", blind)
 

@@ -95,4 +95,8 @@ def bound_after_its_time() -> None:
 def unjust_room() -> None:
     """Whoever waits may displace those who are as important."""
     find = preempt.Preemptor.find
-    swap(preempt.Preemptor, "find", lambda self, ask, *rest: find(self, replace(ask, priority=ask.priority + 100), *rest))
+    swap(
+        preempt.Preemptor,
+        "find",
+        lambda self, ask, *rest: find(self, replace(ask, priority=ask.priority + 100), *rest),
+    )

@@ -52,14 +52,21 @@ def certain_too_soon() -> None:
         nodes,
         "release",
         lambda seen, before, now, times: noderules.Releases(
-            noderules.Allowance(frozenset(each.name for each in seen if each.silence >= times.not_ready_after)), {}, {}, 1.0
+            noderules.Allowance(
+                frozenset(each.name for each in seen if each.silence >= times.not_ready_after)
+            ),
+            {},
+            {},
+            1.0,
         ),
     )
     failover = noderules.failover
     swap(
         nodes,
         "failover",
-        lambda disconnect, node, releases, times: failover(disconnect, node, releases, replace(times, replace_after=times.not_ready_after)),
+        lambda disconnect, node, releases, times: failover(
+            disconnect, node, releases, replace(times, replace_after=times.not_ready_after)
+        ),
     )
 
 
@@ -117,7 +124,9 @@ def _unheld(workload: Any) -> Any:
     """As `workloads._metadata`, which holds nobody."""
     if RETRY_REQUESTED not in workload.metadata.annotations:
         return None
-    annotations = {name: value for name, value in workload.metadata.annotations.items() if name != RETRY_REQUESTED}
+    annotations = {
+        name: value for name, value in workload.metadata.annotations.items() if name != RETRY_REQUESTED
+    }
     return lambda stored: stored | {"annotations": annotations}
 
 
@@ -138,7 +147,11 @@ def no_back_off() -> None:
 def mute() -> None:
     """Who finds no node is not told why."""
     unplaced = deeds.Deeds.unplaced
-    swap(deeds.Deeds, "unplaced", lambda self, entry, why, kinds, grounds: unplaced(self, entry, "", kinds, grounds))
+    swap(
+        deeds.Deeds,
+        "unplaced",
+        lambda self, entry, why, kinds, grounds: unplaced(self, entry, "", kinds, grounds),
+    )
 
 
 def surplus_kept() -> None:

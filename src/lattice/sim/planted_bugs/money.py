@@ -7,7 +7,12 @@ from typing import Any
 
 import msgspec
 
-from lattice.controllers.services import clusters, ledger_commit as ledgers, placement_writer as placing, supply_status as supply
+from lattice.controllers.services import (
+    clusters,
+    ledger_commit as ledgers,
+    placement_writer as placing,
+    supply_status as supply,
+)
 from lattice.kinds.ledger import LatticeLedger
 from lattice.placement.model import charges
 from lattice.lifecycle import machines
@@ -27,7 +32,9 @@ def blind_ledger() -> None:
 
     async def commit(self: Any, payment: Any, settled: Any, read: Any) -> int:
         await asyncio.sleep(0.3)
-        revision: int = await self.store.commit([*payment.writes, *settled.puts], checks=payment.checks, fence=self.term)
+        revision: int = await self.store.commit(
+            [*payment.writes, *settled.puts], checks=payment.checks, fence=self.term
+        )
         return revision
 
     swap(ledgers.Ledgers, "_put", blind)
@@ -39,9 +46,13 @@ def no_limit() -> None:
 
     def generous(ledger: Any, releases: Any, charges: Any, now: datetime) -> Any:
         limit = ledger.spec.limit_micros
-        open_ended = msgspec.structs.replace(ledger, spec=msgspec.structs.replace(ledger.spec, limit_micros=None))
+        open_ended = msgspec.structs.replace(
+            ledger, spec=msgspec.structs.replace(ledger.spec, limit_micros=None)
+        )
         after, answer = settle(open_ended, releases, charges, now)
-        return msgspec.structs.replace(after, spec=msgspec.structs.replace(after.spec, limit_micros=limit)), answer
+        return msgspec.structs.replace(
+            after, spec=msgspec.structs.replace(after.spec, limit_micros=limit)
+        ), answer
 
     swap(ledgers, "settle", generous)
 
@@ -67,7 +78,9 @@ def paid_back_too_early() -> None:
     async def early(self: Any, provider: Any, name: str, *, is_paid_back: bool) -> None:
         class Later:
             async def delete(self, node: str) -> None:
-                asyncio.get_running_loop().call_later(4.0, lambda: asyncio.ensure_future(provider.delete(node)))
+                asyncio.get_running_loop().call_later(
+                    4.0, lambda: asyncio.ensure_future(provider.delete(node))
+                )
 
         await remove(self, Later(), name, is_paid_back=is_paid_back)  # type: ignore[arg-type]
 
@@ -82,7 +95,9 @@ def forgotten_month() -> None:
         after = accrue(ledger, now)
         if after.status.month == ledger.status.month:
             return after
-        return msgspec.structs.replace(after, status=msgspec.structs.replace(after.status, past=ledger.status.past))
+        return msgspec.structs.replace(
+            after, status=msgspec.structs.replace(after.status, past=ledger.status.past)
+        )
 
     swap(money, "accrue", forgetful)
 
@@ -92,7 +107,10 @@ def half_price() -> None:
     real = charges.charges
 
     def cheap(*words: Any) -> Any:
-        return [replace(each, lot=msgspec.structs.replace(each.lot, micros=each.lot.micros // 2)) for each in real(*words)]
+        return [
+            replace(each, lot=msgspec.structs.replace(each.lot, micros=each.lot.micros // 2))
+            for each in real(*words)
+        ]
 
     swap(placing, "charges", cheap)
 
@@ -128,6 +146,8 @@ def removed_with_work() -> None:
     steps = machines.steps
 
     def hasty(cluster: str, found: Any) -> Any:
-        return replace(steps(cluster, replace(found, nodes=[replace(each, workloads=0) for each in found.nodes])))
+        return replace(
+            steps(cluster, replace(found, nodes=[replace(each, workloads=0) for each in found.nodes]))
+        )
 
     swap(clusters, "steps", hasty)

@@ -11,5 +11,7 @@ def swap(owner: object, name: str, other: Any) -> None:
     if inspect.isfunction(right := getattr(owner, name)):
         taken = inspect.signature(right).parameters.values()
         stated = [each for each in taken if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-        inspect.signature(other).bind(*stated, **{each.name: each for each in taken if each.kind is each.KEYWORD_ONLY})
+        inspect.signature(other).bind(
+            *stated, **{each.name: each for each in taken if each.kind is each.KEYWORD_ONLY}
+        )
     setattr(owner, name, other)

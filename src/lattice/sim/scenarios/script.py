@@ -66,7 +66,11 @@ class Block:
     @property
     def commands(self) -> list[tuple[int, str]]:
         """Each with its line."""
-        return [(self.at + number, line) for number, line in enumerate(self.head) if line.strip() and not line.startswith("#")]
+        return [
+            (self.at + number, line)
+            for number, line in enumerate(self.head)
+            if line.strip() and not line.startswith("#")
+        ]
 
 
 def blocks(text: str) -> list[Block]:
@@ -75,7 +79,9 @@ def blocks(text: str) -> list[Block]:
     at = 1 + len(text) - len(text.lstrip("\n"))
     for part in text.strip("\n").split("\n\n"):
         head, _, said = f"{part}\n".partition(f"{SEPARATOR}\n")
-        found.append(Block(head.rstrip("\n").split("\n"), said.rstrip("\n").split("\n") if said.strip() else [], at))
+        found.append(
+            Block(head.rstrip("\n").split("\n"), said.rstrip("\n").split("\n") if said.strip() else [], at)
+        )
         at += part.count("\n") + 2
     return found
 
@@ -98,14 +104,18 @@ def played(text: str, name: str = "scenario") -> str:
             try:
                 block.said += do(stage, command)
             except Malformed as error:
-                raise Malformed(error.what, where=f"{name}, line {line}, `{command}`", fix=error.fix) from error
+                raise Malformed(
+                    error.what, where=f"{name}, line {line}, `{command}`", fix=error.fix
+                ) from error
     return written(found)
 
 
 def do(stage: Stage, command: str) -> Iterator[str]:
     verb, deed, words = _parted(command)
     if not stage.is_begun and verb != BEGIN:
-        raise Malformed("there is no world yet", fix=f"begin the scenario with `{BEGIN}`, such as `{BEGIN} racks=1`")
+        raise Malformed(
+            "there is no world yet", fix=f"begin the scenario with `{BEGIN}`, such as `{BEGIN} racks=1`"
+        )
     words = [stage.home(word[1:]) if word.startswith("@") else word for word in words]
     names, options = _understood(verb, deed, words)
     yield from deed(stage, *names, **options) or ()
@@ -121,7 +131,10 @@ def _parted(command: str) -> tuple[str, Deed, list[str]]:
         if deed := COMMANDS.get(verb := " ".join(words[:length])):
             return verb, deed, words[length:]
     if words[0] == "show":
-        raise Malformed(f"there is no {' '.join(words[1:2]) or 'such thing'!r} to show", fix=f"show one of {', '.join(SHOWN)}")
+        raise Malformed(
+            f"there is no {' '.join(words[1:2]) or 'such thing'!r} to show",
+            fix=f"show one of {', '.join(SHOWN)}",
+        )
     known = [name for name in COMMANDS if not name.startswith("show ")]
     raise Malformed(f"there is no command {words[0]!r}", fix=f"use one of {', '.join(known)}, show")
 
@@ -145,7 +158,9 @@ def _understood(verb: str, deed: Deed, words: list[str]) -> tuple[list[Any], dic
             given[name] = value
         else:
             raise Malformed(f"there is no option {name!r}", fix=fix)
-    return [_read(each.name.upper(), word, each.annotation) for each, word in zip(names, plain, strict=False)], given
+    return [
+        _read(each.name.upper(), word, each.annotation) for each, word in zip(names, plain, strict=False)
+    ], given
 
 
 def _parameters(deed: Deed) -> list[Parameter]:

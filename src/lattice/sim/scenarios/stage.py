@@ -28,7 +28,12 @@ from lattice.sim.world.world import Shape, World
 
 TRIES = 20
 MOST_SERVERS = 3
-RESOURCES = {"service": "latticeservices", "workload": "latticeworkloads", "node": "latticenodes", "pool": "latticepools"}
+RESOURCES = {
+    "service": "latticeservices",
+    "workload": "latticeworkloads",
+    "node": "latticenodes",
+    "pool": "latticepools",
+}
 USUAL = Behaviour(start_takes=0.3, stop_takes=0.2)
 BEHAVIOURS = {
     "well": USUAL,
@@ -52,7 +57,9 @@ class Stage:
     def begin(self, *, racks: int = 0, servers: int = 3, binding: Binding = "optimistic") -> None:
         """The world begins: so many servers, and machines `rack-1`, `rack-2` … of 2 cores; the first command, once."""
         if self.is_begun:
-            raise Malformed("the world has begun", fix="take the second `world` out, or put it into a scenario of its own")
+            raise Malformed(
+                "the world has begun", fix="take the second `world` out, or put it into a scenario of its own"
+            )
         if not 1 <= servers <= MOST_SERVERS:
             raise Malformed(f"there cannot be {servers} servers", fix=f"ask for 1 to {MOST_SERVERS}")
         self.is_begun = True
@@ -74,7 +81,10 @@ class Stage:
         """The node of that workload."""
         found = next((node_of(each) for each in self._all(LatticeWorkload) if each.metadata.name == name), "")
         if not found:
-            raise Malformed(f"there is no workload {name!r} that is on a node", fix="wait until it is bound, or name the node itself")
+            raise Malformed(
+                f"there is no workload {name!r} that is on a node",
+                fix="wait until it is bound, or name the node itself",
+            )
         return found
 
     def _run(self, work: Any) -> Any:
@@ -88,15 +98,23 @@ class Stage:
 
     def pool(self, name: str, *, classes: str = "small", budget: float = 1000, most: int = 4) -> list[str]:
         """A pool in the region of its name, of classes a,b,c, with a budget a month and so many machines at most."""
-        return self._told(self.client.apply, "latticepools", name, pool(name, tuple(classes.split(",")), budget, most), "")
+        return self._told(
+            self.client.apply, "latticepools", name, pool(name, tuple(classes.split(",")), budget, most), ""
+        )
 
-    def service(self, name: str, *, replicas: int = 1, cores: float = 0.5, version: int = 1, **rest: str) -> list[str]:
+    def service(
+        self, name: str, *, replicas: int = 1, cores: float = 0.5, version: int = 1, **rest: str
+    ) -> list[str]:
         """A service, or its change."""
-        return self._told(self.client.apply, "latticeservices", name, service(replicas, cores, version, **_options(rest)))
+        return self._told(
+            self.client.apply, "latticeservices", name, service(replicas, cores, version, **_options(rest))
+        )
 
     def workload(self, name: str, *, cpu: str = "250m", version: int = 1, **rest: str) -> list[str]:
         """A workload that is no service's, or its change."""
-        return self._told(self.client.apply, "latticeworkloads", name, workload(cpu, version, **_options(rest)))
+        return self._told(
+            self.client.apply, "latticeworkloads", name, workload(cpu, version, **_options(rest))
+        )
 
     def scale(self, name: str, count: int) -> list[str]:
         """A service is to have so many replicas."""
@@ -116,16 +134,24 @@ class Stage:
 
     def uncordon(self, node: str) -> list[str]:
         """The node is as usual again, without taints too."""
-        return self._told(self.client.patch, "latticenodes", node, {"spec": {"unschedulable": False, "taints": []}})
+        return self._told(
+            self.client.patch, "latticenodes", node, {"spec": {"unschedulable": False, "taints": []}}
+        )
 
-    def taint(self, node: str, key: str, effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]) -> list[str]:
+    def taint(
+        self, node: str, key: str, effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+    ) -> list[str]:
         """The node has this taint."""
-        return self._told(self.client.patch, "latticenodes", node, {"spec": {"taints": [{"key": key, "effect": effect}]}})
+        return self._told(
+            self.client.patch, "latticenodes", node, {"spec": {"taints": [{"key": key, "effect": effect}]}}
+        )
 
     def drain(self, node: str) -> list[str]:
         """The node is to be emptied."""
         taint = {"key": DRAINING_TAINT, "effect": "NoSchedule"}
-        return self._told(self.client.patch, "latticenodes", node, {"spec": {"unschedulable": True, "taints": [taint]}})
+        return self._told(
+            self.client.patch, "latticenodes", node, {"spec": {"unschedulable": True, "taints": [taint]}}
+        )
 
     def _told(self, ask: Callable[..., Any], *words: Any) -> list[str]:
         """Only what was refused is worth a word; who reaches no server asks another one."""
@@ -139,16 +165,24 @@ class Stage:
     # --- faults ---
 
     def _host(self, name: str) -> ServerHost:
-        found = self.world.leader() if name == "leader" else next((each for each in self.world.hosts if each.name == name), None)
+        found = (
+            self.world.leader()
+            if name == "leader"
+            else next((each for each in self.world.hosts if each.name == name), None)
+        )
         if found is None:
             known = ", ".join(each.name for each in self.world.hosts)
-            raise Malformed("nobody leads at present" if name == "leader" else f"there is no server {name!r}", fix=f"use one of {known}")
+            raise Malformed(
+                "nobody leads at present" if name == "leader" else f"there is no server {name!r}",
+                fix=f"use one of {known}",
+            )
         return found
 
     def _machine(self, name: str) -> SimMachine:
         if name not in self.world.machines:
             raise Malformed(
-                f"there is no machine {name!r}", fix=f"use one of {', '.join(sorted(self.world.machines)) or 'none: there is none'}"
+                f"there is no machine {name!r}",
+                fix=f"use one of {', '.join(sorted(self.world.machines)) or 'none: there is none'}",
             )
         return self.world.machines[name]
 
@@ -157,7 +191,9 @@ class Stage:
             return self._machine(name)
         if name != "leader" and name not in {each.name for each in self.world.hosts}:
             known = [*(each.name for each in self.world.hosts), *sorted(self.world.machines)]
-            raise Malformed(f"there is no server or machine {name!r}", fix=f"use one of leader, {', '.join(known)}")
+            raise Malformed(
+                f"there is no server or machine {name!r}", fix=f"use one of leader, {', '.join(known)}"
+            )
         return self._host(name)
 
     def kill(self, name: str) -> None:
@@ -236,7 +272,14 @@ class Stage:
         """Workloads: state, node, and why not."""
         for each in self._all(LatticeWorkload):
             state = each.status.actual_state + (" ready" if each.status.ready else "")
-            why = next((one.message for one in each.status.conditions if one.type == "Scheduled" and one.status == "False"), "")
+            why = next(
+                (
+                    one.message
+                    for one in each.status.conditions
+                    if one.type == "Scheduled" and one.status == "False"
+                ),
+                "",
+            )
             reason = why if not node_of(each) else each.status.failure_reason
             yield f"{each.metadata.name}: {state}, {node_of(each) or 'no node'}{f', {reason}' if reason else ''}"
 
@@ -261,7 +304,9 @@ class Stage:
     def show_events(self, about: str = "") -> Iterator[str]:
         """Events that are new since the last time; only of that object or with that reason, if one is named."""
         page = self._run(self.world.store.list(Event.resource.id))
-        fresh = sorted((each for each in page.entries if each.revision > self._seen), key=lambda each: each.revision)
+        fresh = sorted(
+            (each for each in page.entries if each.revision > self._seen), key=lambda each: each.revision
+        )
         self._seen = max((each.revision for each in fresh), default=self._seen)
         for entry in fresh:
             event = msgspec.json.decode(entry.value, type=Event)
@@ -271,7 +316,9 @@ class Stage:
     def show_running(self) -> Iterator[str]:
         """What really runs on each machine, whatever is written anywhere."""
         for name in sorted(self.world.machines):
-            copies = sorted(life.spec.workload for life in lives(self.world.machines[name]) if life.end == float("inf"))
+            copies = sorted(
+                life.spec.workload for life in lives(self.world.machines[name]) if life.end == float("inf")
+            )
             yield f"{name}: {', '.join(copies) or 'nothing'}"
 
     def show_attempts(self, workload: str) -> Iterator[str]:
@@ -293,7 +340,15 @@ class Stage:
         """Whether the same server leads as the last time; which one it is is chance."""
         host = self.world.leader()
         name = host.name if host else ""
-        who = "nobody" if not name else "one" if not self._led else "the same one" if name == self._led else "another one"
+        who = (
+            "nobody"
+            if not name
+            else "one"
+            if not self._led
+            else "the same one"
+            if name == self._led
+            else "another one"
+        )
         self._led = name or self._led
         yield f"{who} leads, term {len(self.world.store.elections)}"
 
@@ -307,11 +362,15 @@ class Option(NamedTuple):
 
 
 OPTIONS = {
-    "stop": Option("15s", ("service", "workload"), lambda value: {"disconnect": {"policy": "stop", "stopAfter": value}}),
+    "stop": Option(
+        "15s", ("service", "workload"), lambda value: {"disconnect": {"policy": "stop", "stopAfter": value}}
+    ),
     "priority": Option("5", ("service", "workload"), lambda value: {"priority": whole("priority", value)}),
     "group": Option("crew:3", ("workload",), lambda value: {"group": _group(value)}),
     "state": Option("Stopped", ("workload",), lambda value: {"desiredState": value}),
-    "pools": Option("east", ("service",), lambda value: {"placement": {"pools": {"matchLabels": {"region": value}}}}),
+    "pools": Option(
+        "east", ("service",), lambda value: {"placement": {"pools": {"matchLabels": {"region": value}}}}
+    ),
     "port": Option("yes", ("service",), lambda value: {"port": True}),
 }
 
@@ -323,7 +382,9 @@ def _options(words: dict[str, str]) -> dict[str, Any]:
 def _group(value: str) -> dict[str, Any]:
     name, colon, least = value.partition(":")
     if not name or not colon:
-        raise Malformed(f"group={value}: a name and how many of it are needed at least", fix="write it as group=crew:3")
+        raise Malformed(
+            f"group={value}: a name and how many of it are needed at least", fix="write it as group=crew:3"
+        )
     return {"name": name, "minMember": whole("group", least)}
 
 
@@ -331,4 +392,6 @@ def whole(name: str, value: str) -> int:
     try:
         return int(value)
     except ValueError as error:
-        raise Malformed(f"{name} must be a whole number, not {value!r}", fix="write it in digits, such as 3") from error
+        raise Malformed(
+            f"{name} must be a whole number, not {value!r}", fix="write it in digits, such as 3"
+        ) from error

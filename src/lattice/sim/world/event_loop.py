@@ -66,8 +66,21 @@ class SimTimer(asyncio.TimerHandle):
 
     __slots__ = ()
 
-    def __init__(self, when: float, callback: Callable[..., object], args: Any, loop: "SimLoop", context: contextvars.Context) -> None:
-        self._when, self._callback, self._args, self._loop, self._context = when, callback, args, loop, context
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: Any,
+        loop: "SimLoop",
+        context: contextvars.Context,
+    ) -> None:
+        self._when, self._callback, self._args, self._loop, self._context = (
+            when,
+            callback,
+            args,
+            loop,
+            context,
+        )
         self._cancelled, self._scheduled, self._repr, self._source_traceback = False, True, None, None
 
     def cancel(self) -> None:
@@ -92,20 +105,40 @@ class SimLoop(asyncio.BaseEventLoop):
         self._numbers = itertools.count(1)
         self.set_exception_handler(self._note)
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> SimTimer:  # type: ignore[override]
-        handle = SimTimer(self._now, callback, args, self, contextvars.copy_context() if context is None else context)
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> SimTimer:  # type: ignore[override]
+        handle = SimTimer(
+            self._now, callback, args, self, contextvars.copy_context() if context is None else context
+        )
         self._ready.append(handle)
         return handle
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> SimTimer:  # type: ignore[override]
-        handle = SimTimer(when, callback, args, self, contextvars.copy_context() if context is None else context)
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> SimTimer:  # type: ignore[override]
+        handle = SimTimer(
+            when, callback, args, self, contextvars.copy_context() if context is None else context
+        )
         heapq.heappush(self._scheduled, (when, next(self._numbers), handle))
         return handle
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> SimTimer:  # type: ignore[override]
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> SimTimer:  # type: ignore[override]
         return self.call_at(self._now + delay, callback, *args, context=context)
 
-    def create_task(self, coro: Any, *, name: object = None, context: contextvars.Context | None = None) -> SimTask[Any]:
+    def create_task(
+        self, coro: Any, *, name: object = None, context: contextvars.Context | None = None
+    ) -> SimTask[Any]:
         task: Any = SimTask.__new__(SimTask)
         task.number = next(self._numbers)  # hashed while it is made
         task.process = PROCESS.get() if context is None else context.get(PROCESS)
@@ -119,7 +152,9 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def spawn(self, process: Process | None, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task of that process, whoever asks for it."""
-        return self.create_task(coro, context=(contextvars.Context() if process is None else process.context.copy()))
+        return self.create_task(
+            coro, context=(contextvars.Context() if process is None else process.context.copy())
+        )
 
     def post(self, when: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
         """Something that happens in no process."""
@@ -127,7 +162,9 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def kill(self, process: Process) -> None:
         process.state = State.DEAD
-        self.graveyard += [each for each in asyncio.all_tasks(self) if isinstance(each, SimTask) and each.process is process]
+        self.graveyard += [
+            each for each in asyncio.all_tasks(self) if isinstance(each, SimTask) and each.process is process
+        ]
         self.graveyard += process.held
         process.held = []
 

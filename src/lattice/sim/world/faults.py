@@ -22,9 +22,15 @@ if TYPE_CHECKING:
     from lattice.sim.world.world import World
 
 BINDINGS: tuple[Binding, ...] = ("optimistic", "optimistic", "pessimistic", "two-phase")
-EPOCHS = (datetime(2026, 3, 10, 9, 0, tzinfo=UTC), datetime(2026, 1, 31, 23, 58, tzinfo=UTC))  # the second passes into another month
+EPOCHS = (
+    datetime(2026, 3, 10, 9, 0, tzinfo=UTC),
+    datetime(2026, 1, 31, 23, 58, tzinfo=UTC),
+)  # the second passes into another month
 HOUR = 3600.0
-SLUGGISH, BEFORE = 3.0, 9.0  # seconds that messages of a machine take longer, each way; seconds for which, before it is cut off
+SLUGGISH, BEFORE = (
+    3.0,
+    9.0,
+)  # seconds that messages of a machine take longer, each way; seconds for which, before it is cut off
 STILL = 7.0  # seconds at most that watches stand still
 KINDS = (
     "kill server", "pause server", "stop server", "kill agent", "pause agent", "power cut", "machine lost", "cut agent", "cut store",
@@ -129,7 +135,9 @@ class Nemesis:
             self.world.net.twice = 0.05
             self.struck["twice"] += 1
         self.struck["clock rate"] += "clock rate" in self.swarm.kinds
-        await asyncio.gather(*(self._strike(kind, drawn(self.world.seed, f"strikes {kind}")) for kind in kinds))
+        await asyncio.gather(
+            *(self._strike(kind, drawn(self.world.seed, f"strikes {kind}")) for kind in kinds)
+        )
 
     async def _strike(self, kind: str, rng: random.Random) -> None:
         while True:
@@ -164,7 +172,9 @@ class Nemesis:
         self._heals.append(once)
         self.world.loop.post(self.world.loop.time() + seconds, once)
 
-    def _beside(self, going_on: list[float], amount: float, seconds: float, worst: Callable[[float], None]) -> None:
+    def _beside(
+        self, going_on: list[float], amount: float, seconds: float, worst: Callable[[float], None]
+    ) -> None:
         """One trouble of a sort beside others: the worst that goes on counts, and each ends for itself."""
         going_on.append(amount)
         worst(max(going_on))
@@ -203,7 +213,9 @@ class Nemesis:
             if server is None or store.asker != server.process.name or not server.process.is_alive:
                 return
             values = [change.value or b"" for change in store.history[-1].changes]
-            if is_particular and not any(between.get(self.swarm.shape.binding, b"") in value for value in values):
+            if is_particular and not any(
+                between.get(self.swarm.shape.binding, b"") in value for value in values
+            ):
                 return
             left -= 1
             if left == 0:
@@ -225,7 +237,14 @@ class Nemesis:
             self.world.note(f"agent of {machine.name} crashes when it has taken orders")
             machine.kill_agent()
             if is_cut:
-                self._cut([pair for host in self.world.hosts for pair in ((machine.name, host.name), (host.name, machine.name))], seconds)
+                self._cut(
+                    [
+                        pair
+                        for host in self.world.hosts
+                        for pair in ((machine.name, host.name), (host.name, machine.name))
+                    ],
+                    seconds,
+                )
             self._later(min(seconds, 1.0), machine.start_agent)
 
         machine.notes.ears.append(told)
@@ -298,7 +317,9 @@ class Nemesis:
             self._cut([*pairs, *((host, name) for name, host in pairs)], seconds)
             return
         self._be_slow(machine.name, SLUGGISH, BEFORE + SLUGGISH)
-        self.world.loop.post(self.world.loop.time() + BEFORE, lambda: None if self._is_over else self._cut(pairs, seconds))
+        self.world.loop.post(
+            self.world.loop.time() + BEFORE, lambda: None if self._is_over else self._cut(pairs, seconds)
+        )
 
     def _cut_store(self, seconds: float) -> None:
         host = self._host().name
@@ -311,7 +332,10 @@ class Nemesis:
         self._cut([(host, other) if self.rng.random() < 0.5 else (other, host)], seconds)
 
     def _store_away(self, seconds: float) -> None:
-        self._cut([pair for host in self.world.hosts for pair in ((host.name, STORE), (STORE, host.name))], min(seconds, 10.0))
+        self._cut(
+            [pair for host in self.world.hosts for pair in ((host.name, STORE), (STORE, host.name))],
+            min(seconds, 10.0),
+        )
 
     def _lose_messages(self, seconds: float) -> None:
         share = self.rng.choice((0.01, 0.05, 0.2))
@@ -319,17 +343,30 @@ class Nemesis:
         self._beside(self._losses, share, seconds, lambda worst: setattr(self.world.net, "lost", worst))
 
     def _slow(self, seconds: float) -> None:
-        name = self.rng.choice([STORE, *(host.name for host in self.world.hosts), *sorted(self.world.machines)])
-        self._be_slow(name, self.rng.choice((0.05, 0.5, SLUGGISH) if name in self.world.machines else (0.05, 0.3, 1.0)), seconds)
+        name = self.rng.choice(
+            [STORE, *(host.name for host in self.world.hosts), *sorted(self.world.machines)]
+        )
+        self._be_slow(
+            name,
+            self.rng.choice((0.05, 0.5, SLUGGISH) if name in self.world.machines else (0.05, 0.3, 1.0)),
+            seconds,
+        )
 
     def _be_slow(self, name: str, by: float, seconds: float) -> None:
         self.world.note(f"{name} is slow by {by:g} s for {seconds:.1f} s")
-        self._beside(self._slowness.setdefault(name, []), by, seconds, lambda worst: self.world.net.slow.update({name: worst}))
+        self._beside(
+            self._slowness.setdefault(name, []),
+            by,
+            seconds,
+            lambda worst: self.world.net.slow.update({name: worst}),
+        )
 
     def _lag(self, seconds: float) -> None:
         host, by = self._host(), self.rng.choice((0.2, 1.0, 4.0))
         self.world.note(f"watches of {host.name} are {by:g} s behind for {seconds:.1f} s")
-        self._beside(self._lags.setdefault(host.name, []), by, seconds, lambda worst: setattr(host, "lag", worst))
+        self._beside(
+            self._lags.setdefault(host.name, []), by, seconds, lambda worst: setattr(host, "lag", worst)
+        )
 
     def _gap(self, seconds: float) -> None:
         """Watches stand still, and before they go on what they missed is compacted away."""
@@ -337,7 +374,9 @@ class Nemesis:
         client = host.server.store if host.server is not None else None
         if client is None or client.is_held:
             return
-        self.world.note(f"watches of {host.name} stand still for {min(seconds, STILL):.1f} s, and what they miss is compacted")
+        self.world.note(
+            f"watches of {host.name} stand still for {min(seconds, STILL):.1f} s, and what they miss is compacted"
+        )
         client.is_held = True
 
         def heal() -> None:
@@ -405,4 +444,6 @@ class Nemesis:
 
 
 def usual_behaviour(rng: random.Random) -> Behaviour:
-    return Behaviour(start_takes=rng.choice((0.0, 0.3, 1.0)), stop_takes=rng.choice((0.0, 0.2, 1.5)), ready_after=0.0)
+    return Behaviour(
+        start_takes=rng.choice((0.0, 0.3, 1.0)), stop_takes=rng.choice((0.0, 0.2, 1.5)), ready_after=0.0
+    )

@@ -47,9 +47,15 @@ class Ground(FakeMachine):
     """What really happens on a machine, with what each copy was started as, and when which workload was tried, in vain too."""
 
     begun: list[RunSpec] = field(default_factory=list)
-    tried: list[tuple[float, RunSpec, bool]] = field(default_factory=list)  # every start, and whether it came to something
-    failures: list[tuple[float, InstanceId]] = field(default_factory=list)  # copies that ended by themselves, and not well
-    unasked: list[tuple[float, RunSpec]] = field(default_factory=list)  # starts by an agent that nobody had told anything
+    tried: list[tuple[float, RunSpec, bool]] = field(
+        default_factory=list
+    )  # every start, and whether it came to something
+    failures: list[tuple[float, InstanceId]] = field(
+        default_factory=list
+    )  # copies that ended by themselves, and not well
+    unasked: list[tuple[float, RunSpec]] = field(
+        default_factory=list
+    )  # starts by an agent that nobody had told anything
     is_told: bool = False  # whether orders have reached the agent that is there now
 
     def begin(self, spec: RunSpec) -> Failure | None:
@@ -80,7 +86,9 @@ class Notes:
         self.state = msgspec.structs.replace(self.state, records=(*others, record))
 
     def strike(self, which: InstanceId) -> None:
-        self.state = msgspec.structs.replace(self.state, records=tuple(each for each in self.state.records if each.spec.id != which))
+        self.state = msgspec.structs.replace(
+            self.state, records=tuple(each for each in self.state.records if each.spec.id != which)
+        )
 
     def told(self, wanted: tuple[Assignment, ...], term: int) -> None:
         is_news = wanted != self.state.wanted
@@ -108,7 +116,11 @@ class SimMachine:
         self._key = ec.derive_private_key(self.rng.getrandbits(200) + 2, ec.SECP256R1())
 
     def start_agent(self) -> None:
-        if not self.is_on or self.world.machines.get(self.name) is not self or (self.process is not None and self.process.is_alive):
+        if (
+            not self.is_on
+            or self.world.machines.get(self.name) is not self
+            or (self.process is not None and self.process.is_alive)
+        ):
             return
         self.starts += 1
         self.ground.is_told = False
@@ -137,7 +149,9 @@ class SimMachine:
         work = Work(FakeRuntime(self.ground, self.notes), self.notes, self.clock, grace=GRACE)
         addresses = [host.address for host in self.world.hosts]
         self.rng.shuffle(addresses)
-        agent = Agent(work, SimLink(self, process), self.clock, self.rng, self._machine().registration, addresses)
+        agent = Agent(
+            work, SimLink(self, process), self.clock, self.rng, self._machine().registration, addresses
+        )
         agent.rejoin = lambda: self._rejoined(process)
         await agent.run()
 
@@ -171,12 +185,18 @@ class SimMachine:
         self.peer = peer_of(said["certificate"].encode())
 
     def _request(self) -> str:
-        request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(self._key, hashes.SHA256())
+        request = (
+            x509.CertificateSigningRequestBuilder()
+            .subject_name(x509.Name([]))
+            .sign(self._key, hashes.SHA256())
+        )
         return request.public_bytes(serialization.Encoding.PEM).decode()
 
     def _machine(self) -> described.Machine:
         room = {"cpu": self.size.milli, "memory": self.size.memory, "storage": self.size.storage}
-        return described.Machine(room, ("container", "process"), (20000, 20199), addresses=[("InternalIP", self.address)])
+        return described.Machine(
+            room, ("container", "process"), (20000, 20199), addresses=[("InternalIP", self.address)]
+        )
 
 
 @dataclass
@@ -197,7 +217,9 @@ class SimLink:
                 answer(None, Unavailable("nobody listens there", where=address))
                 return
             stream = world.net.connected(self.process, server.process)
-            world.loop.spawn(server.process, server.links.serve(peer, _Ear(world, server, peer, stream.far_end)))
+            world.loop.spawn(
+                server.process, server.links.serve(peer, _Ear(world, server, peer, stream.far_end))
+            )
             answer(stream.near_end, None)
 
         end: AgentEnd = await world.net.request(self.process, host.name, serve, 5.0)
@@ -245,7 +267,9 @@ class _Ear:
         said = await self.end.receive()
         if said is not None and self.server.lead.leading() is not None and self._is_known():
             is_beat = said.WhichOneof("said") == "beat"
-            (self.world.heard if is_beat else self.world.greeted).append((self.world.loop.time(), self.peer.node))
+            (self.world.heard if is_beat else self.world.greeted).append(
+                (self.world.loop.time(), self.peer.node)
+            )
         return said
 
     def _is_known(self) -> bool:
@@ -266,7 +290,9 @@ class Cloud:
 
     def __post_init__(self) -> None:
         self.counted: list[tuple[float, str, str, int]] = []  # when, cluster, class, one more or less
-        self.lost_at: dict[str, list[list[float]]] = {}  # by node: when each of its machines was made, and ended by itself
+        self.lost_at: dict[
+            str, list[list[float]]
+        ] = {}  # by node: when each of its machines was made, and ended by itself
         self._is_losing = False
         self._made: dict[str, tuple[str, str]] = {}
         self._position = 0

@@ -17,7 +17,9 @@ from lattice.wire.channel import MemoryEnd, Way
 T = TypeVar("T")
 
 KEEPALIVE = 8.0  # seconds without a way through, and a connection is broken
-TICK = 1e-7  # seconds between two messages that arrive together: what is due at one moment happens in any order
+TICK = (
+    1e-7  # seconds between two messages that arrive together: what is due at one moment happens in any order
+)
 ROOM = 32  # messages under way on a connection before who sends waits
 Answer = Callable[[Any, BaseException | None], None]
 
@@ -64,7 +66,9 @@ class Network:
         self.loop.post(self.loop.time() + self.latency(src, dst), deliver)
         return True
 
-    async def request(self, asker: Process, dst: str, serve: Callable[[Answer], None], timeout: float = 5.0) -> Any:
+    async def request(
+        self, asker: Process, dst: str, serve: Callable[[Answer], None], timeout: float = 5.0
+    ) -> Any:
         """`serve` is called at the other end with how to answer. Raises Unavailable when no answer comes: then the outcome is unknown."""
         future: asyncio.Future[Any] = self.loop.create_future()
 
@@ -83,7 +87,9 @@ class Network:
         def answer(result: Any, error: BaseException | None) -> None:
             self.send(dst, asker.host, lambda: settle(result, error))
 
-        giving_up = self.loop.call_at(self.loop.time() + timeout, give_up, context=asker.context)  # whoever serves may die over it
+        giving_up = self.loop.call_at(
+            self.loop.time() + timeout, give_up, context=asker.context
+        )  # whoever serves may die over it
         self.send(asker.host, dst, lambda: serve(answer))
         try:
             return await future

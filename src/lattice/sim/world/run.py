@@ -45,14 +45,18 @@ class Run:
     struck: Counter[str]
     span: Span = field(default_factory=Span)
     trouble: str = ""  # why it did not come to its end
-    odd_copies: list[tuple[float, str]] = field(default_factory=list)  # when a leader's copy was not what it claimed to be, and how
+    odd_copies: list[tuple[float, str]] = field(
+        default_factory=list
+    )  # when a leader's copy was not what it claimed to be, and how
 
     @property
     def digest(self) -> str:
         """Equal for equal runs: every commit, and everything that machines really did."""
         mix = hashlib.sha256()
         for record in self.world.store.history:
-            mix.update(f"{record.revision} {record.at!r} {record.actor} {record.origin} {record.term}".encode())
+            mix.update(
+                f"{record.revision} {record.at!r} {record.actor} {record.origin} {record.term}".encode()
+            )
             for change in record.changes:
                 mix.update(str(change.key).encode() + (change.value or b""))
         for machine in [*self.world.gone, *self.world.machines.values()]:
@@ -111,8 +115,12 @@ async def _compare(run: Run) -> None:
         host = world.leader()
         office = host.server.lead.office if host is not None and host.server is not None else None
         for copy in office.copies if office is not None else ():
-            if copy.revision and (words := difference(copy, world.store.contents(copy.resource, copy.revision))):
-                run.odd_copies.append((world.loop.time(), f"{words}, of which it claims to know revision {copy.revision}"))
+            if copy.revision and (
+                words := difference(copy, world.store.contents(copy.resource, copy.revision))
+            ):
+                run.odd_copies.append(
+                    (world.loop.time(), f"{words}, of which it claims to know revision {copy.revision}")
+                )
 
 
 def difference(copy: Cache[Any], stored: Mapping[str, int]) -> str:
@@ -127,8 +135,12 @@ def difference(copy: Cache[Any], stored: Mapping[str, int]) -> str:
 async def _make_room(client: Client) -> None:
     """Whatever people still want can be had from now on."""
     for name in POOLS:
-        body = {"spec": {"budget": {"maxMonthlyCost": 900}, "capacity": {"maxNodes": 9}, "labels": LABELS[name]}}
-        await _surely(client.apply, "latticepools", name, pool(name, POOLS[name], 900, labels=LABELS[name]), "")
+        body = {
+            "spec": {"budget": {"maxMonthlyCost": 900}, "capacity": {"maxNodes": 9}, "labels": LABELS[name]}
+        }
+        await _surely(
+            client.apply, "latticepools", name, pool(name, POOLS[name], 900, labels=LABELS[name]), ""
+        )
         await _surely(client.patch, "latticepools", name, body, "")
     for name in sorted(client.world.machines):
         for _ in range(ASKED_AGAIN):  # one that never joined has no node
@@ -146,6 +158,8 @@ async def _retry_failed(client: Client) -> None:
     page = await client.world.store.list(LatticeWorkload.resource.id)
     for entry in page.entries:
         workload = msgspec.json.decode(entry.value, type=LatticeWorkload)
-        if workload.status.actual_state == "Failed" or (workload.status.retry and workload.status.retry.attempts):
+        if workload.status.actual_state == "Failed" or (
+            workload.status.retry and workload.status.retry.attempts
+        ):
             with contextlib.suppress(AssertionError):
                 await client.retry(entry.key.name, entry.key.namespace)

@@ -64,7 +64,9 @@ class Mint:
     rng: random.Random
 
     def __call__(self, node: LatticeNode) -> tuple[str, Put]:
-        grant = Grant(expires=stamp(self.clock.now() + TOKEN_LIFE), node=node.metadata.name, uid=node.metadata.uid)
+        grant = Grant(
+            expires=stamp(self.clock.now() + TOKEN_LIFE), node=node.metadata.name, uid=node.metadata.uid
+        )
         return minted(self.rng, self.clock, grant)
 
 
@@ -98,8 +100,12 @@ class SimServer:
         new_uid = uids(rng)
         self.store = StoreClient(world.store, world.net, process, lambda: host.lag)
         world.store_clients.append(self.store)
-        self.api = Api(self.store, catalog(), clock, new_uid, lambda: "".join(rng.choice(SUFFIX) for _ in range(5)))
-        self.election = Election(self.store, clock, ROLE, host.name if host.is_named else process.name, rng, LEASE)
+        self.api = Api(
+            self.store, catalog(), clock, new_uid, lambda: "".join(rng.choice(SUFFIX) for _ in range(5))
+        )
+        self.election = Election(
+            self.store, clock, ROLE, host.name if host.is_named else process.name, rng, LEASE
+        )
         means = Means(
             mint=Mint(clock, rng),
             tables=lambda: (PriceBook.builtin(), "", ""),
@@ -110,10 +116,20 @@ class SimServer:
             interval=INTERVAL,
             profile=world.profile,
         )
-        self.lead = Lead(self.store, clock, self.election, means, EVENT_LIFE, lambda: host.address, lambda: f"https://{host.name}")
+        self.lead = Lead(
+            self.store,
+            clock,
+            self.election,
+            means,
+            EVENT_LIFE,
+            lambda: host.address,
+            lambda: f"https://{host.name}",
+        )
         self.lead.rng, self.lead.new_uid, self.lead.freezes = rng, new_uid, False
         self.lead.leases.rng = rng
-        self.links = NodeLinks(clock, self.lead.leading, self.lead.leader, TIMES.nodes.heartbeat, self.lead.environment)
+        self.links = NodeLinks(
+            clock, self.lead.leading, self.lead.leader, TIMES.nodes.heartbeat, self.lead.environment
+        )
         self.lead.changed = self.links.leadership_changed
         self.store.view = self._view
         self.tasks: list[asyncio.Task[None]] = []

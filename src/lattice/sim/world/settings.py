@@ -14,7 +14,11 @@ INTERVAL = 3.0
 EVENT_LIFE = 3600.0
 RESERVED = 8.0  # seconds that room is held for a binding
 REPLACED = 30.0  # seconds of silence after which what a node ran is replaced
-FIRST_WAIT, LONGEST_WAIT, STEADY = 1.0, 8.0, 16.0  # seconds from a failure to the next start; of running that make up for failures
+FIRST_WAIT, LONGEST_WAIT, STEADY = (
+    1.0,
+    8.0,
+    16.0,
+)  # seconds from a failure to the next start; of running that make up for failures
 KILLING = 2.5  # seconds from a node's deadline until its copies are dead
 SKEW = 0.05  # share by which the rate of a clock may be wrong
 
@@ -33,7 +37,9 @@ class Times:
         )
     )
     graces: Graces = field(
-        default_factory=lambda: Graces(missing=6.0, start=30.0, stop=15.0, retry=RetryRules(FIRST_WAIT, LONGEST_WAIT, 5, STEADY))
+        default_factory=lambda: Graces(
+            missing=6.0, start=30.0, stop=15.0, retry=RetryRules(FIRST_WAIT, LONGEST_WAIT, 5, STEADY)
+        )
     )
 
 

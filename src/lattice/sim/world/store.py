@@ -12,11 +12,28 @@ from lattice.errors import LatticeError, Unavailable
 from lattice.sim.world.event_loop import Process
 from lattice.sim.world.network import KEEPALIVE, Answer, Network
 from lattice.store.memory import MemoryStore
-from lattice.store.protocol import ABSENT, Batch, Change, Check, Clash, Entry, Key, Page, Put, Term, Watch, Write, compacted, unborn
+from lattice.store.protocol import (
+    ABSENT,
+    Batch,
+    Change,
+    Check,
+    Clash,
+    Entry,
+    Key,
+    Page,
+    Put,
+    Term,
+    Watch,
+    Write,
+    compacted,
+    unborn,
+)
 
 T = TypeVar("T")
 HOST = "store"
-ORIGIN: contextvars.ContextVar[str] = contextvars.ContextVar("origin", default="controllers")  # on whose behalf a server writes
+ORIGIN: contextvars.ContextVar[str] = contextvars.ContextVar(
+    "origin", default="controllers"
+)  # on whose behalf a server writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +84,19 @@ class HistoryStore(MemoryStore):
         self.touched_at: dict[Key, int] = {}  # by key: its last revision, also of one that is gone
 
     async def commit(
-        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+        self,
+        writes: Sequence[Write],
+        *,
+        checks: Sequence[Check] = (),
+        fence: Term | None = None,
+        request_id: str | None = None,
     ) -> int:
         before = self._revision
-        blind = tuple(each.key for each in writes if isinstance(each, Put) and self._revision_of(each.key) not in (each.expect, ABSENT))
+        blind = tuple(
+            each.key
+            for each in writes
+            if isinstance(each, Put) and self._revision_of(each.key) not in (each.expect, ABSENT)
+        )
         revision = await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
         if revision > before:
             self._note(revision, tuple(self._log[-len(writes) :]), fence, request_id, blind)
@@ -117,17 +143,32 @@ class HistoryStore(MemoryStore):
         """Resources that changed after one revision, up to another."""
         start = bisect_right(self.history, after, key=lambda record: record.revision)
         stop = bisect_right(self.history, until, lo=start, key=lambda record: record.revision)
-        return frozenset(change.key.resource for record in self.history[start:stop] for change in record.changes)
+        return frozenset(
+            change.key.resource for record in self.history[start:stop] for change in record.changes
+        )
 
-    def _note(self, revision: int, changes: tuple[Change, ...], fence: Term | None, request_id: str | None, blind: tuple[Key, ...]) -> None:
+    def _note(
+        self,
+        revision: int,
+        changes: tuple[Change, ...],
+        fence: Term | None,
+        request_id: str | None,
+        blind: tuple[Key, ...],
+    ) -> None:
         led = self._terms.get("controllers", 0)
         self.touched_at.update((change.key, revision) for change in changes)
         told = (self.seen, self.asked_at)
-        self.history.append(Record(revision, self._time(), self.asker, self.origin, fence, led, request_id, changes, blind, *told))
+        self.history.append(
+            Record(
+                revision, self._time(), self.asker, self.origin, fence, led, request_id, changes, blind, *told
+            )
+        )
         for resource in dict.fromkeys(change.key.resource for change in changes):
             line = self.lines.setdefault(resource, _Line())
             line.revisions.append(revision)
-            line.batches.append(Batch(revision, tuple(each for each in changes if each.key.resource == resource)))
+            line.batches.append(
+                Batch(revision, tuple(each for each in changes if each.key.resource == resource))
+            )
         for ear in self.ears:
             ear(revision)
 
@@ -160,10 +201,14 @@ class StoreClient:
         self.lag = lag  # seconds by which watches are behind just now
         self.seen = store.newest  # watches have been told up to here
         self.watches: list[SimWatch] = []
-        self.rejections: dict[tuple[str, ...], Rejected] = {}  # by what was written: since it was last written
+        self.rejections: dict[
+            tuple[str, ...], Rejected
+        ] = {}  # by what was written: since it was last written
         self.worst = Rejected()
         self.is_held = False  # its watches are told nothing
-        self.view: Callable[[], int] = lambda: self.seen  # the revision that whoever writes has seen, in all of its copies
+        self.view: Callable[[], int] = lambda: (
+            self.seen
+        )  # the revision that whoever writes has seen, in all of its copies
         self._arrives = 0.0
         self._stalled_since: float | None = None
         store.ears.append(self._published)
@@ -172,8 +217,18 @@ class StoreClient:
         found: Entry | None = await self._ask(lambda: self.store.get(key))
         return found
 
-    async def list(self, resource: str, namespace: str | None = None, *, limit: int = 0, after: str = "", revision: int = 0) -> Page:
-        page: Page = await self._ask(lambda: self.store.list(resource, namespace, limit=limit, after=after, revision=revision))
+    async def list(
+        self,
+        resource: str,
+        namespace: str | None = None,
+        *,
+        limit: int = 0,
+        after: str = "",
+        revision: int = 0,
+    ) -> Page:
+        page: Page = await self._ask(
+            lambda: self.store.list(resource, namespace, limit=limit, after=after, revision=revision)
+        )
         return page
 
     async def watch(self, resource: str, after: int) -> Watch:
@@ -192,7 +247,12 @@ class StoreClient:
         return await self._ask(begin)
 
     async def commit(
-        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+        self,
+        writes: Sequence[Write],
+        *,
+        checks: Sequence[Check] = (),
+        fence: Term | None = None,
+        request_id: str | None = None,
     ) -> int:
         plan = tuple(sorted(str(each.key) for each in writes if each.key.resource != "events"))
         seen, found, now = self.view(), 0, self.net.loop.time()
@@ -322,7 +382,9 @@ class SimWatch:
                 return batches
             self.moved.clear()
             try:
-                await asyncio.wait_for(self.moved.wait(), timeout) if timeout is not None else await self.moved.wait()
+                await asyncio.wait_for(
+                    self.moved.wait(), timeout
+                ) if timeout is not None else await self.moved.wait()
             except TimeoutError:
                 return ()
         return ()

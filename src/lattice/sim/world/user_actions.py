@@ -14,7 +14,12 @@ CLASSES: dict[str, tuple[float, float, str]] = {"small": (1, 2, "0.05"), "large"
 POOLS = {"east": ("small", "large"), "west": ("small",)}
 LABELS: dict[str, Body] = {  # of pools, when nobody has changed them: whatever a service demands is somewhere
     "east": {"tier": "production", "region": "east", "compliance": ["gdpr", "soc2"], "dataResidency": "eu"},
-    "west": {"tier": ["production", "staging"], "region": "west", "compliance": ["SOC2"], "dataResidency": ["us", "eu"]},
+    "west": {
+        "tier": ["production", "staging"],
+        "region": "west",
+        "compliance": ["SOC2"],
+        "dataResidency": ["us", "eu"],
+    },
 }
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 KEPT_FREE = "sim.lattice.dev/kept-free"  # a taint that some put up with
@@ -25,10 +30,19 @@ GANG = ("crew-0", "crew-1", "crew-2")
 
 def node_class(cores: float, memory: float, price: str, labels: Body | None = None) -> Body:
     resources = {"cores": cores, "memoryGi": memory, "storageGi": 10}
-    return {"spec": {"providers": {"fake": {}}, "resources": resources, "costPerHour": {"fake": float(price)}, "labels": labels or {}}}
+    return {
+        "spec": {
+            "providers": {"fake": {}},
+            "resources": resources,
+            "costPerHour": {"fake": float(price)},
+            "labels": labels or {},
+        }
+    }
 
 
-def pool(region: str, classes: tuple[str, ...], limit: float, most: int = 4, labels: Body | None = None) -> Body:
+def pool(
+    region: str, classes: tuple[str, ...], limit: float, most: int = 4, labels: Body | None = None
+) -> Body:
     return {
         "spec": {
             "provider": {"type": "fake", "region": region},
@@ -41,22 +55,40 @@ def pool(region: str, classes: tuple[str, ...], limit: float, most: int = 4, lab
 
 
 def service(replicas: int, cores: float, version: int = 1, **rest: Any) -> Body:
-    containers = {"main": {"command": ["run", f"v{version}"], **({"ports": [{"name": "http"}]} if rest.pop("port", False) else {})}}
+    containers = {
+        "main": {
+            "command": ["run", f"v{version}"],
+            **({"ports": [{"name": "http"}]} if rest.pop("port", False) else {}),
+        }
+    }
     placement = {"resources": {"cores": cores, "memoryGi": 0.25}, **rest.pop("placement", {})}
     return {"spec": {"containers": containers, "placement": placement, "replicas": {"min": replicas}, **rest}}
 
 
-APART: Body = {"affinity": {"antiWorkload": {"required": [{"selector": {"matchLabels": {"sort": "lone"}}, "topologyKey": "node"}]}}}
+APART: Body = {
+    "affinity": {
+        "antiWorkload": {"required": [{"selector": {"matchLabels": {"sort": "lone"}}, "topologyKey": "node"}]}
+    }
+}
 
 
 def workload(cores: str = "250m", version: int = 1, **rest: Any) -> Body:
-    return {"spec": {"containers": {"main": {"command": ["run", f"v{version}"]}}, "requests": {"cpu": cores, "memory": "128Mi"}, **rest}}
+    return {
+        "spec": {
+            "containers": {"main": {"command": ["run", f"v{version}"]}},
+            "requests": {"cpu": cores, "memory": "128Mi"},
+            **rest,
+        }
+    }
 
 
 async def settle_in(client: Client, rng: random.Random) -> None:
     """Supply and the first services; asked for until nobody refuses or fails to answer."""
     wanted: list[tuple[str, str, Body, str]] = [
-        *(("latticenodeclasses", name, node_class(*each, {"size": name}), "") for name, each in CLASSES.items()),
+        *(
+            ("latticenodeclasses", name, node_class(*each, {"size": name}), "")
+            for name, each in CLASSES.items()
+        ),
         *(
             ("latticepools", name, pool(name, classes, rng.choice((75, 120, 200)), labels=LABELS[name]), "")
             for name, classes in POOLS.items()
@@ -114,7 +146,13 @@ class Churn:
     async def _apply_service(self) -> None:
         name = self.rng.choice(SERVICES)
         version = self.versions[name] = self.versions.get(name, 0) + (self.rng.random() < 0.5)
-        body = service(self.rng.randint(1, 3), self.rng.choice((0.25, 0.5, 0.75)), version, port=name == "web", **self._options(name))
+        body = service(
+            self.rng.randint(1, 3),
+            self.rng.choice((0.25, 0.5, 0.75)),
+            version,
+            port=name == "web",
+            **self._options(name),
+        )
         await self.client.apply("latticeservices", name, body)
 
     def _options(self, name: str) -> dict[str, Any]:
@@ -123,15 +161,27 @@ class Churn:
         match name:
             case "db":
                 place = self.rng.choice(({}, {"dataResidency": "EU"}, {"dataResidency": "us"}))
-                return {"disconnect": self._strict(), "placement": place, "spread": self.rng.choice(([], [{"topologyKey": "node"}]))}
+                return {
+                    "disconnect": self._strict(),
+                    "placement": place,
+                    "spread": self.rng.choice(([], [{"topologyKey": "node"}])),
+                }
             case "batch":
                 place = self.rng.choice(
-                    ({}, {"nodeSelector": {"size": "large"}}, {"tolerations": [{"key": KEPT_FREE, "operator": "Exists"}]})
+                    (
+                        {},
+                        {"nodeSelector": {"size": "large"}},
+                        {"tolerations": [{"key": KEPT_FREE, "operator": "Exists"}]},
+                    )
                 )
                 return {"priority": -10, "placement": place}
             case "api":
                 place = self.rng.choice(({}, {"compliance": ["gdpr"]}, {"compliance": ["soc2"]}))
-                return {"priority": 10, "placement": place, "spread": self.rng.choice(([], [{"topologyKey": "region"}]))}
+                return {
+                    "priority": 10,
+                    "placement": place,
+                    "spread": self.rng.choice(([], [{"topologyKey": "region"}])),
+                }
         somewhere = {"matchLabels": {"region": self.rng.choice(sorted(POOLS))}}
         staged = {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["staging"]}]}
         return {"placement": self.rng.choice(({}, {"pools": somewhere}, {"pools": staged}))}
@@ -148,7 +198,9 @@ class Churn:
     async def _apply_lone(self) -> None:
         rest: Body = {"disconnect": self._strict() if self.rng.random() < 0.5 else {"policy": "keep"}}
         if self.rng.random() < 0.5:
-            rest["constraints"] = self.rng.choice((APART, {"nodeSelector": {"kind": "rack"}}, {"nodeSelector": {"size": "small"}}))
+            rest["constraints"] = self.rng.choice(
+                (APART, {"nodeSelector": {"kind": "rack"}}, {"nodeSelector": {"size": "small"}})
+            )
         state = "Stopped" if self.rng.random() < 0.2 else "Running"
         name = self.rng.choice(LONE)
         version = self.versions[name] = self.versions.get(name, 0) + (self.rng.random() < 0.4)
@@ -164,14 +216,18 @@ class Churn:
         await self.client.delete("latticeworkloads", name)
         for _ in range(self.rng.randint(1, 4)):
             await self.world.true_clock.sleep(self.rng.uniform(0.2, 2.0))
-            made = await self.client.create("latticeworkloads", name, workload("250m", 1, disconnect=self._strict()))
+            made = await self.client.create(
+                "latticeworkloads", name, workload("250m", 1, disconnect=self._strict())
+            )
             if made is not None:
                 return
 
     async def _hesitate(self) -> None:
         """A service wants more while whoever pays for a pool cannot decide how much."""
         name, pool_name = self.rng.choice(SERVICES), self.rng.choice(sorted(POOLS))
-        await self.client.apply("latticeservices", name, service(self.rng.randint(2, 4), 0.75, self.versions.get(name, 0)))
+        await self.client.apply(
+            "latticeservices", name, service(self.rng.randint(2, 4), 0.75, self.versions.get(name, 0))
+        )
         for _ in range(self.rng.randint(4, 12)):
             limit, most = self.rng.choice(((40, 4), (200, 4), (200, 1), (200, 2)))
             body = {"spec": {"budget": {"maxMonthlyCost": limit}, "capacity": {"maxNodes": most}}}
@@ -195,25 +251,35 @@ class Churn:
                 await self.client.delete("latticeworkloads", name)
             return
         for name in GANG:
-            await self.client.apply("latticeworkloads", name, workload("500m", group={"name": "crew", "minMember": len(GANG)}, priority=5))
+            await self.client.apply(
+                "latticeworkloads",
+                name,
+                workload("500m", group={"name": "crew", "minMember": len(GANG)}, priority=5),
+            )
 
     async def _cordon(self) -> None:
         """Uncordoned as often."""
         if self.world.machines:
             name = self.rng.choice(sorted(self.world.machines))
-            await self.client.patch("latticenodes", name, {"spec": {"unschedulable": self.rng.random() < 0.5, "taints": []}})
+            await self.client.patch(
+                "latticenodes", name, {"spec": {"unschedulable": self.rng.random() < 0.5, "taints": []}}
+            )
 
     async def _drain(self) -> None:
         if self.world.machines:
             name = self.rng.choice(sorted(self.world.machines))
             taint = {"key": DRAINING_TAINT, "effect": "NoSchedule"}
-            await self.client.patch("latticenodes", name, {"spec": {"unschedulable": True, "taints": [taint]}})
+            await self.client.patch(
+                "latticenodes", name, {"spec": {"unschedulable": True, "taints": [taint]}}
+            )
 
     async def _taint(self) -> None:
         """Without a cordon: only those stay away who do not put up with it."""
         if self.world.machines:
             name, effect = self.rng.choice(sorted(self.world.machines)), self.rng.choice(EFFECTS)
-            await self.client.patch("latticenodes", name, {"spec": {"taints": [{"key": KEPT_FREE, "effect": effect}]}})
+            await self.client.patch(
+                "latticenodes", name, {"spec": {"taints": [{"key": KEPT_FREE, "effect": effect}]}}
+            )
 
     async def _remove_node(self) -> None:
         """Of a cluster, which makes another in its place."""
@@ -226,18 +292,27 @@ class Churn:
         name = self.rng.choice(sorted(POOLS))
         await self.client.delete("latticepools", name, "")
         await self.world.true_clock.sleep(self.rng.choice((0.2, 3.0, 20.0)))
-        await self.client.apply("latticepools", name, pool(name, POOLS[name], self.rng.choice((40, 120, 200)), labels=LABELS[name]), "")
+        await self.client.apply(
+            "latticepools",
+            name,
+            pool(name, POOLS[name], self.rng.choice((40, 120, 200)), labels=LABELS[name]),
+            "",
+        )
 
     async def _label(self) -> None:
         """A pool loses a label, or gets its own back; what is there stays there."""
         name = self.rng.choice(sorted(POOLS))
         lost = self.rng.choice((None, *sorted(LABELS[name])))
-        await self.client.patch("latticepools", name, {"spec": {"labels": {**LABELS[name], **({lost: None} if lost else {})}}}, "")
+        await self.client.patch(
+            "latticepools", name, {"spec": {"labels": {**LABELS[name], **({lost: None} if lost else {})}}}, ""
+        )
 
     async def _budget(self) -> None:
         name = self.rng.choice(sorted(POOLS))
         limit = self.rng.choice((40, 75, 120, 200))
-        body = {"spec": {"budget": {"maxMonthlyCost": limit}, "capacity": {"maxNodes": self.rng.randint(2, 5)}}}
+        body = {
+            "spec": {"budget": {"maxMonthlyCost": limit}, "capacity": {"maxNodes": self.rng.randint(2, 5)}}
+        }
         await self.client.patch("latticepools", name, body, "")
 
     async def _price(self) -> None:

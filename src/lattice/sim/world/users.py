@@ -68,7 +68,12 @@ class Client:
     async def create(self, kind: str, name: str, body: Body, namespace: str = "default") -> Body | None:
         target = _target(kind, "", namespace)
         resource = target.served.resource
-        whole = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, **body}
+        whole = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": name},
+            **body,
+        }
         return await self.ask("POST", target, whole)
 
     async def patch(self, kind: str, name: str, body: Body, namespace: str = "default") -> Body | None:
@@ -92,13 +97,20 @@ class Client:
         return await self.ask("POST", _target("latticeworkloads", name, namespace, "retry"))
 
     async def ask(
-        self, method: str, target: Target, body: Body | None = None, form: str = "application/json", query: Mapping[str, str] | None = None
+        self,
+        method: str,
+        target: Target,
+        body: Body | None = None,
+        form: str = "application/json",
+        query: Mapping[str, str] | None = None,
     ) -> Body | None:
         self._count += 1
         operation = f"{self.name}.{self._count}"
         if body is not None and not target.subresource:
             body = {**body, "metadata": {**body.get("metadata", {}), "annotations": {OPERATION: operation}}}
-        call = Call(method, target, self.user, query or {}, b"" if body is None else msgspec.json.encode(body), form)
+        call = Call(
+            method, target, self.user, query or {}, b"" if body is None else msgspec.json.encode(body), form
+        )
         host = self.rng.choice(self.world.hosts)
         name = target.name or (body or {}).get("metadata", {}).get("name", "")
         key = target.served.key(target.namespace, name)
@@ -108,10 +120,24 @@ class Client:
         except Unavailable as error:
             outcome, why = "unknown", str(error)
         except LatticeError as error:
-            outcome, why = "refused", "; ".join([str(error), *(f"{each.field}: {each.message}" for each in error.causes)])
+            outcome, why = (
+                "refused",
+                "; ".join([str(error), *(f"{each.field}: {each.message}" for each in error.causes)]),
+            )
             is_missing = isinstance(error, NotFound)
         revision = int((found or {}).get("metadata", {}).get("resourceVersion", 0) or 0)
-        told = Told(self.name, operation, method, key, began, self.world.loop.time(), outcome, revision, why, host.name)
+        told = Told(
+            self.name,
+            operation,
+            method,
+            key,
+            began,
+            self.world.loop.time(),
+            outcome,
+            revision,
+            why,
+            host.name,
+        )
         is_named = body is not None and not target.subresource
         replicas = (body or {}).get("spec", {}).get("replicas") if target.subresource == "scale" else None
         over = int((body or {}).get("metadata", {}).get("resourceVersion") or 0) if method == "PUT" else 0
@@ -128,8 +154,16 @@ class Client:
                 return
             wanted = deed(call.method, call.target, watching=False)
             server.serve(f"api {self.name}", lambda: dispatched(server.api, call, wanted), answer)
-            if call.method not in ("POST", "PUT") and world.net.twice and world.net.rng.random() < world.net.twice:
-                server.serve(f"api {self.name}", lambda: dispatched(server.api, call, wanted), lambda result, error: None)
+            if (
+                call.method not in ("POST", "PUT")
+                and world.net.twice
+                and world.net.rng.random() < world.net.twice
+            ):
+                server.serve(
+                    f"api {self.name}",
+                    lambda: dispatched(server.api, call, wanted),
+                    lambda result, error: None,
+                )
 
         reply: Reply = await world.net.request(self.process, host, serve, 8.0)
         if not isinstance(reply.body, bytes):

@@ -48,7 +48,9 @@ class World:
     seed: int
     shape: Shape = field(default_factory=Shape)
     notes: list[tuple[float, str]] = field(default_factory=list)  # what was done to it, and when
-    tune: Callable[["SimMachine"], None] = lambda machine: None  # told of each new machine: how what runs there behaves
+    tune: Callable[["SimMachine"], None] = lambda machine: (
+        None
+    )  # told of each new machine: how what runs there behaves
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)  # noqa: S311
@@ -56,7 +58,9 @@ class World:
         self.net = Network(self.loop, random.Random(self.rng.getrandbits(64)))  # noqa: S311
         self.true_clock = SimClock(self.loop, self.shape.epoch)
         self.store = HistoryStore(self.true_clock, self.loop.time)
-        self.profile: ProfileSpec = replace(PRESETS[DEFAULT], binding=self.shape.binding, reservation_timeout=RESERVED)
+        self.profile: ProfileSpec = replace(
+            PRESETS[DEFAULT], binding=self.shape.binding, reservation_timeout=RESERVED
+        )
         self.told: list[Told] = []
         self.machines: dict[str, SimMachine] = {}
         self.heard: list[tuple[float, str]] = []  # when a leader took in a node's beat
@@ -75,12 +79,20 @@ class World:
         """Call it inside the loop."""
         for name in sorted(PERMANENT_NAMESPACES):
             served = catalog().by_id("namespaces")
-            obj = complete(served, born({"metadata": {"name": name}}, uid=uids(self.rng)(), now=stamp(self.true_clock.now())), None)
+            obj = complete(
+                served,
+                born({"metadata": {"name": name}}, uid=uids(self.rng)(), now=stamp(self.true_clock.now())),
+                None,
+            )
             finished(self.store.commit([Put(served.key("", name), pack(served.resource, obj), ABSENT)]))
         for host in self.hosts:
             self.start_server(host)
         for number in range(self.shape.racks):
-            grant = Grant(expires="2099-01-01T00:00:00Z", spec=NodeSpec(zone=f"hall-{number % 2}"), labels={"kind": "rack"})
+            grant = Grant(
+                expires="2099-01-01T00:00:00Z",
+                spec=NodeSpec(zone=f"hall-{number % 2}"),
+                labels={"kind": "rack"},
+            )
             token, put = minted(self.rng, self.true_clock, grant)
             finished(self.store.commit([put]))
             self.add_machine(f"rack-{number + 1}", RACK, token)
@@ -117,7 +129,11 @@ class World:
 
     def leader(self) -> ServerHost | None:
         for host in self.hosts:
-            if host.server is not None and host.server.process.is_alive and host.server.election.term is not None:
+            if (
+                host.server is not None
+                and host.server.process.is_alive
+                and host.server.election.term is not None
+            ):
                 return host
         return None
 
@@ -127,7 +143,9 @@ class World:
     def _clock(self) -> SimClock:
         draw = self.rng.uniform
         rate, offset = self.shape.rate, self.shape.offset
-        return SimClock(self.loop, self.shape.epoch, 1 + draw(-rate, rate), draw(-offset, offset), draw(10, 10_000))
+        return SimClock(
+            self.loop, self.shape.epoch, 1 + draw(-rate, rate), draw(-offset, offset), draw(10, 10_000)
+        )
 
     def _made(self, machine: Machine) -> None:
         """Also told when one that ended is started again."""

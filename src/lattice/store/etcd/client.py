@@ -24,7 +24,9 @@ CHANNEL_OPTIONS = [
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
-NEED_LEADER = (("hasleader", "true"),)  # a member cut off from the others ends our watch instead of keeping silent
+NEED_LEADER = (
+    ("hasleader", "true"),
+)  # a member cut off from the others ends our watch instead of keeping silent
 
 T = TypeVar("T")
 
@@ -42,12 +44,19 @@ class Address:
     @classmethod
     def parse(cls, url: str) -> "Address":
         parts = urlsplit(url)
-        endpoints = tuple(point if ":" in point.rpartition("]")[2] else f"{point}:2379" for point in parts.netloc.split(",") if point)
+        endpoints = tuple(
+            point if ":" in point.rpartition("]")[2] else f"{point}:2379"
+            for point in parts.netloc.split(",")
+            if point
+        )
         query = parse_qs(parts.query)
         unknown = sorted(set(query) - {"ca", "cert", "key"})
         if parts.scheme != "etcd" or not endpoints or unknown:
             wrong = f"unknown option {unknown[0]!r}" if unknown else "not an etcd address"
-            raise Invalid(f"{wrong}: {url!r}", fix="write it as etcd://host:2379[,host:2379]/prefix?ca=FILE&cert=FILE&key=FILE")
+            raise Invalid(
+                f"{wrong}: {url!r}",
+                fix="write it as etcd://host:2379[,host:2379]/prefix?ca=FILE&cert=FILE&key=FILE",
+            )
         files = {name: values[-1] for name, values in query.items()}
         return cls(endpoints, parts.path.rstrip("/") or "/lattice", **files)
 
@@ -126,7 +135,9 @@ class Wire:
         return await self.read(ask)
 
     async def grant(self, ttl: int) -> int:
-        answer = await self.call(lambda m: m.lease.LeaseGrant(pb.LeaseGrantRequest(TTL=ttl), timeout=PATIENCE))
+        answer = await self.call(
+            lambda m: m.lease.LeaseGrant(pb.LeaseGrantRequest(TTL=ttl), timeout=PATIENCE)
+        )
         return int(answer.ID)
 
     async def revoke(self, lease: int) -> None:
@@ -136,7 +147,9 @@ class Wire:
             return
 
     async def version(self) -> str:
-        answer = await self.read(lambda m, seconds: m.maintenance.Status(pb.StatusRequest(), timeout=seconds), LONG * self.width)
+        answer = await self.read(
+            lambda m, seconds: m.maintenance.Status(pb.StatusRequest(), timeout=seconds), LONG * self.width
+        )
         return str(answer.version)
 
     async def close(self) -> None:
@@ -151,7 +164,11 @@ def translate(error: grpc.aio.AioRpcError, endpoint: str) -> LatticeError:
     details = error.details() or ""
     where = f"etcd {endpoint}"
     if "database space exceeded" in details:
-        return Full("etcd's space quota is used up: nothing was written", where=where, fix="compact, defragment and `etcdctl alarm disarm`")
+        return Full(
+            "etcd's space quota is used up: nothing was written",
+            where=where,
+            fix="compact, defragment and `etcdctl alarm disarm`",
+        )
     if "required revision has been compacted" in details:
         return Gone("that revision is compacted", fix="list again and go on from there")
     if "future revision" in details:
@@ -159,11 +176,19 @@ def translate(error: grpc.aio.AioRpcError, endpoint: str) -> LatticeError:
     if "requested lease not found" in details:
         return NoSuchLease(details, where=where)
     if "request is too large" in details or "too many operations" in details:
-        return TooLarge(details, where=where, fix="raise etcd's --max-request-bytes and --max-txn-ops to their defaults or above")
+        return TooLarge(
+            details,
+            where=where,
+            fix="raise etcd's --max-request-bytes and --max-txn-ops to their defaults or above",
+        )
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return Unavailable("no answer in time", where=where, fix="see whether etcd has a leader and a disk that keeps up")
+        return Unavailable(
+            "no answer in time", where=where, fix="see whether etcd has a leader and a disk that keeps up"
+        )
     return Unavailable(
-        f"{error.code().name.lower().replace('_', ' ')}: {details}", where=where, fix="see whether etcd runs and is reachable"
+        f"{error.code().name.lower().replace('_', ' ')}: {details}",
+        where=where,
+        fix="see whether etcd runs and is reachable",
     )
 
 
@@ -181,7 +206,9 @@ def refuse_known_bad(version: str) -> None:
 def _credentials(address: Address) -> grpc.ChannelCredentials | None:
     if not (address.ca or address.cert or address.key):
         return None
-    ca, key, cert = (Path(name).read_bytes() if name else None for name in (address.ca, address.key, address.cert))
+    ca, key, cert = (
+        Path(name).read_bytes() if name else None for name in (address.ca, address.key, address.cert)
+    )
     return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
 
 

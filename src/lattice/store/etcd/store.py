@@ -9,9 +9,35 @@ from lattice.clock import Clock
 from lattice.errors import Ahead, Gone, LatticeError, Unavailable
 from lattice.store.etcd import etcd_pb2 as pb
 from lattice.store.etcd.watch import CatchUp, Keys, Stream
-from lattice.store.etcd.client import LONG, PATIENCE, Address, NoSuchLease, Wire, first_kv, read_op, refuse_known_bad
+from lattice.store.etcd.client import (
+    LONG,
+    PATIENCE,
+    Address,
+    NoSuchLease,
+    Wire,
+    first_kv,
+    read_op,
+    refuse_known_bad,
+)
 from lattice.store.watch_feed import WINDOW, Feeds
-from lattice.store.protocol import ABSENT, REQUEST_TTL, Check, Entry, Key, Page, Put, Term, Watch, Write, ahead, compacted, fenced, refuse_clash, refuse_malformed, unborn
+from lattice.store.protocol import (
+    ABSENT,
+    REQUEST_TTL,
+    Check,
+    Entry,
+    Key,
+    Page,
+    Put,
+    Term,
+    Watch,
+    Write,
+    ahead,
+    compacted,
+    fenced,
+    refuse_clash,
+    refuse_malformed,
+    unborn,
+)
 
 PAGE = 500  # entries per range request
 OPENING = 8.0  # seconds for a cluster that has just begun to be ready
@@ -79,10 +105,20 @@ class EtcdStore:
         self._asked.append((key, future))
         return await future
 
-    async def list(self, resource: str, namespace: str | None = None, *, limit: int = 0, after: str = "", revision: int = 0) -> Page:
+    async def list(
+        self,
+        resource: str,
+        namespace: str | None = None,
+        *,
+        limit: int = 0,
+        after: str = "",
+        revision: int = 0,
+    ) -> Page:
         start = self._keys.resource(resource)
         low, high = (
-            (start, start[:-1] + b"0") if namespace is None else (start + f"{namespace}/".encode(), start + f"{namespace}0".encode())
+            (start, start[:-1] + b"0")
+            if namespace is None
+            else (start + f"{namespace}/".encode(), start + f"{namespace}0".encode())
         )
         low = max(low, start + after.encode()) + b"\0"
         for _ in range(3):
@@ -98,7 +134,9 @@ class EtcdStore:
     async def watch(self, resource: str, after: int) -> Watch:
         after = max(after, 1)
         try:
-            await self._range(pb.RangeRequest(key=self._keys.resource(resource), revision=after, keys_only=True))
+            await self._range(
+                pb.RangeRequest(key=self._keys.resource(resource), revision=after, keys_only=True)
+            )
         except Gone:
             raise compacted(after, await self.revision()) from None
         except Ahead:
@@ -107,7 +145,12 @@ class EtcdStore:
         return feeds.subscribe(resource, after, lambda: self._catch_up(resource, after))
 
     async def commit(
-        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+        self,
+        writes: Sequence[Write],
+        *,
+        checks: Sequence[Check] = (),
+        fence: Term | None = None,
+        request_id: str | None = None,
     ) -> int:
         refuse_malformed(writes, checks)
         try:
@@ -127,7 +170,9 @@ class EtcdStore:
         if revision < 1:
             return
         try:
-            await self._wire.call(lambda m: m.kv.Compact(pb.CompactionRequest(revision=revision), timeout=LONG))
+            await self._wire.call(
+                lambda m: m.kv.Compact(pb.CompactionRequest(revision=revision), timeout=LONG)
+            )
         except Gone:
             return  # it was compacted further already
         except Ahead:
@@ -179,7 +224,9 @@ class EtcdStore:
         except LatticeError:
             return  # no space or no etcd: the watch is correct without, it only knows less
 
-    async def _commit(self, writes: Sequence[Write], checks: Sequence[Check], fence: Term | None, request_id: str | None) -> Any:
+    async def _commit(
+        self, writes: Sequence[Write], checks: Sequence[Check], fence: Term | None, request_id: str | None
+    ) -> Any:
         ask = pb.TxnRequest()
         if request_id is not None:
             key = self._keys.request(request_id)
@@ -212,7 +259,9 @@ class EtcdStore:
         if write.expect is None:
             ask.compare.append(_C(key=key, target=_C.MOD, result=_C.GREATER, mod_revision=0))
         else:
-            ask.compare.append(_C(key=key, target=_C.MOD, result=_C.EQUAL, mod_revision=write.expect or NEVER))
+            ask.compare.append(
+                _C(key=key, target=_C.MOD, result=_C.EQUAL, mod_revision=write.expect or NEVER)
+            )
 
     async def _lease_for_requests(self) -> int:
         async with self._leasing:
@@ -246,9 +295,16 @@ class EtcdStore:
         entries: list[Entry] = []
         while True:
             size = min(PAGE, limit - len(entries)) if limit else PAGE
-            answer = await self._range(pb.RangeRequest(key=low, range_end=high, limit=size, revision=revision), LONG * self._wire.width)
+            answer = await self._range(
+                pb.RangeRequest(key=low, range_end=high, limit=size, revision=revision),
+                LONG * self._wire.width,
+            )
             revision = revision or answer.header.revision
-            entries += [Entry(key, kv.value, kv.mod_revision) for kv in answer.kvs if (key := self._keys.key_of(kv.key))]
+            entries += [
+                Entry(key, kv.value, kv.mod_revision)
+                for kv in answer.kvs
+                if (key := self._keys.key_of(kv.key))
+            ]
             if not answer.more or (limit and len(entries) == limit):
                 return Page(entries, revision, answer.more)
             low = answer.kvs[-1].key + b"\0"
@@ -260,7 +316,10 @@ class EtcdStore:
                 newest = await self.revision()
                 start = after if 0 < newest - after <= SMALL_GAP else newest
                 self._feeds = Feeds(start, self._window)
-                self._tasks = [asyncio.ensure_future(self._share(self._feeds)), asyncio.ensure_future(self._hurry(self._feeds))]
+                self._tasks = [
+                    asyncio.ensure_future(self._share(self._feeds)),
+                    asyncio.ensure_future(self._hurry(self._feeds)),
+                ]
                 self._tasks[0].add_done_callback(self._stop_following)
             return self._feeds
 
@@ -269,11 +328,21 @@ class EtcdStore:
         feeds, self._feeds = self._feeds, None
         if feeds is not None:
             why = "closed" if task.cancelled() else f"broken: {task.exception()!r}"
-            feeds.restart(feeds.head, Gone(f"the watch on etcd is {why}", fix="list again and go on from there"))
+            feeds.restart(
+                feeds.head, Gone(f"the watch on etcd is {why}", fix="list again and go on from there")
+            )
 
     async def _share(self, feeds: Feeds) -> None:
         while True:
-            stream = Stream(self._wire, self._clock, self._keys, self._keys.everything(), feeds.head, feeds.publish, known=feeds.value)
+            stream = Stream(
+                self._wire,
+                self._clock,
+                self._keys,
+                self._keys.everything(),
+                feeds.head,
+                feeds.publish,
+                known=feeds.value,
+            )
             try:
                 await stream.run()
             except Gone as gap:
@@ -323,7 +392,9 @@ def _unchanged(key: bytes, kv: Any | None) -> Any:
     return _C(key=key, target=_C.MOD, result=_C.EQUAL, mod_revision=0 if kv is None else kv.mod_revision)
 
 
-def _explain(answer: Any, writes: Sequence[Write], checks: Sequence[Check], fence: Term | None, request_id: str | None) -> int:
+def _explain(
+    answer: Any, writes: Sequence[Write], checks: Sequence[Check], fence: Term | None, request_id: str | None
+) -> int:
     """Why the transaction's comparisons failed, from what its other branch read at the same revision."""
     found = [first_kv(response) for response in answer.responses]
     if request_id is not None and (seen := found.pop(0)) is not None:
@@ -334,6 +405,11 @@ def _explain(answer: Any, writes: Sequence[Write], checks: Sequence[Check], fenc
         if number != fence.number:
             raise fenced(fence, number)
     operations = (*checks, *writes)
-    revisions = {op.key: ABSENT if kv is None else int(kv.mod_revision) for op, kv in zip(operations, found, strict=True)}
+    revisions = {
+        op.key: ABSENT if kv is None else int(kv.mod_revision)
+        for op, kv in zip(operations, found, strict=True)
+    }
     refuse_clash(writes, checks, revisions.__getitem__)
-    raise Unavailable("etcd refused a commit whose conditions hold", fix="retry; if it persists, etcd's data is damaged")
+    raise Unavailable(
+        "etcd refused a commit whose conditions hold", fix="retry; if it persists, etcd's data is damaged"
+    )

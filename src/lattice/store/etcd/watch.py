@@ -72,7 +72,9 @@ class Stream:
     revision: int
     publish: Publish
     room: asyncio.Event | None = None  # cleared by who cannot take more for now
-    known: Callable[[Key, int], bytes | None] = lambda key, revision: None  # what an object was at a revision, where that is kept anyway
+    known: Callable[[Key, int], bytes | None] = lambda key, revision: (
+        None
+    )  # what an object was at a revision, where that is kept anyway
 
     async def run(self) -> None:
         """Until Gone."""
@@ -98,7 +100,11 @@ class Stream:
             # From the last revision published, not the one after: etcd then also refuses when just that one is compacted,
             # after which the first deletion or previous value could be missing without a word.
             create = pb.WatchCreateRequest(
-                key=self.span[0], range_end=self.span[1], start_revision=self.revision, progress_notify=True, prev_kv=True
+                key=self.span[0],
+                range_end=self.span[1],
+                start_revision=self.revision,
+                progress_notify=True,
+                prev_kv=True,
             )
             await stream.write(pb.WatchRequest(create_request=create))
             events: list[Any] = []
@@ -123,7 +129,9 @@ class Stream:
                 changes = [change for event in group if (change := self._change(event)) is not None]
                 self.revision = revision
                 self.publish(revision, changes)
-        is_progress = not events and not answer.created  # sent in order with the events, unlike those asked for before 3.5.8
+        is_progress = (
+            not events and not answer.created
+        )  # sent in order with the events, unlike those asked for before 3.5.8
         if is_progress and answer.header.revision > self.revision:
             self.revision = answer.header.revision
             self.publish(self.revision, ())
@@ -136,14 +144,20 @@ class Stream:
         is_delete = event.type == pb.Event.DELETE
         had = event.prev_kv.mod_revision
         if not had and (is_delete or kv.create_revision != kv.mod_revision):
-            raise Gone(f"what revision {kv.mod_revision} replaced is compacted", fix="list again and go on from there")
+            raise Gone(
+                f"what revision {kv.mod_revision} replaced is compacted",
+                fix="list again and go on from there",
+            )
         previous = Entry(key, self.known(key, had) or event.prev_kv.value, had) if had else None
         return Change(kv.mod_revision, key, None if is_delete else kv.value, previous)
 
 
 def _refuse_end(answer: Any) -> None:
     if answer.compact_revision:
-        raise Gone(f"history before revision {answer.compact_revision} is compacted", fix="list again and go on from there")
+        raise Gone(
+            f"history before revision {answer.compact_revision} is compacted",
+            fix="list again and go on from there",
+        )
     if answer.canceled:
         raise Unavailable(f"etcd ended the watch: {answer.cancel_reason}")
 
@@ -166,7 +180,9 @@ class CatchUp(History):
         if self._past.behind < UNREAD:
             self._room.set()
         if not batches and self._past.progress <= after:
-            await self._mark(self._resource)  # silence does not say that etcd has sent everything; an event does
+            await self._mark(
+                self._resource
+            )  # silence does not say that etcd has sent everything; an event does
         return batches, self._past.progress
 
     def close(self) -> None:

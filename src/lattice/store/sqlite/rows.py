@@ -81,7 +81,9 @@ class Rows:
             row = self._known[key]
             if row is not None and row.value is not None:
                 (changed if is_stored else added).append(
-                    (row.id, row.revision, row.value) if is_stored else (row.id, key.resource, key.path, row.revision, row.value)
+                    (row.id, row.revision, row.value)
+                    if is_stored
+                    else (row.id, key.resource, key.path, row.revision, row.value)
                 )
             elif row is not None and is_stored:
                 gone.append((row.id,))

@@ -15,7 +15,20 @@ import apsw
 from lattice.clock import Clock
 from lattice.errors import Conflict, LatticeError
 from lattice.store.watch_feed import WINDOW, Feeds, History
-from lattice.store.protocol import Batch, Check, Entry, Key, Page, Term, Watch, Write, ahead, compacted, refuse_malformed, unborn
+from lattice.store.protocol import (
+    Batch,
+    Check,
+    Entry,
+    Key,
+    Page,
+    Term,
+    Watch,
+    Write,
+    ahead,
+    compacted,
+    refuse_malformed,
+    unborn,
+)
 from lattice.store.sqlite.reader import Scope, bounds, list_at, list_nearby, log_after, snapshot
 from lattice.store.sqlite.writer import CommitJob, CompactJob, Desk, Job, TermJob, Writer, end_process
 
@@ -52,7 +65,9 @@ class _Lease:
 class SqliteStore:
     """Use `await SqliteStore.open(path, clock)`. Reads see what is durable; one thread writes."""
 
-    def __init__(self, path: Path, clock: Clock, window: int = WINDOW, on_fatal: Callable[[str], None] = end_process) -> None:
+    def __init__(
+        self, path: Path, clock: Clock, window: int = WINDOW, on_fatal: Callable[[str], None] = end_process
+    ) -> None:
         self._clock = clock
         self._lock = _FileLock(path.with_name(path.name + ".lock"), path)
         try:
@@ -72,17 +87,33 @@ class SqliteStore:
 
     @classmethod
     async def open(
-        cls, path: str | Path, clock: Clock, window: int = WINDOW, on_fatal: Callable[[str], None] = end_process
+        cls,
+        path: str | Path,
+        clock: Clock,
+        window: int = WINDOW,
+        on_fatal: Callable[[str], None] = end_process,
     ) -> "SqliteStore":
         """Raises Conflict if another process uses the file, or a newer Lattice wrote it."""
         return cls(Path(path), clock, window, on_fatal)
 
     async def get(self, key: Key) -> Entry | None:
-        row = self._near.execute("SELECT value, revision FROM objects WHERE resource = ? AND path = ?", (key.resource, key.path)).fetchone()
+        row = self._near.execute(
+            "SELECT value, revision FROM objects WHERE resource = ? AND path = ?", (key.resource, key.path)
+        ).fetchone()
         return None if row is None else Entry(key, row[0], row[1])
 
-    async def list(self, resource: str, namespace: str | None = None, *, limit: int = 0, after: str = "", revision: int = 0) -> Page:
-        low, high = ("", "\U0010ffff") if namespace is None else (f"{namespace}/", f"{namespace}0")  # "0" follows "/"
+    async def list(
+        self,
+        resource: str,
+        namespace: str | None = None,
+        *,
+        limit: int = 0,
+        after: str = "",
+        revision: int = 0,
+    ) -> Page:
+        low, high = (
+            ("", "\U0010ffff") if namespace is None else (f"{namespace}/", f"{namespace}0")
+        )  # "0" follows "/"
         scope = Scope(resource, max(low, after), high, limit, revision)
         if page := snapshot(self._near, lambda db: list_nearby(db, scope)):
             return page
@@ -98,7 +129,12 @@ class SqliteStore:
         return self._feeds.subscribe(resource, after, lambda: _Past(self, resource))
 
     async def commit(
-        self, writes: Sequence[Write], *, checks: Sequence[Check] = (), fence: Term | None = None, request_id: str | None = None
+        self,
+        writes: Sequence[Write],
+        *,
+        checks: Sequence[Check] = (),
+        fence: Term | None = None,
+        request_id: str | None = None,
     ) -> int:
         refuse_malformed(writes, checks)
         return await self._writer.do(CommitJob(_future(), writes, checks, fence, request_id))
@@ -199,7 +235,9 @@ class _FileLock:
             ) from error
         os.ftruncate(self._file, 0)
         os.write(self._file, f"{os.getpid()}\n".encode())
-        os.register_at_fork(after_in_child=self.release)  # a forked child must not keep the lock alive after us
+        os.register_at_fork(
+            after_in_child=self.release
+        )  # a forked child must not keep the lock alive after us
 
     def release(self) -> None:
         if self._file >= 0:
@@ -222,13 +260,17 @@ def _open_desk(path: Path, clock: Clock) -> Desk:
     elif version != SCHEMA:
         db.close()
         raise Conflict(
-            f"was written by a newer Lattice: its schema is {version}, this one knows {SCHEMA}", where=str(path), fix="upgrade Lattice"
+            f"was written by a newer Lattice: its schema is {version}, this one knows {SCHEMA}",
+            where=str(path),
+            fix="upgrade Lattice",
         )
     revision = db.execute("SELECT value FROM meta WHERE name = 'revision'").get
     return Desk(db, clock, revision, dict(db.execute("SELECT role, number FROM terms")))
 
 
 def _reader(path: Path) -> apsw.Connection:
-    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)  # read-write: a reader may have to create the shared index file
+    db = apsw.Connection(
+        str(path), flags=apsw.SQLITE_OPEN_READWRITE
+    )  # read-write: a reader may have to create the shared index file
     db.execute("PRAGMA query_only = ON")
     return db

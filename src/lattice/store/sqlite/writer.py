@@ -71,7 +71,9 @@ class CommitJob:
     def apply(self, desk: Desk) -> int:
         execute = desk.db.execute
         if self.request_id is not None:
-            seen = execute("SELECT revision FROM requests WHERE id = ? AND expires > ?", (self.request_id, desk.now())).fetchone()
+            seen = execute(
+                "SELECT revision FROM requests WHERE id = ? AND expires > ?", (self.request_id, desk.now())
+            ).fetchone()
             if seen is not None:
                 return int(seen[0])
         if self.fence is not None and desk.terms.get(self.fence.role, 0) != self.fence.number:
@@ -83,7 +85,10 @@ class CommitJob:
         self.changes = [rows.write(write, self.revision, number) for number, write in enumerate(self.writes)]
         if self.request_id is not None:
             expires = (desk.clock.now() + timedelta(seconds=REQUEST_TTL)).timestamp()
-            execute("INSERT OR REPLACE INTO requests (id, revision, expires) VALUES (?, ?, ?)", (self.request_id, self.revision, expires))
+            execute(
+                "INSERT OR REPLACE INTO requests (id, revision, expires) VALUES (?, ?, ?)",
+                (self.request_id, self.revision, expires),
+            )
         return self.revision
 
 
@@ -117,14 +122,19 @@ class CompactJob:
         desk.db.execute("UPDATE meta SET value = max(value, ?) WHERE name = 'compacted'", (self.horizon,))
         before = desk.db.total_changes()
         first_kept = (self.horizon + 1) << LOG_BITS
-        desk.db.execute("DELETE FROM log WHERE id IN (SELECT id FROM log WHERE id < ? ORDER BY id LIMIT ?)", (first_kept, self.rows))
+        desk.db.execute(
+            "DELETE FROM log WHERE id IN (SELECT id FROM log WHERE id < ? ORDER BY id LIMIT ?)",
+            (first_kept, self.rows),
+        )
         return desk.db.total_changes() - before
 
 
 class Writer:
     """Owns the writing connection. `deliver` runs on the loop with each group, in revision order."""
 
-    def __init__(self, desk: Desk, deliver: Callable[[Sequence[Job]], None], on_fatal: Callable[[str], None]) -> None:
+    def __init__(
+        self, desk: Desk, deliver: Callable[[Sequence[Job]], None], on_fatal: Callable[[str], None]
+    ) -> None:
         self._desk = desk
         self._deliver = deliver
         self._on_fatal = on_fatal
@@ -198,15 +208,24 @@ class Writer:
             desk.revision, desk.terms = before
             desk.rows.roll_back()
             self._roll_back()
-            if len(group) > 1 and not isinstance(error, apsw.Error):  # one of them cannot be written: the others can
+            if len(group) > 1 and not isinstance(
+                error, apsw.Error
+            ):  # one of them cannot be written: the others can
                 return [outcome for job in group for outcome in self._transact([job])]
             return [self._judge(error)] * len(group)
         desk.rows.tidy()
         return outcomes
 
     def _judge(self, error: Exception) -> Exception:
-        if isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE:
-            return Full("the disk is full: nothing was written", where=self._desk.db.filename, fix="free some space; reads go on meanwhile")
+        if (
+            isinstance(error, apsw.FullError)
+            or getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE
+        ):
+            return Full(
+                "the disk is full: nothing was written",
+                where=self._desk.db.filename,
+                fix="free some space; reads go on meanwhile",
+            )
         if isinstance(error, (apsw.IOError, apsw.CorruptError, apsw.NotADBError)):
             self._die(f"writing to {self._desk.db.filename} failed: {error}")
         return Unavailable(f"SQLite refused: {error}", where=self._desk.db.filename)
@@ -225,7 +244,13 @@ class Writer:
             return
 
     def _finish(self, group: Sequence[Job], outcomes: Sequence[int | Exception]) -> None:
-        self._deliver([job for job, outcome in zip(group, outcomes, strict=True) if job.changes and not isinstance(outcome, Exception)])
+        self._deliver(
+            [
+                job
+                for job, outcome in zip(group, outcomes, strict=True)
+                if job.changes and not isinstance(outcome, Exception)
+            ]
+        )
         for job, outcome in zip(group, outcomes, strict=True):
             if job.future.done():
                 continue
@@ -240,7 +265,8 @@ class Writer:
             return
         before = self._desk.db.total_changes()
         self._desk.db.execute(
-            "DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE expires <= ? ORDER BY expires LIMIT ?)", (now, FORGET_AT_ONCE)
+            "DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE expires <= ? ORDER BY expires LIMIT ?)",
+            (now, FORGET_AT_ONCE),
         )
         removed = self._desk.db.total_changes() - before
         self._forget_next = now if removed == FORGET_AT_ONCE else now + 10.0

@@ -58,19 +58,35 @@ class TooBig:
         if not types:
             return [Shortfall("machines", "a class of machines", "none", "a class of machines")]
         short = list(_small(self.demand, offer))
-        large = [each for each in types if all(each.size.get(resource, 0) >= amount for resource, amount in needs.items())]
+        large = [
+            each
+            for each in types
+            if all(each.size.get(resource, 0) >= amount for resource, amount in needs.items())
+        ]
         bars = min((list(_bars(self.demand, each, offer)) for each in large or types), key=len)
         if short or bars:
             return [*short, *bars]
         wanted = " and ".join(f"{show(name, amount)} {name}" for name, amount in needs.items())
-        return [Shortfall("machines", f"one class with {wanted}", f"none of {', '.join(each.name for each in types)}", "such a class")]
+        return [
+            Shortfall(
+                "machines",
+                f"one class with {wanted}",
+                f"none of {', '.join(each.name for each in types)}",
+                "such a class",
+            )
+        ]
 
 
 def _small(demand: Demand, offer: Offer) -> Iterator[Shortfall]:
     for resource, amount in demand.effective_needs.items():
         most = max((each.size.get(resource, 0) for each in offer.types), default=amount)
         if most < amount:
-            yield Shortfall(f"{resource} on one machine", show(resource, amount), show(resource, most), show(resource, amount - most))
+            yield Shortfall(
+                f"{resource} on one machine",
+                show(resource, amount),
+                show(resource, most),
+                show(resource, amount - most),
+            )
 
 
 def _bars(demand: Demand, kind: MachineType, offer: Offer) -> Iterator[Shortfall]:
@@ -83,10 +99,17 @@ def _bars(demand: Demand, kind: MachineType, offer: Offer) -> Iterator[Shortfall
         yield Shortfall("gpu model", demand.gpu_model, listed(offer.limits.gpus), demand.gpu_model)
     elif not has_wanted_gpu(demand, kind):
         models = {each.gpu_model for each in offer.types if each.gpu_model}
-        yield Shortfall("gpu model", demand.gpu_model, listed(models) if models else "none named", demand.gpu_model)
+        yield Shortfall(
+            "gpu model", demand.gpu_model, listed(models) if models else "none named", demand.gpu_model
+        )
     for taint in barring(demand, kind):
         tolerated = listed(map(_toleration, demand.tolerations)) if demand.tolerations else "no toleration"
-        yield Shortfall(f"taint of class {kind.name}", f"toleration of {_taint(taint)}", tolerated, f"toleration of {_taint(taint)}")
+        yield Shortfall(
+            f"taint of class {kind.name}",
+            f"toleration of {_taint(taint)}",
+            tolerated,
+            f"toleration of {_taint(taint)}",
+        )
 
 
 def _joined(parts: list[Shortfall]) -> Shortfall:
@@ -114,8 +137,14 @@ class Available:
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
         serves = fleet_of(rows).table.quotes.serving(ask.demand).serves
         ways = fleet_of(rows).ways_to_open
-        closed: dict[Reason, Flags] = {Closed(way): mask_of(rows, ("closed", way), _opened_by(way)) for way in ways}
-        return {**closed, Closed(LOST): rows.column("lost").copy(), TooBig(ask.demand): ~of_rows(rows, any_of(serves))}
+        closed: dict[Reason, Flags] = {
+            Closed(way): mask_of(rows, ("closed", way), _opened_by(way)) for way in ways
+        }
+        return {
+            **closed,
+            Closed(LOST): rows.column("lost").copy(),
+            TooBig(ask.demand): ~of_rows(rows, any_of(serves)),
+        }
 
 
 def _opened_by(way: str) -> Callable[[Offer], bool]:

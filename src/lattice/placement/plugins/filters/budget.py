@@ -29,7 +29,9 @@ class OverBudget:
     def detail(self, table: Table, row: int) -> Shortfall:
         """Of the budget that has least left."""
         fleet, ask = fleet_of(table), self.ask
-        ledger = min(fleet.ledgers(row, ask.overflow), key=lambda each: fleet.cap(each) - fleet.committed[each])
+        ledger = min(
+            fleet.ledgers(row, ask.overflow), key=lambda each: fleet.cap(each) - fleet.committed[each]
+        )
         return _short(fleet, ledger, cheapest(ask, fleet, row))
 
     def shortfalls(self, table: Table, row: int) -> list[Shortfall]:
@@ -40,13 +42,17 @@ def overdrawn(ask: ReplicaAsk, fleet: Fleet, row: int) -> list[Shortfall]:
     """Every budget that the next machine would pass."""
     need = cheapest(ask, fleet, row)
     return [
-        _short(fleet, each, need) for each in fleet.ledgers(row, ask.overflow) if need and fleet.cap(each) - fleet.committed[each] < need
+        _short(fleet, each, need)
+        for each in fleet.ledgers(row, ask.overflow)
+        if need and fleet.cap(each) - fleet.committed[each] < need
     ]
 
 
 def _short(fleet: Fleet, ledger: str, need: int) -> Shortfall:
     have = max(0, fleet.cap(ledger) - fleet.committed[ledger])
-    return Shortfall(f"budget of {fleet.budgets[ledger].account}", per_hour(need), per_hour(have), per_hour(need - have))
+    return Shortfall(
+        f"budget of {fleet.budgets[ledger].account}", per_hour(need), per_hour(have), per_hour(need - have)
+    )
 
 
 def cheapest(ask: ReplicaAsk, fleet: Fleet, row: int) -> int:
@@ -87,8 +93,12 @@ class Unpriced:
         classes = running_unpriced(fleet, blind) if blind else unpriced_classes(ask, fleet, row)
         whose = f"the budget of {fleet.budgets[blind].account}" if blind else "a budget"
         unknown = f"unknown of {quotes.unknown[blind]} that run already" if blind else "unknown"
-        missing = f"a price: set costPerHour.{fleet.offers[row].place.provider} of the class, or give a price file"
-        return Shortfall(f"price of {' and '.join(classes)}", f"a known price, since {whose} applies", unknown, missing)
+        missing = (
+            f"a price: set costPerHour.{fleet.offers[row].place.provider} of the class, or give a price file"
+        )
+        return Shortfall(
+            f"price of {' and '.join(classes)}", f"a known price, since {whose} applies", unknown, missing
+        )
 
 
 def unpriced_classes(ask: ReplicaAsk, fleet: Fleet, row: int) -> list[str]:
@@ -101,7 +111,13 @@ def unpriced_classes(ask: ReplicaAsk, fleet: Fleet, row: int) -> list[str]:
 def running_unpriced(fleet: Fleet, ledger: str) -> list[str]:
     machines = fleet.machines
     unknown = ((each, machines.cluster[each]) for each, kind in machines.kind.items() if not kind.is_priced)
-    return sorted({machines.kind[each].name for each, cluster in unknown if ledger in fleet.ledgers(cluster.row, cluster.overflow)})
+    return sorted(
+        {
+            machines.kind[each].name
+            for each, cluster in unknown
+            if ledger in fleet.ledgers(cluster.row, cluster.overflow)
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,9 @@ class Full:
         return self.shortfalls(table, row)[0]
 
     def shortfalls(self, table: Table, row: int) -> list[Shortfall]:
-        return list(reached(self.ask, fleet_of(table), row)) or [Shortfall("room", "1 more machine", "none", "1")]
+        return list(reached(self.ask, fleet_of(table), row)) or [
+            Shortfall("room", "1 more machine", "none", "1")
+        ]
 
 
 def reached(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
@@ -41,19 +43,34 @@ def reached(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
     offer, demand, table = fleet.offers[row], ask.demand, fleet.table
     grows = bool(growing(fleet, row, fleet.growing_groups(demand, ask.overflow, row)))
     count = 1 if grows else offer.first_nodes(demand.rules.min_nodes)
-    left = {name: max(0, int(table.free(table.index[name])[row])) for name in ("nodes", "clusters", "cpu", "memory")}
+    left = {
+        name: max(0, int(table.free(table.index[name])[row]))
+        for name in ("nodes", "clusters", "cpu", "memory")
+    }
     if not grows and ask.overflow and not offer.is_static:
         yield from _overflowed(fleet, ask.overflow)
     if not grows and left["clusters"] < 1:
-        yield Shortfall("clusters", "1 more", f"{offer.limits.clusters:,} of {offer.limits.clusters:,} in use", "1")
+        yield Shortfall(
+            "clusters", "1 more", f"{offer.limits.clusters:,} of {offer.limits.clusters:,} in use", "1"
+        )
     counted = frozenset(offer.limits.gpus)
-    if counted and demand.needs.get("gpu") and has_model(demand, counted) and not gpu_limit(fleet, demand, row):
+    if (
+        counted
+        and demand.needs.get("gpu")
+        and has_model(demand, counted)
+        and not gpu_limit(fleet, demand, row)
+    ):
         yield _gpus(ask, table, row)
     open_left = fleet.unreserved(row)
     if left["nodes"] < count:
         yield _short("nodes", count, left["nodes"], f" of {offer.limits.nodes:,}")
     elif offer.reserved_nodes and not demand.may_use(offer.name) and open_left < count:
-        yield _short("nodes", count, max(0, open_left), f" of {offer.limits.nodes:,}, {offer.reserved_nodes:,} reserved")
+        yield _short(
+            "nodes",
+            count,
+            max(0, open_left),
+            f" of {offer.limits.nodes:,}, {offer.reserved_nodes:,} reserved",
+        )
     if offer.is_static and left["nodes"] < count:  # cores and memory come with its machines
         return
     for name in ("cpu", "memory"):
@@ -68,14 +85,21 @@ def _overflowed(fleet: Fleet, static: str) -> Iterator[Shortfall]:
     overflow, used = fleet.offers[fleet.row(static)].overflow, fleet.overflow_clusters[static]
     most = overflow.limits.max_clusters if overflow else None
     if most is not None and used >= most:
-        yield Shortfall(f"overflow clusters of {static}", "1 more", f"{used:,} of maxClusters {most:,}", f"{used + 1 - most:,}")
+        yield Shortfall(
+            f"overflow clusters of {static}",
+            "1 more",
+            f"{used:,} of maxClusters {most:,}",
+            f"{used + 1 - most:,}",
+        )
 
 
 def _smallest(ask: ReplicaAsk, fleet: Fleet, row: int, resource: str) -> int:
     """Of the classes that would do; where none does, of all that are there. 0: without a size."""
     quotes = fleet.table.quotes
     serving = quotes.serving(ask.demand).serves[:, row]
-    sizes = quotes.catalogue.size(resource)[serving if serving.any() else quotes.catalogue.is_there[:, row], row]
+    sizes = quotes.catalogue.size(resource)[
+        serving if serving.any() else quotes.catalogue.is_there[:, row], row
+    ]
     return min((int(size) for size in sizes if size < NO_LIMIT), default=0)
 
 
@@ -88,7 +112,12 @@ def _gpus(ask: ReplicaAsk, table: Table, row: int) -> Shortfall:
     need, limits = demand.needs["gpu"], fleet.offers[row].limits.gpus
     models = [demand.gpu_model] if demand.gpu_model in limits else sorted(limits)
     have = max(int(table.free(table.index[f"gpu:{model}"])[row]) for model in models)
-    return Shortfall(f"gpu {demand.gpu_model}".strip(), show("gpu", need), show("gpu", max(0, have)), show("gpu", need - max(0, have)))
+    return Shortfall(
+        f"gpu {demand.gpu_model}".strip(),
+        show("gpu", need),
+        show("gpu", max(0, have)),
+        show("gpu", need - max(0, have)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,18 @@ class TooFar:
         fleet = fleet_of(table)
         here = fleet.offers[row].place
         places = [fleet.offers[each].place for each in sorted(set(fleet.rows_of(self.service)))]
-        known = [(rtt.ms, rtt.source, place.name) for place in places if (rtt := fleet.latencies.between(here, place))]
+        known = [
+            (rtt.ms, rtt.source, place.name)
+            for place in places
+            if (rtt := fleet.latencies.between(here, place))
+        ]
         what, need = f"latency to {self.requirement.value}", f"{self.requirement.amount} ms"
         if not known:
             return Shortfall(what, need, "unknown", "a figure: declare latencyTo, or give a latency file")
         ms, source, place_name = min(known)
-        return Shortfall(what, need, f"{ms} ms to {place_name} ({source})", f"{ms - self.requirement.amount} ms")
+        return Shortfall(
+            what, need, f"{ms} ms to {place_name} ({source})", f"{ms - self.requirement.amount} ms"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +55,17 @@ class Latency:
             near = sorted(set(fleet.rows_of(service)))
             if near:
                 found[TooFar(each, service)] = fleet.nearest(near) > each.amount
-            elif "dependencies" not in ask.demand.ignoring and service != ask.demand.name:  # the first one is near itself
+            elif (
+                "dependencies" not in ask.demand.ignoring and service != ask.demand.name
+            ):  # the first one is near itself
                 words = f"waiting for {each.value}, which is not placed"
                 waiting = Because(
-                    self.name, words, f"latency to {each.value}", f"{each.amount} ms", "not placed", f"a replica of {each.value}"
+                    self.name,
+                    words,
+                    f"latency to {each.value}",
+                    f"{each.amount} ms",
+                    "not placed",
+                    f"a replica of {each.value}",
                 )
                 found[waiting] = np.ones(rows.count, np.bool_)
         return found

@@ -26,7 +26,11 @@ class Gated:
     def summary(self) -> str:
         if not self.is_enabled:
             return f"closed, since overflow of {self.static} is not enabled"
-        return f"closed by the overflow rule of {self.static}" if self.is_past else f"closed while {self.static} is not full"
+        return (
+            f"closed by the overflow rule of {self.static}"
+            if self.is_past
+            else f"closed while {self.static} is not full"
+        )
 
     def detail(self, table: Table, row: int) -> Shortfall:
         fleet = fleet_of(table)
@@ -36,12 +40,25 @@ class Gated:
             return Shortfall(f"overflow of {self.static}", "enabled: true", "enabled: false", "enabled: true")
         trigger = overflow.trigger_millionths
         if used >= trigger and fleet.offers[row].owner == overflow.target:
-            return Shortfall(f"overflow of {self.static}", "no room in data centers", "room in one of them", "a full data center")
+            return Shortfall(
+                f"overflow of {self.static}",
+                "no room in data centers",
+                "room in one of them",
+                "a full data center",
+            )
         if used >= trigger:
             return Shortfall(
-                f"overflow of {self.static}", f"its target {overflow.target}", fleet.offers[row].owner, f"target: {fleet.offers[row].owner}"
+                f"overflow of {self.static}",
+                f"its target {overflow.target}",
+                fleet.offers[row].owner,
+                f"target: {fleet.offers[row].owner}",
             )
-        return Shortfall(f"overflow of {self.static}", _percent(trigger), f"{_percent(used)} in use", _percent(trigger - used))
+        return Shortfall(
+            f"overflow of {self.static}",
+            _percent(trigger),
+            f"{_percent(used)} in use",
+            _percent(trigger - used),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +88,14 @@ def utilisation(fleet: Fleet, row: int, *, with_reserve: bool = True) -> int:
     nodes = _nodes(offer, with_reserve)
     if nodes <= 0:
         return MICROS
-    used = {name: sum(cluster.used[name] for cluster in fleet.in_offer[row].values()) for name in ("cpu", "memory")}
+    used = {
+        name: sum(cluster.used[name] for cluster in fleet.in_offer[row].values())
+        for name in ("cpu", "memory")
+    }
     limits = {"cpu": offer.limits.milli, "memory": offer.limits.memory}
-    usable = {name: limit * nodes // offer.limits.nodes for name, limit in limits.items() if 0 < limit < 1 << 60}
+    usable = {
+        name: limit * nodes // offer.limits.nodes for name, limit in limits.items() if 0 < limit < 1 << 60
+    }
     if not usable:
         return _opened(fleet, row, with_reserve) * MICROS // nodes
     return max(used[name] * MICROS // max(1, limit) for name, limit in usable.items())
@@ -105,7 +127,10 @@ def _is_past(fleet: Fleet, row: int, ask: ReplicaAsk) -> bool:
     offer = fleet.offers[row]
     if offer.overflow is None or not offer.overflow.enabled:
         return False
-    return utilisation(fleet, row, with_reserve=ask.demand.may_use(offer.name)) >= offer.overflow.trigger_millionths
+    return (
+        utilisation(fleet, row, with_reserve=ask.demand.may_use(offer.name))
+        >= offer.overflow.trigger_millionths
+    )
 
 
 def sources(ask: ReplicaAsk, fleet: Fleet) -> list[str]:
@@ -126,7 +151,9 @@ class Overflow:
         if ask.overflow:
             overflow = fleet.offers[fleet.row(ask.overflow)].overflow
             target = overflow.target if overflow else ""
-            outside = mask_of(rows, ("outside", target), lambda offer: offer.is_static or offer.owner != target)
+            outside = mask_of(
+                rows, ("outside", target), lambda offer: offer.is_static or offer.owner != target
+            )
             return {NotTheTarget(ask.overflow, target): outside}
         gates = able(ask, fleet)
         if not gates:

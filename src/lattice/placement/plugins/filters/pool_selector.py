@@ -24,4 +24,6 @@ class Labels:
 
 def _without(rows: Rows, required: Requirement) -> Flags:
     label = required.label
-    return mask_of(rows, ("label", required.value), lambda offer: label is not None and not label.matches(offer.labels))
+    return mask_of(
+        rows, ("label", required.value), lambda offer: label is not None and not label.matches(offer.labels)
+    )

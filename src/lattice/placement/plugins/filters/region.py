@@ -32,7 +32,12 @@ class Known:
         return "in regions that have a replica already"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return Shortfall("region", f"another than {', '.join(sorted(self.regions))}", offer_at(table, row).region, "another region")
+        return Shortfall(
+            "region",
+            f"another than {', '.join(sorted(self.regions))}",
+            offer_at(table, row).region,
+            "another region",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,11 @@ class Region:
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
         found: dict[Reason, Flags] = {}
         if ask.region:
-            found[Elsewhere(ask.region)] = mask_of(rows, ("is in", ask.region), lambda offer: not offer.is_in(ask.region))
+            found[Elsewhere(ask.region)] = mask_of(
+                rows, ("is in", ask.region), lambda offer: not offer.is_in(ask.region)
+            )
         if ask.avoid:
-            found[Known(ask.avoid)] = mask_of(rows, ("regions", ask.avoid), lambda offer: offer.region in ask.avoid)
+            found[Known(ask.avoid)] = mask_of(
+                rows, ("regions", ask.avoid), lambda offer: offer.region in ask.avoid
+            )
         return found

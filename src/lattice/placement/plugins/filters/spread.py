@@ -50,7 +50,10 @@ class Ahead:
         least = min(counts, key=lambda name: (counts[name], name))
         have = f"{here + 1} here against {counts[least]} in {least}"
         return Shortfall(
-            f"skew over {key}", f"at most {self.requirement.amount}", have, f"{here + 1 - counts[least] - self.requirement.amount}"
+            f"skew over {key}",
+            f"at most {self.requirement.amount}",
+            have,
+            f"{here + 1 - counts[least] - self.requirement.amount}",
         )
 
 

@@ -31,7 +31,9 @@ class Cost:
         score = cheapness(unit, is_lost)
         if self.cheap_first:
             return score
-        return np.where((unit < NO_LIMIT) & ~is_lost, np.float32(1 + LEAST) - score, np.float32(0)).astype(np.float32)
+        return np.where((unit < NO_LIMIT) & ~is_lost, np.float32(1 + LEAST) - score, np.float32(0)).astype(
+            np.float32
+        )
 
 
 def cheapness(unit: Integers, is_lost: Flags) -> Floats:

@@ -38,7 +38,9 @@ class Proximity:
         for service in ask.demand.neighbours:
             places = frozenset(fleet.rows_of(service))
             if places:
-                total += _to_nearest(fleet, places, places if service == ask.demand.name else _shared(ask, fleet, service))
+                total += _to_nearest(
+                    fleet, places, places if service == ask.demand.name else _shared(ask, fleet, service)
+                )
                 counted += 1
         if counted:
             total /= np.float32(counted)
@@ -48,7 +50,9 @@ class Proximity:
 def _shared(ask: ReplicaAsk, fleet: Fleet, service: str) -> frozenset[int]:
     """Where it would be put into clusters that the other one is in: services share clusters under equal rules only."""
     clusters = (fleet.clusters[name] for name in fleet.clusters_of(service))
-    return frozenset(each.row for each in clusters if each.group == fleet.group_of(ask.demand, ask.overflow, each.row))
+    return frozenset(
+        each.row for each in clusters if each.group == fleet.group_of(ask.demand, ask.overflow, each.row)
+    )
 
 
 def _to_nearest(fleet: Fleet, places: frozenset[int], shared: frozenset[int]) -> Floats:

@@ -29,6 +29,8 @@ class Even:
         for key, skew in ask.demand.even:
             counts = replicas_by_domain(fleet, ask.demand.name, key, may)
             least = min(counts.values(), default=0)
-            beyond = [max(0, counts.get(domain_of(offer, key), 0) + 1 - least - skew) for offer in fleet.offers]
+            beyond = [
+                max(0, counts.get(domain_of(offer, key), 0) + 1 - least - skew) for offer in fleet.offers
+            ]
             total += 1 - np.array(beyond, np.float32) / np.float32(1 + max(beyond, default=0))
         return total / np.float32(len(ask.demand.even))

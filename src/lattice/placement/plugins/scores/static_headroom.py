@@ -25,7 +25,9 @@ class Suited:
         """The free share of cores and memory, each weighed by how much of it one replica takes; 0 for what is rented."""
         fleet = fleet_of(rows)
         score = np.zeros(rows.count, np.float32)
-        pairs = enumerate(rows.rows.tolist()) if isinstance(rows, Some) else ((row, row) for row in fleet.statics)
+        pairs = (
+            enumerate(rows.rows.tolist()) if isinstance(rows, Some) else ((row, row) for row in fleet.statics)
+        )
         for position, row in pairs:
             if fleet.offers[row].is_static:
                 score[position] = _share_left(fleet, row, ask.demand.needs)

@@ -49,11 +49,16 @@ class Short(_Short):
 class Fit:
     name: ClassVar[str] = "Fit"
     scope: ClassVar[Scope] = "row"
-    wakes_on: ClassVar[frozenset[Change]] = frozenset({Change.NODE_ADDED, Change.NODE_GREW, Change.WORKLOAD_GONE})
+    wakes_on: ClassVar[frozenset[Change]] = frozenset(
+        {Change.NODE_ADDED, Change.NODE_GREW, Change.WORKLOAD_GONE}
+    )
 
     def applies(self, ask: WorkloadAsk) -> bool:
         return True
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         named = rows.table.resources
-        return {Short(named[resource], amount): np.less(rows.free(resource), amount) for resource, amount in ask.needs}
+        return {
+            Short(named[resource], amount): np.less(rows.free(resource), amount)
+            for resource, amount in ask.needs
+        }

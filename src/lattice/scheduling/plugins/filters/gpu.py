@@ -51,7 +51,9 @@ class OtherModel:
 
     def _with(self, gpus: tuple[tuple[str, int], ...]) -> Shortfall:
         have = sorted({model for model, _ in gpus})
-        return Shortfall("gpu model", " or ".join(self.models), ", ".join(have) or "none", " or ".join(self.models))
+        return Shortfall(
+            "gpu model", " or ".join(self.models), ", ".join(have) or "none", " or ".join(self.models)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,9 @@ class GpuBusy:
         """So many, or so much of one, are free."""
         if self.need.milli == WHOLE_GPU:
             return Shortfall("gpu", str(self.need.count), str(have), str(self.need.count - have))
-        need, left, missing = (show_amount("gpu", amount) for amount in (self.need.milli, have, self.need.milli - have))
+        need, left, missing = (
+            show_amount("gpu", amount) for amount in (self.need.milli, have, self.need.milli - have)
+        )
         return Shortfall("part of one gpu", need, left, missing)
 
 
@@ -86,14 +90,20 @@ class GpuBusy:
 class Gpu:
     name: ClassVar[str] = "Gpu"
     scope: ClassVar[Scope] = "row"
-    wakes_on: ClassVar[frozenset[Change]] = frozenset({Change.NODE_ADDED, Change.NODE_GREW, Change.NODE_CHANGED, Change.WORKLOAD_GONE})
+    wakes_on: ClassVar[frozenset[Change]] = frozenset(
+        {Change.NODE_ADDED, Change.NODE_GREW, Change.NODE_CHANGED, Change.WORKLOAD_GONE}
+    )
 
     def applies(self, ask: WorkloadAsk) -> bool:
         return ask.demands.gpu is not None
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         need = cast("GpuNeed", ask.demands.gpu)
-        busy: Flags = np.less(whole(rows, need), need.count) if need.milli == WHOLE_GPU else np.less(best(rows, need), need.milli)
+        busy: Flags = (
+            np.less(whole(rows, need), need.count)
+            if need.milli == WHOLE_GPU
+            else np.less(best(rows, need), need.milli)
+        )
         if not need.models:
             none = rows.derived((self.name, ()), _no_gpu)
             return {NoGpu(need): none, GpuBusy(need): busy & ~none}
@@ -106,7 +116,8 @@ def whole(rows: Rows, need: GpuNeed) -> NDArray[np.int32]:
     if not need.models:
         return rows.column("gpu_whole")
     found: NDArray[np.int32] = sum(
-        (rows.column(f"gpu_whole:{model}") for model in _known(rows, need.models)), np.zeros(rows.count, np.int32)
+        (rows.column(f"gpu_whole:{model}") for model in _known(rows, need.models)),
+        np.zeros(rows.count, np.int32),
     )
     return found
 

@@ -26,7 +26,9 @@ class PortInUse:
 
     def detail(self, table: Table, row: int) -> Shortfall:
         port = (self.number, self.protocol)
-        who = named(table, [row], lambda each: port in each.ask.demands.host_ports or self.number in each.ports)
+        who = named(
+            table, [row], lambda each: port in each.ask.demands.host_ports or self.number in each.ports
+        )
         need = f"{self.number}/{self.protocol} free"
         return Shortfall("host port", need, f"in use by {who}" if who else "in use", need)
 
@@ -53,14 +55,17 @@ class RangeUsedUp:
 class HostPorts:
     name: ClassVar[str] = "HostPorts"
     scope: ClassVar[Scope] = "row"
-    wakes_on: ClassVar[frozenset[Change]] = frozenset({Change.NODE_ADDED, Change.NODE_GREW, Change.WORKLOAD_GONE})
+    wakes_on: ClassVar[frozenset[Change]] = frozenset(
+        {Change.NODE_ADDED, Change.NODE_GREW, Change.WORKLOAD_GONE}
+    )
 
     def applies(self, ask: WorkloadAsk) -> bool:
         return bool(ask.demands.host_ports)
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         found: Rejections = {
-            PortInUse(number, protocol): rows.column(port_column((number, protocol))) for number, protocol in ask.demands.host_ports
+            PortInUse(number, protocol): rows.column(port_column((number, protocol)))
+            for number, protocol in ask.demands.host_ports
         }
         numbers = tuple(sorted({number for number, _ in ask.demands.host_ports}))
         return {**found, RangeUsedUp(numbers, ask.demands.ports): _is_used_up(ask, numbers, rows)}
@@ -72,7 +77,9 @@ def _is_used_up(ask: WorkloadAsk, numbers: tuple[int, ...], rows: Rows) -> Flags
     need, free = dict(ask.needs).get(ports, 0), rows.free(ports)
     inside = _inside(numbers, rows)
     used_up: Flags = (inside > 0) & (free < inside + need)
-    return used_up & (free >= need) if need else used_up  # of a node that has shrunk less than none may be free
+    return (
+        used_up & (free >= need) if need else used_up
+    )  # of a node that has shrunk less than none may be free
 
 
 def _inside(numbers: tuple[int, ...], rows: Rows) -> Integers:

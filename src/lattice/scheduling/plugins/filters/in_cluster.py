@@ -26,7 +26,12 @@ class OtherCluster:
         return self.details(table, only(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        return each_value(table, "cluster", rows, lambda other: Shortfall("cluster", self.cluster, other or "none", self.cluster))
+        return each_value(
+            table,
+            "cluster",
+            rows,
+            lambda other: Shortfall("cluster", self.cluster, other or "none", self.cluster),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,12 @@ class Licence:
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         licences = ask.demands.licences
-        return {Unlicensed(licences): rows.derived((self.name, licences), lambda some: _without(some, licences))}
+        return {
+            Unlicensed(licences): rows.derived((self.name, licences), lambda some: _without(some, licences))
+        }
 
 
 def _without(rows: Rows, licences: tuple[str, ...]) -> Flags:
-    return np.array([facts is None or facts.licences.isdisjoint(licences) for facts in facts_on(rows)], np.bool_)
+    return np.array(
+        [facts is None or facts.licences.isdisjoint(licences) for facts in facts_on(rows)], np.bool_
+    )

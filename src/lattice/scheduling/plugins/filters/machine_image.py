@@ -77,7 +77,9 @@ class MachineImage:
                 (self.name, "like", wanted.pattern), lambda some: _unlike(some, wanted.pattern)
             )
         if wanted.min_version:
-            found[OldImage(wanted.min_version)] = rows.derived((self.name, "from", wanted.min_version), lambda some: _older(some, wanted))
+            found[OldImage(wanted.min_version)] = rows.derived(
+                (self.name, "from", wanted.min_version), lambda some: _older(some, wanted)
+            )
         return found
 
 

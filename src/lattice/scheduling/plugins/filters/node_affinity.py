@@ -25,13 +25,18 @@ class NoTerm:
 
     @property
     def wanted(self) -> str:
-        return " or ".join(" and ".join(str(each) for each in term.match_expressions) or "of any kind" for term in self.terms)
+        return " or ".join(
+            " and ".join(str(each) for each in term.match_expressions) or "of any kind" for term in self.terms
+        )
 
     def detail(self, table: Table, row: int) -> Shortfall:
         return self.details(table, only(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        keys, wanted = tuple(dict.fromkeys(each.key for term in self.terms for each in term.match_expressions)), self.wanted
+        keys, wanted = (
+            tuple(dict.fromkeys(each.key for term in self.terms for each in term.match_expressions)),
+            self.wanted,
+        )
 
         def tell(have: tuple[str | None, ...]) -> Shortfall:
             labels = {key: value for key, value in zip(keys, have, strict=True) if value is not None}
@@ -41,7 +46,9 @@ class NoTerm:
 
     def _missing(self, labels: Mapping[str, str]) -> str:
         """Of each term, what does not hold."""
-        failing = ([str(each) for each in term.match_expressions if not each.matches(labels)] for term in self.terms)
+        failing = (
+            [str(each) for each in term.match_expressions if not each.matches(labels)] for term in self.terms
+        )
         return " or ".join(" and ".join(each) for each in failing)
 
 

@@ -25,4 +25,8 @@ class Ready:
         return True
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
-        return {UNREADY: rows.column("unready"), CORDONED: rows.column("cordoned"), DRAINING: rows.column("draining")}
+        return {
+            UNREADY: rows.column("unready"),
+            CORDONED: rows.column("cordoned"),
+            DRAINING: rows.column("draining"),
+        }

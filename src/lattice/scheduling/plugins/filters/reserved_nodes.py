@@ -13,7 +13,9 @@ from lattice.scheduling.plugins.cluster_events import NEW_NODES, Change
 from lattice.scheduling.table.label_match import facts_on
 from lattice.scheduling.plugins.reasons import Because
 
-RESERVED = Because("Kept", "reserved for certain services", "reserve", "a service that it is for", "a workload of no service")
+RESERVED = Because(
+    "Kept", "reserved for certain services", "reserve", "a service that it is for", "a workload of no service"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,4 +34,6 @@ class Kept:
 
 
 def _reserved(rows: Rows) -> Flags:
-    return np.array([facts is not None and RESERVE_LABEL in facts.labels for facts in facts_on(rows)], np.bool_)
+    return np.array(
+        [facts is not None and RESERVE_LABEL in facts.labels for facts in facts_on(rows)], np.bool_
+    )

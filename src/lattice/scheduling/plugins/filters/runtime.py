@@ -50,4 +50,7 @@ class Runtime:
 
 def _unable(rows: Rows, runtime: str) -> Flags:
     listed = facts_on(rows)
-    return np.array([facts is not None and bool(facts.runtimes) and runtime not in facts.runtimes for facts in listed], np.bool_)
+    return np.array(
+        [facts is not None and bool(facts.runtimes) and runtime not in facts.runtimes for facts in listed],
+        np.bool_,
+    )

@@ -22,7 +22,9 @@ class Untolerated:
     """The node has this taint and the workload does not put up with it."""
 
     taint: Taint
-    tolerations: tuple[Toleration, ...] = field(default=(), compare=False)  # only to be shown: many workloads share the reason
+    tolerations: tuple[Toleration, ...] = field(
+        default=(), compare=False
+    )  # only to be shown: many workloads share the reason
     plugin: ClassVar[str] = "Taints"
 
     def summary(self) -> str:
@@ -33,7 +35,9 @@ class Untolerated:
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
         nearly = ", ".join(_written(each) for each in self.tolerations if each.key in ("", self.taint.key))
-        return [Shortfall("toleration", _written(self.taint), nearly or "none", _written(self.taint))] * len(rows)
+        return [Shortfall("toleration", _written(self.taint), nearly or "none", _written(self.taint))] * len(
+            rows
+        )
 
 
 def _written(mark: Taint | Toleration) -> str:
@@ -81,7 +85,9 @@ class Eviction:
     def __str__(self) -> str:
         taint = f"taint {_written(self.taint)}"
         return (
-            f"{self.after} s after {taint} came: it is not tolerated for longer" if self.after else f"at once: it does not tolerate {taint}"
+            f"{self.after} s after {taint} came: it is not tolerated for longer"
+            if self.after
+            else f"at once: it does not tolerate {taint}"
         )
 
 

@@ -59,7 +59,10 @@ class Uneven:
 
         codes = nodes.codes(key)[rows].tolist()
         if len(set(codes)) > MOST_NAMED:
-            return each_once([there[code] + itself if code >= 0 else -1 for code in codes], lambda here: skewed(here, "there"))
+            return each_once(
+                [there[code] + itself if code >= 0 else -1 for code in codes],
+                lambda here: skewed(here, "there"),
+            )
         return each_once(codes, tell)
 
 

@@ -34,23 +34,34 @@ class TooNear:
     def summary(self) -> str:
         who = str(self.term.selector) or "of any kind"
         near = f"in the same {self.term.topology_key}"
-        return f"with a workload {who} {near}" if self.mine else f"with a workload {near} that keeps {who} away"
+        return (
+            f"with a workload {who} {near}" if self.mine else f"with a workload {near} that keeps {who} away"
+        )
 
     def detail(self, table: Table, row: int) -> Shortfall:
         return self.details(table, only(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
         nodes, key = cast("NodeTable", table), self.term.topology_key
-        codes, names, counts = nodes.codes(key)[rows].tolist(), nodes.domain_names(key), self.tally.domains(nodes, key).tolist()
+        codes, names, counts = (
+            nodes.codes(key)[rows].tolist(),
+            nodes.domain_names(key),
+            self.tally.domains(nodes, key).tolist(),
+        )
         who = str(self.term.selector) or "of any kind"
         what = f"workloads {who if self.mine else f'that keep {who} away'} in {key}"
         if len(set(codes)) > MOST_NAMED:
-            return each_once([counts[code] for code in codes], lambda count: Shortfall(what, "none", f"{count:,}", f"{count:,} fewer"))
+            return each_once(
+                [counts[code] for code in codes],
+                lambda count: Shortfall(what, "none", f"{count:,}", f"{count:,} fewer"),
+            )
         culprits, is_meant = rows_by_domain(nodes, key, self.tally, codes), self._is_meant()
 
         def tell(code: int) -> Shortfall:
             who = named(table, culprits.get(code, ()), is_meant)
-            return Shortfall(f"{what} {names[code]}", "none", f"{counts[code]:,}: {who}", f"{counts[code]:,} fewer")
+            return Shortfall(
+                f"{what} {names[code]}", "none", f"{counts[code]:,}: {who}", f"{counts[code]:,} fewer"
+            )
 
         return each_once(codes, tell)
 

@@ -61,7 +61,11 @@ class Landscape:
     def _has_room(self, table: NodeTable) -> bool:
         """For its nodes and their GPUs; and few states are in mind that no node is in, if all of them must be looked at again."""
         most = table.count + 256 if table.lessons.number != self.lesson else 4 * table.count + 4096
-        return table.count == len(self.code) and table.gpus.width == self._gpus.shape[1] and len(self._numbers) <= most
+        return (
+            table.count == len(self.code)
+            and table.gpus.width == self._gpus.shape[1]
+            and len(self._numbers) <= most
+        )
 
     def _encode(self, table: NodeTable, rows: list[int]) -> None:
         if not rows:
@@ -77,7 +81,9 @@ class Landscape:
 
     def _write(self, number: int, key: tuple[int, int, bytes], gpus: Matrix) -> None:
         if number == len(self._cpu):
-            self._cpu, self._model, self._loss = (np.concatenate([a, np.empty_like(a)]) for a in (self._cpu, self._model, self._loss))
+            self._cpu, self._model, self._loss = (
+                np.concatenate([a, np.empty_like(a)]) for a in (self._cpu, self._model, self._loss)
+            )
             self._gpus = np.concatenate([self._gpus, np.zeros_like(self._gpus)])
         self._cpu[number], self._model[number], self._gpus[number] = key[0], key[1], gpus
 
@@ -136,7 +142,9 @@ class GpuFragmentation:
 
     name: ClassVar[str] = "GpuFragmentation"
     scope: ClassVar[Scope] = "table"
-    _seen: WeakKeyDictionary[NodeTable, Landscape] = field(default_factory=WeakKeyDictionary, compare=False, repr=False)
+    _seen: WeakKeyDictionary[NodeTable, Landscape] = field(
+        default_factory=WeakKeyDictionary, compare=False, repr=False
+    )
 
     def applies(self, ask: WorkloadAsk) -> bool:
         return True
